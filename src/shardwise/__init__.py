@@ -1,0 +1,1 @@
+"""Shardwise: how to scale a Transformer, planned and proved."""

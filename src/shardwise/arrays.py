@@ -1,0 +1,58 @@
+"""The few operations that formulas need on numbers and on arrays alike.
+
+A formula is written once. One strategy runs it on plain numbers, where NumPy is never loaded;
+a search runs the same line on arrays of strategies.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+# Either a plain number or a NumPy array of them; formulas do not care which.
+Num = Any
+
+_SCALAR = (int, float)
+
+
+def maximum(a: Num, b: Num, *more: Num) -> Num:
+    """Elementwise maximum."""
+    if more:
+        return maximum(maximum(a, b), *more)
+    if isinstance(a, _SCALAR) and isinstance(b, _SCALAR):
+        return a if a >= b else b
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def minimum(a: Num, b: Num) -> Num:
+    """Elementwise minimum."""
+    if isinstance(a, _SCALAR) and isinstance(b, _SCALAR):
+        return a if a <= b else b
+    import numpy as np
+
+    return np.minimum(a, b)
+
+
+def where(condition: Num, a: Num, b: Num) -> Num:
+    """Elementwise choice."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    import numpy as np
+
+    return np.where(condition, a, b)
+
+
+def ceil_div(a: Num, b: Num) -> Num:
+    """Elementwise a / b rounded up: the size of the largest shard of a dim of a over b shards."""
+    return -(-a // b)
+
+
+def sqrt(a: Num) -> Num:
+    """Elementwise square root."""
+    if isinstance(a, _SCALAR):
+        return math.sqrt(a)
+    import numpy as np
+
+    return np.sqrt(a)
