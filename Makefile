@@ -1,0 +1,72 @@
+# Everything a person or a machine does here, by name. `make` alone lists the targets.
+# Needs make and Python 3.11 or newer; the rest is installed into .venv from hashed locks.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+JOBS ?= 2
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs docs-refresh oracle bench lock clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/.core  ## two first answers: LLaMA-3-70B on a TPU v5p pod and on 16,384 H100s
+	@$(BIN)/shardwise demo
+
+test: .venv/.dev lint  ## everything but the oracle: lint, types, layers, tests, executed pages
+	$(BIN)/pytest -n $(JOBS)
+
+lint: .venv/.dev  ## format, style, types and import contracts
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+docs: .venv/.dev  ## run every example of the README, docs/ and the docstrings
+	$(BIN)/pytest tests/docs
+
+docs-refresh: .venv/.dev  ## write the present output of every example into its page
+	$(BIN)/python -m tests.docs.refresh
+
+oracle: .venv/.oracle  ## compare parameter counts with the transformers library (installs torch)
+	$(BIN)/pytest -m oracle
+
+bench: .venv/.core  ## CPU time of starting the command line
+	$(BIN)/python bench/startup.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# One stamp for each lock: what is installed is written down once and not asked again.
+.venv/.core: requirements/core.txt pyproject.toml | .venv/bin/python
+	$(PIP) --require-hashes -r requirements/core.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.core
+	$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.dev
+	$(PIP) --require-hashes -r requirements/oracle.txt
+	$(PIP) -r requirements/torch.txt
+	@touch $@
+
+# The locks name versions and hashes, never where they were fetched from.
+COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-header --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+lock:  ## resolve the locks again (UPGRADE=--upgrade moves the pins)
+	test -x .venv-lock/bin/pip-compile || \
+		($(PYTHON) -m venv .venv-lock && .venv-lock/bin/pip install --quiet pip-tools==7.6.2)
+	$(COMPILE) $(UPGRADE) --build-deps-for editable -o requirements/core.txt pyproject.toml
+	$(COMPILE) $(UPGRADE) --build-deps-for editable --extra dev -c requirements/core.txt \
+		-o requirements/dev.txt pyproject.toml
+	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -o requirements/oracle.txt requirements/oracle.in
+
+clean:  ## remove .venv and everything that was built
+	rm -rf .venv .venv-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
