@@ -1,0 +1,194 @@
+"""What an architecture is: layers of attention and feed-forward, and what stands around them.
+
+A config holds widths and counts only. Weights (`weights`), activations (`activations`) and every
+number (`count`) are derived from it, so an architecture is described once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.errors import BadShape, raise_all
+from shardwise.models.checks import near_divisors, not_counts
+
+# Norms of width D in a layer: before each block, after each block, both, or one that attention
+# and feed-forward share.
+N_NORMS = {"pre": 2, "post": 2, "both": 4, "shared": 1}
+
+QK_NORMS = ("", "head", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mla:
+    """Multi-head latent attention: keys and values are rebuilt from one narrow latent per token.
+
+    Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
+
+    Args:
+        q_lora_rank: Width of the query latent, or None where queries are projected directly.
+        kv_lora_rank: Width of the latent that the cache holds.
+        d_nope: Width per head of the part of queries and keys without position.
+        d_rope: Width of the part with position; its key is shared by all heads.
+        d_v: Width per head of the values.
+    """
+
+    q_lora_rank: int | None = None
+    kv_lora_rank: int
+    d_nope: int
+    d_rope: int
+    d_v: int
+
+    def __post_init__(self) -> None:
+        raise_all(BadShape, not_counts("mla", self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """One attention block: N query heads share K key/value heads of width H.
+
+    Args:
+        n_heads: N.
+        n_kv_heads: K; N for multi-head, 1 for multi-query.
+        d_head: H, width of one query or key (d_nope + d_rope under MLA).
+        window: Keys a token sees at most (sliding window, or length of a chunk); None for all.
+        chunked: The window is a chunk: tokens see their own chunk only.
+        causal: Tokens see earlier tokens only.
+        mla: Latent attention, which replaces the key and value projections.
+        q_bias, kv_bias, o_bias: Projections that carry a bias.
+        qk_norm: "" none, "head" one scale of width H, "full" one over all heads.
+        sinks: One learned logit per head that takes attention from no token.
+        rope: Rotary positions are applied.
+    """
+
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    window: int | None = None
+    chunked: bool = False
+    causal: bool = True
+    mla: Mla | None = None
+    q_bias: bool = False
+    kv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: str = ""
+    sinks: bool = False
+    rope: bool = True
+
+    def __post_init__(self) -> None:
+        problems = not_counts("attention", self)
+        if self.qk_norm not in QK_NORMS:
+            problems.append(f'qk_norm "{self.qk_norm}" is none of "", "head", "full".')
+        if not problems and self.n_heads % self.n_kv_heads:
+            problems.append(
+                f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}: each "
+                f"key/value head serves a whole number of query heads. "
+                f"Nearest that do: {near_divisors(self.n_heads, self.n_kv_heads)}."
+            )
+        if self.mla and not problems and self.d_head != self.mla.d_nope + self.mla.d_rope:
+            problems.append(
+                f"d_head {self.d_head} is not d_nope {self.mla.d_nope} + d_rope {self.mla.d_rope}."
+            )
+        raise_all(BadShape, problems)
+
+    @property
+    def d_head_v(self) -> int:
+        """Width of one value head."""
+        return self.mla.d_v if self.mla else self.d_head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """A dense feed-forward block of width F: two matrices, or three when gated.
+
+    Args:
+        d_ff: F.
+        gated: The up projection is multiplied by an activated gate of the same shape.
+        bias: Every projection carries a bias.
+    """
+
+    d_ff: int
+    gated: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        raise_all(BadShape, not_counts("mlp", self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """E routed experts of width F, of which each token uses k; shared experts serve every token.
+
+    Args:
+        n_experts: E, routed experts stored.
+        experts_per_token: k, routed experts a token uses.
+        d_ff: F, width of one routed expert.
+        gated: Experts have a gate.
+        n_shared_experts: Experts that every token uses (0: none).
+        d_ff_shared: Width of all shared experts together.
+        shared_gate: A learned scalar per token scales the shared experts.
+        router_bias: The router has a bias that is a parameter.
+        bias: Every expert projection carries a bias.
+    """
+
+    n_experts: int
+    experts_per_token: int
+    d_ff: int
+    gated: bool = True
+    n_shared_experts: int = 0
+    d_ff_shared: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        problems = not_counts("moe", self, zero_allowed=("n_shared_experts", "d_ff_shared"))
+        if not problems and self.experts_per_token > self.n_experts:
+            problems.append(
+                f"experts_per_token {self.experts_per_token} is more than n_experts "
+                f"{self.n_experts}: a token uses an expert once."
+            )
+        if not problems and (self.n_shared_experts > 0) != (self.d_ff_shared > 0):
+            problems.append(
+                f"n_shared_experts {self.n_shared_experts} and d_ff_shared {self.d_ff_shared}: "
+                "both are zero or neither is."
+            )
+        raise_all(BadShape, problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer.
+
+    Args:
+        attention: The attention block.
+        ffn: The feed-forward block, dense or routed.
+        norms: Where norms of width D stand: "pre", "post", "both" or "shared" (one for both).
+        norm_bias: Norms carry a bias beside their scale.
+        parallel: Attention and feed-forward read the same input and their outputs are added.
+    """
+
+    attention: Attention
+    ffn: Mlp | Moe
+    norms: str = "pre"
+    norm_bias: bool = False
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.norms not in N_NORMS:
+            raise BadShape(f'norms "{self.norms}" is none of {", ".join(N_NORMS)}.')
+
+    @property
+    def n_norms(self) -> int:
+        """Norms of width D."""
+        return N_NORMS[self.norms]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """`count` equal layers, wherever in the stack they stand."""
+
+    layer: Layer
+    count: int
+
+    def __post_init__(self) -> None:
+        raise_all(BadShape, not_counts("layer group", self))

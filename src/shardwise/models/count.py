@@ -1,0 +1,201 @@
+"""Parameters, FLOPs and cache bytes of a model, each from its weights.
+
+Formulas take plain numbers or NumPy arrays of sequence lengths. Letters as in `weights`;
+T is the sequence length, S the mean number of keys a token sees. Book: Transformers chapter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise import units
+from shardwise.arrays import Num, minimum
+from shardwise.models.config import Attention, Layer, Moe
+from shardwise.models.model import ModelConfig
+from shardwise.models.weights import Weight, layer_weights, outer_weights
+
+TRAINING_PASSES = 3  # one forward; the backward pass is two matmuls for each of its matmuls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Parameters by part.
+
+    Args:
+        attention: Projections with their biases and sinks.
+        mlp: Dense feed-forward.
+        moe: Router, routed experts, shared experts.
+        norm: Norms of every kind.
+        embedding: Token and learned position embeddings.
+        unembedding: 0 where it is the embedding transposed.
+        active: Parameters that one token uses: k of E routed experts, everything else.
+        matmul: Parameters that one token is multiplied with, the N of 6N FLOPs: active without
+            norms, biases and embedding lookups, with the unembedding even where it is tied.
+    """
+
+    attention: int
+    mlp: int
+    moe: int
+    norm: int
+    embedding: int
+    unembedding: int
+    active: int
+    matmul: int
+
+    @property
+    def total(self) -> int:
+        """All parameters stored."""
+        parts = self.attention + self.mlp + self.moe
+        return parts + self.norm + self.embedding + self.unembedding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopCounts:
+    """Forward FLOPs of one token by part, averaged over a sequence.
+
+    Args:
+        attention: Projections, 2 per parameter.
+        scores: Queries times keys and weights times values.
+        mlp: Dense feed-forward, 2 per parameter.
+        moe: Router, the experts a token uses and the shared experts, 2 per parameter.
+        unembedding: 2DV.
+    """
+
+    attention: Num
+    scores: Num
+    mlp: Num
+    moe: Num
+    unembedding: Num
+
+    @property
+    def forward(self) -> Num:
+        """FLOPs of the forward pass per token."""
+        return self.attention + self.scores + self.mlp + self.moe + self.unembedding
+
+    @property
+    def training(self) -> Num:
+        """FLOPs of forward and backward per token: 6 per parameter, no recompute."""
+        return TRAINING_PASSES * self.forward
+
+
+def parameters(config: ModelConfig) -> Counts:
+    """Parameters by part: the sum of `weights` over all layers. Book, Transformers chapter.
+
+    >>> from shardwise.models import load
+    >>> parameters(load("llama3-70b")).total
+    70553706496
+    """
+    parts = dict.fromkeys(("attention", "mlp", "moe", "norm", "embedding", "unembedding"), 0)
+    active = matmul = 0
+    for weight, count, used, of in _all_weights(config):
+        parts[weight.part] += count * weight.size
+        active += count * weight.size * used // of
+        matmul += count * weight.size * used // of if weight.matmul else 0
+    matmul += config.d_model * config.vocab if config.tied_embeddings else 0
+    return Counts(**parts, active=active, matmul=matmul)
+
+
+def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
+    """Forward FLOPs per token: 2 per matmul parameter, and scores 2N(H + Hv)S.
+
+    S is the mean number of keys a token sees, `mean_visible`. Embedding lookups, norms and biases
+    are not counted. Book, Transformers chapter; under MLA H = d_nope + d_rope and Hv = d_v.
+
+    Args:
+        config: The model.
+        seq: Sequence length in tokens.
+        causal: False counts the full square of scores, as some published MFU figures do.
+
+    Returns:
+        FLOPs per token by part, with `.forward` and `.training` totals.
+    """
+    parts = dict.fromkeys(("attention", "mlp", "moe", "unembedding"), 0)
+    for weight, count, used, of in _all_weights(config):
+        if weight.matmul:
+            parts[weight.part] += 2 * count * weight.size * used // of
+    if config.tied_embeddings:
+        parts["unembedding"] += 2 * config.d_model * config.vocab
+    scores: Num = 0
+    for group in config.groups:
+        a = group.layer.attention
+        width = 2 * a.n_heads * (a.d_head + a.d_head_v)
+        scores = scores + group.count * width * mean_visible(a, seq, causal=causal)
+    return FlopCounts(**parts, scores=scores)
+
+
+def mean_visible(attention: Attention, seq: Num, *, causal: bool = True) -> Num:
+    """Mean number of keys a token of a sequence sees, with causal attention at half the square.
+
+    Causal: T/2. Window W: the mean of min(t, W) over positions t, w - w^2/(2T) with w = min(T, W).
+    Chunks of C: C/2 in full chunks, less in the last one. Not causal: min(T, W).
+    """
+    window = seq if attention.window is None else minimum(attention.window, seq)
+    if not (causal and attention.causal):
+        return window
+    if attention.chunked:
+        rest = seq % window
+        return (window * (seq - rest) + rest * rest) / (2 * seq)
+    return window - window * window / (2 * seq)
+
+
+def model_flops_per_token(config: ModelConfig, seq: Num) -> Num:
+    """Training FLOPs per token, the numerator of MFU: 6 per active matmul parameter plus scores.
+
+    Causal attention at half the square, no recompute.
+    """
+    return flops(config, seq).training
+
+
+def kv_elements(attention: Attention) -> int:
+    """Elements that one layer caches per token: 2KH, or the latent and rope key under MLA."""
+    if attention.mla:
+        return attention.mla.kv_lora_rank + attention.mla.d_rope
+    return 2 * attention.n_kv_heads * attention.d_head
+
+
+def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
+    """KV-cache bytes that one more token adds while no window is full: 2LKH bytes per element.
+
+    Args:
+        config: The model.
+        element: Type of the cache ("bf16", "int8", ...) or bytes per element.
+    """
+    size = _element_bytes(element)
+    return size * sum(g.count * kv_elements(g.layer.attention) for g in config.groups)
+
+
+def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -> Num:
+    """KV-cache bytes of one sequence: layers with a window hold at most their window.
+
+    Args:
+        config: The model.
+        seq: Tokens in the cache.
+        element: Type of the cache ("bf16", "int8", ...) or bytes per element.
+    """
+    size, total = _element_bytes(element), 0
+    for group in config.groups:
+        a = group.layer.attention
+        held = seq if a.window is None else minimum(a.window, seq)
+        total = total + group.count * kv_elements(a) * held
+    return size * total
+
+
+def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:
+    """Of a weight, the share one token uses, as (used, of): k of E for routed experts."""
+    per_expert = weight.part == "moe" and weight.dims[0] == "E" and len(weight.dims) > 1
+    if isinstance(layer.ffn, Moe) and per_expert:
+        return layer.ffn.experts_per_token, layer.ffn.n_experts
+    return 1, 1
+
+
+def _all_weights(config: ModelConfig) -> list[tuple[Weight, int, int, int]]:
+    """Every weight with how often it occurs and the share (used, of) that one token uses."""
+    rows = [(weight, 1, 1, 1) for weight in outer_weights(config)]
+    for group in config.groups:
+        for weight in layer_weights(config, group.layer):
+            rows.append((weight, group.count, *used_share(group.layer, weight)))
+    return rows
+
+
+def _element_bytes(element: str | Num) -> Num:
+    return units.bytes_per_element(element) if isinstance(element, str) else element

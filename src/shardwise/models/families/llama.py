@@ -1,0 +1,39 @@
+"""Llama 1 to 3.3 and Mistral: grouped-query attention, gated MLP, RMSNorm before each block."""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("llama", "mistral")
+ARCHITECTURES = ("LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM")
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """Keys of LlamaConfig and MistralConfig."""
+    D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    bias = keys.flag("attention_bias", False)
+    mistral = keys.text("model_type", "llama") == "mistral"
+    attention = Attention(
+        n_heads=N,
+        n_kv_heads=keys.whole("num_key_value_heads", default=8 if mistral else N),
+        d_head=keys.head_dim(D, N),
+        window=keys.maybe("sliding_window", 4096) if mistral else None,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+    )
+    ffn = Mlp(d_ff=keys.whole("intermediate_size"), bias=keys.flag("mlp_bias", False))
+    group = LayerGroup(
+        layer=Layer(attention=attention, ffn=ffn), count=keys.whole("num_hidden_layers")
+    )
+    return ModelConfig(
+        name=name,
+        family="llama",
+        d_model=D,
+        vocab=keys.whole("vocab_size"),
+        groups=(group,),
+        tied_embeddings=keys.flag("tie_word_embeddings", False),
+        max_seq=keys.whole("max_position_embeddings", default=2048),
+    )

@@ -1,0 +1,167 @@
+"""ModelConfig: a whole model as groups of equal layers between its embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.errors import BadShape, raise_all
+from shardwise.models.checks import not_counts
+from shardwise.models.config import Attention, Layer, LayerGroup, Mlp, Moe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A Transformer as numbers.
+
+    Args:
+        name: What it is called: preset, or the folder or file it was read from.
+        family: The family file that read it, or "dense" for one built by hand.
+        d_model: D.
+        vocab: V, rows of the embedding.
+        groups: Distinct kinds of layers with their counts; the order of layers is not kept.
+        tied_embeddings: The unembedding is the embedding transposed.
+        n_positions: Rows of a learned position embedding, 0 where there is none.
+        final_norm: One norm of width D stands after the last layer.
+        final_norm_bias: It carries a bias.
+        unembedding_bias: The unembedding carries a bias.
+        max_seq: Longest sequence its authors state, in tokens; None where they state none.
+        unused_keys: Keys of the config.json that were not read and may matter.
+        ignored_keys: Keys that were not read and are known to change no count.
+        source: Where it was read from.
+    """
+
+    name: str
+    family: str = "dense"
+    d_model: int
+    vocab: int
+    groups: tuple[LayerGroup, ...]
+    tied_embeddings: bool = False
+    n_positions: int = 0
+    final_norm: bool = True
+    final_norm_bias: bool = False
+    unembedding_bias: bool = False
+    max_seq: int | None = None
+    unused_keys: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        problems = not_counts(self.name or "model", self, zero_allowed=("n_positions",))
+        if not self.groups:
+            problems.append(f"{self.name} has no layers.")
+        raise_all(BadShape, problems)
+
+    @classmethod
+    def dense(
+        cls,
+        *,
+        name: str = "dense",
+        n_layers: int,
+        d_model: int,
+        d_ff: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        vocab: int,
+        tied_embeddings: bool = False,
+        gated: bool = True,
+        window: int | None = None,
+        norms: str = "pre",
+        max_seq: int | None = None,
+    ) -> ModelConfig:
+        """A plain dense model of equal layers without biases.
+
+        Args:
+            name: What to call it.
+            n_layers: L.
+            d_model: D.
+            d_ff: F.
+            n_heads: N.
+            n_kv_heads: K; N when not given.
+            d_head: H; D / N when not given.
+            vocab: V.
+            tied_embeddings: The unembedding is the embedding transposed.
+            gated: The MLP has three matrices instead of two.
+            window: Keys a token sees at most; None for all.
+            norms: "pre", "post", "both" or "shared".
+            max_seq: Longest sequence, in tokens.
+
+        Raises:
+            BadShape: A number below 1, or d_model that n_heads does not divide.
+
+        >>> ModelConfig.dense(n_layers=2, d_model=64, d_ff=256, n_heads=4, vocab=1000).d_head
+        16
+        """
+        if d_head is None:
+            if n_heads < 1 or d_model % n_heads:
+                raise BadShape(
+                    f"n_heads {n_heads} does not divide d_model {d_model}, and d_head is not given."
+                )
+            d_head = d_model // n_heads
+        attention = Attention(
+            n_heads=n_heads,
+            n_kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
+            d_head=d_head,
+            window=window,
+        )
+        layer = Layer(attention=attention, ffn=Mlp(d_ff=d_ff, gated=gated), norms=norms)
+        return cls(
+            name=name,
+            d_model=d_model,
+            vocab=vocab,
+            groups=(LayerGroup(layer=layer, count=n_layers),),
+            tied_embeddings=tied_embeddings,
+            max_seq=max_seq,
+        )
+
+    @property
+    def main_layer(self) -> Layer:
+        """The most common kind of layer (the first of them on a tie)."""
+        return max(self.groups, key=lambda g: g.count).layer
+
+    @property
+    def n_layers(self) -> int:
+        """L."""
+        return sum(g.count for g in self.groups)
+
+    @property
+    def d_ff(self) -> int:
+        """F of the most common layer: of one expert where that layer is routed."""
+        return self.main_layer.ffn.d_ff
+
+    @property
+    def n_heads(self) -> int:
+        """N of the most common layer."""
+        return self.main_layer.attention.n_heads
+
+    @property
+    def n_kv_heads(self) -> int:
+        """K of the most common layer."""
+        return self.main_layer.attention.n_kv_heads
+
+    @property
+    def d_head(self) -> int:
+        """H of the most common layer."""
+        return self.main_layer.attention.d_head
+
+    @property
+    def moe(self) -> Moe | None:
+        """The routed block of the most common routed layer, or None in a dense model."""
+        routed = [g for g in self.groups if isinstance(g.layer.ffn, Moe)]
+        ffn = max(routed, key=lambda g: g.count).layer.ffn if routed else None
+        return ffn if isinstance(ffn, Moe) else None
+
+    @property
+    def is_moe(self) -> bool:
+        """Some layer routes tokens to experts."""
+        return self.moe is not None
+
+    @property
+    def n_experts(self) -> int:
+        """E, 0 in a dense model."""
+        return self.moe.n_experts if self.moe else 0
+
+    @property
+    def experts_per_token(self) -> int:
+        """k, 0 in a dense model."""
+        return self.moe.experts_per_token if self.moe else 0

@@ -1,0 +1,182 @@
+"""The weights of a model as descriptions: name, dims by letter, shape.
+
+Letters are the book's: D model width, F feed-forward width, N query heads, K key/value heads,
+H head width, V vocabulary, E experts. Latent attention adds Q query latent, C' key/value latent,
+C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shardwise.models.config import Attention, Layer, Mlp, Moe
+from shardwise.models.model import ModelConfig
+
+PARTS = ("attention", "mlp", "moe", "norm", "embedding", "unembedding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """One array of parameters.
+
+    Args:
+        name: Its name in einsums and in plans.
+        dims: One letter per dim.
+        shape: One size per dim.
+        part: The part of the model it counts to, one of `PARTS`.
+        matmul: It is multiplied with activations, two FLOPs per parameter and token.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    part: str
+    matmul: bool
+
+    @property
+    def size(self) -> int:
+        """Parameters: the product of the shape."""
+        return math.prod(self.shape)
+
+
+def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
+    """The weights of one layer, in the order they are used: attention, feed-forward, norms."""
+    D = config.d_model
+    attention = (_mla if layer.attention.mla else _attention)(D, layer.attention)
+    ffn = layer.ffn
+    feed_forward = _moe(D, ffn) if isinstance(ffn, Moe) else _mlp(D, ffn)
+    return (*attention, *feed_forward, *_norms(D, layer))
+
+
+def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
+    """The weights around the layers.
+
+    A tied model has no unembedding of its own: that matmul reads `embedding`.
+    """
+    D, V, P = config.d_model, config.vocab, config.n_positions
+    weights = [_weight("embedding", "V D", (V, D), "embedding", matmul=False)]
+    if P:
+        weights.append(_weight("position", "P D", (P, D), "embedding", matmul=False))
+    if config.final_norm:
+        weights.append(_weight("final_norm", "D", (D,), "norm", matmul=False))
+    if config.final_norm_bias:
+        weights.append(_weight("b_final_norm", "D", (D,), "norm", matmul=False))
+    if not config.tied_embeddings:
+        weights.append(_weight("unembedding", "D V", (D, V), "unembedding"))
+    if config.unembedding_bias:
+        weights.append(_weight("b_unembedding", "V", (V,), "unembedding", matmul=False))
+    return tuple(weights)
+
+
+def _weight(
+    name: str, dims: str, shape: tuple[int, ...], part: str, *, matmul: bool = True
+) -> Weight:
+    return Weight(name=name, dims=tuple(dims.split()), shape=shape, part=part, matmul=matmul)
+
+
+def _vector(name: str, dims: str, shape: tuple[int, ...], part: str = "attention") -> Weight:
+    return _weight(name, dims, shape, part, matmul=False)
+
+
+def _attention(D: int, a: Attention) -> list[Weight]:
+    N, K, H = a.n_heads, a.n_kv_heads, a.d_head
+    weights = [
+        _weight("wq", "D N H", (D, N, H), "attention"),
+        _weight("wk", "D K H", (D, K, H), "attention"),
+        _weight("wv", "D K H", (D, K, H), "attention"),
+        _weight("wo", "N H D", (N, H, D), "attention"),
+    ]
+    if a.q_bias:
+        weights.append(_vector("bq", "N H", (N, H)))
+    if a.kv_bias:
+        weights += [_vector("bk", "K H", (K, H)), _vector("bv", "K H", (K, H))]
+    if a.o_bias:
+        weights.append(_vector("bo", "D", (D,)))
+    if a.qk_norm == "head":
+        weights += [_vector("q_norm", "H", (H,), "norm"), _vector("k_norm", "H", (H,), "norm")]
+    if a.qk_norm == "full":
+        weights += [
+            _vector("q_norm", "N H", (N, H), "norm"),
+            _vector("k_norm", "K H", (K, H), "norm"),
+        ]
+    if a.sinks:
+        weights.append(_vector("sinks", "N", (N,)))
+    return weights
+
+
+def _mla(D: int, a: Attention) -> list[Weight]:
+    mla = a.mla
+    if mla is None:
+        return []
+    N, H, Hn, Hv = a.n_heads, a.d_head, mla.d_nope, mla.d_v
+    Q, latent = mla.q_lora_rank, mla.kv_lora_rank
+    C = latent + mla.d_rope
+    weights = []
+    if Q is None:
+        weights.append(_weight("wq", "D N H", (D, N, H), "attention"))
+    else:
+        weights += [
+            _weight("w_dq", "D Q", (D, Q), "attention"),
+            _vector("q_norm", "Q", (Q,), "norm"),
+            _weight("w_uq", "Q N H", (Q, N, H), "attention"),
+        ]
+    weights += [
+        _weight("w_dkv", "D C", (D, C), "attention"),
+        _vector("kv_norm", "C'", (latent,), "norm"),
+        _weight("w_uk", "C' N Hn", (latent, N, Hn), "attention"),
+        _weight("w_uv", "C' N Hv", (latent, N, Hv), "attention"),
+        _weight("wo", "N Hv D", (N, Hv, D), "attention"),
+    ]
+    if a.q_bias and Q is not None:
+        weights.append(_vector("b_dq", "Q", (Q,)))
+    if a.kv_bias:
+        weights.append(_vector("b_dkv", "C", (C,)))
+    if a.o_bias:
+        weights.append(_vector("bo", "D", (D,)))
+    return weights
+
+
+def _mlp(D: int, mlp: Mlp) -> list[Weight]:
+    F = mlp.d_ff
+    up, biases = ["up"], []
+    if mlp.gated:
+        up = ["gate", "up"]
+    weights = [_weight(f"w_{name}", "D F", (D, F), "mlp") for name in up]
+    weights.append(_weight("w_down", "F D", (F, D), "mlp"))
+    if mlp.bias:
+        biases = [_vector(f"b_{name}", "F", (F,), "mlp") for name in up]
+        biases.append(_vector("b_down", "D", (D,), "mlp"))
+    return weights + biases
+
+
+def _moe(D: int, moe: Moe) -> list[Weight]:
+    E, F, shared = moe.n_experts, moe.d_ff, moe.d_ff_shared
+    up = ["gate", "up"] if moe.gated else ["up"]
+    weights = [_weight("router", "D E", (D, E), "moe")]
+    weights += [_weight(f"w_{name}", "E D F", (E, D, F), "moe") for name in up]
+    weights.append(_weight("w_down", "E F D", (E, F, D), "moe"))
+    if shared:
+        weights += [_weight(f"shared_{name}", "D F", (D, shared), "moe") for name in up]
+        weights.append(_weight("shared_down", "F D", (shared, D), "moe"))
+    if moe.shared_gate:
+        weights.append(_weight("shared_scale", "D", (D,), "moe"))
+    if moe.router_bias:
+        weights.append(_vector("b_router", "E", (E,), "moe"))
+    if moe.bias:
+        weights += [_vector(f"b_{name}", "E F", (E, F), "moe") for name in up]
+        weights.append(_vector("b_down", "E D", (E, D), "moe"))
+    return weights
+
+
+def _norms(D: int, layer: Layer) -> list[Weight]:
+    names = {
+        "pre": ("attention_norm", "ffn_norm"),
+        "post": ("post_attention_norm", "post_ffn_norm"),
+        "both": ("attention_norm", "post_attention_norm", "ffn_norm", "post_ffn_norm"),
+        "shared": ("attention_norm",),
+    }[layer.norms]
+    weights = [_vector(name, "D", (D,), "norm") for name in names]
+    if layer.norm_bias:
+        weights += [_vector(f"b_{name}", "D", (D,), "norm") for name in names]
+    return weights
