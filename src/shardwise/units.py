@@ -136,6 +136,21 @@ def parse_seconds(text: str, what: str = "time") -> Seconds:
     return Seconds(value * _TIME[unit])
 
 
+def parse_measure(text: str, unit: str, what: str) -> float:
+    """Any other quantity in `unit`, with a multiplier before it: `1.75 GHz`, `700 W`, `4.2 USD/h`.
+
+    >>> parse_measure("1.75 GHz", "Hz", "clock")
+    1750000000.0
+    """
+    value, given = _split(text, what)
+    scale = _PREFIX.get(given[: -len(unit)].strip()) if given.endswith(unit) else None
+    if scale is None:
+        raise BadUnit(f'{what} "{text}" has {"no" if not given else "the wrong"} unit. Use {unit}.')
+    if value < 0:
+        raise BadUnit(f'{what} "{text}" is negative.')
+    return value * scale
+
+
 def bytes_per_element(dtype: str) -> float:
     """Bytes of one element of `dtype` (0.5 for the 4-bit ones)."""
     from shardwise.errors import UnknownName

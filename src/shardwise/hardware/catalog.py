@@ -1,0 +1,48 @@
+"""Chips by name: the files of `catalog/`, or a user's own TOML by its path."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from shardwise.errors import UnknownName, nearest
+from shardwise.hardware.chip import Chip
+from shardwise.hardware.load import load_chip
+
+_FOLDER = Path(__file__).parent / "catalog"
+
+
+def chip_names() -> tuple[str, ...]:
+    """The names of every chip that comes with the package, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+@functools.cache
+def catalog_chip(name: str) -> Chip:
+    """A chip of the catalog by its canonical name."""
+    return load_chip(_FOLDER / f"{name}.toml")
+
+
+def find_chip(text: str) -> Chip:
+    """A chip by name or alias in any case (`V5P`, `tpu-v5p`, `ironwood`), or by the path of a TOML.
+
+    Raises:
+        UnknownName: no such chip, with the close ones.
+        BadFile: the user's file is missing or wrong.
+    """
+    if text.endswith(".toml"):
+        return load_chip(Path(text))
+    name = _normal(text)
+    names = chip_names()
+    if name in names:
+        return catalog_chip(name)
+    aliases = {_normal(alias): chip for chip in names for alias in catalog_chip(chip).aliases}
+    if name in aliases:
+        return catalog_chip(aliases[name])
+    # Aliases only clutter the answer when a name is close already.
+    known = names if nearest(name, names).startswith("Close") else (*names, *aliases)
+    raise UnknownName("chip", text, known, "List: shardwise hw")
+
+
+def _normal(text: str) -> str:
+    return text.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("tpu-")

@@ -1,0 +1,201 @@
+"""A figure of a chip: a number with its unit, its public source and a date.
+
+`FIELDS` is the one table of what can be known about a chip: the name of each figure in a TOML file,
+the attribute of `Chip` that holds the plain number, and the unit it is written in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from shardwise import units
+from shardwise.errors import BadUnit
+from shardwise.hardware.shape import Shape, parse_shape, show_shape
+
+Value = float | int | bool | str | Shape | tuple[Shape, ...]
+
+
+class Field(NamedTuple):
+    """Where a figure lives in `Chip`, and the unit in which it is written."""
+
+    attribute: str
+    unit: str
+
+
+FIELDS: Final[dict[str, Field]] = {
+    "vector.fp32": Field("vector_flops_per_s", "FLOP/s"),
+    "hbm.capacity": Field("hbm_bytes", "B"),
+    "hbm.usable": Field("hbm_usable_bytes", "B"),
+    "hbm.bandwidth": Field("hbm_bytes_per_s", "B/s"),
+    "on_chip.capacity": Field("on_chip_bytes", "B"),
+    "on_chip.bandwidth": Field("on_chip_bytes_per_s", "B/s"),
+    "sm.count": Field("n_sms", "count"),
+    "sm.shared_memory": Field("smem_bytes_per_sm", "B"),
+    "sm.tensor_memory": Field("tmem_bytes_per_sm", "B"),
+    "sm.registers": Field("register_bytes_per_sm", "B"),
+    "l2.capacity": Field("l2_bytes", "B"),
+    "l2.bandwidth": Field("l2_bytes_per_s", "B/s"),
+    "l3.capacity": Field("l3_bytes", "B"),
+    "matrix_unit.shape": Field("matrix_unit", "shape"),
+    "matrix_unit.count": Field("n_matrix_units", "count"),
+    "core.count": Field("n_cores", "count"),
+    "core.devices": Field("n_devices", "count"),
+    "core.sparse": Field("n_sparse_cores", "count"),
+    "core.clock": Field("clock_hz", "Hz"),
+    "ici.axes": Field("ici.n_axes", "count"),
+    "ici.link": Field("ici.link_bytes_per_s_one_way", "B/s"),
+    "ici.hop": Field("ici.hop_s", "s"),
+    "ici.pod": Field("ici.pod_shape", "shape"),
+    "ici.host": Field("ici.host_shape", "shape"),
+    "ici.wrap": Field("ici.wrap", "word"),
+    "ici.slices": Field("ici.slices", "shapes"),
+    "node.gpus": Field("node.n_gpus", "count"),
+    "node.egress": Field("node.bytes_per_s_per_gpu_one_way", "B/s"),
+    "node.switches": Field("node.n_switches", "count"),
+    "node.in_network_reduction": Field("node.in_network_reduction", "yes/no"),
+    "node.latency": Field("node.latency_s", "s"),
+    "scale_out.egress": Field("scale_out.bytes_per_s_per_gpu_one_way", "B/s"),
+    "scale_out.unit_nodes": Field("scale_out.nodes_per_unit", "count"),
+    "scale_out.unit_leaves": Field("scale_out.leaves_per_unit", "count"),
+    "scale_out.switch_ports": Field("scale_out.switch_ports", "count"),
+    "scale_out.in_network_reduction": Field("scale_out.in_network_reduction", "yes/no"),
+    "scale_out.latency": Field("scale_out.latency_s", "s"),
+    "dcn.bandwidth": Field("dcn_bytes_per_s_per_chip", "B/s"),
+    "pcie.bandwidth": Field("pcie_bytes_per_s_per_chip", "B/s"),
+    "host.chips": Field("chips_per_host", "count"),
+    "host.dram": Field("host_dram_bytes", "B"),
+    "power.chip": Field("power_w", "W"),
+    "price.chip_hour": Field("usd_per_chip_hour", "USD/h"),
+}
+
+# The dtypes that a peak may be given for; other spellings of the same are in _SPELLINGS.
+DTYPES: Final[tuple[str, ...]] = tuple(
+    d for d in units.BYTES_PER_ELEMENT if d not in ("f32", "f16", "s8", "int32")
+)
+_SPELLINGS: Final = {"f32": "fp32", "f16": "fp16", "s8": "int8", "bfloat16": "bf16"}
+
+# Groups of figures: the tables of a TOML file.
+GROUPS: Final[tuple[str, ...]] = tuple(dict.fromkeys(["peak", *(p.split(".")[0] for p in FIELDS)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number about a chip and where it comes from.
+
+    Args:
+        value: the number in SI base units (dollars per hour for prices), a count, a shape, a list
+            of shapes, a word or a truth value.
+        unit: `B`, `B/s`, `FLOP/s`, `s`, `Hz`, `W`, `USD/h`, `count`, `shape`, `shapes`, `word` or
+            `yes/no`.
+        source: the public document that states it.
+        as_of: the month it was read or published, `YYYY-MM`; empty for a value given by the user.
+        confirmed: False where only secondary or contradictory sources were found.
+        note: what a reader should know before trusting it.
+        also: other values that public sources give, each with its source.
+    """
+
+    value: Value
+    unit: str
+    source: str
+    as_of: str
+    confirmed: bool = True
+    note: str = ""
+    also: tuple[tuple[Value, str], ...] = ()
+
+    def __str__(self) -> str:
+        return show_value(self.value, self.unit)
+
+
+def dtype_name(dtype: str) -> str:
+    """The catalog's spelling of a dtype: f16 -> fp16, s8 -> int8."""
+    return _SPELLINGS.get(dtype, dtype)
+
+
+def unit_of(path: str) -> str | None:
+    """The unit of a figure by its name, or None when there is no such figure."""
+    if path.startswith("peak."):
+        return "FLOP/s" if path.removeprefix("peak.") in DTYPES else None
+    field = FIELDS.get(path)
+    return field.unit if field else None
+
+
+def parse_value(raw: object, unit: str, what: str) -> Value:
+    """A value as a TOML file writes it, checked against the unit of its figure.
+
+    Raises:
+        BadUnit: no unit, the wrong unit, or not a positive number.
+        BadShape: a shape that is none.
+    """
+    if unit == "yes/no":
+        if isinstance(raw, bool):
+            return raw
+        raise BadUnit(f"{what} is {raw!r}. Write true or false.")
+    if unit == "count":
+        if isinstance(raw, int) and not isinstance(raw, bool) and raw > 0:
+            return raw
+        raise BadUnit(f"{what} is {raw!r}. Write a whole number from 1.")
+    if unit == "shapes":
+        if isinstance(raw, list) and raw and all(isinstance(part, str) for part in raw):
+            return tuple(parse_shape(part, what) for part in raw)
+        raise BadUnit(f'{what} is not a list of shapes. Write ["2x2", "2x4"].')
+    if not isinstance(raw, str):
+        example = "a shape in quotes" if unit == "shape" else "a number and its unit in quotes"
+        raise BadUnit(f"{what} is {raw!r}: no unit. Write {example}.")
+    if unit == "word":
+        return raw
+    if unit == "shape":
+        return parse_shape(raw, what)
+    return _positive(_quantity(raw, unit, what), raw, what)
+
+
+def _quantity(raw: str, unit: str, what: str) -> float:
+    if unit == "B":
+        return units.parse_bytes(raw, what)
+    if unit == "B/s":
+        return units.parse_rate(raw, what)
+    if unit == "FLOP/s":
+        return units.parse_rate(raw, what, per="FLOP")
+    if unit == "s":
+        return units.parse_seconds(raw, what)
+    return units.parse_measure(raw, unit, what)
+
+
+def _positive(value: float, raw: str, what: str) -> float:
+    # A zero would divide, and nothing measured comes near the upper end.
+    if 0 < value < 1e27:
+        return value
+    raise BadUnit(f'{what} "{raw}" is {"too large" if value else "zero"}. Write a real figure.')
+
+
+def show_value(value: Value, unit: str) -> str:
+    """A value for people: `2.77 TB/s`, `16x20x28`, `yes`.
+
+    >>> show_value(2.765e12, "B/s"), show_value((16, 20, 28), "shape")
+    ('2.765 TB/s', '16x20x28')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return " ".join(show_shape(v) for v in value if isinstance(v, tuple)) or show_shape(
+            tuple(v for v in value if isinstance(v, int))
+        )
+    if unit == "count":
+        return f"{value:,}"
+    if unit == "B":
+        # What is round in binary units was meant in them.
+        binary = value >= units.MiB and value * 100 / units.MiB % 1 == 0
+        return _trim(units.show_gib(value, 4) if binary else units.show_bytes(value, 4))
+    if unit == "s":
+        return _trim(units.show_seconds(value))
+    if unit == "USD/h":
+        return f"{units.show_dollars(value)}/h"
+    return _trim(units.show_rate(value, unit, 4))
+
+
+def _trim(text: str) -> str:
+    """`459.0 TFLOP/s` -> `459 TFLOP/s`: a figure has no more digits than its source."""
+    number, _, unit = text.partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"

@@ -1,0 +1,159 @@
+"""Torus slices of TPU pods: which exist, and which of their axes wrap around.
+
+An axis that wraps is a ring: a collective moves in both directions and the farthest chip is half as
+far. Book, "How to Think About TPUs", section on TPU networking.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shardwise.errors import BadShape
+from shardwise.hardware.chip import Chip, Ici
+from shardwise.hardware.shape import MAX_CHIPS, Shape, show_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torus:
+    """A box of chips. Any shape can be built; `make_slice` builds only what exists.
+
+    Args:
+        shape: chips along each axis.
+        wrapped: for each axis, whether its two ends are joined.
+    """
+
+    shape: Shape
+    wrapped: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1 or len(self.shape) != len(self.wrapped):
+            raise BadShape(
+                f"torus of shape {self.shape} with wrapped {self.wrapped}: "
+                "dimensions start at 1, with one truth value for each."
+            )
+
+    def __str__(self) -> str:
+        return show_shape(self.shape)
+
+    @property
+    def n_chips(self) -> int:
+        """Chips in the slice."""
+        return math.prod(self.shape)
+
+    @property
+    def n_axes(self) -> int:
+        """Axes, those of length 1 included."""
+        return len(self.shape)
+
+    def farthest(self, axis: int) -> int:
+        """Hops to the farthest chip along one axis: n - 1 on a line, floor(n / 2) on a ring.
+
+        >>> Torus(shape=(16,), wrapped=(True,)).farthest(0)
+        8
+        """
+        n = self.shape[axis]
+        return n // 2 if self.wrapped[axis] else n - 1
+
+
+def wrap_axes(rule: str, shape: Shape, pod: Shape | None) -> tuple[bool, ...]:
+    """Which axes of a slice wrap, by the rule of its generation.
+
+    Args:
+        rule: `cubes_of_4`: all axes iff the slice is made of whole 4x4x4 cubes; `length_16`: an
+            axis iff it is 16 long; `full_pod`: all axes iff the slice is the whole pod.
+        shape: the slice.
+        pod: the whole pod.
+    """
+    if rule == "cubes_of_4":
+        return (all(n % 4 == 0 for n in shape),) * len(shape)
+    if rule == "length_16":
+        return tuple(n == 16 for n in shape)
+    return (pod is not None and sorted(shape) == sorted(pod),) * len(shape)
+
+
+def make_slice(chip: Chip, shape: Shape) -> Torus:
+    """The slice of `chip` with this shape, in any order of its dimensions.
+
+    Raises:
+        BadShape: no such slice can be had; the message names the nearest by chip count.
+    """
+    ici = _ici(chip)
+    reason = _reason(chip, ici, shape)
+    if reason:
+        asked = f"{chip.name}:{show_shape(shape)}"
+        raise BadShape(f"no slice {asked}: {reason} {nearest_slices(chip, math.prod(shape))}")
+    return Torus(shape=shape, wrapped=wrap_axes(ici.wrap, shape, ici.pod_shape))
+
+
+def legal_slices(chip: Chip) -> tuple[Torus, ...]:
+    """Every slice that exists, one order of dimensions each, by chip count and compactness.
+
+    >>> from shardwise.hardware import find_chip
+    >>> [str(s) for s in legal_slices(find_chip("v5e"))]
+    ['1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16']
+    """
+    ici = _ici(chip)
+    shapes = list(ici.slices)
+    if ici.wrap == "cubes_of_4" and ici.pod_shape:
+        shapes += _cube_shapes(ici.n_axes, math.prod(ici.pod_shape))
+    if ici.pod_shape:
+        shapes.append(ici.pod_shape)
+    once = {tuple(sorted(shape)): shape for shape in reversed(shapes)}
+    ordered = sorted(once.values(), key=lambda shape: (math.prod(shape), max(shape)))
+    return tuple(
+        Torus(shape=shape, wrapped=wrap_axes(ici.wrap, shape, ici.pod_shape)) for shape in ordered
+    )
+
+
+def _ici(chip: Chip) -> Ici:
+    if chip.ici is None:
+        raise BadShape(f"{chip.name} is not joined in a torus. Write a number of chips.")
+    return chip.ici
+
+
+def _cube_shapes(n_axes: int, most: int) -> list[Shape]:
+    """Boxes of whole 4x4x4 cubes, dimensions ascending; optical switches join any of them."""
+    shapes: list[Shape] = [()]
+    for _ in range(n_axes):
+        shapes = [
+            (*shape, n)
+            for shape in shapes
+            for n in range(shape[-1] if shape else 4, most // math.prod(shape) + 1, 4)
+        ]
+    return shapes
+
+
+def _reason(chip: Chip, ici: Ici, shape: Shape) -> str:
+    """Why there is no such slice, or nothing."""
+    asked = tuple(sorted(shape))
+    if len(shape) != ici.n_axes:
+        return f"{len(shape)} dimensions, and the torus of {chip.name} has {ici.n_axes}."
+    listed = {tuple(sorted(s)) for s in ici.slices}
+    if asked in listed or (ici.pod_shape and asked == tuple(sorted(ici.pod_shape))):
+        return ""
+    limit = math.prod(ici.pod_shape) if ici.pod_shape else MAX_CHIPS
+    if math.prod(shape) > limit:
+        pod = f" ({show_shape(ici.pod_shape)})" if ici.pod_shape else ""
+        return f"{math.prod(shape):,} chips, and a pod has {limit:,}{pod}."
+    if ici.wrap == "cubes_of_4":
+        if all(n % 4 == 0 for n in shape):
+            return ""
+        small = ", ".join(map(show_shape, ici.slices))
+        return f"larger slices than {small} are made of whole 4x4x4 cubes."
+    return "" if not listed else f"{chip.name} is rented only in the listed shapes."
+
+
+def slices_near(chip: Chip, n_chips: int, n: int = 4) -> list[Torus]:
+    """Legal slices of the chip counts nearest to `n_chips` by ratio, the most compact of each."""
+    compact: dict[int, Torus] = {}
+    for torus in legal_slices(chip):
+        compact.setdefault(torus.n_chips, torus)
+    near = sorted(compact.values(), key=lambda s: abs(math.log(s.n_chips / n_chips)))[:n]
+    return sorted(near, key=lambda s: s.n_chips)
+
+
+def nearest_slices(chip: Chip, n_chips: int) -> str:
+    """`Nearest: v5e:4x4 (16 chips), ...`, for errors."""
+    near = slices_near(chip, n_chips)
+    return f"Nearest: {', '.join(f'{chip.name}:{s} ({s.n_chips:,} chips)' for s in near)}."
