@@ -20,6 +20,7 @@ IRRELEVANT = frozenset(
         *("initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout"),
         *("resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout", "embd_layer_dropout"),
         *("classifier_dropout", "classifier_dropout_prob", "summary_first_dropout"),
+        *("attention_probs_dropout_prob", "hidden_dropout_prob"),
         # norms and activations: their constants and functions, not their widths
         *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "swiglu_limit"),
         *("hidden_act", "hidden_activation", "activation_function"),
@@ -44,6 +45,7 @@ IRRELEVANT = frozenset(
         # what a run returns
         *("use_cache", "output_hidden_states", "output_attentions", "output_past", "is_decoder"),
         *("gradient_checkpointing", "summary_activation", "summary_proj_to_labels"),
+        "apply_residual_connection_post_layernorm",  # where the sum starts, not what is summed
         *("summary_type", "summary_use_proj"),
     }
 )

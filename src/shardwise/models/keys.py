@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.models.checks import LARGEST, short
 from shardwise.models.irrelevant import IRRELEVANT
 
+# Deeper than any model by two orders of magnitude; bounds the work of reading a config.
+MOST_LAYERS = 100_000
+
+_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _REQUIRED: Any = object()
 
 
@@ -47,15 +51,44 @@ class Keys:
             return default
         return None if self._data[name] is None else self.whole(name, low=low)
 
-    def head_dim(self, D: int, N: int) -> int:
-        """`head_dim`, or D / N where the file does not state it."""
-        stated = self.maybe("head_dim")
-        if stated is None and D % N:
-            self.problems.append(
-                f"{self._prefix}num_attention_heads {N} does not divide hidden_size {D}, and "
-                "head_dim is not given."
-            )
-        return stated or max(1, D // N)
+    def says(self, word: str) -> bool:
+        """The model type, or else the first architecture, begins with `word`."""
+        kind = self._data.get("model_type") or (self._data.get("architectures") or [""])[0]
+        return str(kind).lower().replace("_", "").startswith(word.replace("_", ""))
+
+    def layers(self, *names: str) -> int:
+        """The number of layers, small enough that each can be looked at."""
+        value = self.whole(*names)
+        if value > MOST_LAYERS:
+            return int(self._refuse(names, short(value), f"above {MOST_LAYERS:,} layers", 1))
+        return value
+
+    def layer_types(self, n_layers: int, sliding: Callable[[int], bool]) -> list[bool]:
+        """For each layer whether its attention is local: as `layer_types` says, else by `sliding`.
+
+        Published types are full_attention, sliding_attention and chunked_attention.
+        """
+        stated = self.items("layer_types", str)
+        if stated is None:
+            return [sliding(i) for i in range(n_layers)]
+        if len(stated) != n_layers:
+            self.refuse(f"layer_types names {len(stated)} layers of {n_layers}.")
+        unknown = sorted(set(stated) - _LAYER_TYPES)
+        if unknown:
+            known = ", ".join(sorted(_LAYER_TYPES))
+            self.refuse(f"layer_types has {', '.join(unknown)[:80]}; known are {known}.")
+        return [kind != "full_attention" for kind in stated]
+
+    def head_dim(self, D: int, N: int, default: int | None = None) -> int:
+        """`head_dim`, or D / N where neither the file nor its family states it."""
+        stated = self.maybe("head_dim", default)
+        return stated or self.even_heads("num_attention_heads", N, "hidden_size", D)
+
+    def even_heads(self, n_key: str, N: int, d_key: str, D: int) -> int:
+        """D / N, which must be whole where the file states no width of a head."""
+        if D > 1 and D % N:  # D is a stand-in 1 where it is missing
+            self.refuse(f"{n_key} {N} does not divide {d_key} {D}, and no head width is given.")
+        return max(1, D // N)
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""

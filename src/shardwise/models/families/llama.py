@@ -1,4 +1,4 @@
-"""Llama 1 to 3.3 and Mistral: grouped-query attention, gated MLP, RMSNorm before each block."""
+"""Llama 1 to 3.3 and Mistral: grouped-query attention, gated MLP, a norm before each block."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ARCHITECTURES = ("LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM")
 
 def build(keys: Keys, name: str) -> ModelConfig:
     """Keys of LlamaConfig and MistralConfig."""
+    mistral = keys.says("mistral")
     D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     bias = keys.flag("attention_bias", False)
-    mistral = keys.text("model_type", "llama") == "mistral"
     attention = Attention(
         n_heads=N,
         n_kv_heads=keys.whole("num_key_value_heads", default=8 if mistral else N),
@@ -25,15 +25,13 @@ def build(keys: Keys, name: str) -> ModelConfig:
         o_bias=bias,
     )
     ffn = Mlp(d_ff=keys.whole("intermediate_size"), bias=keys.flag("mlp_bias", False))
-    group = LayerGroup(
-        layer=Layer(attention=attention, ffn=ffn), count=keys.whole("num_hidden_layers")
-    )
+    layer = Layer(attention=attention, ffn=ffn)
     return ModelConfig(
         name=name,
-        family="llama",
+        family="mistral" if mistral else "llama",
         d_model=D,
         vocab=keys.whole("vocab_size"),
-        groups=(group,),
+        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
-        max_seq=keys.whole("max_position_embeddings", default=2048),
+        max_seq=keys.whole("max_position_embeddings", default=4096 * 32 if mistral else 2048),
     )

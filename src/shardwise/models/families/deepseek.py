@@ -1,0 +1,70 @@
+"""DeepSeek-V2 and V3: latent attention, shared and routed experts after the first dense layers.
+
+The router's load-balancing bias of V3 is a running statistic, not a parameter, and its layers for
+predicting further tokens are not part of the model that is counted.
+"""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, Mla, Mlp, Moe
+from shardwise.models.families._layers import grouped
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
+ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """Keys of DeepseekV2Config and DeepseekV3Config."""
+    third = keys.says("deepseek_v3")
+    attention, moe = _attention(keys), _moe(keys, third)
+    bias = False if third else keys.flag("mlp_bias", False)
+    mlp = Mlp(d_ff=keys.whole("intermediate_size"), bias=bias)
+    dense = keys.whole("first_k_dense_replace", default=3 if third else 0, low=0)
+    every = keys.whole("moe_layer_freq", default=1)
+    routed = [i >= dense and i % every == 0 for i in range(keys.layers("num_hidden_layers"))]
+    return ModelConfig(
+        name=name,
+        family="deepseek_v3" if third else "deepseek_v2",
+        d_model=keys.whole("hidden_size"),
+        vocab=keys.whole("vocab_size"),
+        groups=grouped(
+            routed, lambda is_routed: Layer(attention=attention, ffn=moe if is_routed else mlp)
+        ),
+        tied_embeddings=keys.flag("tie_word_embeddings", False),
+        max_seq=keys.whole("max_position_embeddings", default=4096 if third else 2048),
+    )
+
+
+def _attention(keys: Keys) -> Attention:
+    N, bias = keys.whole("num_attention_heads"), keys.flag("attention_bias", False)
+    keys.maybe("num_key_value_heads")  # says N again: every head has its own key and value
+    mla = Mla(
+        q_lora_rank=keys.maybe("q_lora_rank", 1536),
+        kv_lora_rank=keys.whole("kv_lora_rank", default=512),
+        d_nope=keys.whole("qk_nope_head_dim", default=128),
+        d_rope=keys.whole("qk_rope_head_dim", default=64),
+        d_v=keys.whole("v_head_dim", default=128),
+    )
+    return Attention(
+        n_heads=N,
+        n_kv_heads=N,
+        d_head=mla.d_nope + mla.d_rope,
+        mla=mla,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+    )
+
+
+def _moe(keys: Keys, third: bool) -> Moe:
+    d_ff = keys.whole("moe_intermediate_size", default=2048 if third else 1407)
+    shared = keys.whole("n_shared_experts", default=1 if third else 2, low=0)
+    return Moe(
+        n_experts=keys.whole("n_routed_experts", default=256 if third else 64),
+        experts_per_token=keys.whole("num_experts_per_tok", **({"default": 8} if third else {})),
+        d_ff=d_ff,
+        n_shared_experts=shared,
+        d_ff_shared=shared * d_ff,
+    )

@@ -1,0 +1,49 @@
+"""Falcon 7B, 40B, 180B: multi-query or grouped attention beside the MLP, tied embeddings."""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("falcon", "RefinedWeb", "RefinedWebModel")
+ARCHITECTURES = ("FalconForCausalLM", "RWForCausalLM")
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """Keys of FalconConfig."""
+    D, N = keys.whole("hidden_size", "n_embed"), keys.whole("num_attention_heads", "n_head")
+    grouped, multi_query = (
+        keys.flag("new_decoder_architecture", False),
+        keys.flag("multi_query", True),
+    )
+    K = keys.whole("num_kv_heads", "n_head_kv", default=N)
+    bias, parallel = keys.flag("bias", False), keys.flag("parallel_attn", True)
+    n_norms = keys.whole("num_ln_in_parallel_attn", default=2 if grouped else 1)
+    attention = Attention(
+        n_heads=N,
+        n_kv_heads=K if grouped or not multi_query else 1,
+        d_head=keys.even_heads("num_attention_heads", N, "hidden_size", D),
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+        rope=not keys.flag("alibi", False),
+    )
+    ffn = Mlp(d_ff=keys.whole("ffn_hidden_size", default=4 * D), gated=False, bias=bias)
+    layer = Layer(
+        attention=attention,
+        ffn=ffn,
+        norms="shared" if parallel and n_norms == 1 else "pre",
+        norm_bias=True,
+        parallel=parallel,
+    )
+    return ModelConfig(
+        name=name,
+        family="falcon",
+        d_model=D,
+        vocab=keys.whole("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers", "n_layer")),),
+        tied_embeddings=keys.flag("tie_word_embeddings", True),
+        final_norm_bias=True,
+        max_seq=keys.whole("max_position_embeddings", default=2048),
+    )

@@ -1,0 +1,36 @@
+"""Mixtral: Mistral with routed experts in every layer."""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, LayerGroup, Moe
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("mixtral",)
+ARCHITECTURES = ("MixtralForCausalLM",)
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """Keys of MixtralConfig."""
+    D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    attention = Attention(
+        n_heads=N,
+        n_kv_heads=keys.whole("num_key_value_heads", default=8),
+        d_head=keys.head_dim(D, N),
+        window=keys.maybe("sliding_window"),
+    )
+    ffn = Moe(
+        n_experts=keys.whole("num_local_experts", default=8),
+        experts_per_token=keys.whole("num_experts_per_tok", default=2),
+        d_ff=keys.whole("intermediate_size"),
+    )
+    layer = Layer(attention=attention, ffn=ffn)
+    return ModelConfig(
+        name=name,
+        family="mixtral",
+        d_model=D,
+        vocab=keys.whole("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
+        tied_embeddings=keys.flag("tie_word_embeddings", False),
+        max_seq=keys.whole("max_position_embeddings", default=4096 * 32),
+    )

@@ -1,0 +1,36 @@
+"""OLMo-2: norms after each block, and over all query and key heads."""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("olmo2",)
+ARCHITECTURES = ("Olmo2ForCausalLM",)
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """Keys of Olmo2Config."""
+    D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    bias = keys.flag("attention_bias", False)
+    attention = Attention(
+        n_heads=N,
+        n_kv_heads=keys.whole("num_key_value_heads", default=N),
+        d_head=keys.head_dim(D, N),
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+        qk_norm="full",
+    )
+    ffn = Mlp(d_ff=keys.whole("intermediate_size"))
+    layer = Layer(attention=attention, ffn=ffn, norms="post")
+    return ModelConfig(
+        name=name,
+        family="olmo2",
+        d_model=D,
+        vocab=keys.whole("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
+        tied_embeddings=keys.flag("tie_word_embeddings", False),
+        max_seq=keys.whole("max_position_embeddings", default=2048),
+    )

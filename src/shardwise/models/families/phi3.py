@@ -1,0 +1,31 @@
+"""Phi-3 mini and medium: Llama with fused projections."""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("phi3",)
+ARCHITECTURES = ("Phi3ForCausalLM",)
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """Keys of Phi3Config."""
+    D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    attention = Attention(
+        n_heads=N,
+        n_kv_heads=keys.whole("num_key_value_heads", default=N),
+        d_head=keys.head_dim(D, N),
+        window=keys.maybe("sliding_window"),
+    )
+    layer = Layer(attention=attention, ffn=Mlp(d_ff=keys.whole("intermediate_size")))
+    return ModelConfig(
+        name=name,
+        family="phi3",
+        d_model=D,
+        vocab=keys.whole("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
+        tied_embeddings=keys.flag("tie_word_embeddings", False),
+        max_seq=keys.whole("max_position_embeddings", default=4096),
+    )

@@ -1,0 +1,49 @@
+"""Models published without a config.json, in this package's own words.
+
+Keys are the fields of `ModelConfig`, `Attention`, `Mlp` and `Layer`: d_model, n_layers, d_ff,
+n_heads, n_kv_heads, d_head, vocab, gated, bias, norms, norm_bias, parallel, tied_embeddings,
+n_positions, max_seq.
+"""
+
+from __future__ import annotations
+
+from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.keys import Keys
+from shardwise.models.model import ModelConfig
+
+MODEL_TYPES = ("shardwise",)
+ARCHITECTURES = ()
+
+
+def build(keys: Keys, name: str) -> ModelConfig:
+    """A dense model of equal layers."""
+    D, N = keys.whole("d_model"), keys.whole("n_heads")
+    bias, norm_bias = keys.flag("bias", False), keys.flag("norm_bias", False)
+    positions = keys.whole("n_positions", default=0, low=0)
+    attention = Attention(
+        n_heads=N,
+        n_kv_heads=keys.whole("n_kv_heads", default=N),
+        d_head=keys.maybe("d_head") or keys.even_heads("n_heads", N, "d_model", D),
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+        rope=positions == 0,
+    )
+    layer = Layer(
+        attention=attention,
+        ffn=Mlp(d_ff=keys.whole("d_ff"), gated=keys.flag("gated", True), bias=bias),
+        norms=keys.text("norms", "pre"),
+        norm_bias=norm_bias,
+        parallel=keys.flag("parallel", False),
+    )
+    return ModelConfig(
+        name=name,
+        family=keys.text("family", "dense"),
+        d_model=D,
+        vocab=keys.whole("vocab"),
+        groups=(LayerGroup(layer=layer, count=keys.layers("n_layers")),),
+        tied_embeddings=keys.flag("tied_embeddings", False),
+        n_positions=positions,
+        final_norm_bias=norm_bias,
+        max_seq=keys.maybe("max_seq"),
+    )
