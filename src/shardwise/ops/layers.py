@@ -1,0 +1,168 @@
+"""What a Transformer computes, as einsums over named dims. Book §4.
+
+Each `Term` is one matmul of the forward pass, written without shardings; its gradients and its
+communication follow from the algebra. Letters are those of the model's weights: x is the input of
+a block, y its output, q k v s o the attention, h the MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shardwise.arrays import Num, minimum
+from shardwise.models import Attention, Layer, Mlp, ModelConfig, Moe
+from shardwise.ops.einsum import Array, Dim, Einsum
+from shardwise.ops.notation import read_einsum
+
+RESIDUAL = frozenset({"x", "y", "cq", "ckv"})  # split over the sequence between blocks
+# Never written to HBM: attention scores (flash attention), and the one-hot of a lookup.
+ON_CHIP = frozenset({"s", "onehot"})
+MOE_CHOSEN = ("E",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One matmul of the forward pass.
+
+    Args:
+        name: `mlp.up`.
+        block: terms of one block share their gathered input and one reduction of its gradient.
+        einsum: without shardings.
+        sizes: the letters that this term sets itself.
+        share: part of the full product that is computed (causal attention: half).
+        elementwise: arrays of the output's shape kept beside it for the backward pass.
+    """
+
+    name: str
+    block: str
+    einsum: Einsum
+    sizes: Mapping[str, Num] = field(default_factory=dict)
+    share: Num = 1.0
+    elementwise: int = 0
+
+
+def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]:
+    """The matmuls of one layer in the order of the forward pass, for sequences of `seq` tokens."""
+    ffn_block = "attn" if layer.parallel else "mlp"
+    if isinstance(layer.ffn, Moe):
+        ffn = tuple(_moe(layer.ffn, ffn_block))
+    else:
+        ffn = tuple(_mlp(layer.ffn, ffn_block))
+    return (*_attention(config, layer.attention, seq), *ffn)
+
+
+def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
+    """The embedding as the one-hot product that shards like it, and the unembedding."""
+    lookup = Term(
+        name="embed",
+        block="embed",
+        einsum=_einsum("onehot[B,T,V] . embedding[V,D] -> y[B,T,D]"),
+        share=0.0,
+    )
+    weight = "embedding[V,D]" if config.tied_embeddings else "unembedding[D,V]"
+    head = Term(
+        name="unembed", block="unembed", einsum=_einsum(f"x[B,T,D] . {weight} -> logits[B,T,V]")
+    )
+    return (lookup, head)
+
+
+def visible_share(attention: Attention, seq: Num) -> Num:
+    """Mean share of the keys that a query sees: 1/2 when causal, less under a window.
+
+    The first `window` tokens see half the window on average, all others the whole of it.
+    """
+    if attention.window is None:
+        return 0.5 if attention.causal else 1.0
+    window = minimum(attention.window, seq)
+    if attention.chunked:
+        return window / (2 * seq)
+    return (window - window * window / (2 * seq)) / seq
+
+
+def _einsum(text: str, chosen: tuple[str, ...] = ()) -> Einsum:
+    found = read_einsum(text)
+    return Einsum(found.left, found.right, found.output, chosen)
+
+
+def _attention(config: ModelConfig, attention: Attention, seq: Num) -> Iterator[Term]:
+    sizes = {"N": attention.n_heads, "K": attention.n_kv_heads, "H": attention.d_head}
+    value = "H"
+    if attention.mla:
+        mla = attention.mla
+        sizes |= {"Q": mla.q_lora_rank or 0, "C": mla.kv_lora_rank + mla.d_rope}
+        sizes |= {"C'": mla.kv_lora_rank, "Hn": mla.d_nope, "Hv": mla.d_v}
+        value = "Hv"
+        lines = list(_mla_lines(mla.q_lora_rank))
+    else:
+        lines = [
+            ("q", "x[B,T,D] . wq[D,N,H] -> q[B,T,N,H]"),
+            ("k", "x[B,T,D] . wk[D,K,H] -> k[B,T,K,H]"),
+            ("v", "x[B,T,D] . wv[D,K,H] -> v[B,T,K,H]"),
+        ]
+    for name, text in lines:
+        yield Term(name=f"attn.{name}", block="attn", einsum=_einsum(text), sizes=sizes)
+    share = visible_share(attention, seq)
+    yield from _scores(sizes, share, value, grouped=attention.mla is None)
+    out = f"o[B,T,N,{value}] . wo[N,{value},D] -> y[B,T,D]"
+    yield Term(name="attn.out", block="attn", einsum=_einsum(out), sizes=sizes)
+
+
+def _mla_lines(q_lora_rank: int | None) -> Iterator[tuple[str, str]]:
+    if q_lora_rank:
+        yield "q_down", "x[B,T,D] . w_dq[D,Q] -> cq[B,T,Q]"
+        yield "q_up", "cq[B,T,Q] . w_uq[Q,N,H] -> q[B,T,N,H]"
+    else:
+        yield "q", "x[B,T,D] . wq[D,N,H] -> q[B,T,N,H]"
+    yield "kv_down", "x[B,T,D] . w_dkv[D,C] -> ckv[B,T,C]"
+    yield "k_up", "ckv[B,T,C'] . w_uk[C',N,Hn] -> k[B,T,N,Hn]"
+    yield "v_up", "ckv[B,T,C'] . w_uv[C',N,Hv] -> v[B,T,N,Hv]"
+
+
+def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) -> Iterator[Term]:
+    """Queries times keys, weights times values: products over N heads on arrays that hold K."""
+    stored = "K" if grouped else ""
+    keys = Array("k", (Dim("B"), Dim("S"), Dim("N", (), stored), Dim("H")))
+    values = Array("v", (Dim("B"), Dim("S"), Dim("N", (), stored), Dim(value)))
+    q = Array("q", tuple(map(Dim, ("B", "T", "N", "H"))))
+    s = Array("s", tuple(map(Dim, ("B", "N", "T", "S"))))
+    o = Array("o", tuple(map(Dim, ("B", "T", "N", value))))
+    for name, einsum in (("scores", Einsum(q, keys, s)), ("values", Einsum(s, values, o))):
+        yield Term(name=f"attn.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
+
+
+def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
+    yield from _gated(mlp.gated, "mlp", block, "w_", {"F": mlp.d_ff})
+
+
+def _gated(
+    gated: bool, name: str, block: str, prefix: str, sizes: Mapping[str, Num]
+) -> Iterator[Term]:
+    """Up (and gate) and down projection of a dense block; the activated product is kept too."""
+    for part in ("gate", "up") if gated else ("up",):
+        text = f"x[B,T,D] . {prefix}{part}[D,F] -> {part}[B,T,F]"
+        yield Term(
+            name=f"{name}.{part}", block=block, einsum=_einsum(text), sizes=sizes, elementwise=1
+        )
+    down = f"h[B,T,F] . {prefix}down[F,D] -> y[B,T,D]"
+    yield Term(name=f"{name}.down", block=block, einsum=_einsum(down), sizes=sizes)
+
+
+def _moe(moe: Moe, block: str) -> Iterator[Term]:
+    """Router, the R experts of each token, shared experts. Each token is multiplied R times."""
+    sizes = {"E": moe.n_experts, "R": moe.experts_per_token, "F": moe.d_ff}
+    router = _einsum("x[B,T,D] . router[D,E] -> gates[B,T,E]")
+    yield Term(name="moe.router", block=block, einsum=router, sizes=sizes)
+    for part in ("gate", "up") if moe.gated else ("up",):
+        text = f"x[B,T,D] . w_{part}[E,D,F] -> {part}[B,T,R,F]"
+        yield Term(
+            name=f"moe.{part}",
+            block=block,
+            einsum=_einsum(text, MOE_CHOSEN),
+            sizes=sizes,
+            elementwise=1,
+        )
+    down = _einsum("h[B,T,R,F] . w_down[E,F,D] -> y[B,T,D]", MOE_CHOSEN)
+    yield Term(name="moe.down", block=block, einsum=down, sizes=sizes)
+    if moe.d_ff_shared:
+        yield from _gated(moe.gated, "shared", block, "shared_", {"F": moe.d_ff_shared})

@@ -1,0 +1,246 @@
+"""A training step as works: matmuls and collectives with counts, derived from terms and rules.
+
+The program is derived once for a table of rules. Its costs are functions of mesh sizes, which may
+be numbers (one strategy, to explain) or arrays (a million, to search).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from shardwise.arrays import Num, ceil_div
+from shardwise.models import ModelConfig
+from shardwise.ops.einsum import Array, Einsum, shards
+from shardwise.ops.layers import ON_CHIP, RESIDUAL, Term, layer_terms, outer_terms
+from shardwise.ops.sharded import Move, Program, derive
+from shardwise.strategy.rules import Rules, layout
+
+ROLE_ORDER = ("tensor", "expert", "fsdp", "context", "data", "pipe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """One local matmul, `count` times a step."""
+
+    name: str
+    phase: str
+    count: int
+    program: Program
+    sizes: Mapping[str, Num]
+    share: Num
+
+    def flops(self, mesh: Mapping[str, Num]) -> Num:
+        """FLOPs of the fullest chip, all `count` together."""
+        return self.count * self.share * self.program.local_flops(self.sizes, mesh)
+
+    def elements(self, mesh: Mapping[str, Num]) -> Iterator[tuple[str, Num]]:
+        """(array, elements read or written in HBM by one chip), each input and output once."""
+        local = self.program.local
+        for array in (*local.inputs, local.output):
+            if base_name(array) not in ON_CHIP:
+                yield array.name, self.count * array.local_elements(self.sizes, mesh)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One collective, `count` times a step."""
+
+    name: str
+    phase: str
+    count: int
+    move: Move
+    sizes: Mapping[str, Num]
+
+    @property
+    def role(self) -> str:
+        """The mesh role that the time is booked on: of several, the first of `ROLE_ORDER`."""
+        return min(self.move.axes, key=ROLE_ORDER.index)
+
+    def elements(self, mesh: Mapping[str, Num]) -> Num:
+        """Elements of one occurrence, summed over the shards that it joins (V of the book)."""
+        return self.move.joined_bytes(self.sizes, mesh, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """An array that a layer keeps for its backward pass, `count` of them in the model."""
+
+    array: Array
+    count: int
+    sizes: Mapping[str, Num]
+
+    def elements(self, mesh: Mapping[str, Num]) -> Num:
+        return self.count * self.array.local_elements(self.sizes, mesh)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Everything that one training step does on one chip, and what each layer keeps."""
+
+    matmuls: tuple[Matmul, ...]
+    transfers: tuple[Transfer, ...]
+    kept: tuple[Kept, ...]  # remat none: inputs of every matmul as they are used
+    layer_inputs: tuple[Kept, ...]  # remat full: what enters each layer
+    logits: Kept
+
+
+def base_name(array: Array) -> str:
+    """The forward array that a gradient belongs to: dq -> q."""
+    return array.name[1:] if array.name.startswith("d") else array.name
+
+
+def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsum:
+    """Lay every array of an einsum out by the table."""
+
+    def laid_out(array: Array) -> Array:
+        if array.name in weights:
+            kind = "weights"
+        else:
+            kind = "residual" if array.name in RESIDUAL else "activations"
+        return array.with_axes(layout(rules, kind, array.names))
+
+    left, right, output = map(laid_out, (*einsum.inputs, einsum.output))
+    return Einsum(left, right, output, einsum.chosen)
+
+
+def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, remat: str) -> Step:
+    """Derive the works of one step.
+
+    Args:
+        config: the model.
+        batch, seq: sequences and their length in tokens.
+        rules: the sharding table.
+        remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
+    """
+    common = {"B": batch, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
+    matmuls: list[Matmul] = []
+    transfers: list[Transfer] = []
+    kept: list[Kept] = []
+    inputs: list[Kept] = []
+    for group in config.groups:
+        terms = layer_terms(config, group.layer, seq)
+        phases = ("forward", "backward") if remat == "none" else ("forward", "remat", "backward")
+        for phase in phases:
+            _derive(terms, group.count, phase, common, rules, matmuls, transfers)
+        kept += _kept(terms, group.count, common, rules)
+        inputs.append(_layer_input(group.count, common, rules))
+    outer = outer_terms(config)
+    for phase in ("forward", "backward"):
+        _derive(outer, 1, phase, common, rules, matmuls, transfers)
+    logits = shard_einsum(outer[1].einsum, _weights(outer[1:]), rules).output
+    return Step(
+        matmuls=tuple(matmuls),
+        transfers=tuple(transfers),
+        kept=tuple(kept),
+        layer_inputs=tuple(inputs),
+        logits=Kept(array=logits, count=1, sizes=common),
+    )
+
+
+def _weights(terms: tuple[Term, ...]) -> frozenset[str]:
+    """Weights are the right-hand sides outside the attention core."""
+    return frozenset(t.einsum.right.name for t in terms if t.block != "core")
+
+
+def _derive(
+    terms: tuple[Term, ...],
+    count: int,
+    phase: str,
+    common: Mapping[str, Num],
+    rules: Rules,
+    matmuls: list[Matmul],
+    transfers: list[Transfer],
+) -> None:
+    """Add the works of one phase. A move that several terms of a block need happens once."""
+    weights = _weights(terms)
+    seen: set[tuple[str, Move]] = set()
+    for term in terms if phase != "backward" else terms[::-1]:
+        einsum = shard_einsum(term.einsum, weights, rules)
+        sizes = {**common, **term.sizes}
+        for name, one in _of_phase(term, einsum, phase):
+            program = derive(one)
+            matmuls.append(
+                Matmul(
+                    name=name,
+                    phase=phase,
+                    count=count,
+                    program=program,
+                    sizes=sizes,
+                    share=term.share,
+                )
+            )
+            for move in program.moves:
+                if move.kind == "slice" or (term.block, move) in seen:
+                    continue
+                seen.add((term.block, move))
+                if phase == "backward" and _kept_as_used(move, weights):
+                    continue
+                transfers.append(
+                    Transfer(name=name, phase=phase, count=count, move=move, sizes=sizes)
+                )
+
+
+def _kept_as_used(move: Move, weights: frozenset[str]) -> bool:
+    """Activations are kept in the layout in which a matmul used them; weights are not."""
+    return (
+        move.kind == "all_gather"
+        and not move.before.name.startswith("d")
+        and move.before.name not in weights
+    )
+
+
+def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Einsum]]:
+    if phase != "backward":
+        yield term.name, einsum
+        return
+    d_left, d_right = einsum.gradients()
+    if einsum.left.name != "onehot":
+        yield f"{term.name}.d_{einsum.left.name}", d_left
+    yield f"{term.name}.d_{einsum.right.name}", d_right
+
+
+def _kept(
+    terms: tuple[Term, ...], count: int, common: Mapping[str, Num], rules: Rules
+) -> Iterator[Kept]:
+    """The activations that enter matmuls, as used, and what element-wise steps need beside."""
+    weights = _weights(terms)
+    seen: set[tuple[str, Array]] = set()
+    for term in terms:
+        program = derive(shard_einsum(term.einsum, weights, rules))
+        sizes = {**common, **term.sizes}
+        arrays = [
+            a for a in program.local.inputs if a.name not in weights and a.name not in ON_CHIP
+        ]
+        arrays += [program.einsum.output] * term.elementwise
+        for array in arrays:
+            if (term.block, array) not in seen:
+                seen.add((term.block, array))
+                yield Kept(array=array, count=count, sizes=sizes)
+    # The residual stream before each norm.
+    for _ in range(len({t.block for t in terms} - {"core"})):
+        yield _layer_input(count, common, rules)
+
+
+def _layer_input(count: int, common: Mapping[str, Num], rules: Rules) -> Kept:
+    einsum = read_residual()
+    array = einsum.with_axes(layout(rules, "residual", einsum.names))
+    return Kept(array=array, count=count, sizes=common)
+
+
+def read_residual() -> Array:
+    """`x[B,T,D]`, the residual stream."""
+    from shardwise.ops.notation import parse_array
+
+    return parse_array("x[B,T,D]")
+
+
+def weight_elements(
+    dims: tuple[str, ...], shape: tuple[int, ...], rules: Rules, mesh: Mapping[str, Num]
+) -> Num:
+    """Elements of one weight that one chip holds under the table (padded where uneven)."""
+    axes = layout(rules, "weights", dims)
+    total: Num = 1
+    for dim, size in zip(dims, shape, strict=True):
+        total = total * ceil_div(size, shards(axes.get(dim, ()), mesh))
+    return total

@@ -1,0 +1,204 @@
+"""Roles of mesh axes, their sizes, and where they lie on the hardware."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from shardwise.errors import BadShape, NoStrategy
+from shardwise.hardware import Chip, Shape, Switched, System, Torus
+from shardwise.strategy.span import Ring, Span, Tier, join
+
+# From the inside out: the axis whose traffic nothing hides lies closest together.
+INSIDE_OUT = ("tensor", "context", "expert", "fsdp", "data", "pipe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Sizes of the mesh axes by role.
+
+    `data` shards the batch and replicates weights, `fsdp` shards both, `tensor` shards heads and
+    MLP width, `context` the sequence, `expert` the experts, `pipe` the layers.
+    """
+
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    pipe: int = 1
+
+    def __post_init__(self) -> None:
+        bad = [f"{role} {n} is below 1." for role, n in self.sizes.items() if n < 1]
+        if bad:
+            raise BadShape(*bad)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def n_chips(self) -> int:
+        return math.prod(self.sizes.values())
+
+    def __str__(self) -> str:
+        return " x ".join(f"{r} {n}" for r, n in self.sizes.items() if n > 1) or "one chip"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The links under every mesh axis, and the torus they lie on (empty when switched)."""
+
+    spans: tuple[tuple[str, Span], ...]
+    shape: tuple[int, ...] = ()
+    wrapped: tuple[bool, ...] = ()
+
+    def span(self, axes: tuple[str, ...]) -> Span:
+        """The links under several mesh axes taken as one."""
+        found = dict(self.spans)
+        return join(tuple(found.get(a, Span()) for a in axes), self.shape, self.wrapped)
+
+    def describe(self, axis: str) -> str:
+        """`4 of 20 on y + 2 of 28 on z`, `8 in the node`, ..."""
+        span = dict(self.spans).get(axis, Span())
+        parts = [_ring_text(r, self.shape) for r in span.rings if r.size > 1]
+        place = {"node": "in the node", "scale-out": "across nodes", "dcn": "across slices"}
+        parts += [f"{t.size} {place[t.name]}" for t in span.tiers if t.size > 1]
+        return " + ".join(parts) or "not used"
+
+
+def _ring_text(ring: Ring, shape: tuple[int, ...]) -> str:
+    letter = "xyzw"[ring.axis]
+    if ring.size == shape[ring.axis]:
+        return f"all {ring.size} on {letter}{' (ring)' if ring.closed else ' (line)'}"
+    apart = f", {ring.stride} apart" if ring.stride > 1 else ""
+    return f"{ring.size} of {shape[ring.axis]} on {letter}{apart}"
+
+
+def place(
+    system: System, sizes: dict[str, int], *, order: tuple[str, ...] = INSIDE_OUT
+) -> tuple[Placement, ...]:
+    """Every way to lay mesh axes of these sizes over the system's links.
+
+    Args:
+        system: the machine.
+        sizes: mesh axis -> size. Chips that no axis uses stay idle.
+        order: mesh axes from the inside out; on one physical axis the inner lie contiguously.
+
+    Raises:
+        NoStrategy: when the sizes do not factor over the machine.
+    """
+    names = [a for a in order if sizes.get(a, 1) > 1]
+    names += [a for a in sizes if a not in order and sizes[a] > 1]
+    total = math.prod(sizes[a] for a in names)
+    if total > system.n_chips or system.n_chips % total:
+        raise NoStrategy(
+            f"{' x '.join(str(sizes[a]) for a in names)} = {total:,} does not divide the "
+            f"{system.n_chips:,} chips of {system.name}."
+        )
+    inner = {a: sizes[a] for a in names}
+    dcn = _across_slices(inner, names, system) if system.n_slices > 1 else {}
+    if isinstance(system.topology, Torus):
+        found = tuple(_on_torus(system.chip, system.topology, inner, names))
+    else:
+        found = tuple(_on_switches(system, system.topology, inner, names))
+    if not found:
+        wanted = ", ".join(f"{a} {sizes[a]}" for a in names)
+        raise NoStrategy(f"{wanted} cannot be laid over {system.name}: sizes do not factor.")
+    return tuple(_with_tiers(p, dcn) for p in found)
+
+
+def _across_slices(inner: dict[str, int], names: list[str], system: System) -> dict[str, Tier]:
+    """Give the slices to the outermost axes; `inner` keeps what is left inside a slice."""
+    rate = system.chip.need("dcn_bytes_per_s_per_chip")
+    left, found = system.n_slices, {}
+    for axis in ["data", *(a for a in reversed(names) if a != "data")]:
+        if axis not in inner:
+            continue
+        take = math.gcd(inner[axis], left)
+        if take > 1:
+            found[axis] = Tier("dcn", take, rate)
+            inner[axis] //= take
+            left //= take
+    if left > 1 and math.prod(inner.values()) * system.n_slices > system.n_chips:
+        raise NoStrategy(f"{system.n_slices} slices do not divide over {', '.join(names)}.")
+    return found
+
+
+def _on_torus(
+    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str]
+) -> Iterator[Placement]:
+    rate, hop = chip.need("ici.link_bytes_per_s_one_way"), chip.need("ici.hop_s")
+    for factors in _factorings(tuple(sizes[a] for a in names), torus.shape):
+        spans, stride = [], [1] * len(torus.shape)
+        for name, parts in zip(names, factors, strict=True):
+            rings = []
+            for axis, n in enumerate(parts):
+                if n == 1:
+                    continue
+                closed = torus.wrapped[axis] and n * stride[axis] == torus.shape[axis]
+                rings.append(Ring(axis, n, stride[axis], closed, rate))
+                stride[axis] *= n
+            spans.append((name, Span(tuple(rings), hop)))
+        yield Placement(tuple(spans), torus.shape, torus.wrapped)
+
+
+def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
+    """Every way to write each size as a product over the axes of what is left of `shape`."""
+    if not sizes:
+        yield ()
+        return
+    for parts in _splits(sizes[0], shape):
+        rest = tuple(n // p for n, p in zip(shape, parts, strict=True))
+        for tail in _factorings(sizes[1:], rest):
+            yield (parts, *tail)
+
+
+@functools.lru_cache(maxsize=65536)
+def _splits(size: int, shape: Shape) -> tuple[Shape, ...]:
+    """Every way to write `size` as a product with one factor dividing each axis of `shape`."""
+    if not shape:
+        return ((),) if size == 1 else ()
+    return tuple(
+        (first, *rest)
+        for first in range(1, shape[0] + 1)
+        if shape[0] % first == 0 and size % first == 0
+        for rest in _splits(size // first, shape[1:])
+    )
+
+
+def _on_switches(
+    system: System, machine: Switched, sizes: dict[str, int], names: list[str]
+) -> Iterator[Placement]:
+    """Fill the NVLink domain from the inside out; what is left of each axis goes across nodes."""
+    chip, room = system.chip, min(machine.domain, machine.n_gpus)
+    spans = []
+    for name in names:
+        inside = math.gcd(sizes[name], room)
+        outside = sizes[name] // inside
+        if outside > 1 and room // inside > 1 and inside < sizes[name] and name == names[0]:
+            return  # the innermost axis would straddle nodes unevenly
+        room //= inside
+        tiers = []
+        if inside > 1:
+            rate = chip.need("node.bytes_per_s_per_gpu_one_way")
+            latency = chip.node.latency_s if chip.node and chip.node.latency_s else 0.0
+            tiers.append(Tier("node", inside, rate, latency, False))
+        if outside > 1:
+            rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
+            latency = chip.scale_out.latency_s if chip.scale_out else None
+            tiers.append(Tier("scale-out", outside, rate, latency or 0.0, False))
+        spans.append((name, Span(tiers=tuple(tiers))))
+    yield Placement(tuple(spans))
+
+
+def _with_tiers(placement: Placement, dcn: dict[str, Tier]) -> Placement:
+    if not dcn:
+        return placement
+    spans = dict(placement.spans)
+    for axis, tier in dcn.items():
+        old = spans.get(axis, Span())
+        spans[axis] = Span(old.rings, old.hop_s, (*old.tiers, tier))
+    return Placement(tuple(spans.items()), placement.shape, placement.wrapped)
