@@ -1,0 +1,27 @@
+"""What every test stands on: a plain 80-column terminal, and property tests that repeat."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Set before any module under test looks: the same text on every machine, in every terminal.
+os.environ.update(NO_COLOR="1", COLUMNS="80", TERM="dumb", LC_ALL="C.UTF-8", PYTHONUTF8="1")
+os.environ.pop("FORCE_COLOR", None)
+
+# The same examples on every run, no database on disk and no clock: a failure is a failure again.
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, max_examples=50
+)
+settings.load_profile("repeatable")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT

@@ -1,0 +1,34 @@
+"""Every page shows what happens, and every link between pages leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.docs import pages
+
+PAGES = [str(path.relative_to(ROOT)) for path in pages.pages(ROOT)]
+LINKING = [*PAGES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_shows_what_happens(root: Path, tmp_path: Path, name: str) -> None:
+    stale = [e for e in pages.run_page((root / name).read_text(), tmp_path) if not e.agrees]
+    told = "\n".join(f"{name}:{example}" for example in stale)
+    assert not stale, f"\n{told}\n(make docs-refresh writes what came out into the pages)"
+
+
+@pytest.mark.parametrize("name", LINKING)
+def test_links_lead_somewhere(root: Path, name: str) -> None:
+    links = (match[1] for match in LINK.finditer((root / name).read_text()))
+    near = [link for link in links if "://" not in link]
+    assert [link for link in near if not (root / name).parent.joinpath(link).exists()] == []
+
+
+def test_readme_shows_the_command_line(root: Path) -> None:
+    shown = [b for b in pages.blocks((root / "README.md").read_text()) if b.language == "console"]
+    assert any(line.startswith("$ shardwise plan ") for block in shown for line in block.lines)
