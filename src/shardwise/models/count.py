@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, minimum
+from shardwise.models.activations import activation_bytes as activation_bytes
 from shardwise.models.config import Attention, Layer, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.models.weights import Weight, layer_weights, outer_weights
