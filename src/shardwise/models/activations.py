@@ -7,7 +7,7 @@ dropout masks (these models have none) are left out.
 Policies, from most memory to least, with LLaMA-3-70B in multiples of D per token:
 
 - "none": every input and output of a matmul, the sum between the blocks and the layer input (18.8);
-- "dots": outputs of matmuls and the layer input, the mixed values being one (12.3);
+- "dots": outputs of matmuls, the weighted values among them, and the layer input (12.3);
 - "full": the layer input only; everything else is computed again (1).
 """
 

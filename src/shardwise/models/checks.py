@@ -33,6 +33,7 @@ def not_counts(where: str, value: object, *, zero_allowed: tuple[str, ...] = ())
 
 
 def short(number: int) -> str:
-    return (
-        f"{number:,}" if abs(number) < 10**15 else f"{number:.3e}" if number < 10**300 else "(huge)"
-    )
+    """A whole number for a message, however large."""
+    if abs(number) < 10**15:
+        return f"{number:,}"
+    return f"{number:.3e}" if abs(number) < 10**300 else "beyond 1e300"

@@ -40,7 +40,7 @@ def load(model: str | Path) -> ModelConfig:
         config = from_dict(preset.read(), name=preset.name, source=preset.source)
     else:
         hint = "A path to a config.json or its folder works too; write ./NAME for one here."
-        raise UnknownName("model", name, presets.names(), hint)
+        raise UnknownName("model", name[:80], presets.names(), hint)
     return overrides.apply(config, changes)
 
 
@@ -79,17 +79,20 @@ def _builder(data: Mapping[str, Any], where: str) -> families.Builder:
     for architecture in architectures if isinstance(architectures, list) else ():
         if isinstance(architecture, str) and architecture in by_architecture:
             return by_architecture[architecture]
-    known = ", ".join(sorted(by_type))
-    if model_type is None and not architectures:
+    known = f"Known model types: {', '.join(sorted(by_type))}."
+    said = model_type if isinstance(model_type, str) else _first_text(architectures)
+    if not said:
         raise BadFile(
-            f'{where}: neither "model_type" nor "architectures" says what it describes. '
-            f"Known model types: {known}."
+            f'{where}: neither "model_type" nor "architectures" says what it describes. {known}'
         )
-    said = model_type if isinstance(model_type, str) else (architectures or [model_type])[0]
     raise BadFile(
-        f'{where}: architecture "{str(said)[:80]}" is not known. {nearest(str(said), by_type)} '
-        f"Known model types: {known}."
+        f'{where}: architecture "{said[:80]}" is not known. {nearest(said[:80], by_type)} {known}'
     )
+
+
+def _first_text(value: object) -> str:
+    first = value[0] if isinstance(value, list) and value else value
+    return first if isinstance(first, str) else ""
 
 
 def _is_path(text: str) -> bool:

@@ -53,7 +53,9 @@ class Keys:
 
     def says(self, word: str) -> bool:
         """The model type, or else the first architecture, begins with `word`."""
-        kind = self._data.get("model_type") or (self._data.get("architectures") or [""])[0]
+        architectures = self._data.get("architectures")
+        listed = architectures if isinstance(architectures, list) and architectures else [""]
+        kind = self._data.get("model_type") or listed[0]
         return str(kind).lower().replace("_", "").startswith(word.replace("_", ""))
 
     def layers(self, *names: str) -> int:

@@ -23,15 +23,18 @@ def apply(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
 
     `d_ff` is the width of an expert in a model with experts, as the property is. `n_layers` keeps
     the proportion of the kinds of layers. All problems are raised together.
+
+    Raises:
+        UnknownName: A field that no model has.
+        BadUnit: A value that is not one of its field, or a field that this model does not have.
+        BadShape: Numbers that no model can have.
     """
     values, problems = _parse(config, changes)
+    if len(problems) == 1:
+        raise problems[0]
     if problems:
-        kinds = {type(p) for p in problems}
-        kind = kinds.pop() if len(kinds) == 1 else BadUnit
-        error = kind.__new__(kind)
-        ShardwiseError.__init__(error, *(line for p in problems for line in p.problems))
-        raise error
-    return _replace(config, values) if values else config
+        raise BadUnit(*(line for problem in problems for line in problem.problems))
+    return _replace(config, values, ",".join(changes)) if values else config
 
 
 def _parse(
@@ -47,14 +50,27 @@ def _parse(
                     f'override "{change}" of {config.name} has no "=". Write FIELD=VALUE, as '
                     f"n_kv_heads=8. {nearest(field, FIELDS)}"
                 )
-            if field not in FIELDS:
-                raise UnknownName("model field", field, FIELDS)
-            if field in _MOE and not config.is_moe:
-                raise BadUnit(f"{field}: {config.name} has no experts.")
+            _refuse_unknown(config, field, values)
             values[field] = _flag(field, text) if field in _FLAGS else parse_whole(text, field)
         except ShardwiseError as error:
             problems.append(error)
     return values, problems
+
+
+def _refuse_unknown(config: ModelConfig, field: str, values: dict[str, Any]) -> None:
+    if field not in FIELDS:
+        raise UnknownName("model field", field[:80], FIELDS)
+    if field in values:
+        raise BadUnit(f"{field} of {config.name} is given twice.")
+    attentions = [group.layer.attention for group in config.groups]
+    if field in _MOE and not config.is_moe:
+        raise BadUnit(f"{field}: {config.name} has no experts.")
+    if field == "window" and all(a.window is None for a in attentions):
+        raise BadUnit(f"window: no layer of {config.name} has local attention.")
+    if field in ("n_kv_heads", "d_head") and any(a.mla for a in attentions):
+        raise BadUnit(f"{field}: {config.name} rebuilds keys and values from a latent (MLA).")
+    if field == "n_positions" and not config.n_positions:
+        raise BadUnit(f"n_positions: {config.name} has no learned positions.")
 
 
 def _flag(field: str, text: str) -> bool:
@@ -63,23 +79,22 @@ def _flag(field: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _replace(config: ModelConfig, values: dict[str, Any]) -> ModelConfig:
-    counts = _counts(config, values.pop("n_layers", config.n_layers))
-    outer = {k: values.pop(k) for k in (*_MODEL, *_FLAGS) if k in values}
+def _replace(config: ModelConfig, values: dict[str, Any], said: str) -> ModelConfig:
+    counts = _counts(config, values.get("n_layers", config.n_layers))
+    outer = {k: values[k] for k in (*_MODEL, *_FLAGS) if k in values}
     groups = tuple(
         LayerGroup(layer=_layer(group.layer, values, config.is_moe), count=count)
         for group, count in zip(config.groups, counts, strict=True)
     )
-    changed = ",".join(f"{k}={v}" for k, v in (outer | values).items())
-    if counts != [g.count for g in config.groups]:
-        changed = f"n_layers={sum(counts)}{changed and ','}{changed}"
-    return dataclasses.replace(config, name=f"{config.name},{changed}", groups=groups, **outer)
+    return dataclasses.replace(config, name=f"{config.name},{said}", groups=groups, **outer)
 
 
 def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
     wanted = {k: v for k, v in values.items() if k in _ATTENTION}
     if layer.attention.window is None:
         wanted.pop("window", None)
+    if layer.attention.mla and "n_heads" in wanted:
+        wanted["n_kv_heads"] = wanted["n_heads"]
     ffn = {k: v for k, v in values.items() if k in _MOE and isinstance(layer.ffn, Moe)}
     if "d_ff" in values and isinstance(layer.ffn, Moe) == is_moe:
         ffn["d_ff"] = values["d_ff"]
@@ -91,17 +106,17 @@ def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
 
 
 def _counts(config: ModelConfig, n_layers: int) -> list[int]:
-    """Layers of each kind out of `n_layers`: in proportion, at least one, largest remainders."""
+    """Layers of each kind out of `n_layers`: at least one, in proportion, largest remainders."""
     groups = config.groups
     if n_layers < len(groups):
         raise BadShape(
             f"n_layers {n_layers} of {config.name} is below {len(groups)}, its kinds of layers."
         )
-    spare = n_layers - len(groups)
-    total = sum(g.count - 1 for g in groups) or 1
-    shares = [spare * (g.count - 1) / total for g in groups]
-    counts = [1 + int(share) for share in shares]
-    by_remainder = sorted(range(len(groups)), key=lambda i: int(shares[i]) - shares[i])
+    spare, total = n_layers - len(groups), max(1, sum(g.count - 1 for g in groups))
+    counts = [1 + spare * (g.count - 1) // total for g in groups]
+    by_remainder = sorted(
+        range(len(groups)), key=lambda i: spare * (groups[i].count - 1) % total, reverse=True
+    )
     for i in by_remainder[: n_layers - sum(counts)]:
         counts[i] += 1
     return counts

@@ -1,0 +1,76 @@
+"""One line of facts for every preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.models.count import kv_bytes_per_token, parameters
+from shardwise.models.hf import load
+from shardwise.models.presets import presets
+from shardwise.units import show_bytes, show_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a list of models shows.
+
+    Args:
+        name: Preset.
+        family: The family file that reads it.
+        source: Public origin of its config.
+        as_of: Month of that version, "YYYY-MM".
+        parameters: Stored.
+        active: Used by one token.
+        n_layers: L.
+        d_model: D.
+        max_seq: Longest sequence in tokens, or None.
+        kv_bytes_per_token: In bf16.
+    """
+
+    name: str
+    family: str
+    source: str
+    as_of: str
+    parameters: int
+    active: int
+    n_layers: int
+    d_model: int
+    max_seq: int | None
+    kv_bytes_per_token: float
+
+    @property
+    def line(self) -> str:
+        """The facts after the name, for people."""
+        active = "" if self.active == self.parameters else f" ({show_count(self.active)} active)"
+        context = f", {self.max_seq:,} tokens" if self.max_seq else ""
+        return (
+            f"{show_count(self.parameters)} parameters{active}, {self.n_layers} layers of "
+            f"{self.d_model:,}, KV {show_bytes(self.kv_bytes_per_token)} per token{context}"
+        )
+
+
+def catalog() -> tuple[Facts, ...]:
+    """Facts of all presets, in the order of the index."""
+    return tuple(facts(name) for name in presets())
+
+
+def facts(name: str) -> Facts:
+    """Facts of one preset.
+
+    >>> facts("mixtral-8x7b").line
+    '46.7B parameters (12.9B active), 32 layers of 4,096, KV 131 kB per token, 32,768 tokens'
+    """
+    config, preset = load(name), presets()[name]
+    counts = parameters(config)
+    return Facts(
+        name=name,
+        family=config.family,
+        source=preset.source,
+        as_of=preset.as_of,
+        parameters=counts.total,
+        active=counts.active,
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        max_seq=config.max_seq,
+        kv_bytes_per_token=kv_bytes_per_token(config),
+    )
