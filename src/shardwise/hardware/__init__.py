@@ -7,7 +7,7 @@ Level 1: imports errors and units only.
 
 from shardwise.hardware.catalog import catalog_chip, chip_names, find_chip
 from shardwise.hardware.chip import Chip, Ici, Node, ScaleOut
-from shardwise.hardware.diff import Difference, diff
+from shardwise.hardware.difference import Difference, diff
 from shardwise.hardware.figure import Figure, show_value
 from shardwise.hardware.load import load_chip
 from shardwise.hardware.shape import Shape, parse_shape, show_shape

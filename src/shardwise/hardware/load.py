@@ -6,11 +6,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shardwise.errors import BadFile, BadInput, nearest, raise_all
 from shardwise.hardware.chip import Chip, Ici, Node, ScaleOut
 from shardwise.hardware.figure import DTYPES, FIELDS, GROUPS, Figure, Value, parse_value, unit_of
+from shardwise.hardware.shape import Shape, show_shape
 
 KINDS = ("tpu", "gpu", "other", "cpu")
 WRAPS = ("cubes_of_4", "length_16", "full_pod")
@@ -60,16 +61,40 @@ def build_chip(data: Mapping[str, Any], where: str) -> Chip:
             if figure:
                 figures[path] = figure
     quotes = _quotes(data.get("quoted", {}), problems)
-    for owner, (_, required) in _OWNERS.items():
-        if owner in data:
-            problems += [
-                f"{owner}.{key} is missing; [{owner}] needs it."
-                for key in required
-                if f"{owner}.{key}" not in figures and key not in data[owner]
-            ]
+    problems += _inconsistent(data, figures, quotes)
     raise_all(BadFile, [f"{where}: {problem}" for problem in problems])
     values = {path: figure.value for path, figure in figures.items()}
     return Chip(**about, **_attributes(values), sourced=figures, quotes=quotes)
+
+
+def _inconsistent(
+    data: Mapping[str, Any],
+    figures: Mapping[str, Figure],
+    quotes: Mapping[str, Mapping[str, Figure]],
+) -> list[str]:
+    problems = [
+        f"{owner}.{key} is missing; [{owner}] needs it."
+        for owner, (_, required) in _OWNERS.items()
+        for key in required
+        if isinstance(data.get(owner), dict) and key not in data[owner]
+    ]
+    problems += [
+        f"quoted.{document} has {path}, and there is no [{owner}]."
+        for document, quote in quotes.items()
+        for path in quote
+        if (owner := path.split(".")[0]) in ("ici", "node") and owner not in data
+    ]
+    axes = figures["ici.axes"].value if "ici.axes" in figures else None
+    for path in ("ici.pod", "ici.host", "ici.slices"):
+        if path in figures and axes is not None:
+            value = figures[path].value
+            shapes = cast("tuple[Shape, ...]", value if path == "ici.slices" else (value,))
+            problems += [
+                f"{path} has {show_shape(shape)}, and ici.axes is {axes}."
+                for shape in shapes
+                if len(shape) != axes
+            ]
+    return problems
 
 
 def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

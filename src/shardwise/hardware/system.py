@@ -100,7 +100,7 @@ def parse_system(text: str) -> System:
     canonical = f"{name.strip() if name.endswith('.toml') else chip.name}:{topology}"
     canonical += f"*{n_slices}" if n_slices > 1 else ""
     return System(
-        name=",".join((canonical, *(part.strip() for part in overrides))),
+        name=",".join((canonical, *("".join(part.split()) for part in overrides))),
         chip=with_values(chip, values),
         topology=topology,
         n_slices=n_slices,
@@ -145,7 +145,7 @@ def _without_size(text: str) -> str:
             pass
     chip = find_chip(text)
     if chip.ici:
-        small = [str(s) for s in legal_slices(chip)[:4]]
+        small = [str(s) for s in legal_slices(chip)[:4]] or ["x".join("4" * chip.ici.n_axes)]
         examples = ", ".join(f"{chip.name}:{size}" for size in small)
     else:
         examples = f"{chip.name}:8, {chip.name}:64"

@@ -89,6 +89,8 @@ def make_slice(chip: Chip, shape: Shape) -> Torus:
 def legal_slices(chip: Chip) -> tuple[Torus, ...]:
     """Every slice that exists, one order of dimensions each, by chip count and compactness.
 
+    For a chip whose file lists no slices this is the pod alone, and any shape inside it is allowed.
+
     >>> from shardwise.hardware import find_chip
     >>> [str(s) for s in legal_slices(find_chip("v5e"))]
     ['1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16']
@@ -140,20 +142,20 @@ def _reason(chip: Chip, ici: Ici, shape: Shape) -> str:
         if all(n % 4 == 0 for n in shape):
             return ""
         small = ", ".join(map(show_shape, ici.slices))
-        return f"larger slices than {small} are made of whole 4x4x4 cubes."
+        return f"slices are {small}, or made of whole 4x4x4 cubes."
     return "" if not listed else f"{chip.name} is rented only in the listed shapes."
 
 
-def slices_near(chip: Chip, n_chips: int, n: int = 4) -> list[Torus]:
-    """Legal slices of the chip counts nearest to `n_chips` by ratio, the most compact of each."""
+def nearest_slices(chip: Chip, n_chips: int, n: int = 4) -> str:
+    """`Nearest: v5e:4x4 (16 chips), ...` for errors; one slice of each chip count, none thin."""
     compact: dict[int, Torus] = {}
     for torus in legal_slices(chip):
-        compact.setdefault(torus.n_chips, torus)
+        if torus.n_chips < 64 or max(torus.shape) <= 3 * min(torus.shape):
+            compact.setdefault(torus.n_chips, torus)
     near = sorted(compact.values(), key=lambda s: abs(math.log(s.n_chips / n_chips)))[:n]
-    return sorted(near, key=lambda s: s.n_chips)
+    listed = [_counted(chip, torus) for torus in sorted(near, key=lambda s: s.n_chips)]
+    return f"Nearest: {', '.join(listed)}." if listed else ""
 
 
-def nearest_slices(chip: Chip, n_chips: int) -> str:
-    """`Nearest: v5e:4x4 (16 chips), ...`, for errors."""
-    near = slices_near(chip, n_chips)
-    return f"Nearest: {', '.join(f'{chip.name}:{s} ({s.n_chips:,} chips)' for s in near)}."
+def _counted(chip: Chip, torus: Torus) -> str:
+    return f"{chip.name}:{torus} ({torus.n_chips:,} chip{'s' if torus.n_chips > 1 else ''})"
