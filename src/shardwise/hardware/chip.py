@@ -23,6 +23,8 @@ from shardwise.hardware.shape import Shape
 
 GIVEN = "given by the user"
 
+_BY_ATTRIBUTE = {field.attribute: name for name, field in FIELDS.items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ici:
@@ -158,8 +160,7 @@ class Chip:
         """
         if path.startswith("peak."):
             return self.peak(path.removeprefix("peak."))
-        by_attribute = {f.attribute: name for name, f in FIELDS.items()}
-        name = by_attribute.get(path, path)
+        name = _BY_ATTRIBUTE.get(path, path)
         if name not in FIELDS:
             raise UnknownName("figure", path, FIELDS)
         value = get(self, name)
