@@ -1,1 +1,98 @@
-"""Shardwise: how to scale a Transformer, planned and proved."""
+"""Shardwise: how to scale a Transformer, planned with the numbers and the reasons.
+
+    import shardwise as sw
+    plan = sw.plan(
+        sw.model("llama3-70b"), sw.hardware("v5p:16x20x28"), sw.Train(batch=1120, seq=4096)
+    )
+
+Everything here is loaded when it is first used, so importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# public name -> (module, name there)
+_PUBLIC = {
+    "Chip": ("shardwise.hardware", "Chip"),
+    "Fit": ("shardwise.search.fit", "Fit"),
+    "Mesh": ("shardwise.strategy.mesh", "Mesh"),
+    "ModelConfig": ("shardwise.models", "ModelConfig"),
+    "Plan": ("shardwise.plan", "Plan"),
+    "Serve": ("shardwise.workload", "Serve"),
+    "ShardwiseError": ("shardwise.errors", "ShardwiseError"),
+    "System": ("shardwise.hardware", "System"),
+    "Torus": ("shardwise.hardware", "Torus"),
+    "Train": ("shardwise.workload", "Train"),
+    "chip": ("shardwise.hardware", "parse_chip"),
+    "evaluate": ("shardwise.plan", "evaluate"),
+    "fit": ("shardwise.search.fit", "fit"),
+    "flops": ("shardwise.models.count", "flops"),
+    "hardware": ("shardwise.hardware", "parse_system"),
+    "kv_bytes_per_token": ("shardwise.models.count", "kv_bytes_per_token"),
+    "kv_cache_bytes": ("shardwise.models.count", "kv_cache_bytes"),
+    "load": ("shardwise.plan", "load"),
+    "model": ("shardwise.models", "load"),
+    "parameters": ("shardwise.models.count", "parameters"),
+    "plan": ("shardwise.plan", "plan"),
+    "search": ("shardwise.plan", "search"),
+}
+
+if TYPE_CHECKING:
+    from shardwise.errors import ShardwiseError as ShardwiseError
+    from shardwise.hardware import Chip as Chip
+    from shardwise.hardware import System as System
+    from shardwise.hardware import Torus as Torus
+    from shardwise.hardware import parse_chip as chip
+    from shardwise.hardware import parse_system as hardware
+    from shardwise.models import ModelConfig as ModelConfig
+    from shardwise.models import load as model
+    from shardwise.models.count import flops as flops
+    from shardwise.models.count import kv_bytes_per_token as kv_bytes_per_token
+    from shardwise.models.count import kv_cache_bytes as kv_cache_bytes
+    from shardwise.models.count import parameters as parameters
+    from shardwise.plan import Plan as Plan
+    from shardwise.plan import evaluate as evaluate
+    from shardwise.plan import load as load
+    from shardwise.plan import plan as plan
+    from shardwise.plan import search as search
+    from shardwise.search.fit import Fit as Fit
+    from shardwise.search.fit import fit as fit
+    from shardwise.strategy.mesh import Mesh as Mesh
+    from shardwise.workload import Serve as Serve
+    from shardwise.workload import Train as Train
+
+__all__ = sorted(_PUBLIC, key=str.lower)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'shardwise' has no attribute {name!r}")
+    module, attribute = _PUBLIC[name]
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Facade(ModuleType):
+    """`sw.plan(...)` and `sw.hardware(...)` are functions although rooms have these names.
+
+    Importing a room sets it on its parent; here the public function keeps the name, and rooms are
+    reached by `from shardwise.hardware import ...`.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _PUBLIC and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Facade

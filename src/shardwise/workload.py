@@ -74,6 +74,12 @@ class Train:
         master = units.bytes_per_element(self.master) if self.master else 0.0
         return OPTIMIZER_MOMENTS[self.optimizer] * units.bytes_per_element(self.moments) + master
 
+    @property
+    def state_bytes(self) -> float:
+        """Bytes per parameter of weights, gradients and optimizer state."""
+        gradients = units.bytes_per_element(self.gradients)
+        return self.weight_bytes + gradients + self.optimizer_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from shardwise.arrays import Num, minimum
+from shardwise.arrays import Num
 from shardwise.models import Attention, Layer, Mlp, ModelConfig, Moe
+from shardwise.models.count import mean_visible
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.notation import read_einsum
 
@@ -67,19 +68,6 @@ def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
     return (lookup, head)
 
 
-def visible_share(attention: Attention, seq: Num) -> Num:
-    """Mean share of the keys that a query sees: 1/2 when causal, less under a window.
-
-    The first `window` tokens see half the window on average, all others the whole of it.
-    """
-    if attention.window is None:
-        return 0.5 if attention.causal else 1.0
-    window = minimum(attention.window, seq)
-    if attention.chunked:
-        return window / (2 * seq)
-    return (window - window * window / (2 * seq)) / seq
-
-
 def _einsum(text: str, chosen: tuple[str, ...] = ()) -> Einsum:
     found = read_einsum(text)
     return Einsum(found.left, found.right, found.output, chosen)
@@ -102,7 +90,7 @@ def _attention(config: ModelConfig, attention: Attention, seq: Num) -> Iterator[
         ]
     for name, text in lines:
         yield Term(name=f"attn.{name}", block="attn", einsum=_einsum(text), sizes=sizes)
-    share = visible_share(attention, seq)
+    share = mean_visible(attention, seq) / seq
     yield from _scores(sizes, share, value, grouped=attention.mla is None)
     out = f"o[B,T,N,{value}] . wo[N,{value},D] -> y[B,T,D]"
     yield Term(name="attn.out", block="attn", einsum=_einsum(out), sizes=sizes)

@@ -63,7 +63,8 @@ def read_einsum(text: str) -> Einsum:
                 + _EXAMPLE
             )
         arrays += found
-    return Einsum(*arrays)
+    left, right, output = arrays
+    return Einsum(left, right, output)
 
 
 def _array(match: re.Match[str]) -> Array:

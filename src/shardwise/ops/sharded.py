@@ -14,7 +14,7 @@ reduced, scattered, gathered or exchanged after.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
@@ -106,16 +106,15 @@ def _slices(einsum: Einsum, axis: str) -> bool:
     return unsharded and einsum.output.where(axis) is not None
 
 
-def choices(einsum: Einsum) -> Iterable[Program]:
+def choices(einsum: Einsum) -> Iterator[Program]:
     """Every way to run the einsum: for each axis each dim it may shard, and not at all."""
     axes = axes_of(einsum)
-    options = []
+    options: list[list[str | None]] = []
     for axis in axes:
-        if axis in einsum.output.partial:
-            options.append([d for d in einsum.contracting if _used(einsum, axis, d)])
-        else:
-            dims = [d for d in einsum.dims if _used(einsum, axis, d)]
-            options.append([*dims, None])
+        keep_sum = axis in einsum.output.partial
+        dims = einsum.contracting if keep_sum else einsum.dims
+        used: list[str | None] = [d for d in dims if _used(einsum, axis, d)]
+        options.append(used if keep_sum else [*used, None])
     seen = set()
     for picks in itertools.product(*options):
         assignment = dict(zip(axes, picks, strict=True))
@@ -185,58 +184,55 @@ def _ordered(array: Array, axes: tuple[str, ...], dim: str) -> tuple[str, ...]:
     return tuple(sorted(axes, key=lambda a: own.index(a) if a in own else len(own)))
 
 
-def _moves(have: Array, want: Array) -> Iterable[Move]:
-    """Collectives from one layout to another: reduce first, exchange, gather, then slice."""
+def _moves(have: Array, want: Array) -> Iterator[Move]:
+    """Collectives from one layout to another: reduce, exchange, gather, then slice."""
     at = have
-    reduce_to: dict[str, list[str]] = {}
-    plain: list[str] = []
+    scatter: dict[str, tuple[str, ...]] = {}
+    plain: tuple[str, ...] = ()
     for axis in (a for a in have.partial if a not in want.partial):
         dim = want.where(axis)
-        (reduce_to.setdefault(dim, []) if dim else plain).append(axis)
-    for dim, axes in reduce_to.items():
-        after = _resharded(at, dim, lambda old, axes=axes: (*old, *axes), drop=axes)
-        yield Move("reduce_scatter", tuple(axes), at, _as_wanted(after, want, dim))
-        at = _as_wanted(after, want, dim)
+        if dim is None:
+            plain = (*plain, axis)
+        else:
+            scatter[dim] = (*scatter.get(dim, ()), axis)
+    for dim, axes in scatter.items():
+        left = tuple(a for a in at.partial if a not in axes)
+        after = _resharded(at, dim, (*_axes_of(at, dim), *axes), left)
+        after = _resharded(after, dim, _ordered(want, _axes_of(after, dim), dim), left)
+        yield Move("reduce_scatter", axes, at, after)
+        at = after
     if plain:
         after = Array(at.name, at.dims, tuple(a for a in at.partial if a not in plain))
-        yield Move("all_reduce", tuple(plain), at, after)
+        yield Move("all_reduce", plain, at, after)
         at = after
-    gathers: dict[str, list[str]] = {}
-    for dim in have.dims:
-        for axis in dim.axes:
-            target = want.where(axis)
-            if target is None:
-                gathers.setdefault(dim.name, []).append(axis)
-            elif target != dim.name:
-                mid = _resharded(at, dim.name, lambda old, a=axis: tuple(x for x in old if x != a))
-                after = _resharded(mid, target, lambda old, a=axis: (*old, a))
-                yield Move("all_to_all", (axis,), at, after)
-                at = after
-    for name, axes in gathers.items():
-        after = _resharded(at, name, lambda old, axes=axes: tuple(x for x in old if x not in axes))
-        yield Move("all_gather", tuple(axes), at, after)
+    gather: dict[str, tuple[str, ...]] = {}
+    for axis in have.axes:
+        source, target = have.where(axis) or "", want.where(axis)
+        if target is None:
+            gather[source] = (*gather.get(source, ()), axis)
+        elif target != source:
+            after = _resharded(at, source, _without(_axes_of(at, source), (axis,)), at.partial)
+            after = _resharded(after, target, (*_axes_of(after, target), axis), at.partial)
+            yield Move("all_to_all", (axis,), at, after)
+            at = after
+    for source, axes in gather.items():
+        after = _resharded(at, source, _without(_axes_of(at, source), axes), at.partial)
+        yield Move("all_gather", axes, at, after)
         at = after
     sliced = tuple(a for a in want.axes if a not in at.axes and a not in have.partial)
     if sliced:
         yield Move("slice", sliced, at, want)
 
 
-def _resharded(array: Array, dim: str, change, drop: Iterable[str] = ()) -> Array:  # type: ignore[no-untyped-def]
-    dims = tuple(Dim(d.name, change(d.axes), d.stored) if d.name == dim else d for d in array.dims)
-    return Array(array.name, dims, tuple(a for a in array.partial if a not in drop))
+def _axes_of(array: Array, dim: str) -> tuple[str, ...]:
+    return next(d.axes for d in array.dims if d.name == dim)
 
 
-def _as_wanted(array: Array, want: Array, dim: str) -> Array:
-    """Write the axes of a freshly scattered dim in the order in which the output has them."""
-    wanted = next(d.axes for d in want.dims if d.name == dim)
-    dims = tuple(
-        Dim(
-            d.name,
-            tuple(sorted(d.axes, key=lambda a: wanted.index(a) if a in wanted else 99)),
-            d.stored,
-        )
-        if d.name == dim
-        else d
-        for d in array.dims
-    )
-    return Array(array.name, dims, array.partial)
+def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(a for a in axes if a not in gone)
+
+
+def _resharded(array: Array, dim: str, axes: tuple[str, ...], partial: tuple[str, ...]) -> Array:
+    """The same array with one dim over other axes."""
+    dims = tuple(Dim(d.name, axes, d.stored) if d.name == dim else d for d in array.dims)
+    return Array(array.name, dims, partial)

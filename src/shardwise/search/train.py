@@ -16,6 +16,9 @@ from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
 
+# What fits comes first: by expected time, then by the upper bound. What does not: by memory.
+Score = tuple[bool, float, float]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -32,10 +35,10 @@ class Candidate:
         return bool(self.cost.memory.fits)
 
     @property
-    def rank(self) -> tuple[bool, float, float, int]:
-        """What fits first, then what is expected fastest, then the safer, then the simpler."""
-        roles = sum(n > 1 for n in self.mesh.sizes.values())
-        return (not self.fits, float(self.cost.expected), float(self.cost.upper), roles)
+    def rank(self) -> Score:
+        """See `Score`."""
+        cost = self.cost
+        return _score(self.fits, cost.expected, cost.upper, cost.memory.total)
 
 
 def remat_policies(job: Train) -> tuple[str, ...]:
@@ -60,13 +63,13 @@ def rank(
     job: Train,
     system: System,
     fixed: Mapping[str, int] | None = None,
-    keep: int = 64,
+    keep: int = 8,
 ) -> list[Candidate]:
-    """The best placement and remat policy of every legal mesh, best first.
+    """The best meshes on their best placement and remat policy, best first.
 
     Args:
         fixed: roles whose size is given.
-        keep: how many to evaluate in full.
+        keep: how many of the best to return; the best of every tensor size is always there.
 
     Raises:
         NoStrategy: when no mesh is legal.
@@ -84,12 +87,16 @@ def rank(
         scored += [(score, *pairs[i], remat) for i, score in order]
     scored.sort(key=lambda row: row[0])
     best: dict[Mesh, Candidate] = {}
+    widths: set[int] = set()
     for _, mesh, placement, remat in scored:
-        if mesh not in best:
+        if mesh not in best and (len(best) < keep or mesh.tensor not in widths):
             best[mesh] = evaluate(config, job, system, mesh, placement, remat)
-            if len(best) == keep:
-                break
+            widths.add(mesh.tensor)
     return sorted(best.values(), key=lambda c: c.rank)
+
+
+def _score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
+    return (False, float(expected), float(upper)) if fits else (True, float(n_bytes), 0.0)
 
 
 def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:
@@ -105,7 +112,7 @@ def _order(
     system: System,
     pairs: Sequence[tuple[Mesh, Placement]],
     remat: str,
-) -> list[tuple[int, tuple[bool, float, float]]]:
+) -> list[tuple[int, Score]]:
     """(index, score) of every pair under one remat policy, from one evaluation on arrays."""
     import numpy as np
 
@@ -113,8 +120,6 @@ def _order(
     mesh = mesh_arrays([m.sizes for m, _ in pairs])
     prices = Prices([p for _, p in pairs])
     cost = step_cost(config, job, step, TRAIN, system.chip, mesh, prices, remat=remat)
-    shape = (len(pairs),)
-    fits = np.broadcast_to(cost.memory.fits, shape)
-    expected = np.broadcast_to(cost.expected, shape)
-    upper = np.broadcast_to(cost.upper, shape)
-    return [(i, (not fits[i], float(expected[i]), float(upper[i]))) for i in range(len(pairs))]
+    numbers = (cost.memory.fits, cost.expected, cost.upper, cost.memory.total)
+    columns = [np.broadcast_to(n, (len(pairs),)).tolist() for n in numbers]
+    return [(i, _score(*row)) for i, row in enumerate(zip(*columns, strict=True))]

@@ -188,8 +188,8 @@ def _on_switches(
             tiers.append(Tier("node", inside, rate, latency, False))
         if outside > 1:
             rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
-            latency = chip.scale_out.latency_s if chip.scale_out else None
-            tiers.append(Tier("scale-out", outside, rate, latency or 0.0, False))
+            latency = (chip.scale_out.latency_s if chip.scale_out else None) or 0.0
+            tiers.append(Tier("scale-out", outside, rate, latency, False))
         spans.append((name, Span(tiers=tuple(tiers))))
     yield Placement(tuple(spans))
 

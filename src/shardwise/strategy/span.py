@@ -6,6 +6,7 @@ gives `Tier`s: the NVLink domain, then the scale-out network. Slices add a tier 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -50,17 +51,13 @@ class Span:
 
     @property
     def size(self) -> int:
-        n = 1
-        for part in (*self.rings, *self.tiers):
-            n *= part.size
-        return n
+        """Chips that the axis joins."""
+        return self.ring_size * math.prod(t.size for t in self.tiers)
 
     @property
     def ring_size(self) -> int:
-        n = 1
-        for ring in self.rings:
-            n *= ring.size
-        return n
+        """Chips that it joins on the torus."""
+        return math.prod(r.size for r in self.rings)
 
 
 def join(spans: tuple[Span, ...], shape: tuple[int, ...], wrapped: tuple[bool, ...]) -> Span:

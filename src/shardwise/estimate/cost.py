@@ -1,0 +1,37 @@
+"""Run time, chip-hours, money and MFU from a step time. Book §4 (MFU), §6 (days)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.units import HOUR
+
+REFERENCE_MFU = 0.4  # what the book assumes for a large training run, §6
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A whole run. `usd` is None where the chip has no public price."""
+
+    seconds: float
+    chip_hours: float
+    usd: float | None
+
+
+def run(
+    step_s: float, tokens: float, tokens_per_step: float, n_chips: int, price: float | None
+) -> Run:
+    """tokens / tokens per step, steps of `step_s` seconds each, at `price` dollars a chip-hour."""
+    seconds = step_s * tokens / tokens_per_step
+    hours = seconds * n_chips / HOUR
+    return Run(seconds, hours, None if price is None else hours * price)
+
+
+def mfu(model_flops: float, step_s: float, n_chips: int, flops_per_s: float) -> float:
+    """Model FLOPs of a step over what the chips could do at their dense peak in that time."""
+    return model_flops / (step_s * n_chips * flops_per_s)
+
+
+def training_s(model_flops: float, n_chips: float, flops_per_s: float, mfu: float = 1.0) -> float:
+    """T = FLOPs / (chips C MFU). Book §6."""
+    return model_flops / (n_chips * flops_per_s * mfu)

@@ -1,0 +1,94 @@
+"""The operations of a planned step: local matmuls and collectives, with bytes and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.estimate.prices import Prices
+from shardwise.estimate.training import (
+    HIDDEN_ROLES,
+    matmul_hbm_bytes,
+    optimizer_hbm_bytes,
+    transfer_bytes,
+    weight_names,
+)
+from shardwise.hardware import Chip
+from shardwise.models import ModelConfig
+from shardwise.ops import collective
+from shardwise.ops.einsum import shards
+from shardwise.plan.value import Operation
+from shardwise.search.train import Candidate
+from shardwise.strategy.rules import TRAIN, only
+from shardwise.workload import Train
+
+
+def operations(
+    model: ModelConfig, job: Train, chip: Chip, chosen: Candidate
+) -> tuple[Operation, ...]:
+    """Every work of the step; times are of all `count` occurrences together."""
+    return (
+        *_matmuls(job, chip, chosen),
+        *_transfers(job, chosen),
+        _optimizer(model, job, chip, chosen),
+    )
+
+
+def _matmuls(job: Train, chip: Chip, chosen: Candidate) -> Iterator[Operation]:
+    mesh, weights = chosen.mesh.sizes, weight_names(chosen.step)
+    peak, bandwidth = chip.peak(job.compute), chip.need("hbm_bytes_per_s")
+    for matmul in chosen.step.matmuls:
+        flops = float(matmul.flops(mesh))
+        hbm = float(matmul_hbm_bytes(matmul, weights, job, mesh))
+        yield Operation(
+            name=matmul.name,
+            phase=matmul.phase,
+            expression=str(matmul.program.local),
+            count=matmul.count,
+            flops=flops,
+            hbm_bytes=hbm,
+            collective=None,
+            role=None,
+            network_bytes=0.0,
+            time_s=max(flops / peak, hbm / bandwidth),
+            hidden=False,
+        )
+
+
+def _transfers(job: Train, chosen: Candidate) -> Iterator[Operation]:
+    mesh, weights = chosen.mesh.sizes, weight_names(chosen.step)
+    prices = Prices([chosen.placement])
+    for transfer in chosen.step.transfers:
+        move = transfer.move
+        n_bytes = float(transfer_bytes(transfer, weights, job, mesh))
+        received = collective.received_bytes(move.kind, n_bytes, shards(move.axes, mesh))
+        yield Operation(
+            name=transfer.name,
+            phase=transfer.phase,
+            expression=str(move),
+            count=transfer.count,
+            flops=0.0,
+            hbm_bytes=0.0,
+            collective=move.kind,
+            role=transfer.role,
+            network_bytes=transfer.count * received,
+            time_s=transfer.count * float(prices.of(move.kind, move.axes).time_s(n_bytes)),
+            hidden=transfer.role in HIDDEN_ROLES,
+        )
+
+
+def _optimizer(model: ModelConfig, job: Train, chip: Chip, chosen: Candidate) -> Operation:
+    rules = only(TRAIN, chosen.mesh.sizes)
+    hbm = float(optimizer_hbm_bytes(model, job, rules, chosen.mesh.sizes))
+    return Operation(
+        name=f"optimizer.{job.optimizer}",
+        phase="update",
+        expression="weights, moments <- gradients",
+        count=1,
+        flops=0.0,
+        hbm_bytes=hbm,
+        collective=None,
+        role=None,
+        network_bytes=0.0,
+        time_s=hbm / chip.need("hbm_bytes_per_s"),
+        hidden=False,
+    )

@@ -1,0 +1,220 @@
+"""The plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/1")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise import units
+
+SCHEMA = "shardwise.plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """The model: its sizes, and the whole architecture as plain data."""
+
+    name: str
+    source: str
+    family: str
+    n_parameters: int
+    n_active_parameters: int
+    n_layers: int
+    d_model: int
+    d_ff: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    vocab: int
+    n_experts: int
+    experts_per_token: int
+    architecture: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedHardware:
+    """The machine, and the figures that the plan used (SI units, as the chip's file has them)."""
+
+    name: str
+    chip: str
+    topology: str
+    slices: int
+    n_chips: int
+    as_of: str
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWork:
+    """The work."""
+
+    kind: str
+    batch: int
+    seq: int
+    tokens: float | None
+    tokens_per_step: int
+    optimizer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStrategy:
+    """Mesh, where its axes lie, the sharding table, and the choices beside it."""
+
+    mesh: dict[str, int]
+    placement: dict[str, str]
+    rules: dict[str, tuple[str, ...]]
+    schedule: str
+    n_microbatches: int
+    remat: str
+    precision: dict[str, str | None]
+    zero: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Seconds: all communication hidden, by the overlap rule, none hidden."""
+
+    lower: float
+    expected: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBytes:
+    """Bytes per chip at the peak of the step."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    kv_cache: float
+    other: float
+    total: float
+    capacity: float
+
+    @property
+    def per_chip(self) -> float:
+        """The sum of the parts."""
+        return self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtMfu:
+    """The run at a model-FLOPs utilisation that was given, not predicted."""
+
+    mfu: float
+    step_s: float
+    run_s: float | None
+    chip_hours: float | None
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Every number that the plan predicts. MFU, run and money are at the expected step time."""
+
+    step_s: Range
+    bound: str
+    compute_s: float
+    hbm_s: float
+    comm_s: dict[str, float]
+    exposed_comm_s: float
+    bubble_fraction: float
+    mfu: float
+    tokens_per_s: float
+    tokens_per_s_per_chip: float
+    memory_bytes_per_chip: MemoryBytes
+    run_s: float | None
+    chip_hours: float | None
+    usd: float | None
+    at_mfu: AtMfu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One kind of work of the step: a local matmul, or a collective."""
+
+    name: str
+    phase: str
+    expression: str
+    count: int
+    flops: float
+    hbm_bytes: float
+    collective: str | None
+    role: str | None
+    network_bytes: float
+    time_s: float
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why the plan is this one: a constraint, how far it is (above 1: met), and a sentence."""
+
+    constraint: str
+    margin: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another strategy, and what it loses on."""
+
+    mesh: dict[str, int]
+    remat: str
+    step_s: Range
+    memory_bytes_per_chip: float
+    fits: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A strategy for a model, on a machine, for some work, with its prediction and reasons.
+
+    `plan.estimate` holds the numbers; `plan.step`, `plan.memory` and `plan.cost` are short ways
+    to its parts. `shardwise.load(path)` gives back an equal value.
+    """
+
+    model: PlannedModel
+    hardware: PlannedHardware
+    workload: PlannedWork
+    strategy: PlannedStrategy
+    estimate: Estimate
+    operations: tuple[Operation, ...]
+    why: tuple[Reason, ...]
+    alternatives: tuple[Alternative, ...]
+    schema: str = SCHEMA
+
+    @property
+    def step(self) -> Range:
+        """Seconds of a step."""
+        return self.estimate.step_s
+
+    @property
+    def memory(self) -> MemoryBytes:
+        """Bytes per chip."""
+        return self.estimate.memory_bytes_per_chip
+
+    @property
+    def cost(self) -> Estimate:
+        """Where `usd`, `run_s` and `chip_hours` stand."""
+        return self.estimate
+
+    def save(self, path: str) -> None:
+        """Write plan.json.
+
+        Raises:
+            BadFile: when it cannot be written.
+        """
+        from shardwise.plan.document import save
+
+        save(self, path)
+
+    def __str__(self) -> str:
+        mesh = " x ".join(f"{r} {n}" for r, n in self.strategy.mesh.items() if n > 1) or "one chip"
+        step = self.step
+        return (
+            f"{self.model.name} on {self.hardware.name}: {mesh}, {self.estimate.bound}-bound, "
+            f"{units.show_seconds(step.lower)} to {units.show_seconds(step.upper)} a step"
+        )
