@@ -79,15 +79,15 @@ def _builder(data: Mapping[str, Any], where: str) -> families.Builder:
     for architecture in architectures if isinstance(architectures, list) else ():
         if isinstance(architecture, str) and architecture in by_architecture:
             return by_architecture[architecture]
-    known = f"Known model types: {', '.join(sorted(by_type))}."
+    known = f"Known model types: {', '.join(sorted(by_type, key=str.casefold))}."
     said = model_type if isinstance(model_type, str) else _first_text(architectures)
     if not said:
         raise BadFile(
             f'{where}: neither "model_type" nor "architectures" says what it describes. {known}'
         )
-    raise BadFile(
-        f'{where}: architecture "{said[:80]}" is not known. {nearest(said[:80], by_type)} {known}'
-    )
+    close = nearest(said[:80], by_type)
+    choices = f"{close} {known}" if close.startswith("Close") else known
+    raise BadFile(f'{where}: architecture "{said[:80]}" is not known. {choices}')
 
 
 def _first_text(value: object) -> str:

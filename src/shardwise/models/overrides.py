@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.errors import BadShape, BadUnit, ShardwiseError, UnknownName, nearest
+from shardwise.models.checks import short
 from shardwise.models.config import Layer, LayerGroup, Moe
+from shardwise.models.keys import MOST_LAYERS
 from shardwise.models.model import ModelConfig
 from shardwise.units import parse_whole
 
@@ -112,6 +114,8 @@ def _counts(config: ModelConfig, n_layers: int) -> list[int]:
         raise BadShape(
             f"n_layers {n_layers} of {config.name} is below {len(groups)}, its kinds of layers."
         )
+    if n_layers > MOST_LAYERS:
+        raise BadShape(f"n_layers {short(n_layers)} of {config.name} is above {MOST_LAYERS:,}.")
     spare, total = n_layers - len(groups), max(1, sum(g.count - 1 for g in groups))
     counts = [1 + spare * (g.count - 1) // total for g in groups]
     by_remainder = sorted(
