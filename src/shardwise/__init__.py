@@ -38,13 +38,19 @@ _PUBLIC = {
     "kv_cache_bytes": ("shardwise.models.count", "kv_cache_bytes"),
     "load": ("shardwise.plan", "load"),
     "model": ("shardwise.models", "load"),
+    "operation_roofline": ("shardwise.estimate.roofs", "operation_roofline"),
     "parameters": ("shardwise.models.count", "parameters"),
     "plan": ("shardwise.plan", "plan"),
+    "roofline": ("shardwise.estimate.roofs", "roofline"),
     "search": ("shardwise.plan", "search"),
+    "shard": ("shardwise.estimate.matmul", "shard"),
 }
 
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError as ShardwiseError
+    from shardwise.estimate.matmul import shard as shard
+    from shardwise.estimate.roofs import operation_roofline as operation_roofline
+    from shardwise.estimate.roofs import roofline as roofline
     from shardwise.hardware import Chip as Chip
     from shardwise.hardware import System as System
     from shardwise.hardware import Torus as Torus
