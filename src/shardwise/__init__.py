@@ -47,33 +47,47 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from shardwise.errors import ShardwiseError as ShardwiseError
-    from shardwise.estimate.matmul import shard as shard
-    from shardwise.estimate.roofs import operation_roofline as operation_roofline
-    from shardwise.estimate.roofs import roofline as roofline
-    from shardwise.hardware import Chip as Chip
-    from shardwise.hardware import System as System
-    from shardwise.hardware import Torus as Torus
+    from shardwise.errors import ShardwiseError
+    from shardwise.estimate.matmul import shard
+    from shardwise.estimate.roofs import operation_roofline, roofline
+    from shardwise.hardware import Chip, System, Torus
     from shardwise.hardware import parse_chip as chip
     from shardwise.hardware import parse_system as hardware
-    from shardwise.models import ModelConfig as ModelConfig
+    from shardwise.models import ModelConfig
     from shardwise.models import load as model
-    from shardwise.models.count import flops as flops
-    from shardwise.models.count import kv_bytes_per_token as kv_bytes_per_token
-    from shardwise.models.count import kv_cache_bytes as kv_cache_bytes
-    from shardwise.models.count import parameters as parameters
-    from shardwise.plan import Plan as Plan
-    from shardwise.plan import evaluate as evaluate
-    from shardwise.plan import load as load
-    from shardwise.plan import plan as plan
-    from shardwise.plan import search as search
-    from shardwise.search.fit import Fit as Fit
-    from shardwise.search.fit import fit as fit
-    from shardwise.strategy.mesh import Mesh as Mesh
-    from shardwise.workload import Serve as Serve
-    from shardwise.workload import Train as Train
+    from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
+    from shardwise.plan import Plan, evaluate, load, plan, search
+    from shardwise.search.fit import Fit, fit
+    from shardwise.strategy.mesh import Mesh
+    from shardwise.workload import Serve, Train
 
-__all__ = sorted(_PUBLIC, key=str.lower)
+__all__ = [
+    "Chip",
+    "Fit",
+    "Mesh",
+    "ModelConfig",
+    "Plan",
+    "Serve",
+    "ShardwiseError",
+    "System",
+    "Torus",
+    "Train",
+    "chip",
+    "evaluate",
+    "fit",
+    "flops",
+    "hardware",
+    "kv_bytes_per_token",
+    "kv_cache_bytes",
+    "load",
+    "model",
+    "operation_roofline",
+    "parameters",
+    "plan",
+    "roofline",
+    "search",
+    "shard",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -107,8 +107,12 @@ def shard(
     sizes: Mapping[str, int],
     dtype: str = "bf16",
     grad: bool = False,
+    lend: bool = False,
 ) -> ShardResult:
     """Cost every way to run a sharded matmul and take the cheapest.
+
+    Mesh axes that have the lengths of the torus axes lie on them in order; else the placement
+    is the cheapest one.
 
     Args:
         einsum: `In[B_X,D] . W[D_X,F_Y] -> Out[B_X,F_Y]`.
@@ -117,6 +121,7 @@ def shard(
         sizes: dim -> size.
         dtype: of every array, and of the arithmetic.
         grad: also derive and cost the two gradient einsums.
+        lend: torus axes that no mesh axis uses help to gather and to reduce.
 
     Raises:
         BadSharding: not an einsum, or one that no program can run.
@@ -126,10 +131,11 @@ def shard(
     parsed = parse_einsum(einsum)
     raise_all(BadInput, _missing(parsed, mesh, sizes))
     system = parse_system(on) if isinstance(on, str) else on
-    order = tuple(mesh)
+    placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
+    straight = [p for p in placements if p.lengths == tuple(mesh.values())]
     placed = [
         _solve(parsed, dict(mesh), p, system, dict(sizes), dtype, grad)
-        for p in place(system, dict(mesh), order=order)
+        for p in straight or placements
     ]
     return min(placed, key=_total_s)
 

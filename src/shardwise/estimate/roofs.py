@@ -1,4 +1,4 @@
-"""The roofline of one operation on one chip: intensity, bound, critical size, the curve. Book §1."""
+"""The roofline of one operation on one chip: intensity, bound, critical size. Book §1."""
 
 from __future__ import annotations
 
@@ -135,7 +135,13 @@ def operation_roofline(
     sizes["B"] = batch
     elements = [wide, wide if core else narrow, wide]
     return _result(
-        f"{operation}: {term.einsum}", term.einsum, elements, sizes, chip, compute or activations
+        f"{operation}: {term.einsum}",
+        term.einsum,
+        elements,
+        sizes,
+        chip,
+        compute or activations,
+        float(term.share),
     )
 
 
@@ -184,6 +190,7 @@ def _result(
     sizes: Mapping[str, int | Sequence[int]],
     chip: Chip,
     compute: str,
+    share: float = 1.0,
 ) -> RooflineResult:
     dim, values, fixed = _varying(einsum, sizes)
     peak, bandwidth = chip.peak(compute), chip.need("hbm_bytes_per_s")
@@ -196,7 +203,7 @@ def _result(
     def work(size: float) -> tuple[float, float]:
         at = {**fixed, dim: size}
         n_bytes = sum(float(a.local_elements(at, {})) * e for a, e in pairs)
-        return float(einsum.flops(at)), n_bytes
+        return share * float(einsum.flops(at)), n_bytes
 
     points = tuple(_point(n, *work(n), peak, bandwidth) for n in values)
     return RooflineResult(

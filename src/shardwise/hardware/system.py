@@ -37,12 +37,14 @@ class System:
         chip: the chip, with the user's own values in place.
         topology: how the chips of one slice are joined.
         n_slices: slices joined over DCN.
+        in_network_reduction: the switches add (SHARP), asked for with `,sharp=on`.
     """
 
     name: str
     chip: Chip
     topology: Torus | Switched
     n_slices: int = 1
+    in_network_reduction: bool = False
 
     @property
     def chips_per_slice(self) -> int:
@@ -96,6 +98,7 @@ def parse_system(text: str) -> System:
         raise BadShape(
             f'"{text}" is {topology.n_chips * n_slices:,} chips; the limit is {MAX_CHIPS:,}.'
         )
+    sharp, overrides = _sharp(chip, overrides)
     values = _overrides(chip, overrides)
     canonical = f"{name.strip() if name.endswith('.toml') else chip.name}:{topology}"
     canonical += f"*{n_slices}" if n_slices > 1 else ""
@@ -104,7 +107,20 @@ def parse_system(text: str) -> System:
         chip=with_values(chip, values),
         topology=topology,
         n_slices=n_slices,
+        in_network_reduction=sharp,
     )
+
+
+def _sharp(chip: Chip, parts: list[str]) -> tuple[bool, list[str]]:
+    """Whether in-network reduction is asked for, and the other overrides."""
+    asked = [p.strip() for p in parts if p.strip().startswith("sharp=")]
+    rest = [p for p in parts if p.strip() not in asked]
+    for part in asked:
+        if part not in ("sharp=on", "sharp=off"):
+            raise BadInput(f'"{part}": write sharp=on or sharp=off.')
+    if "sharp=on" in asked and not (chip.node and chip.node.in_network_reduction):
+        raise BadInput(f"sharp=on: no public source says that the switches of {chip.name} add.")
+    return "sharp=on" in asked, rest
 
 
 def _torus(chip: Chip, shape: Shape) -> Torus:

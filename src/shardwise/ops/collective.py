@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num, maximum
 from shardwise.errors import BadInput, UnknownName
@@ -112,8 +112,9 @@ def ring_bytes_per_s(ring: Ring, directions: int = 2) -> float:
 
 
 def _all_gather(span: Span, directions: int) -> float:
-    rings = [ring_bytes_per_s(r, directions) for r in span.rings if r.size > 1]
-    slowest = 1 / sum(rings) if rings else 0.0
+    own = [ring_bytes_per_s(r, directions) for r in span.rings if r.size > 1]
+    lent = [ring_bytes_per_s(r, directions) for r in span.lent] if own else []
+    slowest = 1 / sum(own + lent) if own else 0.0
     inner = span.ring_size
     for tier in span.tiers:
         slowest = max(slowest, (tier.size - 1) / (tier.size * tier.bytes_per_s * inner))
@@ -123,7 +124,7 @@ def _all_gather(span: Span, directions: int) -> float:
 
 def _all_reduce(span: Span, directions: int) -> float:
     """Twice the gather, but a switch that adds takes each byte once. Levels run as a pipeline."""
-    rings = Span(span.rings, span.hop_s)
+    rings = replace(span, tiers=())
     slowest = 2 * _all_gather(rings, directions) if rings.size > 1 else 0.0
     inner = span.ring_size
     for tier in span.tiers:
@@ -156,7 +157,8 @@ def _permute(span: Span) -> Price:
 
 
 def _latency(span: Span, directions: int) -> float:
-    along = sum(hops(r.size, r.closed, directions) for r in span.rings if r.size > 1)
+    runs = [r for r in (*span.rings, *span.lent) if r.size > 1]
+    along = sum(hops(r.size, r.closed, directions) for r in runs)
     return along * span.hop_s + sum(_tier_latency(t) for t in span.tiers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from shardwise.errors import BadShape, NoStrategy
 from shardwise.hardware import Chip, Shape, Switched, System, Torus
@@ -60,6 +60,16 @@ class Placement:
         found = dict(self.spans)
         return join(tuple(found.get(a, Span()) for a in axes), self.shape, self.wrapped)
 
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        """Lengths of the torus axes when each mesh axis lies on one whole one, in order."""
+        rings = [span.rings for _, span in self.spans]
+        if any(len(r) != 1 for r in rings):
+            return None
+        on = [r[0].axis for r in rings]
+        whole = all(r[0].size == self.shape[r[0].axis] for r in rings)
+        return tuple(self.shape[a] for a in on) if whole and on == sorted(on) else None
+
     def describe(self, axis: str) -> str:
         """`4 of 20 on y + 2 of 28 on z`, `8 in the node`, ..."""
         span = dict(self.spans).get(axis, Span())
@@ -78,7 +88,11 @@ def _ring_text(ring: Ring, shape: tuple[int, ...]) -> str:
 
 
 def place(
-    system: System, sizes: dict[str, int], *, order: tuple[str, ...] = INSIDE_OUT
+    system: System,
+    sizes: dict[str, int],
+    *,
+    order: tuple[str, ...] = INSIDE_OUT,
+    lend: bool = False,
 ) -> tuple[Placement, ...]:
     """Every way to lay mesh axes of these sizes over the system's links.
 
@@ -86,6 +100,7 @@ def place(
         system: the machine.
         sizes: mesh axis -> size. Chips that no axis uses stay idle.
         order: mesh axes from the inside out; on one physical axis the inner lie contiguously.
+        lend: torus axes that no mesh axis uses carry a share of every collective.
 
     Raises:
         NoStrategy: when the sizes do not factor over the machine.
@@ -101,7 +116,7 @@ def place(
     inner = {a: sizes[a] for a in names}
     dcn = _across_slices(inner, names, system) if system.n_slices > 1 else {}
     if isinstance(system.topology, Torus):
-        found = tuple(_on_torus(system.chip, system.topology, inner, names))
+        found = tuple(_on_torus(system.chip, system.topology, inner, names, lend))
     else:
         found = tuple(_on_switches(system, system.topology, inner, names))
     if not found:
@@ -128,11 +143,17 @@ def _across_slices(inner: dict[str, int], names: list[str], system: System) -> d
 
 
 def _on_torus(
-    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str]
+    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], lend: bool
 ) -> Iterator[Placement]:
     rate, hop = chip.need("ici.link_bytes_per_s_one_way"), chip.need("ici.hop_s")
     for factors in _factorings(tuple(sizes[a] for a in names), torus.shape):
         spans, stride = [], [1] * len(torus.shape)
+        used = [any(parts[a] > 1 for parts in factors) for a in range(len(torus.shape))]
+        idle = tuple(
+            Ring(a, n, 1, torus.wrapped[a], rate)
+            for a, n in enumerate(torus.shape)
+            if lend and n > 1 and not used[a]
+        )
         for name, parts in zip(names, factors, strict=True):
             rings = []
             for axis, n in enumerate(parts):
@@ -141,7 +162,7 @@ def _on_torus(
                 closed = torus.wrapped[axis] and n * stride[axis] == torus.shape[axis]
                 rings.append(Ring(axis, n, stride[axis], closed, rate))
                 stride[axis] *= n
-            spans.append((name, Span(tuple(rings), hop)))
+            spans.append((name, Span(tuple(rings), hop, lent=idle)))
         yield Placement(tuple(spans), torus.shape, torus.wrapped)
 
 
@@ -185,11 +206,11 @@ def _on_switches(
         if inside > 1:
             rate = chip.need("node.bytes_per_s_per_gpu_one_way")
             latency = chip.node.latency_s if chip.node and chip.node.latency_s else 0.0
-            tiers.append(Tier("node", inside, rate, latency, False))
+            tiers.append(Tier("node", inside, rate, latency, system.in_network_reduction))
         if outside > 1:
             rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
             latency = (chip.scale_out.latency_s if chip.scale_out else None) or 0.0
-            tiers.append(Tier("scale-out", outside, rate, latency, False))
+            tiers.append(Tier("scale-out", outside, rate, latency, system.in_network_reduction))
         spans.append((name, Span(tiers=tuple(tiers))))
     yield Placement(tuple(spans))
 
@@ -200,5 +221,5 @@ def _with_tiers(placement: Placement, dcn: dict[str, Tier]) -> Placement:
     spans = dict(placement.spans)
     for axis, tier in dcn.items():
         old = spans.get(axis, Span())
-        spans[axis] = Span(old.rings, old.hop_s, (*old.tiers, tier))
+        spans[axis] = replace(old, tiers=(*old.tiers, tier))
     return Placement(tuple(spans.items()), placement.shape, placement.wrapped)

@@ -43,11 +43,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The links of one mesh axis: torus runs first, then tiers from the inside out."""
+    """The links of one mesh axis: torus runs first, then tiers from the inside out.
+
+    `lent` are idle torus axes whose links carry a part of the traffic: each plane across them
+    moves its share of the array, and they bring the shares together.
+    """
 
     rings: tuple[Ring, ...] = ()
     hop_s: float = 0.0
     tiers: tuple[Tier, ...] = ()
+    lent: tuple[Ring, ...] = ()
 
     @property
     def size(self) -> int:
@@ -73,6 +78,7 @@ def join(spans: tuple[Span, ...], shape: tuple[int, ...], wrapped: tuple[bool, .
         rings,
         max(s.hop_s for s in spans),
         tuple(sorted(tiers.values(), key=lambda t: order[t.name])),
+        next((s.lent for s in spans if s.lent), ()),
     )
 
 
