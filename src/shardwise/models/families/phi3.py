@@ -13,6 +13,7 @@ ARCHITECTURES = ("Phi3ForCausalLM",)
 def build(keys: Keys, name: str) -> ModelConfig:
     """Keys of Phi3Config."""
     D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    keys.flag("attention_bias", False)  # published files say it; the family has no biases
     attention = Attention(
         n_heads=N,
         n_kv_heads=keys.whole("num_key_value_heads", default=N),
