@@ -103,7 +103,7 @@ def parse_system(text: str) -> System:
     canonical = f"{name.strip() if name.endswith('.toml') else chip.name}:{topology}"
     canonical += f"*{n_slices}" if n_slices > 1 else ""
     return System(
-        name=",".join((canonical, *("".join(part.split()) for part in overrides))),
+        name=",".join((canonical, *("".join(p.split()) for p in overrides), *["sharp=on"] * sharp)),
         chip=with_values(chip, values),
         topology=topology,
         n_slices=n_slices,
