@@ -9,6 +9,7 @@ from shardwise.arrays import Num
 from shardwise.ops import collective
 from shardwise.ops.collective import Price
 from shardwise.strategy.mesh import Placement
+from shardwise.strategy.span import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Prices:
 
     placements: Sequence[Placement]
     found: dict[tuple[str, tuple[str, ...]], Price] = field(default_factory=dict)
+    spans: dict[tuple[str, ...], list[Span]] = field(default_factory=dict)
 
     def of(self, kind: str, axes: tuple[str, ...]) -> Price:
         """Price over `axes` taken as one: numbers for one placement, arrays for several."""
@@ -26,7 +28,9 @@ class Prices:
         return self.found[key]
 
     def _make(self, kind: str, axes: tuple[str, ...]) -> Price:
-        prices = [collective.price(kind, p.span(axes)) for p in self.placements]
+        if axes not in self.spans:
+            self.spans[axes] = [p.span(axes) for p in self.placements]
+        prices = [collective.price(kind, span) for span in self.spans[axes]]
         if len(prices) == 1:
             return prices[0]
         import numpy as np

@@ -57,8 +57,10 @@ class Placement:
 
     def span(self, axes: tuple[str, ...]) -> Span:
         """The links under several mesh axes taken as one."""
-        found = dict(self.spans)
-        return join(tuple(found.get(a, Span()) for a in axes), self.shape, self.wrapped)
+        found = [span for axis, span in self.spans if axis in axes]
+        if len(found) < 2:
+            return found[0] if found else Span()
+        return join(tuple(found), self.shape, self.wrapped)
 
     @property
     def lengths(self) -> tuple[int, ...] | None:
@@ -146,7 +148,14 @@ def _on_torus(
     chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], lend: bool
 ) -> Iterator[Placement]:
     rate, hop = chip.need("ici.link_bytes_per_s_one_way"), chip.need("ici.hop_s")
+    ends = tuple(zip(torus.shape, torus.wrapped, strict=True))
+    seen = set()
     for factors in _factorings(tuple(sizes[a] for a in names), torus.shape):
+        # Equal physical axes may be exchanged: keep one of each such set.
+        same = tuple(sorted(zip(ends, *factors, strict=True)))
+        if same in seen:
+            continue
+        seen.add(same)
         spans, stride = [], [1] * len(torus.shape)
         used = [any(parts[a] > 1 for parts in factors) for a in range(len(torus.shape))]
         idle = tuple(
