@@ -6,8 +6,8 @@ dropout masks (these models have none) are left out.
 
 Policies, from most memory to least, with LLaMA-3-70B in multiples of D per token:
 
-- "none": every input and output of a matmul, the sum between the blocks and the layer input (18.8);
-- "dots": outputs of matmuls, the weighted values among them, and the layer input (12.3);
+- "none": all that the backward pass reads: inputs of matmuls, of norms and of activations (16.8);
+- "dots": outputs of matmuls, the weighted values among them, and the layer input (11.3);
 - "full": the layer input only; everything else is computed again (1).
 """
 
@@ -62,7 +62,7 @@ def layer_activations(
     rows += _latent(D, layer.attention) if layer.attention.mla else _attention(D, layer.attention)
     rows += [_saved("middle", "D", (D,), "none"), _saved("ffn_input", "D", (D,), "none")]
     rows += _moe(D, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(D, layer.ffn)
-    keep, absent = POLICIES.index(policy), _absent(layer)
+    keep, absent = POLICIES.index(policy), _absent(layer, policy)
     return tuple(r for r in rows if r.name not in absent and POLICIES.index(r.policy) >= keep)
 
 
@@ -92,13 +92,21 @@ def activation_bytes(
     return tokens * size * per_token
 
 
-def _absent(layer: Layer) -> set[str]:
-    """Arrays that are another array of the same layer, or that the layer does not have."""
+def _absent(layer: Layer, policy: str) -> set[str]:
+    """Arrays that are another one of the layer, that it does not have, or that nothing reads.
+
+    The output of a block is added to its input: the backward pass reads it only where a norm
+    follows, or where the sum between the blocks is to be computed again.
+    """
     absent = {"middle"} if layer.parallel else set()
     if layer.norms == "post":  # blocks read the layer input and the middle as they are
         absent |= {"attention_input", "ffn_input"}
     if layer.norms == "shared":
         absent |= {"ffn_input"}
+    if layer.norms not in ("post", "both"):
+        absent |= {"ffn_output", "shared_output"}
+        if policy == "none" or layer.parallel:
+            absent |= {"attention_output"}
     return absent
 
 

@@ -32,7 +32,6 @@ class Term:
         einsum: without shardings.
         sizes: the letters that this term sets itself.
         share: part of the full product that is computed (causal attention: half).
-        elementwise: arrays of the output's shape kept beside it for the backward pass.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Term:
     einsum: Einsum
     sizes: Mapping[str, Num] = field(default_factory=dict)
     share: Num = 1.0
-    elementwise: int = 0
 
 
 def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]:
@@ -126,12 +124,10 @@ def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
 def _gated(
     gated: bool, name: str, block: str, prefix: str, sizes: Mapping[str, Num]
 ) -> Iterator[Term]:
-    """Up (and gate) and down projection of a dense block; the activated product is kept too."""
+    """Up (and gate) and down projection of a dense block."""
     for part in ("gate", "up") if gated else ("up",):
         text = f"x[B,T,D] . {prefix}{part}[D,F] -> {part}[B,T,F]"
-        yield Term(
-            name=f"{name}.{part}", block=block, einsum=_einsum(text), sizes=sizes, elementwise=1
-        )
+        yield Term(name=f"{name}.{part}", block=block, einsum=_einsum(text), sizes=sizes)
     down = f"h[B,T,F] . {prefix}down[F,D] -> y[B,T,D]"
     yield Term(name=f"{name}.down", block=block, einsum=_einsum(down), sizes=sizes)
 
@@ -143,14 +139,12 @@ def _moe(moe: Moe, block: str) -> Iterator[Term]:
     yield Term(name="moe.router", block=block, einsum=router, sizes=sizes)
     for part in ("gate", "up") if moe.gated else ("up",):
         text = f"x[B,T,D] . w_{part}[E,D,F] -> {part}[B,T,R,F]"
-        yield Term(
-            name=f"moe.{part}",
-            block=block,
-            einsum=_einsum(text, MOE_CHOSEN),
-            sizes=sizes,
-            elementwise=1,
-        )
+        einsum = _einsum(text, MOE_CHOSEN)
+        yield Term(name=f"moe.{part}", block=block, einsum=einsum, sizes=sizes)
     down = _einsum("h[B,T,R,F] . w_down[E,F,D] -> y[B,T,D]", MOE_CHOSEN)
     yield Term(name="moe.down", block=block, einsum=down, sizes=sizes)
+    if moe.shared_gate:
+        scale = _einsum("x[B,T,D] . shared_scale[D] -> scale[B,T]")
+        yield Term(name="moe.shared_scale", block=block, einsum=scale, sizes=sizes)
     if moe.d_ff_shared:
         yield from _gated(moe.gated, "shared", block, "shared_", {"F": moe.d_ff_shared})

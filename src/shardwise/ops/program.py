@@ -10,12 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div
-from shardwise.models import ModelConfig
-from shardwise.ops.einsum import Array, Einsum, shards
+from shardwise.models import Layer, ModelConfig
+from shardwise.models.activations import layer_activations
+from shardwise.ops.einsum import Array, Dim, Einsum, shards
 from shardwise.ops.layers import ON_CHIP, RESIDUAL, Term, layer_terms, outer_terms
 from shardwise.ops.sharded import Move, Program, derive
 from shardwise.strategy.rules import Rules, layout
 
+# Activations that lie between blocks, split over the sequence by `tensor` too.
+KEPT_SPLIT = frozenset(
+    {"layer_input", "middle", "attention_output", "ffn_output", "shared_output", "expert_output"}
+    | {"q_latent", "kv_latent"}
+)
 ROLE_ORDER = ("tensor", "expert", "fsdp", "context", "data", "pipe")
 
 
@@ -80,7 +86,7 @@ class Step:
 
     matmuls: tuple[Matmul, ...]
     transfers: tuple[Transfer, ...]
-    kept: tuple[Kept, ...]  # remat none: inputs of every matmul as they are used
+    kept: tuple[Kept, ...]  # remat none: all that the backward pass reads
     layer_inputs: tuple[Kept, ...]  # remat full: what enters each layer
     logits: Kept
 
@@ -123,7 +129,7 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
         phases = ("forward", "backward") if remat == "none" else ("forward", "remat", "backward")
         for phase in phases:
             _derive(terms, group.count, phase, common, rules, matmuls, transfers)
-        kept += _kept(terms, group.count, common, rules)
+        kept += _kept(config, group.layer, group.count, common, rules)
         inputs.append(_layer_input(group.count, common, rules))
     outer = outer_terms(config)
     for phase in ("forward", "backward"):
@@ -174,20 +180,16 @@ def _derive(
                 if move.kind == "slice" or (term.block, move) in seen:
                     continue
                 seen.add((term.block, move))
-                if phase == "backward" and _kept_as_used(move, weights):
+                if phase == "backward" and _kept_as_used(move):
                     continue
                 transfers.append(
                     Transfer(name=name, phase=phase, count=count, move=move, sizes=sizes)
                 )
 
 
-def _kept_as_used(move: Move, weights: frozenset[str]) -> bool:
-    """Activations are kept in the layout in which a matmul used them; weights are not."""
-    return (
-        move.kind == "all_gather"
-        and not move.before.name.startswith("d")
-        and move.before.name not in weights
-    )
+def _kept_as_used(move: Move) -> bool:
+    """Inputs of blocks are kept as gathered over `tensor`; weights, keys and values are not."""
+    return move.kind == "all_gather" and move.before.name in RESIDUAL
 
 
 def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Einsum]]:
@@ -201,38 +203,22 @@ def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Ein
 
 
 def _kept(
-    terms: tuple[Term, ...], count: int, common: Mapping[str, Num], rules: Rules
+    config: ModelConfig, layer: Layer, count: int, common: Mapping[str, Num], rules: Rules
 ) -> Iterator[Kept]:
-    """The activations that enter matmuls, as used, and what element-wise steps need beside."""
-    weights = _weights(terms)
-    seen: set[tuple[str, Array]] = set()
-    for term in terms:
-        program = derive(shard_einsum(term.einsum, weights, rules))
-        sizes = {**common, **term.sizes}
-        arrays = [
-            a for a in program.local.inputs if a.name not in weights and a.name not in ON_CHIP
-        ]
-        arrays += [program.einsum.output] * term.elementwise
-        for array in arrays:
-            if (term.block, array) not in seen:
-                seen.add((term.block, array))
-                yield Kept(array=array, count=count, sizes=sizes)
-    # The residual stream before each norm.
-    for _ in range(len({t.block for t in terms} - {"core"})):
-        yield _layer_input(count, common, rules)
+    """The activations of a layer, each under the layout in which the backward pass reads it."""
+    for row in layer_activations(config, layer):
+        kind = "residual" if row.name in KEPT_SPLIT else "activations"
+        names = ("B", "T", *row.dims)
+        array = Array(row.name, tuple(map(Dim, names)))
+        sizes = {**common, **dict(zip(row.dims, row.shape, strict=True))}
+        laid_out = array.with_axes(layout(rules, kind, names))
+        yield Kept(array=laid_out, count=count, sizes=sizes)
 
 
 def _layer_input(count: int, common: Mapping[str, Num], rules: Rules) -> Kept:
-    einsum = read_residual()
-    array = einsum.with_axes(layout(rules, "residual", einsum.names))
+    array = Array("x", tuple(map(Dim, ("B", "T", "D"))))
+    array = array.with_axes(layout(rules, "residual", array.names))
     return Kept(array=array, count=count, sizes=common)
-
-
-def read_residual() -> Array:
-    """`x[B,T,D]`, the residual stream."""
-    from shardwise.ops.notation import parse_array
-
-    return parse_array("x[B,T,D]")
 
 
 def weight_elements(

@@ -22,15 +22,21 @@ def test_full_keeps_the_input_of_a_layer():
 
 def test_dots_keeps_outputs_of_matmuls():
     assert saved("llama3-70b", "dots") == [
-        "layer_input", "q", "k", "v", "attended", "attention_output", "gate", "up", "ffn_output",
+        "layer_input", "q", "k", "v", "attended", "attention_output", "gate", "up",
     ]  # fmt: skip
 
 
-def test_none_keeps_inputs_and_outputs_of_matmuls():
+def test_none_keeps_what_the_backward_pass_reads():
     D, F, NH, KH = 8192, 28672, 64 * 128, 8 * 128
-    around = 6 * D  # layer input, two block inputs, two block outputs, the middle
+    around = 4 * D  # layer input, two block inputs, the middle
     per_token = 80 * (around + 2 * NH + 2 * KH + 3 * F)
-    assert activation_bytes(load("llama3-70b"), 1, "none", 1) == per_token == 80 * 18.75 * D
+    assert activation_bytes(load("llama3-70b"), 1, "none", 1) == per_token == 80 * 16.75 * D
+
+
+def test_block_outputs_are_kept_where_a_norm_reads_them():
+    assert {"attention_output", "ffn_output"} <= set(saved("gemma2-9b", "none"))
+    assert not {"attention_output", "ffn_output"} & set(saved("llama3-8b", "none"))
+    assert "attention_output" not in saved("palm-8b", "dots")
 
 
 def test_arrays_that_are_others_are_not_kept_twice():
