@@ -31,7 +31,7 @@ docs: .venv/.dev  ## run every example of the README, docs/ and the docstrings
 docs-refresh: .venv/.dev  ## write the present output of every example into its page
 	$(BIN)/python -m tests.docs.refresh
 
-oracle: .venv/.oracle  ## compare parameter counts with the transformers library (installs torch)
+oracle: .venv/.oracle  ## compare with transformers (parameters) and XLA (shardings); installs both
 	$(BIN)/pytest -m oracle
 
 bench: .venv/.core  ## CPU time of starting the command line
@@ -50,8 +50,9 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.dev
+.venv/.oracle: requirements/oracle.txt requirements/jax.txt requirements/torch.txt .venv/.dev
 	$(PIP) --require-hashes -r requirements/oracle.txt
+	$(PIP) --require-hashes -r requirements/jax.txt
 	$(PIP) -r requirements/torch.txt
 	@touch $@
 
@@ -66,6 +67,8 @@ lock:  ## resolve the locks again (UPGRADE=--upgrade moves the pins)
 	$(COMPILE) $(UPGRADE) --build-deps-for editable --extra dev -c requirements/core.txt \
 		-o requirements/dev.txt pyproject.toml
 	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -o requirements/oracle.txt requirements/oracle.in
+	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -c requirements/oracle.txt \
+		-o requirements/jax.txt requirements/jax.in
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv .venv-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
