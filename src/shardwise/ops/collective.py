@@ -152,13 +152,13 @@ def _all_to_all(span: Span, directions: int) -> float:
 
 def _permute(span: Span) -> Price:
     rates = [r.share_bytes_per_s for r in span.rings] + [t.bytes_per_s for t in span.tiers]
-    latency = span.hop_s if span.rings else 0.0
+    latency = span.hop_s * max((r.stride for r in span.rings), default=0)
     return Price(1 / min(rates), max([latency, *(t.latency_s for t in span.tiers)]))
 
 
 def _latency(span: Span, directions: int) -> float:
     runs = [r for r in (*span.rings, *span.lent) if r.size > 1]
-    along = sum(hops(r.size, r.closed, directions) for r in runs)
+    along = sum(hops(r.size, r.closed, directions) * r.stride for r in runs)
     return along * span.hop_s + sum(_tier_latency(t) for t in span.tiers)
 
 

@@ -30,6 +30,7 @@ def plan(
         fixed: mesh roles whose size is given, `{"tensor": 8}`.
 
     Raises:
+        NotDivisible: a fixed size that divides nothing.
         NoStrategy: no legal split; the message says what would work.
         DoesNotFit: no legal split fits into memory.
         UnknownFigure: a figure that the chip's file does not have.
@@ -47,6 +48,7 @@ def search(
     """The `n` best plans, best first. Raises as `plan` does."""
     fixed = dict(fixed or {})
     Mesh(**fixed)
+    raise_all(NotDivisible, problems(model, job, system, fixed, whole=False))
     try:
         ranked = train.rank(model, job, system, fixed)
     except NoStrategy:
@@ -63,7 +65,7 @@ def evaluate(model: ModelConfig, system: System, job: Train, mesh: Mesh) -> valu
     Raises:
         NotDivisible: the mesh is not legal; every reason, with what would be.
     """
-    raise_all(NotDivisible, problems(model, job, system, mesh))
+    raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
     found = [
         train.evaluate(model, job, system, mesh, placement, remat)
         for remat in train.remat_policies(job)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, Moe
+from shardwise.models.checks import near_divisors
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 
@@ -35,44 +36,69 @@ def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
     return all(k % tensor == 0 or tensor % k == 0 for k in heads)
 
 
-def problems(config: ModelConfig, job: Train, system: System, mesh: Mesh) -> list[str]:
-    """Every reason why a mesh is not legal, each with what would be."""
-    found = []
-    if mesh.n_chips != system.n_chips:
-        found.append(f"{mesh} uses {mesh.n_chips:,} chips; {system.name} has {system.n_chips:,}.")
-    if not_yet := [r for r in ("expert", "pipe") if getattr(mesh, r) > 1]:
+def problems(
+    config: ModelConfig, job: Train, system: System, sizes: Mapping[str, int], *, whole: bool
+) -> list[str]:
+    """Every reason why sizes of mesh roles are not legal, each with what would be.
+
+    Args:
+        sizes: role -> size; a role that is not given counts as 1.
+        whole: the sizes are a whole mesh, not a part of one that a search may complete.
+    """
+    n = {"data": 1, "fsdp": 1, "tensor": 1, "context": 1, **sizes}
+    found = _chips(system, sizes, whole=whole)
+    if not_yet := [r for r in ("expert", "pipe") if n.get(r, 1) > 1]:
         found.append(f"{' and '.join(not_yet)} cannot be planned by this version; leave it at 1.")
-    widths = tensor_widths(config)
-    bad = {k: v for k, v in widths.items() if v % mesh.tensor}
-    if bad:
-        parts = ", ".join(
-            f"{k} {v:,} (/{mesh.tensor} = {v / mesh.tensor:.1f})" for k, v in bad.items()
-        )
-        works = [d for d in divisors(math.gcd(*widths.values())) if d <= 4 * mesh.tensor]
+    found += _tensor(config, n["tensor"])
+    if job.batch % (n["data"] * n["fsdp"]):
+        shards = n["data"] * n["fsdp"]
         found.append(
-            f"tensor {mesh.tensor} does not divide: {parts}. "
-            f"Divisors that work: {' '.join(map(str, works))}."
+            f"{job.batch:,} sequences do not divide over {shards:,} shards (data {n['data']} x "
+            f"fsdp {n['fsdp']}). Nearest batches that do: {near_multiples(job.batch, shards)}."
         )
-    elif not kv_heads_divide(config, mesh.tensor):
+    if job.seq % (n["context"] * n["tensor"]):
         found.append(
-            f"tensor {mesh.tensor} and n_kv_heads {config.n_kv_heads}: neither divides the other."
+            f"{job.seq:,} tokens of a sequence do not divide over context {n['context']} x "
+            f"tensor {n['tensor']}."
         )
-    if job.batch % (mesh.data * mesh.fsdp):
+    if config.d_model % (n["fsdp"] * n["context"]):
         found.append(
-            f"{job.batch:,} sequences do not divide over {mesh.data * mesh.fsdp:,} shards "
-            f"(data {mesh.data} x fsdp {mesh.fsdp})."
-        )
-    if job.seq % (mesh.context * mesh.tensor):
-        found.append(
-            f"{job.seq:,} tokens of a sequence do not divide over context {mesh.context} x "
-            f"tensor {mesh.tensor}."
-        )
-    if config.d_model % (mesh.fsdp * mesh.context):
-        found.append(
-            f"d_model {config.d_model:,} does not divide over fsdp {mesh.fsdp} x context "
-            f"{mesh.context}. Give a part to data."
+            f"d_model {config.d_model:,} does not divide over fsdp {n['fsdp']} x context "
+            f"{n['context']}. Give a part to data."
         )
     return found
+
+
+def _chips(system: System, sizes: Mapping[str, int], *, whole: bool) -> list[str]:
+    """The mesh against the number of chips."""
+    chips, used = system.n_chips, math.prod(sizes.values())
+    asked = " x ".join(f"{r} {n}" for r, n in sizes.items() if n > 1) or "one chip"
+    if whole and used != chips:
+        return [f"{asked} is {used:,} chips; {system.name} has {chips:,}."]
+    if chips % used:
+        return [
+            f"{asked} leaves {chips:,} / {used:,} = {chips / used:.2f} chips for the other axes, "
+            f"not a whole number. Whole here: {near_divisors(chips, used)}."
+        ]
+    return []
+
+
+def _tensor(config: ModelConfig, tensor: int) -> list[str]:
+    """The widths that tensor parallelism splits."""
+    widths = tensor_widths(config)
+    bad = [f"{k} {v:,} (/{tensor} = {v / tensor:.1f})" for k, v in widths.items() if v % tensor]
+    if bad:
+        works = near_divisors(math.gcd(*widths.values()), tensor)
+        return [f"tensor {tensor} does not divide: {', '.join(bad)}. Sizes that do: {works}."]
+    if not kv_heads_divide(config, tensor):
+        return [f"tensor {tensor} and n_kv_heads {config.n_kv_heads}: neither divides the other."]
+    return []
+
+
+def near_multiples(n: int, of: int) -> str:
+    """The multiples of `of` below and above n."""
+    below, above = n // of * of, -(-n // of) * of
+    return f"{below:,}, {above:,}" if below else f"{above:,}"
 
 
 def legal_meshes(
