@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 
 from shardwise.errors import BadSharding
+from shardwise.models import load
 from shardwise.ops.einsum import Array, Einsum
 from shardwise.ops.layers import layer_terms, outer_terms
 from shardwise.ops.notation import parse_einsum
 from shardwise.ops.program import _of_phase, _weights, shard_einsum
 from shardwise.ops.sharded import Move, Program, axes_of, choices, derive
-from shardwise.models import load
 from shardwise.strategy.rules import TRAIN
 from tests.properties.layouts import PRODUCTS, arrays, einsums
 from tests.properties.spmd import differences
