@@ -1,0 +1,83 @@
+"""What one block of a layer computes and moves under a mesh: the rows of the book's tables. §5.
+
+Derived, not typed: the block's einsums under the training rules, their gradients, and the
+collectives that the algebra finds for them.
+
+    data    forward 0       backward 8DF      fsdp    forward 4DF    backward 8DF
+    tensor  forward 4BD     backward 4BD      (two matrices, bf16, summed over a mesh of that role)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardwise.arrays import Num
+from shardwise.models import ModelConfig
+from shardwise.ops.program import training_step
+from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.rules import TRAIN, Rules, only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCost:
+    """One block of one layer in one phase, on one chip.
+
+    Args:
+        flops: Of the fullest chip.
+        moved_bytes: By mesh role. An AllReduce counts twice: it is a ReduceScatter and an
+            AllGather.
+    """
+
+    flops: Num
+    moved_bytes: Mapping[str, Num] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> Num:
+        """Over all roles."""
+        return sum(self.moved_bytes.values())
+
+
+def block_cost(
+    config: ModelConfig,
+    tokens: int,
+    mesh: Mesh,
+    *,
+    block: str = "mlp",
+    element_bytes: Num = 2.0,
+    rules: Rules = TRAIN,
+) -> dict[str, BlockCost]:
+    """FLOPs and network bytes of a block, by phase: `forward` and `backward`.
+
+    Args:
+        config: The model; its first kind of layer is taken.
+        tokens: B of the global batch.
+        mesh: Sizes of the roles.
+        block: `mlp`, `attn`, `moe`, ...: what the names of its operations begin with.
+        element_bytes: Of weights, gradients and activations.
+        rules: The sharding table.
+
+    >>> config = ModelConfig.dense(
+    ...     n_layers=1, d_model=64, d_ff=256, n_heads=4, vocab=8, gated=False
+    ... )
+    >>> cost = block_cost(config, 512, Mesh(data=16))
+    >>> cost["backward"].bytes == 8 * 64 * 256
+    True
+    """
+    sizes = mesh.sizes
+    seq = sizes["tensor"] * sizes["context"]  # sequences only have to divide: D and F matter
+    step = training_step(config, tokens / seq, seq, only(rules, sizes), remat="none")
+    costs = {}
+    for phase in ("forward", "backward"):
+        flops: Num = 0
+        moved: dict[str, Num] = {}
+        for matmul in step.matmuls:
+            if matmul.phase == phase and matmul.name.startswith(f"{block}."):
+                flops = flops + matmul.flops(sizes) / matmul.count
+        for transfer in step.transfers:
+            if transfer.phase == phase and transfer.name.startswith(f"{block}."):
+                twice = 2 if transfer.move.kind == "all_reduce" else 1
+                n_bytes = twice * transfer.elements(sizes) * element_bytes
+                moved[transfer.role] = moved.get(transfer.role, 0) + n_bytes
+        costs[phase] = BlockCost(flops=flops, moved_bytes=moved)
+    return costs

@@ -1,0 +1,151 @@
+"""Peaks and memories of a chip from its parts. Book §2 (TPUs), §12 (GPUs).
+
+What a data sheet's peak is made of: units, lanes, cycles. Useful to check a figure, and to
+fill in one that is not published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shardwise.arrays import Num
+from shardwise.hardware import Chip
+
+FLOPS_PER_MAC = 2  # a multiply and an add
+
+
+def matrix_flops_per_cycle(rows: Num, k: Num, columns: Num, cycles: Num = 1) -> Num:
+    """2 m k n / cycles of a unit that finishes [m,k] x [k,n] in that many cycles. Book §2.
+
+    >>> matrix_flops_per_cycle(8, 128, 128, 8)
+    32768.0
+    """
+    return FLOPS_PER_MAC * rows * k * columns / cycles
+
+
+def peak_from_units(flops_per_cycle: Num, clock_hz: Num, n_units: Num = 1) -> Num:
+    """FLOP/s of `n_units` at a clock."""
+    return n_units * flops_per_cycle * clock_hz
+
+
+def flops_per_cycle(flops_per_s: Num, clock_hz: Num, n_units: Num = 1) -> Num:
+    """C / (units clock): what each unit must do a cycle for a given peak. Book §12."""
+    return flops_per_s / (n_units * clock_hz)
+
+
+def clock_from_peak(flops_per_s: Num, n_alus: Num, *, fused: bool = True) -> Num:
+    """The clock at which `n_alus` reach a peak; fused multiply-adds count twice. Book §12."""
+    return flops_per_s / (n_alus * (FLOPS_PER_MAC if fused else 1))
+
+
+def alus(*counts: int) -> int:
+    """Arithmetic units from counts at each level: cores, partitions, lanes, slots; or both sides.
+
+    >>> alus(132, 4, 32)
+    16896
+    """
+    return math.prod(counts)
+
+
+def vector_peak(n_alus: Num, clock_hz: Num, *, fused: bool = False) -> Num:
+    """FLOP/s of vector units: one operation a cycle each, two where multiply-adds are fused."""
+    return n_alus * clock_hz * (FLOPS_PER_MAC if fused else 1)
+
+
+def macs_per_s(flops_per_s: Num) -> Num:
+    """Multiply-adds per second: half the FLOP/s."""
+    return flops_per_s / FLOPS_PER_MAC
+
+
+def core_peak(chip: Chip, dtype: str = "bf16") -> float:
+    """Dense peak of one core of a chip, FLOP/s. Book §2.
+
+    Raises:
+        UnknownFigure: No public source gives its peak or its cores.
+    """
+    return chip.peak(dtype) / chip.need("core.count")
+
+
+def dtype_speedup(chip: Chip, dtype: str, base: str = "bf16") -> float:
+    """How many times the peak at one dtype is that at another.
+
+    Raises:
+        UnknownFigure: The chip has no peak at one of them.
+    """
+    return chip.peak(dtype) / chip.peak(base)
+
+
+def ici_links(chip: Chip) -> int:
+    """Neighbours of a chip on its torus: two per axis. Book §2.
+
+    Raises:
+        UnknownFigure: The chip is not joined in a torus.
+    """
+    return 2 * int(chip.need("ici.axes"))
+
+
+def register_bytes(*counts: int) -> int:
+    """Bytes of a register file from counts: registers, sublanes, lanes, bytes of a lane."""
+    return math.prod(counts)
+
+
+def resident_warps(registers: int, registers_per_thread: int, threads: int = 32) -> int:
+    """Warps whose registers fit in a register file of that many. Book §12.
+
+    Args:
+        registers: Registers of one partition or of one SM.
+        registers_per_thread: What the kernel asks for.
+        threads: Of a warp.
+    """
+    return registers // (registers_per_thread * threads)
+
+
+def sm_bytes(chip: Chip) -> tuple[float, float]:
+    """(shared memory, registers) of all SMs of a GPU, bytes. Book §12.
+
+    Raises:
+        UnknownFigure: No public source gives one of them.
+    """
+    sms = chip.need("sm.count")
+    return sms * chip.need("sm.shared_memory"), sms * chip.need("sm.registers")
+
+
+def elementwise_intensity(
+    flops: Num = 1, reads: Num = 2, writes: Num = 1, element_bytes: Num = 4.0
+) -> Num:
+    """FLOPs per byte of an elementwise operation; 1/12 for the sum of two fp32 vectors. Book §12.
+
+    Args:
+        flops, reads, writes: Per element of the result.
+        element_bytes: Bytes of an element.
+    """
+    return flops / (element_bytes * (reads + writes))
+
+
+def elementwise_bytes(n: Num, reads: Num = 2, writes: Num = 1, element_bytes: Num = 4.0) -> Num:
+    """Bytes that an elementwise operation over n elements moves."""
+    return n * element_bytes * (reads + writes)
+
+
+def node_bytes_per_s(
+    n_gpus: Num, egress: Num, n_switches: int, switch_ports: int, link_bytes_per_s: float
+) -> tuple[float, float, float]:
+    """(through the switches, out of the GPUs, the smaller of both) of a node, B/s. Book §12."""
+    through = n_switches * switch_ports * link_bytes_per_s
+    out = n_gpus * egress
+    return through, out, min(through, out)
+
+
+def bisection_bytes_per_s(n_gpus: Num, egress: Num) -> Num:
+    """Both directions between the two halves of a fully switched node. Book §12."""
+    return 2 * (n_gpus / 2) * egress
+
+
+def egress(counts: Sequence[int], link_bytes_per_s: Num) -> Num:
+    """One way out of a GPU, tray or node: its links, counted level by level, times their rate.
+
+    >>> egress((18,), 25e9)
+    450000000000.0
+    """
+    return math.prod(counts) * link_bytes_per_s

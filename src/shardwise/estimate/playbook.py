@@ -1,0 +1,243 @@
+"""Formulas of the Ultra-Scale Playbook (nanotron, Hugging Face, 2025-02), and of its cheat sheet.
+
+Letters are the playbook's: h model width, n heads, s sequence length, b sequences of a microbatch,
+L layers, P parameters, t tensor-parallel degree, p pipeline stages, m microbatches, v stages that
+each GPU holds of an interleaved pipeline. Activations are bf16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.arrays import Num, where
+from shardwise.errors import UnknownName
+from shardwise.workload import Train
+
+
+def gpt_parameters(d_model: int, vocab: int, n_layers: int) -> int:
+    """N = h v + L (12 h^2 + 13 h) + 2 h: GPT blocks with biases, tied embeddings.
+
+    >>> gpt_parameters(4096, 32000, 32)
+    6575235072
+    """
+    return d_model * vocab + n_layers * (12 * d_model**2 + 13 * d_model) + 2 * d_model
+
+
+def state_bytes(params: Num, *, fp32_gradients: bool = False) -> Num:
+    """Weights, gradients, master copy and Adam moments: 16 N, or 20 N with fp32 gradients beside.
+
+    bf16 weights and gradients, everything else in fp32; summed as `Train` sums it.
+    """
+    job = Train(batch=1, seq=1, master="fp32")
+    return params * (job.state_bytes + (4.0 if fp32_gradients else 0.0))
+
+
+def activation_bytes(
+    n_layers: Num,
+    seq: Num,
+    sequences: Num,
+    d_model: Num,
+    n_heads: Num = 0,
+    *,
+    recompute: str = "none",
+    tensor: Num = 1,
+    sequence_parallel: bool = False,
+) -> Num:
+    """L s b h (10 + 24/t + 5 n s / (h t)): what a GPT layer keeps, dropout masks included.
+
+    Args:
+        n_layers, seq, sequences, d_model, n_heads: L, s, b, h, n.
+        recompute: `none`; `selective` drops the attention scores (the last term); `full` keeps the
+            layers' inputs, 2 L s b h.
+        tensor: t.
+        sequence_parallel: Everything is split t ways, not only what lies inside the blocks.
+
+    Raises:
+        UnknownName: Another way to recompute.
+    """
+    per_token = n_layers * seq * sequences * d_model
+    if recompute == "full":
+        return 2 * per_token / (tensor if sequence_parallel else 1)
+    if recompute not in ("none", "selective"):
+        raise UnknownName("recompute policy", recompute, ("none", "selective", "full"))
+    scores = 5 * n_heads * seq / d_model if recompute == "none" else 0
+    outside = 10 / tensor if sequence_parallel else 10
+    return per_token * (outside + (24 + scores) / tensor)
+
+
+def selective_saving(n_heads: Num, seq: Num, d_model: Num) -> Num:
+    """(5 n s / h) / (34 + 5 n s / h): the share of activations that selective recompute drops."""
+    scores = 5 * n_heads * seq / d_model
+    return scores / (34 + scores)
+
+
+def zero_bytes(params: Num, replicas: Num, stage: int, k: Num = 12) -> Num:
+    """Bytes per GPU under ZeRO: 2P weights, 2P gradients, kP optimizer, the sharded ones over N.
+
+    Args:
+        params: P.
+        replicas: N.
+        stage: 0 shards nothing, 1 the optimizer, 2 gradients too, 3 weights too.
+        k: Optimizer bytes per parameter; 12 for Adam with an fp32 master copy.
+
+    Raises:
+        UnknownName: Another stage.
+    """
+    if stage not in (0, 1, 2, 3):
+        raise UnknownName("ZeRO stage", str(stage), ("0", "1", "2", "3"))
+    parts = ((2, 3), (2, 2), (k, 1))
+    return sum(params * size / (replicas if stage >= first else 1) for size, first in parts)
+
+
+def zero_traffic(stage: int) -> int:
+    """Elements moved a step for each parameter: 2 (reduce and gather), 3 once weights are sharded.
+
+    ZeRO-3 gathers the weights for the forward and for the backward pass, and scatters gradients.
+    """
+    return 3 if stage == 3 else 2
+
+
+def accumulation_steps(samples: Num, microbatch: Num, replicas: Num) -> Num:
+    """gbs / (mbs dp): microbatches that each replica adds up before a step."""
+    return samples / (microbatch * replicas)
+
+
+def bubble(stages: Num, microbatches: Num = 1, interleaved: Num = 1) -> Num:
+    """(p - 1) / (v m): idle over ideal time of a pipeline, all-forward-all-backward and 1F1B alike.
+
+    >>> bubble(8, 32)
+    0.21875
+    """
+    return (stages - 1) / (interleaved * microbatches)
+
+
+def bubble_share(stages: Num, microbatches: Num = 1, interleaved: Num = 1) -> Num:
+    """r / (1 + r): the same as a share of the step."""
+    ratio = bubble(stages, microbatches, interleaved)
+    return ratio / (1 + ratio)
+
+
+def stored_microbatches(schedule: str, stages: int, microbatches: int) -> int:
+    """Microbatches whose activations the first stage holds: all m (`afab`), or at most p (`1f1b`).
+
+    Raises:
+        UnknownName: Another schedule.
+    """
+    held = {"afab": microbatches, "1f1b": min(stages, microbatches)}
+    if schedule not in held:
+        raise UnknownName("schedule", schedule, held)
+    return held[schedule]
+
+
+def data_parallel_overlap(
+    tokens: Num, replicas: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
+) -> Num:
+    """t_comm / t_compute of the gradient AllReduce behind the backward pass; hidden up to 1.
+
+    e / (2 tokens) (N-1)/N C/W, per GPU. The playbook divides elements by bytes per second, which
+    is `element_bytes` 1; ZeRO-3 gathers behind the forward pass come to the same.
+    """
+    return element_bytes / (2 * tokens) * (replicas - 1) / replicas * flops_per_s / bytes_per_s
+
+
+def tensor_parallel_overlap(
+    tensor: Num, d_model: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
+) -> Num:
+    """e (t-1)/(2h) C/W: collectives of tensor parallelism over the matmul that could hide them."""
+    return element_bytes * (tensor - 1) / (2 * d_model) * flops_per_s / bytes_per_s
+
+
+def pipeline_overlap(
+    d_model: Num, layers: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
+) -> Num:
+    """e C / (32 h L_next W): activations sent on, over the compute of the next stage's layers."""
+    return element_bytes * flops_per_s / (32 * d_model * layers * bytes_per_s)
+
+
+def expert_parallel_overlap(
+    expert: Num,
+    n_experts: Num,
+    d_model: Num,
+    flops_per_s: Num,
+    bytes_per_s: Num,
+    element_bytes: Num = 2.0,
+) -> Num:
+    """e (EP-1) C / (12 E h W): token exchange over the experts' compute (cheat sheet)."""
+    work = 12 * n_experts * d_model * bytes_per_s
+    return element_bytes * (expert - 1) * flops_per_s / work
+
+
+def flops_per_sequence(params: Num, n_layers: Num, d_model: Num, seq: Num) -> Num:
+    """6 s N + 12 L h s^2: model FLOPs of a sequence, the full square of scores counted."""
+    return 6 * seq * params + 12 * n_layers * d_model * seq * seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One row of the playbook's benchmark: how GPUs and samples are divided."""
+
+    data: int
+    tensor: int
+    pipe: int
+    accumulation: int
+    microbatch: int
+    zero: int = 0
+
+    @property
+    def n_gpus(self) -> int:
+        """dp tp pp."""
+        return self.data * self.tensor * self.pipe
+
+    @property
+    def samples(self) -> int:
+        """gbs = dp mbs accumulation."""
+        return self.data * self.microbatch * self.accumulation
+
+
+def kept_share(now: Num, before: Num) -> Num:
+    """Throughput or bandwidth left of what it was at a smaller scale: measured over measured."""
+    return now / before
+
+
+def first_step(
+    params: float = 0.0, *, n_gpus: int = 8, long_sequences: bool = False, moe: bool = False
+) -> str:
+    """The technique that the playbook's cheat sheet says to begin with.
+
+    Args:
+        params: Parameters, 0 where only the number of GPUs is asked about.
+        n_gpus: GPUs at hand.
+        long_sequences: Sequences too long for one GPU.
+        moe: The model routes tokens to experts.
+    """
+    if long_sequences:
+        return "add CP"
+    if moe:
+        return "add EP"
+    if n_gpus >= 1024:
+        return "TP=8 + DP (ZeRO-2) + PP"
+    if n_gpus >= 512:
+        return "mix DP with TP or PP"
+    if params < 10e9:
+        return "one technique (TP or ZeRO-3/DP) on 8 GPUs"
+    return "TP=8 + PP | TP=8 + ZeRO-3 | ZeRO-3 only"
+
+
+def context_parallel_overlap(
+    tokens: Num,
+    context: Num,
+    *,
+    n_heads: Num,
+    n_kv_heads: Num,
+    flops_per_s: Num,
+    bytes_per_s: Num,
+    element_bytes: Num = 2.0,
+) -> Num:
+    """Keys and values sent round a ring over the attention that hides them.
+
+    Each rank holds T = tokens / CP and sends 2 T K H elements CP - 1 times; against each it does
+    4 T^2 N H FLOPs of forward attention (half of that causal, once zig-zag order balances it).
+    """
+    local = tokens / context
+    moved = element_bytes * 2 * local * n_kv_heads * where(context > 1, 1.0, 0.0)
+    return moved / bytes_per_s / (4 * local * local * n_heads / flops_per_s)
