@@ -1,0 +1,104 @@
+"""The command line: `shardwise VERB ...`. Each verb is one file: parse, call the API, report.
+
+Nothing but the verb that was asked for is imported, so `--help` and small answers come at once.
+stdout is the answer and stderr everything else. Exit codes: 0 answer, 2 bad input, 3 nothing
+satisfies it, 4 a check failed, 1 a bug. Level 12.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from shardwise.errors import ShardwiseError, UnknownName
+
+if TYPE_CHECKING:
+    from shardwise.cli.answer import Answer
+
+VERBS = {
+    "plan": "how to split a training step over a machine, with time, memory, cost and reasons",
+    "fit": "the smallest machine that holds a model, and what is left on it",
+    "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
+    "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",
+    "hw": "chips, slices and systems, every figure with its source",
+    "models": "models, their parameters, FLOPs and cache bytes by part",
+    "book": 'the worked problems of "How to Scale Your Model", solved by this package',
+    "demo": "two plans to start from: 8,960 TPUs and 16,384 GPUs",
+}
+
+_HELP = """\
+usage: shardwise VERB ...
+
+Plan how a large Transformer is split over chips, and know why.
+
+{verbs}
+
+shardwise VERB --help  shows its options. Every verb takes --json.
+
+  shardwise plan llama3-70b v5p:16x20x28 --train --batch 1120x4096 --tokens 15T
+  shardwise fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192
+"""
+
+_QUIT = 130  # as shells report an interrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code. Mistakes of the user give no traceback."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(args)
+    except ShardwiseError as error:
+        from shardwise.cli.failure import tell
+
+        return tell(error, as_json="--json" in args)
+    except KeyboardInterrupt:
+        return _QUIT
+    except BrokenPipeError:
+        # The reader has gone. What is left in the buffer must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        from shardwise.cli.failure import tell_bug
+
+        return tell_bug(error, args)
+
+
+def _run(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        _print(help_text())
+        return 0
+    if args[0] in ("-V", "--version"):
+        from shardwise import __version__
+
+        _print(f"shardwise {__version__}\n")
+        return 0
+    verb, *rest = args
+    if verb not in VERBS:
+        raise UnknownName("verb", verb, VERBS, "shardwise --help lists them.")
+    module = importlib.import_module(f"shardwise.cli.{verb}")
+    from shardwise.cli.command import call
+
+    answer: Answer | None = call(f"shardwise {verb}", module.run, rest)
+    if answer is None:  # --help of the verb
+        return 0
+    _print(answer.text(sys.stdout))
+    return answer.exit_code
+
+
+def help_text() -> str:
+    """What `shardwise --help` prints."""
+    import textwrap
+
+    lines = [
+        textwrap.fill(text, 78, initial_indent=f"  {verb:<10}", subsequent_indent=" " * 12)
+        for verb, text in VERBS.items()
+    ]
+    return _HELP.format(verbs="\n".join(lines))
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

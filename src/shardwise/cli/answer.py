@@ -1,0 +1,37 @@
+"""What a verb gives back: a value, and the lines that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from shardwise.report.style import Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer, as a document or as lines.
+
+    Args:
+        value: what `--json` prints, every number of the lines in it.
+        blocks: what a person reads.
+        as_json: which of the two was asked for.
+        exit_code: 0, or 3 and 4 where the answer is that something does not hold.
+    """
+
+    value: Any
+    blocks: Iterable[Block]
+    as_json: bool = False
+    exit_code: int = 0
+
+    def text(self, stream: TextIO) -> str:
+        """The answer as `stream` can show it."""
+        if self.as_json:
+            from shardwise.plan.document import encode
+
+            return encode(self.value).decode() + "\n"
+        from shardwise.report.style import render
+
+        return render(self.blocks, stream)

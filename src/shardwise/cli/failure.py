@@ -1,0 +1,68 @@
+"""How a command that could not answer says so: one line for each problem, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+from shardwise import __version__
+from shardwise.errors import ShardwiseError
+
+WIDTH = 80
+
+
+def tell(error: ShardwiseError, *, as_json: bool) -> int:
+    """Write the problems to stderr, and as a document to stdout when asked for. The exit code."""
+    sys.stderr.write("".join(_marked(problem, sys.stderr) for problem in error.problems))
+    if as_json:
+        document = {
+            "type": type(error).__name__,
+            "problems": error.problems,
+            "exit_code": error.exit_code,
+        }
+        sys.stdout.write(json.dumps({"error": document}, indent=1) + "\n")
+    return error.exit_code
+
+
+def tell_bug(error: Exception, args: Sequence[str]) -> int:
+    """Say that the mistake is ours and what to send us. SHARDWISE_DEBUG=1 shows where it is."""
+    if os.environ.get("SHARDWISE_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    asked = " ".join(("shardwise", *args))
+    problem = (
+        f"a bug in shardwise {__version__}, not a mistake of yours: {type(error).__name__}: "
+        f"{error}. Please report it with this command: {asked}"
+    )
+    sys.stderr.write(_marked(problem, sys.stderr))
+    sys.stderr.write(_wrapped("  ", "SHARDWISE_DEBUG=1 in the environment shows where.\n"))
+    return 1
+
+
+def _marked(problem: str, stream: TextIO) -> str:
+    """`✗ ` and the problem, wrapped; `x ` where the stream has no such sign."""
+    first, *rest = problem.split("\n")
+    text = _wrapped("✗ ", first) + "".join(_wrapped("  ", line) for line in rest)
+    encoding = stream.encoding or "utf-8"
+    plain = text.replace("✗ ", "x ", 1)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return plain.encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def _wrapped(mark: str, line: str) -> str:
+    # What was typed may hold anything; a terminal only gets what can be read.
+    readable = "".join(c if c.isprintable() else "?" for c in line)
+    return (
+        textwrap.fill(
+            readable, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False
+        )
+        + "\n"
+    )

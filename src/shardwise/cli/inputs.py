@@ -1,0 +1,146 @@
+"""The words of a command line -> values, with every problem of the line told at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ParamSpec, TypeVar
+
+from shardwise import units
+from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName, raise_all
+from shardwise.estimate.matmul import parse_sizes
+from shardwise.hardware import Chip, parse_chip, parse_system
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+MOST_POINTS = 1000  # of a range; more cannot be read
+
+_RANGE = re.compile(r"(?P<low>[^-+*]+)-(?P<high>[^-+*]+?)(?:(?P<how>[*+])(?P<by>[^-+*]+))?")
+
+
+class Inputs:
+    """Reads one word after the other and keeps every problem until `done`."""
+
+    def __init__(self) -> None:
+        self._errors: list[ShardwiseError] = []
+
+    def read(self, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`parse(...)`, its problems kept. After a problem `done` raises: nobody sees the None."""
+        try:
+            return parse(*args, **kwargs)
+        except ShardwiseError as error:
+            self._errors.append(error)
+            return None  # type: ignore[return-value]
+
+    def refuse(self, problem: str) -> None:
+        """Keep a problem of the command line itself."""
+        self._errors.append(BadInput(problem))
+
+    def done(self) -> None:
+        """Raise what was found: one error as it is, several as one."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        raise_all(BadInput, [p for error in self._errors for p in error.problems])
+
+
+def parse_word(text: str, what: str, known: Iterable[str]) -> str:
+    """A word of a list.
+
+    Raises:
+        UnknownName: it is not in the list.
+    """
+    if text not in known:
+        raise UnknownName(what, text, known)
+    return text
+
+
+def parse_words(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
+    """`bf16,int8` -> two words of a list.
+
+    Raises:
+        BadInput: with every word that is not in the list, or is there twice.
+    """
+    words = tuple(word.strip() for word in text.split(","))
+    inputs = Inputs()
+    for word in dict.fromkeys(words):
+        inputs.read(parse_word, word, what, known)
+        if words.count(word) > 1:
+            inputs.refuse(f"{what} {word} is given twice.")
+    inputs.done()
+    return words
+
+
+def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
+    """`tensor=8,fsdp=32` -> sizes of mesh axes; `known` lists the names there are, if they are few.
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
+    found = parse_sizes(text.split(","), "mesh axis")
+    unknown = [str(UnknownName("mesh axis", name, known)) for name in found if name not in known]
+    raise_all(BadInput, unknown if known else [])
+    return found
+
+
+def roles() -> tuple[str, ...]:
+    """The mesh axes that a plan has."""
+    from shardwise.strategy.mesh import Mesh
+
+    return tuple(field.name for field in fields(Mesh))
+
+
+def parse_range(text: str, what: str) -> tuple[int, ...]:
+    """`8`, `1,8,64`, `8-512*2` (doubling) or `8-64+8` (stepping) -> whole numbers.
+
+    >>> parse_range("1-16*4", "batch")
+    (1, 4, 16)
+    """
+    if "," in text:
+        return tuple(units.parse_whole(part, what) for part in text.split(","))
+    match = _RANGE.fullmatch(text)
+    if not match:
+        return (units.parse_whole(text, what),)
+    low, high = units.parse_whole(match["low"], what), units.parse_whole(match["high"], what)
+    by = units.parse_whole(match["by"] or "2", f"step of {what}")
+    times = match["how"] != "+"
+    if low > high or (times and by < 2):
+        raise BadUnit(f'{what} "{text}" is no range. Write LOW-HIGH*FACTOR (1-512*2) or +STEP.')
+    found = [low]
+    while (following := found[-1] * by if times else found[-1] + by) <= high:
+        found.append(following)
+        if len(found) > MOST_POINTS:
+            raise BadUnit(f'{what} "{text}" has over {MOST_POINTS:,} values. Take larger steps.')
+    return tuple(found)
+
+
+def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
+    """`("B=1-1024*2", "D=8192")` -> one size or several for each dim.
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
+    values: dict[str, str] = {}
+    first = []
+    for part in parts:
+        name, equals, text = part.partition("=")
+        ranged = bool(_RANGE.fullmatch(text)) or "," in text
+        if ranged:
+            values[name.strip()] = text
+        first.append(f"{name}{equals}1" if ranged else part)
+    inputs = Inputs()
+    sizes: Mapping[str, Any] = inputs.read(parse_sizes, first)
+    several = {name: inputs.read(parse_range, text, f"dim {name}") for name, text in values.items()}
+    inputs.done()
+    return {**sizes, **several}
+
+
+def is_sized(hardware: str) -> bool:
+    """Whether the text names a machine (`v5e:4x4`), not a chip alone."""
+    return ":" in hardware.split(",")[0]
+
+
+def parse_chip_of(hardware: str) -> Chip:
+    """The chip of `v5e` or of `v5e:4x4`."""
+    return parse_system(hardware).chip if is_sized(hardware) else parse_chip(hardware)

@@ -1,0 +1,120 @@
+"""`shardwise plan MODEL HARDWARE --train --batch 1120x4096`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli.answer import Answer
+from shardwise.cli.command import Hardware, Json, Model
+from shardwise.cli.inputs import Inputs, parse_mesh, parse_word, roles
+from shardwise.cli.progress import progress
+from shardwise.errors import BadInput, NoPlan
+from shardwise.report import plan as report
+from shardwise.workload import OPTIMIZER_MOMENTS, REMAT, parse_batch
+
+MOST = 100  # plans that one command lists
+
+
+def run(
+    model: Model,
+    hardware: Hardware,
+    train: Annotated[bool, typer.Option("--train", help="plan a training step")] = False,
+    serve: Annotated[bool, typer.Option("--serve", hidden=True)] = False,
+    batch: Annotated[
+        str, typer.Option(metavar="NxT", help="the global batch: sequences x length, 1120x4096")
+    ] = "",
+    tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run: 15T")] = "",
+    mesh: Annotated[
+        str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32")
+    ] = "",
+    fix: Annotated[
+        str, typer.Option(metavar="ROLE=N,...", help="search among splits with these sizes")
+    ] = "",
+    remat: Annotated[str, typer.Option(metavar="WORD", help=", ".join(REMAT))] = "auto",
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="of the arithmetic: bf16, fp8")
+    ] = "bf16",
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS))
+    ] = "adamw",
+    top: Annotated[str, typer.Option(metavar="N", help="list the N best splits")] = "1",
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="save the plan as JSON")
+    ] = "",
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all tables")] = False,
+    json: Json = False,
+) -> Answer:
+    """How to split a training step over a machine, with time, memory, cost and reasons."""
+    inputs = Inputs()
+    if serve:
+        inputs.refuse(
+            "plan --serve: this version plans training only. What serving needs in memory is "
+            f"answered: shardwise fit {model} {hardware} --serve"
+        )
+    elif not train:
+        inputs.refuse("what to plan is not said. Add --train.")
+    if mesh and fix:
+        inputs.refuse("--mesh gives the whole split and --fix a part of it. Use one of them.")
+    config = inputs.read(sw.model, model)
+    system = inputs.read(sw.hardware, hardware)
+    job = inputs.read(_job, batch, tokens, dtype, optimizer, remat)
+    sizes = inputs.read(parse_mesh, mesh or fix, roles()) if mesh or fix else {}
+    n = inputs.read(_count, top)
+    inputs.done()
+    with progress(f"searching splits of {system.n_chips:,} chips"):
+        if mesh:
+            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes))]
+        else:
+            plans = sw.search(config, system, job, sizes, n)
+    return _answer(plans, output, verbose=verbose, as_json=json)
+
+
+def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) -> Answer:
+    best = plans[0]
+    if output:
+        best.save(output)
+    blocks = [*report.blocks(best, verbose=verbose, saved=output)]
+    if len(plans) > 1:
+        blocks = [*blocks, "", report.ranked(plans)]
+    fits = best.memory.total <= best.memory.capacity
+    return Answer(
+        value=best if len(plans) == 1 else {"plans": plans},
+        blocks=blocks,
+        as_json=as_json,
+        exit_code=0 if fits else NoPlan.exit_code,
+    )
+
+
+def _job(batch: str, tokens: str, dtype: str, optimizer: str, remat: str) -> sw.Train:
+    inputs = Inputs()
+    if not batch:
+        inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
+    sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
+    total = inputs.read(units.parse_count, tokens, "tokens") if tokens else None
+    element = inputs.read(units.bytes_per_element, dtype)
+    inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
+    inputs.read(parse_word, remat, "remat policy", REMAT)
+    inputs.done()
+    # Arithmetic in one byte still holds weights and gradients in two.
+    held = dtype if element >= 2 else "bf16"
+    return sw.Train(
+        batch=sequences,
+        seq=length,
+        tokens=total,
+        weights=held,
+        compute=dtype,
+        gradients=held,
+        optimizer=optimizer,
+        remat=remat,
+    )
+
+
+def _count(text: str) -> int:
+    n = units.parse_whole(text, "--top")
+    if n > MOST:
+        raise BadInput(f"--top {n:,} is more than {MOST}, which is as many as can be read.")
+    return n

@@ -1,0 +1,115 @@
+"""A plan on one screen: the answer, its range, what takes the time, why, and what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardwise import units
+from shardwise.plan import Plan
+from shardwise.report.plan_details import details
+from shardwise.report.style import Block, bar, labelled, quiet, strong, table
+from shardwise.report.words import chips, mesh_text, percent, seconds_span
+
+SHOWN_ALTERNATIVES = 3
+
+
+def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> Iterator[Block]:
+    """The whole answer; `verbose` adds placement, rules, memory and operations."""
+    yield strong(headline(plan))
+    yield labelled(_times(plan))
+    yield table(["", ">", "", ""], _bars(plan, verbose))
+    yield labelled([*_reasons(plan), *_alternatives(plan)])
+    if verbose:
+        yield from details(plan)
+    yield (
+        f"saved {saved}" if saved else quiet("type  -o plan.json keeps it  ·  -v shows its tables")
+    )
+
+
+def headline(plan: Plan) -> str:
+    """What binds, the split, and how many tokens one step is."""
+    memory, work = plan.memory, plan.workload
+    over = memory.total / memory.capacity
+    bound = {"hbm": "HBM"}.get(plan.estimate.bound, plan.estimate.bound.capitalize())
+    return (
+        f"{f'Does not fit: ×{over:.2f} of the memory. ' if over > 1 else ''}{bound}-bound. "
+        f"{mesh_text(plan.strategy.mesh)} on {chips(plan.hardware.n_chips)}. "
+        f"One step = {units.show_count(work.tokens_per_step)} tokens "
+        f"({work.batch:,} sequences × {work.seq:,})."
+    )
+
+
+def ranked(plans: Sequence[Plan]) -> Block:
+    """One line for each of several plans, best first."""
+    rows = []
+    for place, plan in enumerate(plans, 1):
+        step, run_s = plan.step, plan.estimate.run_s
+        rows.append(
+            [
+                f"{place}",
+                mesh_text(plan.strategy.mesh),
+                seconds_span(step.lower, step.upper),
+                units.show_seconds(step.expected),
+                units.show_gib(plan.memory.total),
+                units.show_seconds(run_s) if run_s else "",
+            ]
+        )
+    return table([">", "mesh", "step", ">expected", ">HBM", ">run"], rows)
+
+
+def _times(plan: Plan) -> Iterator[tuple[str, str]]:
+    estimate, step, at = plan.estimate, plan.step, plan.estimate.at_mfu
+    yield "step", f"{seconds_span(step.lower, step.upper)} (all / no communication hidden)"
+    yield (
+        "expected",
+        f"{units.show_seconds(step.expected)}, MFU {percent(estimate.mfu)}"
+        + _run(plan, estimate.run_s, estimate.chip_hours, estimate.usd)
+        + " (peak rates and the overlap rule; no measured corrections yet)",
+    )
+    yield (
+        "book",
+        f"at its {percent(at.mfu)} MFU: step {units.show_seconds(at.step_s)}"
+        + _run(plan, at.run_s, at.chip_hours, at.usd),
+    )
+
+
+def _run(plan: Plan, run_s: float | None, chip_hours: float | None, usd: float | None) -> str:
+    """The rest of the run after its step, or nothing when the tokens were not given."""
+    if run_s is None or chip_hours is None:
+        return ""
+    hours = f"{units.show_count(chip_hours)} chip-hours"
+    price = plan.hardware.figures.get("price.chip_hour")
+    if usd is None or price is None:
+        return f", {units.show_seconds(run_s)}, {hours} (no public price)"
+    money = f"{units.show_dollars(usd)} at {units.show_dollars(price)}"
+    return f", {units.show_seconds(run_s)}, {hours}, {money}"
+
+
+def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
+    estimate = plan.estimate
+    hidden = {op.role: op.hidden for op in plan.operations if op.role}
+    full = max(estimate.compute_s, estimate.hbm_s, *estimate.comm_s.values(), 0.0)
+    yield ["  T_math", units.show_seconds(estimate.compute_s), bar(estimate.compute_s, full), ""]
+    if estimate.bound == "hbm" or verbose:
+        yield ["  T_hbm", units.show_seconds(estimate.hbm_s), bar(estimate.hbm_s, full), ""]
+    for role, seconds in sorted(estimate.comm_s.items(), key=lambda pair: -pair[1]):
+        kind = "hides under the math" if hidden.get(role) else "waited for"
+        yield [f"  {role}", units.show_seconds(seconds), bar(seconds, full), kind]
+    memory = plan.memory
+    share = f"of {units.show_gib(memory.capacity)} HBM, remat {plan.strategy.remat}"
+    yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
+
+
+def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
+    # The bar says what the memory reason says.
+    for i, reason in enumerate(r for r in plan.why if r.constraint != "memory"):
+        yield "" if i else "why", reason.text.replace(" x ", " × ")
+
+
+def _alternatives(plan: Plan) -> Iterator[tuple[str, str]]:
+    for i, other in enumerate(plan.alternatives[:SHOWN_ALTERNATIVES]):
+        yield (
+            "" if i else "next",
+            f"{mesh_text(other.mesh)}: expected {units.show_seconds(other.step_s.expected)}, "
+            f"{other.text}",
+        )

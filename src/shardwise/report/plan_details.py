@@ -1,0 +1,60 @@
+"""The tables below a plan: where axes lie, what is sharded, memory by part, every operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise import units
+from shardwise.plan import Operation, Plan
+from shardwise.report.style import Block, bar, strong, table
+
+
+def details(plan: Plan) -> Iterator[Block]:
+    """Placement, rules, memory and operations."""
+    yield ""
+    yield strong(f"Placement on {plan.hardware.topology}, {plan.hardware.name}")
+    yield table(["axis", "where"], [[f"  {a}", w] for a, w in plan.strategy.placement.items()])
+    yield ""
+    yield strong("Sharding: dims of arrays -> mesh axes")
+    yield table(
+        ["dim", "mesh axes"], [[f"  {r}", ", ".join(a)] for r, a in plan.strategy.rules.items()]
+    )
+    yield ""
+    yield strong(f"Memory per chip, remat {plan.strategy.remat}")
+    yield table(["part", ">bytes", ""], _memory(plan))
+    yield ""
+    yield strong("Operations of one step, each over all its occurrences")
+    heads = ["operation", "phase", ">count", ">FLOPs", ">HBM", ">network", ">time", ""]
+    yield table(heads, [_operation(op) for op in plan.operations])
+
+
+def _memory(plan: Plan) -> Iterator[list[str]]:
+    memory = plan.memory
+    parts = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "activations": memory.activations,
+        "kv_cache": memory.kv_cache,
+        "other": memory.other,
+        "total": memory.total,
+        "capacity": memory.capacity,
+    }
+    for name, n_bytes in parts.items():
+        if n_bytes:
+            yield [f"  {name}", units.show_gib(n_bytes), bar(n_bytes, memory.capacity)]
+
+
+def _operation(op: Operation) -> list[str]:
+    collective = op.collective or ""
+    role = f"{op.role}{', hides' if op.hidden else ''}" if op.role else ""
+    return [
+        f"  {op.name}",
+        op.phase,
+        f"{op.count}",
+        units.show_count(op.flops) if op.flops else "",
+        units.show_bytes(op.hbm_bytes) if op.hbm_bytes else "",
+        units.show_bytes(op.network_bytes) if op.network_bytes else "",
+        units.show_seconds(op.time_s),
+        f"{collective} {role}".strip(),
+    ]
