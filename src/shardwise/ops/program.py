@@ -50,18 +50,14 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One collective, `count` times a step."""
+    """One collective, `count` times a step, its time booked on a mesh role."""
 
     name: str
     phase: str
     count: int
+    role: str
     move: Move
     sizes: Mapping[str, Num]
-
-    @property
-    def role(self) -> str:
-        """The mesh role that the time is booked on: of several, the first of `ROLE_ORDER`."""
-        return min(self.move.axes, key=ROLE_ORDER.index)
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
         """Elements of one occurrence, summed over the shards that it joins (V of the book)."""
@@ -183,8 +179,26 @@ def _derive(
                 if phase == "backward" and _kept_as_used(move):
                     continue
                 transfers.append(
-                    Transfer(name=name, phase=phase, count=count, move=move, sizes=sizes)
+                    Transfer(
+                        name=name,
+                        phase=phase,
+                        count=count,
+                        role=_role(move, weights),
+                        move=move,
+                        sizes=sizes,
+                    )
                 )
+
+
+def _role(move: Move, weights: frozenset[str]) -> str:
+    """The role of a collective by what it moves, whatever the sizes of its axes.
+
+    Shards of weights are `fsdp` traffic, also where `context` is what shards them; sums of
+    gradients that leave them whole are `data` traffic; all else is its innermost axis's.
+    """
+    if base_name(move.before) in weights:
+        return "fsdp" if {"fsdp", "context"} & {*move.axes} else "data"
+    return min(move.axes, key=ROLE_ORDER.index)
 
 
 def _kept_as_used(move: Move) -> bool:
