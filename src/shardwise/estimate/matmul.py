@@ -132,7 +132,7 @@ def shard(
     raise_all(BadInput, _missing(parsed, mesh, sizes))
     system = parse_system(on) if isinstance(on, str) else on
     placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
-    straight = [p for p in placements if p.lengths == tuple(mesh.values())]
+    straight = [p for p in placements if p.lengths == tuple(n for n in mesh.values() if n > 1)]
     placed = [
         _solve(parsed, dict(mesh), p, system, dict(sizes), dtype, grad)
         for p in straight or placements

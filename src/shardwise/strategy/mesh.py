@@ -64,13 +64,13 @@ class Placement:
 
     @property
     def lengths(self) -> tuple[int, ...] | None:
-        """Lengths of the torus axes when each mesh axis lies on one whole one, in order."""
+        """Lengths of the torus axes under the mesh axes when each lies on one whole one."""
         rings = [span.rings for _, span in self.spans]
         if any(len(r) != 1 for r in rings):
             return None
         on = [r[0].axis for r in rings]
         whole = all(r[0].size == self.shape[r[0].axis] for r in rings)
-        return tuple(self.shape[a] for a in on) if whole and on == sorted(on) else None
+        return tuple(self.shape[a] for a in on) if whole else None
 
     def describe(self, axis: str) -> str:
         """`4 of 20 on y + 2 of 28 on z`, `8 in the node`, ..."""

@@ -59,15 +59,7 @@ def numbers(cost: StepCost) -> dict[str, object]:
     return found | {part: getattr(memory, part) for part in parts}
 
 
-# Gradients of latent projections are summed over data and tensor in one move. It is booked on
-# tensor, exposed, also where tensor is 1; alone it is over data and hidden.
-LATENT = pytest.mark.xfail(strict=True, reason="the role of a move depends on axes of size 1")
-
-
-@pytest.mark.parametrize(
-    ("name", "machine", "job"),
-    [pytest.param(*m, marks=LATENT if "deepseek" in m[0] else ()) for m in MACHINES],
-)
+@pytest.mark.parametrize(("name", "machine", "job"), MACHINES)
 def test_arrays_of_strategies_cost_what_each_costs(name: str, machine: str, job: Train) -> None:
     config, system = load(name), parse_system(machine)
     pairs = strategies(name, machine, job)
