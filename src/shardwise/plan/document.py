@@ -76,7 +76,7 @@ def _unknown(raw: Any, known: Any, at: str) -> list[str]:
         return found + [
             p for k in raw if k in known for p in _unknown(raw[k], known[k], f"{at}.{k}")
         ]
-    if isinstance(raw, list) and isinstance(known, list):
+    if isinstance(raw, list) and isinstance(known, list | tuple):
         return [
             p
             for i, (r, k) in enumerate(zip(raw, known, strict=False))

@@ -34,19 +34,20 @@ def reasons(
 ) -> tuple[Reason, ...]:
     """Every reason with its margin (above 1: the constraint is met with room)."""
     return (
-        _communication(chosen),
+        *_communication(chosen),
         *_tensor(chosen, ranked),
         *_tokens_per_chip(job, system),
         _memory(chosen),
     )
 
 
-def _communication(chosen: Candidate) -> Reason:
+def _communication(chosen: Candidate) -> Iterator[Reason]:
+    """The slowest role against the work on the chip; one chip has nothing to send."""
     cost = chosen.cost
     parts = " and ".join(f"{ms(float(t))} of {r}" for r, t in cost.comm_s.items() if t > 0)
     role, slowest = slowest_role(chosen)
     if not parts:
-        return Reason(constraint="communication", margin=float("inf"), text="Nothing to send.")
+        return
     margin = float(cost.roofline_s) / slowest
     if margin >= 1:
         text = f"{parts} traffic: each can hide under {ms(float(cost.roofline_s))} on the chip."
@@ -55,7 +56,7 @@ def _communication(chosen: Candidate) -> Reason:
             f"{role} traffic takes {ms(slowest)} against {ms(float(cost.roofline_s))} on the "
             f"chip: communication-bound x{1 / margin:.1f}."
         )
-    return Reason(constraint="communication", margin=margin, text=text)
+    yield Reason(constraint="communication", margin=margin, text=text)
 
 
 def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:

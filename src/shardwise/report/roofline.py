@@ -30,6 +30,8 @@ def _headline(result: RooflineResult) -> str:
     peak = f"{result.chip}'s {_flops(result.peak_flops_per_s)} in {result.compute}"
     if result.critical_size is None:
         return f"HBM-bound at every {result.dim}: {peak} are never reached."
+    if result.critical_size < 1:
+        return f"Compute-bound at every {result.dim}: {peak}."
     critical = f"{result.dim} = {units.significant(result.critical_size)}"
     return f"Compute-bound from {critical} on: {peak}; below it HBM binds."
 

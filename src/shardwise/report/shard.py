@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import units
-from shardwise.estimate.matmul import ShardResult, Way
+from shardwise.estimate.matmul import ShardResult, ShardStep, Way
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import seconds_span
 
@@ -35,24 +35,23 @@ def blocks(result: ShardResult) -> Iterator[Block]:
     yield strong(_headline(result.best))
     sizes = " ".join(f"{d}={n:,}" for d, n in result.sizes.items())
     yield f"{result.dtype} {sizes} on {result.system}"
-    yield labelled((f"axis {axis} = {result.mesh[axis]}", at) for axis, at in _places(result))
+    yield labelled((f"axis {a} = {result.mesh[a]}", at) for a, at in result.placement.items())
     yield ""
     yield from _program(result)
     for gradient in result.gradients:
         yield ""
         yield strong(f"gradient  {gradient.expression}   {_headline(gradient.best)}")
         yield from _program(gradient)
-    yield quiet("bytes = the array over the shards that a collective joins (the book's V)")
+    yield quiet(
+        "FLOPs and bytes of a product are those of one chip; bytes of a collective are the array "
+        "over the shards that it joins (the book's V)"
+    )
 
 
 def _headline(way: Way) -> str:
     times = {"Communication": way.comms_s, "Compute": way.math_s, "HBM": way.hbm_s}
     slowest = max(times, key=lambda name: times[name])
     return f"{slowest}-bound, {seconds_span(way.lower_s, way.upper_s)} (all / nothing overlapped)."
-
-
-def _places(result: ShardResult) -> Iterator[tuple[str, str]]:
-    yield from result.placement.items()
 
 
 def _program(result: ShardResult) -> Iterator[Block]:
@@ -65,22 +64,19 @@ def _program(result: ShardResult) -> Iterator[Block]:
 
 
 def _steps(way: Way) -> Block:
-    rows = [_step_row(step.expression, step) for step in way.before]
-    local = f"{way.local}   {units.show_count(way.flops_per_chip)} FLOPs a chip"
-    rows.append([local, units.show_bytes(way.hbm_bytes_per_chip), units.show_seconds(_chip_s(way))])
-    rows += [_step_row(step.expression, step) for step in way.after]
-    return table(["step", ">bytes", ">time"], rows)
+    rows = [_step(step) for step in way.before]
+    time_s, hbm = max(way.math_s, way.hbm_s), way.hbm_bytes_per_chip
+    flops = units.show_count(way.flops_per_chip)
+    rows.append([way.local, flops, units.show_bytes(hbm), units.show_seconds(time_s)])
+    rows += [_step(step) for step in way.after]
+    return table(["step", ">FLOPs", ">bytes", ">time"], rows)
 
 
-def _chip_s(way: Way) -> float:
-    return max(way.math_s, way.hbm_s)
-
-
-def _step_row(expression: str, step: Any) -> list[str]:
+def _step(step: ShardStep) -> list[str]:
     if step.collective is None:
-        return [expression, "", "free"]
-    late = " (hops)" if step.latency_bound else ""
-    return [expression, units.show_bytes(step.joined_bytes), units.show_seconds(step.time_s) + late]
+        return [step.expression, "", "", "free"]
+    time = units.show_seconds(step.time_s) + (" (hops)" if step.latency_bound else "")
+    return [step.expression, "", units.show_bytes(step.joined_bytes), time]
 
 
 def _others(result: ShardResult) -> Iterator[list[str]]:

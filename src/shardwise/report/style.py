@@ -75,18 +75,17 @@ def quiet(text: str) -> Text:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Plain columns. A head that starts with `>` aligns its column to the right."""
+    """Plain columns. A head that starts with `>` is aligned to the right, with `!` never wrapped."""
+    names = [head.lstrip(">!") for head in heads]
     made = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 1),
-        header_style="dim",
-        show_header=any(head.strip(">") for head in heads),
+        box=None, pad_edge=False, padding=(0, 1), header_style="dim", show_header=any(names)
     )
-    for head in heads:
-        right = head.startswith(">")
+    for head, name in zip(heads, names, strict=True):
         made.add_column(
-            head.removeprefix(">"), justify="right" if right else "left", overflow="fold"
+            name,
+            justify="right" if ">" in head else "left",
+            no_wrap="!" in head,
+            overflow="fold",
         )
     for row in rows:
         made.add_row(*row)
