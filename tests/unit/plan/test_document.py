@@ -1,0 +1,161 @@
+"""plan.json: written, read back equal, and refused when it is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadFile
+from shardwise.plan import Plan, decode, encode, load, save
+
+CASES = [
+    ("llama3-8b", "v5p:4x4x4", sw.Train(batch=64, seq=4096, tokens=1e12)),
+    ("mixtral-8x7b", "h100:64", sw.Train(batch=64, seq=4096)),
+    ("deepseek-v2-lite", "v5p:4x4x4", sw.Train(batch=64, seq=1024, master="fp32")),
+    pytest.param(
+        "qwen2-0.5b",
+        "h100:1",
+        sw.Train(batch=1, seq=1024),
+        marks=pytest.mark.xfail(strict=True, reason="an infinite margin becomes null"),
+    ),
+    ("llama3-8b", "v5e:16x16*2", sw.Train(batch=512, seq=2048, optimizer="momentum")),
+    ("gemma2-9b", "gb200:72", sw.Train(batch=144, seq=4096, remat="full")),
+]
+
+
+def make(name: str, machine: str, job: sw.Train) -> Plan:
+    return sw.plan(sw.model(name), sw.hardware(machine), job)
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return make("qwen2-0.5b", "v5e:2x2", sw.Train(batch=8, seq=1024))
+
+
+@pytest.fixture
+def raw(small: Plan) -> dict[str, Any]:
+    return json.loads(encode(small))
+
+
+@pytest.mark.parametrize(("name", "machine", "job"), CASES)
+def test_a_plan_is_read_back_equal(name: str, machine: str, job: sw.Train, tmp_path: Path) -> None:
+    plan = make(name, machine, job)
+    path = tmp_path / "plan.json"
+    plan.save(str(path))
+    assert sw.load(path) == plan
+    assert decode(encode(plan)) == plan
+    again = tmp_path / "again.json"
+    save(load(path), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
+    assert raw["schema"] == "shardwise.plan/1"
+    assert set(raw) == {"schema", "model", "hardware", "workload", "strategy", "estimate",
+                        "operations", "why", "alternatives"}  # fmt: skip
+    assert set(raw["strategy"]) >= {"mesh", "placement", "rules", "schedule", "n_microbatches",
+                                    "remat", "precision", "zero"}  # fmt: skip
+    assert list(raw["strategy"]["mesh"]) == ["data", "fsdp", "tensor", "context", "expert", "pipe"]
+    assert set(raw["estimate"]) >= {
+        "step_s", "bound", "compute_s", "hbm_s", "comm_s", "exposed_comm_s", "bubble_fraction",
+        "mfu", "tokens_per_s", "tokens_per_s_per_chip", "memory_bytes_per_chip", "run_s",
+        "chip_hours", "usd",
+    }  # fmt: skip
+    assert set(raw["estimate"]["step_s"]) == {"lower", "expected", "upper"}
+    assert set(raw["estimate"]["memory_bytes_per_chip"]) == {
+        "weights", "gradients", "optimizer", "activations", "kv_cache", "other", "total",
+        "capacity",
+    }  # fmt: skip
+    assert set(raw["operations"][0]) == {
+        "name", "phase", "expression", "count", "flops", "hbm_bytes", "collective", "role",
+        "network_bytes", "time_s", "hidden",
+    }  # fmt: skip
+    assert set(raw["why"][0]) == {"constraint", "margin", "text"}
+
+
+def test_the_document_is_plain_json(small: Plan) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    text = encode(small).decode()
+    json.loads(text, parse_constant=refuse)
+    assert text.count("\n") > 100
+
+
+def test_text_that_is_no_plan(small: Plan) -> None:
+    for text in (b"", b"{", b"not json", encode(small)[:-10], b"\xff\xfe"):
+        with pytest.raises(BadFile, match=r"^plan is not JSON: "):
+            decode(text)
+    for text in ("[]", "3", "null", "{}", '{"schema": 3}', '{"schema": "shardwise.plan/2"}'):
+        with pytest.raises(BadFile, match=r'plan has schema ".*"; this version reads "shardwise'):
+            decode(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "told"),
+    [
+        ((), "modle", "plan: unknown key $.modle. Close: model."),
+        (("strategy",), "meshes", "plan: unknown key $.strategy.meshes. Close: mesh."),
+        (("estimate", "step_s"), "uper", "plan: unknown key $.estimate.step_s.uper. Close: upper"),
+        (("operations", 1), "flop", "plan: unknown key $.operations[1].flop. Close: flops."),
+    ],
+)
+def test_unknown_keys(raw: dict[str, Any], path: tuple[Any, ...], key: str, told: str) -> None:
+    inner: Any = raw
+    for step in path:
+        inner = inner[step]
+    inner[key] = 1
+    with pytest.raises(BadFile) as error:
+        decode(json.dumps(raw))
+    assert told in str(error.value)
+
+
+def test_all_unknown_keys_are_told(raw: dict[str, Any]) -> None:
+    raw["a"] = raw["strategy"]["b"] = 1
+    with pytest.raises(BadFile) as error:
+        decode(json.dumps(raw))
+    assert len(error.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("workload", "batch"), "8", "Expected `int`, got `str` - at `$.workload.batch`"),
+        (("estimate", "step_s", "lower"), None, "at `$.estimate.step_s.lower`"),
+        (("strategy", "mesh"), [1], "at `$.strategy.mesh`"),
+        (("operations", 0, "count"), 1.5, "at `$.operations[0].count`"),
+        (("model", "name"), 7, "Expected `str`, got `int` - at `$.model.name`"),
+    ],
+)
+def test_wrong_types(raw: dict[str, Any], path: tuple[Any, ...], value: Any, told: str) -> None:
+    inner: Any = raw
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    with pytest.raises(BadFile) as error:
+        decode(json.dumps(raw))
+    assert told in str(error.value)
+
+
+def test_a_key_that_is_missing(raw: dict[str, Any]) -> None:
+    del raw["estimate"]["mfu"]
+    with pytest.raises(BadFile, match=r"missing required field `mfu` - at `\$\.estimate`"):
+        decode(json.dumps(raw))
+
+
+def test_files_that_cannot_be_read_or_written(small: Plan, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"nothing\.json: No such file or directory\.$"):
+        load(tmp_path / "nothing.json")
+    with pytest.raises(BadFile, match=r"Is a directory\.$"):
+        load(tmp_path)
+    with pytest.raises(BadFile, match=r"Is a directory\. Nothing was saved\.$"):
+        save(small, tmp_path)
+    with pytest.raises(BadFile, match=r"No such file or directory\. Nothing was saved\.$"):
+        small.save(str(tmp_path / "none" / "plan.json"))
+    (tmp_path / "text.json").write_text("hello")
+    with pytest.raises(BadFile, match=r"text\.json is not JSON"):
+        load(tmp_path / "text.json")

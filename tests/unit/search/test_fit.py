@@ -1,0 +1,91 @@
+"""The smallest machine that holds a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.errors import DoesNotFit, UnknownFigure
+from shardwise.hardware import parse_chip, parse_system
+from shardwise.models import count, load, names
+from shardwise.search.fit import fit, sizes
+from shardwise.units import GiB
+from shardwise.workload import Serve, Train
+
+LLAMA = load("llama3-70b")
+
+
+@pytest.mark.parametrize(
+    ("weights", "system"), [("bf16", "v5e:4x4"), ("int8", "v5e:2x4"), ("int4", "v5e:2x2")]
+)
+def test_the_smallest_slices_of_the_book(weights: str, system: str) -> None:
+    """LLaMA-3-70B on v5e takes 4x4, 4x2 and 2x2 for bf16, int8 and int4. Book §8."""
+    found = fit(LLAMA, parse_chip("v5e"), Serve(context=8192, weights=weights, kv=weights))
+    assert found.system == system
+
+
+def test_one_formula_counts_the_sequences_of_all_rows() -> None:
+    rows = [
+        fit(LLAMA, parse_chip("v5e,hbm=16GB"), Serve(context=8192, weights=d, kv=d))
+        for d in ("bf16", "int8", "int4")
+    ]
+    assert [r.sequences for r in rows] == [42, 42, 42]
+    assert [r.kv_bytes_per_sequence for r in rows] == [8192 * n for n in (327_680, 163_840, 81_920)]
+
+
+def test_training_holds_the_state() -> None:
+    found = fit(LLAMA, parse_chip("h100"), Train(batch=1, seq=1))
+    params = count.parameters(LLAMA).total
+    assert found.held == {"weights": 2 * params, "gradients": 2 * params, "optimizer": 8 * params}
+    assert found.held_bytes == 12 * params
+    assert found.left_bytes == found.hbm_bytes - 12 * params >= 0
+    assert found.tokens_per_chip >= 1
+    assert found.sequences is None
+
+
+@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "h100", "gb200", "mi300x"])
+@pytest.mark.parametrize("job", [Train(batch=1, seq=4096), Serve(context=4096, batch=8)])
+def test_it_is_the_smallest(chip: str, job: Train | Serve) -> None:
+    card = parse_chip(chip)
+    for name in ("llama3-8b", "llama3-70b", "mixtral-8x22b"):
+        found = fit(load(name), card, job)
+        smaller = [n for _, n in sizes(card) if n < found.n_chips]
+        assert all(n * card.hbm_bytes < found.held_bytes for n in smaller)
+        assert found.held_bytes <= found.hbm_bytes == found.n_chips * card.hbm_bytes
+        assert parse_system(found.system).n_chips == found.n_chips
+
+
+@pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "h100", "gb200", "a100"])
+def test_sizes_ascend_and_exist(chip: str) -> None:
+    found = list(sizes(parse_chip(chip)))
+    counts = [n for _, n in found]
+    assert counts == sorted(set(counts)) or parse_chip(chip).ici
+    for name, n in found[:60]:
+        assert parse_system(name).n_chips == n
+
+
+def test_more_sequences_need_more() -> None:
+    one, many = (
+        fit(LLAMA, parse_chip("h100"), Serve(context=8192, batch=batch)) for batch in (1, 512)
+    )
+    assert one.n_chips < many.n_chips
+    assert many.held["kv_cache"] == 512 * one.held["kv_cache"]
+    assert many.sequences >= 512
+
+
+def test_what_no_machine_holds() -> None:
+    with pytest.raises(DoesNotFit) as error:
+        fit(load("megatron-1t"), parse_chip("v5e,hbm=1GiB"), Train(batch=1, seq=1))
+    text = str(error.value)
+    assert text.startswith("does not fit: megatron-1t needs ")
+    assert text.endswith(f"the largest, v5e:16x16, has {256 * GiB / GiB:.0f} GiB.")
+
+
+def test_a_chip_without_memory() -> None:
+    with pytest.raises(UnknownFigure, match=r"hbm\.capacity"):
+        fit(LLAMA, parse_chip("groq-lpu"), Serve(context=1))
+
+
+def test_every_preset_fits_somewhere() -> None:
+    for name in names():
+        found = fit(load(name), parse_chip("v5p"), Serve(context=1024))
+        assert found.sequences >= 1

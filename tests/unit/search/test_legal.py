@@ -1,0 +1,143 @@
+"""Which meshes are legal, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.hardware import parse_system
+from shardwise.models import ModelConfig, load
+from shardwise.search.legal import (
+    batch_shards,
+    divisors,
+    kv_heads_divide,
+    legal_meshes,
+    near_multiples,
+    problems,
+    tensor_widths,
+)
+from shardwise.strategy.mesh import Mesh
+from shardwise.workload import Train
+
+LLAMA = load("llama3-70b")
+
+
+@given(st.integers(1, 5000))
+def test_divisors(n: int) -> None:
+    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+
+
+@given(st.integers(1, 10_000), st.integers(1, 300))
+def test_near_multiples(n: int, of: int) -> None:
+    near = [int(part.replace(",", "")) for part in near_multiples(n, of).split(", ")]
+    assert all(m > 0 and m % of == 0 and abs(m - n) < of for m in near)
+    assert n in near or len(near) == (2 if n > of else 1)
+
+
+def test_widths_that_tensor_parallelism_splits() -> None:
+    assert tensor_widths(LLAMA) == {"n_heads": 64, "d_ff": 28672}
+    # The first layers are dense and wide, the others routed and narrow with a shared expert.
+    assert tensor_widths(load("deepseek-v3")) == {"n_heads": 128, "d_ff": math.gcd(18432, 2048)}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fine"),
+    [(1, True), (2, True), (8, True), (16, True), (64, True), (3, False), (12, False)],
+)
+def test_key_heads_are_whole_or_shared_evenly(tensor: int, fine: bool) -> None:
+    assert kv_heads_divide(LLAMA, tensor) is fine
+
+
+def test_latent_attention_has_no_key_heads() -> None:
+    assert kv_heads_divide(load("deepseek-v3"), 7)
+
+
+@pytest.mark.parametrize(
+    ("batch", "seq", "machine"),
+    [(64, 2048, "v5p:4x4x4"), (48, 4096, "v5e:4x4*3"), (16, 96, "h100:16"), (12, 64, "gb200:72")],
+)
+def test_legal_meshes_are_all_that_have_no_problem(batch: int, seq: int, machine: str) -> None:
+    system, job = parse_system(machine), Train(batch=batch, seq=seq)
+    config = load("llama3-8b")
+    n = system.n_chips
+    every = [
+        Mesh(data=d, fsdp=f, tensor=t, context=n // (d * f * t))
+        for d, f, t in itertools.product(divisors(n), repeat=3)
+        if n % (d * f * t) == 0
+    ]
+    fine = {m for m in every if not problems(config, job, system, m.sizes, whole=True)}
+    found = list(legal_meshes(config, job, system, {}))
+    assert len(found) == len(set(found))
+    assert set(found) == fine
+
+
+def test_fixed_roles_are_kept() -> None:
+    system, job = parse_system("v5p:4x4x4"), Train(batch=64, seq=4096)
+    whole = set(legal_meshes(LLAMA, job, system, {}))
+    for fixed in ({"tensor": 4}, {"fsdp": 8, "tensor": 2}, {"data": 1}, {"context": 1}):
+        found = set(legal_meshes(LLAMA, job, system, fixed))
+        assert found == {m for m in whole if all(getattr(m, r) == n for r, n in fixed.items())}
+        assert found
+    assert not list(legal_meshes(LLAMA, job, system, {"tensor": 3}))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "told"),
+    [
+        ({"fsdp": 32}, "fsdp 32 is 32 chips; v5p:4x4x4 has 64."),
+        (
+            {"tensor": 12},
+            "tensor 12 does not divide: n_heads 64 (/12 = 5.3), d_ff 28,672 (/12 = 23",
+        ),
+        ({"tensor": 12}, "Sizes that do: 2, 4, 8, 16."),
+        ({"expert": 2, "pipe": 2}, "expert and pipe cannot be planned by this version"),
+        (
+            {"fsdp": 48},
+            "64 sequences do not divide over 48 shards (data 1 x fsdp 48). Nearest batches",
+        ),
+        ({"context": 3}, "4,096 tokens of a sequence do not divide over context 3 x tensor 1."),
+        (
+            {"fsdp": 3},
+            "d_model 8,192 does not divide over fsdp 3 x context 1. Give a part to data.",
+        ),
+    ],
+)
+def test_problems_say_what_would_work(mesh: dict[str, int], told: str) -> None:
+    job, system = Train(batch=64, seq=4096), parse_system("v5p:4x4x4")
+    assert told in "\n".join(problems(LLAMA, job, system, mesh, whole=True))
+
+
+def test_all_problems_are_found() -> None:
+    job, system = Train(batch=7, seq=99), parse_system("v5p:4x4x4")
+    found = problems(LLAMA, job, system, {"tensor": 12, "fsdp": 3, "pipe": 2}, whole=True)
+    assert len(found) == 6
+
+
+def test_key_heads_that_do_not_divide() -> None:
+    config = ModelConfig.dense(
+        n_layers=1, d_model=768, d_ff=3072, n_heads=12, n_kv_heads=4, vocab=100
+    )
+    job, system = Train(batch=6, seq=96), parse_system("h100:6")
+    assert problems(config, job, system, {"tensor": 6}, whole=True) == [
+        "tensor 6 and n_kv_heads 4: neither divides the other."
+    ]
+
+
+def test_a_part_of_a_mesh_must_leave_whole_chips() -> None:
+    job, system = Train(batch=1120, seq=4096), parse_system("v5p:16x20x28")
+    assert problems(LLAMA, job, system, {"tensor": 4}, whole=False) == []
+    (told,) = problems(LLAMA, job, system, {"fsdp": 1024}, whole=False)[:1]
+    assert told.startswith("fsdp 1024 leaves 8,960 / 1,024 = 8.75 chips for the other axes")
+
+
+def test_how_many_ways_a_batch_can_be_split() -> None:
+    system = parse_system("v5p:16x20x28")
+    shards = batch_shards(LLAMA, 4096, system)
+    assert 1120 in shards
+    assert 1024 not in shards
+    for n in shards:
+        assert next(legal_meshes(LLAMA, Train(batch=n, seq=4096), system, {}), None)
