@@ -75,7 +75,7 @@ def quiet(text: str) -> Text:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Plain columns. A head that starts with `>` is aligned to the right, with `!` never wrapped."""
+    """Plain columns. `>` before a head aligns its column to the right, `!` keeps it unwrapped."""
     names = [head.lstrip(">!") for head in heads]
     made = Table(
         box=None, pad_edge=False, padding=(0, 1), header_style="dim", show_header=any(names)

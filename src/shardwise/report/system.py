@@ -1,0 +1,118 @@
+"""A machine: how its chips are joined, and its totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise import units
+from shardwise.errors import UnknownFigure
+from shardwise.hardware import FatTree, Switched, System, Torus, fat_tree, show_value
+from shardwise.report.hw import wraps
+from shardwise.report.style import Block, labelled, quiet, strong
+from shardwise.report.words import chips
+
+
+def document(system: System) -> dict[str, Any]:
+    """The machine's topology and totals; None where no public figure gives one."""
+    topology = system.topology
+    n, chip = system.n_chips, system.chip
+    return {
+        "name": system.name,
+        "chip": chip.name,
+        "slices": system.n_slices,
+        "n_chips": n,
+        "n_hosts": system.n_hosts,
+        "n_devices": chip.n_devices and chip.n_devices * n,
+        "topology": _torus(topology) if isinstance(topology, Torus) else _nodes(topology),
+        "network": _tree(system),
+        "peak_flops_per_s": {dtype: rate * n for dtype, rate in chip.peak_flops_per_s.items()},
+        "hbm_bytes": chip.hbm_bytes and chip.hbm_bytes * n,
+        "hbm_bytes_per_s": chip.hbm_bytes_per_s and chip.hbm_bytes_per_s * n,
+        "usd_per_hour": chip.usd_per_chip_hour and chip.usd_per_chip_hour * n,
+    }
+
+
+def _torus(torus: Torus) -> dict[str, Any]:
+    return {
+        "shape": torus.shape,
+        "wrapped": torus.wrapped,
+        "farthest_hops": [torus.farthest(axis) for axis in range(torus.n_axes)],
+    }
+
+
+def _nodes(switched: Switched) -> dict[str, Any]:
+    per_node = min(switched.domain, switched.n_gpus)
+    return {"n_nodes": switched.n_nodes, "gpus_per_node": per_node}
+
+
+def _tree(system: System) -> FatTree | None:
+    """The network between nodes, where its figures are known and there is one."""
+    topology = system.topology
+    if isinstance(topology, Torus) or topology.n_nodes == 1:
+        return None
+    try:
+        return fat_tree(system.chip, topology.n_gpus)
+    except UnknownFigure:
+        return None
+
+
+def blocks(system: System) -> Iterator[Block]:
+    """Topology first, then totals."""
+    yield strong(f"{system.name}: {chips(system.n_chips)}{_hosts(system)}.")
+    yield labelled([*_topology(system), *_totals(system)])
+    yield quiet(f"type  shardwise hw {system.chip.name}  shows the figures with their sources")
+
+
+def _hosts(system: System) -> str:
+    parts = [f", {system.n_slices} slices over DCN"] if system.n_slices > 1 else []
+    if system.n_hosts is not None:
+        parts.append(f", {system.n_hosts:,} host{'' if system.n_hosts == 1 else 's'}")
+    devices = system.chip.n_devices
+    if devices is not None and devices > 1:
+        parts.append(f", {devices * system.n_chips:,} JAX devices")
+    return "".join(parts)
+
+
+def _topology(system: System) -> Iterator[tuple[str, str]]:
+    topology, chip = system.topology, system.chip
+    if isinstance(topology, Torus):
+        hops = [topology.farthest(axis) for axis in range(topology.n_axes)]
+        yield "torus", f"{topology}, wraparound: {wraps(topology)}"
+        yield "farthest", f"{sum(hops)} hops ({' + '.join(map(str, hops))})"
+        if chip.ici and chip.ici.link_bytes_per_s_one_way:
+            yield "link", f"{show_value(chip.ici.link_bytes_per_s_one_way, 'B/s')} one way"
+        return
+    per_node = min(topology.domain, topology.n_gpus)
+    yield "nodes", f"{topology.n_nodes:,} of {per_node}"
+    if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
+        yield (
+            "in a node",
+            f"{show_value(chip.node.bytes_per_s_per_gpu_one_way, 'B/s')} a GPU, one way",
+        )
+    if chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way and topology.n_nodes > 1:
+        rate = show_value(chip.scale_out.bytes_per_s_per_gpu_one_way, "B/s")
+        yield "between", f"{rate} a GPU, one way"
+    tree = _tree(system)
+    if tree:
+        cores = f", {tree.n_cores:,} core" if tree.n_cores else ""
+        yield (
+            "switches",
+            f"{tree.n_node_switches:,} in nodes, {tree.n_leaves:,} leaf, {tree.n_spines:,} "
+            f"spine{cores}; {tree.n_units:,} scalable units",
+        )
+
+
+def _totals(system: System) -> Iterator[tuple[str, str]]:
+    n, chip = system.n_chips, system.chip
+    for dtype, rate in chip.peak_flops_per_s.items():
+        yield f"peak {dtype}", units.show_rate(rate * n, "FLOP/s")
+    if chip.hbm_bytes is not None:
+        yield (
+            "HBM",
+            f"{units.show_bytes(chip.hbm_bytes * n)} = {units.show_gib(chip.hbm_bytes * n)}",
+        )
+    if chip.hbm_bytes_per_s is not None:
+        yield "HBM rate", units.show_rate(chip.hbm_bytes_per_s * n, "B/s")
+    if chip.usd_per_chip_hour is not None:
+        yield "price", f"{units.show_dollars(chip.usd_per_chip_hour * n)}/h"
