@@ -29,6 +29,10 @@ SAME = ("copy", "bitcast", "transpose", "reshape", "convert", "get-tuple-element
 _COMPUTATION = re.compile(r"(?:ENTRY )?%(\S+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%(\S+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*?)\)(?:, (.*))?$")
 _SHAPE = re.compile(r"([a-z]+[0-9]*)\[([0-9,]*)\]")
+_MESH_GROUPS = re.compile(
+    r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{([^:}]*)\}"
+)
+_IOTA_GROUPS = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _LIST = re.compile(r"\{([0-9,]*)\}")
 
 Axes = tuple[str, ...]
@@ -187,26 +191,30 @@ def mesh_axes(attributes: str, mesh: Mesh) -> Axes:
 def groups(attributes: str, n_devices: int) -> set[frozenset[int]]:
     """Replica groups from any of the ways in which XLA writes them."""
     text = attributes.split("replica_groups=", 1)[1]
-    if text.startswith("mesh["):
-        match = re.match(r"mesh\[([^\]]*)\] ?\{([^:}]*)\}", text)
-        if not match:
-            raise AssertionError(f"this reader does not know {text[:80]}")
-        sizes, chosen = match.groups()
+    if match := _MESH_GROUPS.match(text):
+        sizes, shape, turn, chosen = match.groups()
         names = re.findall(r"'(\w+)'=", sizes)
-        devices = np.arange(n_devices).reshape([int(n) for n in re.findall(r"=(\d+)", sizes)])
+        lengths = [int(n) for n in re.findall(r"=(\d+)", sizes)]
+        devices = _ordered(n_devices, shape, turn).reshape(lengths)
         return _split(devices, [names.index(c) for c in re.findall(r"'(\w+)'", chosen)])
-    if text.startswith("["):
-        shape, order, turn = re.match(
-            r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text
-        ).groups()
-        devices = np.arange(n_devices).reshape([int(n) for n in order.split(",")])
-        if turn:
-            devices = devices.transpose([int(n) for n in turn.split(",")])
+    if match := _IOTA_GROUPS.match(text):
+        shape, order, turn = match.groups()
+        devices = _ordered(n_devices, order, turn)
         return set(map(frozenset, devices.reshape([int(n) for n in shape.split(",")]).tolist()))
+    if not text.startswith("{"):
+        raise AssertionError(f"this reader does not know {text[:80]}")
     listed = re.match(r"\{(\{.*?\})?\}", text)[1]
     if not listed:
         return {frozenset(range(n_devices))}
     return {frozenset(int(n) for n in g.split(",")) for g in _LIST.findall(listed)}
+
+
+def _ordered(n_devices: int, shape: str | None, turn: str | None) -> np.ndarray:
+    """Devices in the order `[2,4]T(1,0)`."""
+    devices = np.arange(n_devices)
+    if shape:
+        devices = devices.reshape([int(n) for n in shape.split(",")])
+    return devices.transpose([int(n) for n in turn.split(",")]) if turn else devices
 
 
 def _split(devices: np.ndarray, axes: list[int]) -> set[frozenset[int]]:

@@ -1,0 +1,105 @@
+"""One Transformer layer in plain JAX, laid out by the rules table as the planner reads it.
+
+x_BTD is the residual stream, q_BTNH k_BSKH v_BSKH the heads, s_BKGTS the scores (G = N / K query
+heads share the keys of one), h_BTF the MLP. Norms have no scale, so every weight is in a matmul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shardwise.models import ModelConfig
+from shardwise.models.weights import layer_weights
+from shardwise.strategy.rules import TRAIN, layout
+from tests.oracle import xla
+
+Mesh = Mapping[str, int]
+Arrays = dict[str, Any]
+
+
+def sharding(mesh: Mesh, kind: str, dims: str) -> Any:
+    """NamedSharding of an array from the rows of the table."""
+    axes = layout(TRAIN, kind, tuple(dims))
+    return xla.sharding(mesh, [axes.get(d, ()) for d in dims])
+
+
+def weights(config: ModelConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dims, shape) of the weights in matmuls."""
+    found = layer_weights(config, config.main_layer)
+    return {w.name: ("".join(w.dims), w.shape) for w in found if w.matmul}
+
+
+def random(config: ModelConfig, batch: int, seq: int) -> tuple[Arrays, Any, Any]:
+    """(weights, input of the layer, gradient of its output) on one device."""
+    jax = xla.load()
+    shapes = {name: shape for name, (_, shape) in weights(config).items()}
+    keys = jax.random.split(jax.random.key(0), len(shapes) + 2)
+    scale = config.d_model**-0.5
+    made = {
+        name: jax.random.normal(key, shape) * scale
+        for key, (name, shape) in zip(keys, shapes.items(), strict=False)
+    }
+    x, dy = (jax.random.normal(key, (batch, seq, config.d_model)) for key in keys[-2:])
+    return made, x, dy
+
+
+def gradients(config: ModelConfig, mesh: Mesh | None) -> Callable[..., Any]:
+    """`(w, x, dy) -> (loss, (dw, dx))` under jit; without a mesh on one device."""
+    jax = xla.load()
+
+    def put(kind: str, dims: str, array: Any) -> Any:
+        if mesh is None:
+            return array
+        return jax.lax.with_sharding_constraint(array, sharding(mesh, kind, dims))
+
+    def loss(w: Arrays, x: Any, dy: Any) -> Any:
+        return (layer(w, x, put) * dy).sum()
+
+    both = jax.value_and_grad(loss, argnums=(0, 1))
+    if mesh is None:
+        return jax.jit(both)
+    laid = {name: sharding(mesh, "weights", dims) for name, (dims, _) in weights(config).items()}
+    residual = sharding(mesh, "residual", "BTD")
+    none = xla.sharding(mesh, ())
+    return jax.jit(
+        both,
+        in_shardings=(laid, residual, residual),
+        out_shardings=(none, (laid, residual)),
+    )
+
+
+def layer(w: Arrays, x_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any:
+    """Attention and a gated MLP, each with a norm before and the residual around it."""
+    jax = xla.load()
+    x_BTD = put("residual", "BTD", x_BTD)
+    x_BTD = x_BTD + put("residual", "BTD", attention(w, _norm(x_BTD, put), put))
+    n_BTD = _norm(x_BTD, put)
+    gate = put("activations", "BTF", jax.numpy.einsum("BTD,DF->BTF", n_BTD, w["w_gate"]))
+    up = put("activations", "BTF", jax.numpy.einsum("BTD,DF->BTF", n_BTD, w["w_up"]))
+    h_BTF = put("activations", "BTF", jax.nn.silu(gate) * up)
+    y_BTD = put("residual", "BTD", jax.numpy.einsum("BTF,FD->BTD", h_BTF, w["w_down"]))
+    return x_BTD + y_BTD
+
+
+def attention(w: Arrays, n_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any:
+    """Causal attention that computes the whole square of scores and masks the half of it."""
+    jax = xla.load()
+    einsum = jax.numpy.einsum
+    q_BTNH = put("activations", "BTNH", einsum("BTD,DNH->BTNH", n_BTD, w["wq"]))
+    k_BSKH = put("activations", "BSKH", einsum("BTD,DKH->BTKH", n_BTD, w["wk"]))
+    v_BSKH = put("activations", "BSKH", einsum("BTD,DKH->BTKH", n_BTD, w["wv"]))
+    B, T, N, H = q_BTNH.shape
+    K = k_BSKH.shape[2]
+    q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
+    s_BKGTS = einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH) * H**-0.5
+    seen = jax.numpy.tril(jax.numpy.ones((T, T), bool))
+    p_BKGTS = jax.nn.softmax(jax.numpy.where(seen, s_BKGTS, -1e9), axis=-1)
+    o_BTNH = einsum("BKGTS,BSKH->BTKGH", p_BKGTS, v_BSKH).reshape(B, T, N, H)
+    return einsum("BTNH,NHD->BTD", put("activations", "BTNH", o_BTNH), w["wo"])
+
+
+def _norm(x_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any:
+    jax = xla.load()
+    square = (x_BTD * x_BTD).mean(-1, keepdims=True)
+    return put("residual", "BTD", x_BTD * jax.lax.rsqrt(square + 1e-6))
