@@ -1,0 +1,121 @@
+"""When there is no plan: every offer that a refusal makes really works."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import DoesNotFit, NoStrategy, UnknownFigure
+from shardwise.plan.refusals import nearby
+from shardwise.search.legal import legal_meshes
+
+LLAMA = sw.model("llama3-70b")
+
+
+def refused(name: str, machine: str, job: sw.Train, **fixed: int) -> str:
+    with pytest.raises(NoStrategy) as error:
+        sw.plan(sw.model(name), sw.hardware(machine), job, fixed)
+    return str(error.value)
+
+
+def test_a_batch_that_no_split_of_the_pod_divides() -> None:
+    text = refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096))
+    first, multiples, works = text.splitlines()
+    assert first == (
+        "no split of 8,960 chips divides 1,024 sequences of 4,096 tokens, n_heads 64, "
+        "d_ff 28,672, d_model 8,192."
+    )
+    assert "1,120" in multiples
+    assert "--batch 1120x4096 (+9.4%)" in works
+    assert re.search(r"or v5p:\d+x\d+x\d+ \([\d,]+ chips\)", works)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "job"),
+    [
+        ("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)),
+        ("llama3-8b", "v5p:16x20x28", sw.Train(batch=7, seq=4096)),
+        ("llama3-8b", "h100:1024", sw.Train(batch=1023, seq=4095)),
+        ("llama3-8b", "v5p:4x4x12", sw.Train(batch=64, seq=4096)),
+        ("mixtral-8x7b", "v5e:16x16*3", sw.Train(batch=512, seq=4096)),
+        ("llama3-8b", "gb200:72", sw.Train(batch=64, seq=4096)),
+    ],
+)
+def test_every_offer_is_legal(name: str, machine: str, job: sw.Train) -> None:
+    text = refused(name, machine, job)
+    model, system = sw.model(name), sw.hardware(machine)
+    batches = re.findall(r"--batch (\d+)x(\d+)", text)
+    machines = re.findall(r"[ ,](\w+:[\dx]+) \(", text)
+    assert batches or machines
+    for batch, seq in batches:
+        other = sw.Train(batch=int(batch), seq=int(seq))
+        assert int(seq) == job.seq
+        assert abs(other.batch / job.batch - 1) <= 0.25
+        assert sw.plan(model, system, other).strategy.mesh
+    for other_machine in machines:
+        found = sw.search(model, sw.hardware(other_machine), job, n=1)
+        assert found[0].hardware.name == other_machine
+
+
+def test_multiples_that_are_named_are_splits() -> None:
+    text = refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096))
+    listed = re.search(r"multiple of one of (.*): 8,960", text)[1]
+    for n in re.findall(r"\d[\d,]*", listed.replace(", ", " ")):
+        job = sw.Train(batch=int(n.replace(",", "")), seq=4096)
+        assert next(legal_meshes(LLAMA, job, sw.hardware("v5p:16x20x28"), {}), None)
+
+
+def test_roles_that_leave_no_mesh() -> None:
+    text = refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1120, seq=4096), tensor=16, data=8)
+    assert text.splitlines()[-1] == "Leave tensor and data free, or choose other sizes."
+
+
+def test_what_does_not_fit_and_by_how_much() -> None:
+    with pytest.raises(DoesNotFit) as error:
+        sw.plan(LLAMA, sw.hardware("h100:8"), sw.Train(batch=8, seq=2048))
+    needs, parts, hint = error.value.problems
+    assert re.fullmatch(
+        r"does not fit: llama3-70b on h100:8 needs [\d.]+ GiB per chip at least, "
+        r"74.5 GiB is there \(x[\d.]+\)\.",
+        needs,
+    )
+    for part in ("weights", "gradients", "optimizer", "activations"):
+        assert f"{part} " in parts
+    assert hint.startswith("Smallest machines that hold it: shardwise fit llama3-70b h100 --train")
+    asked = re.search(r"shardwise fit (\S+) (\S+) --train", hint)
+    assert sw.fit(sw.model(asked[1]), sw.chip(asked[2]), sw.Train(batch=1, seq=1)).n_chips > 8
+
+
+def test_too_many_activations() -> None:
+    with pytest.raises(DoesNotFit, match="Fewer sequences per step, or more chips, shrink"):
+        sw.plan(sw.model("llama3.2-1b"), sw.hardware("h100:8"), sw.Train(batch=8192, seq=8192))
+
+
+def test_the_number_that_is_told_is_the_least() -> None:
+    job, system = sw.Train(batch=16, seq=2048), sw.hardware("v5e:4x4")
+    with pytest.raises(DoesNotFit) as error:
+        sw.plan(LLAMA, system, job)
+    told = float(re.search(r"needs ([\d.]+) GiB", str(error.value))[1])
+    for mesh in (sw.Mesh(fsdp=16), sw.Mesh(fsdp=4, tensor=4), sw.Mesh(fsdp=8, tensor=2)):
+        assert told <= sw.evaluate(LLAMA, system, job, mesh).memory.total / 2**30 + 0.05
+
+
+def test_absurd_work_does_not_fit() -> None:
+    for machine in ("v5p:4x4x4", "h100:8"):
+        with pytest.raises(DoesNotFit):
+            sw.plan(LLAMA, sw.hardware(machine), sw.Train(batch=2**31, seq=2**31))
+
+
+def test_a_figure_that_is_missing() -> None:
+    with pytest.raises(UnknownFigure, match=r"v100 has no figure for"):
+        sw.plan(sw.model("llama3-8b"), sw.hardware("v100:64"), sw.Train(batch=64, seq=4096))
+
+
+@pytest.mark.parametrize("machine", ["v5p:8x8x8", "v5e:8x8", "h100:256", "gb200:144"])
+def test_machines_nearby(machine: str) -> None:
+    system = sw.hardware(machine)
+    for other in nearby(system):
+        assert system.n_chips / 2 <= other.n_chips <= 2 * system.n_chips
+        assert sw.hardware(other.name) == other
