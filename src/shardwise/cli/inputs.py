@@ -9,7 +9,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from shardwise import units
 from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName, raise_all
-from shardwise.estimate.matmul import parse_sizes
 from shardwise.hardware import Chip, parse_chip, parse_system
 
 T = TypeVar("T")
@@ -78,6 +77,8 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     Raises:
         BadInput: with every part that is wrong.
     """
+    from shardwise.estimate.matmul import parse_sizes
+
     found = parse_sizes(text.split(","), "mesh axis")
     unknown = [str(UnknownName("mesh axis", name, known)) for name in found if name not in known]
     raise_all(BadInput, unknown if known else [])
@@ -121,6 +122,8 @@ def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
     Raises:
         BadInput: with every part that is wrong.
     """
+    from shardwise.estimate.matmul import parse_sizes
+
     values: dict[str, str] = {}
     first = []
     for part in parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
@@ -63,26 +64,29 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
     yield (
         "expected",
         f"{units.show_seconds(step.expected)}, MFU {percent(estimate.mfu)}"
-        + _run(plan, estimate.run_s, estimate.chip_hours, estimate.usd)
+        + _run(estimate.run_s, estimate.chip_hours, estimate.usd)
+        + _price(plan)
         + " (peak rates and the overlap rule; no measured corrections yet)",
     )
     yield (
         "book",
         f"at its {percent(at.mfu)} MFU: step {units.show_seconds(at.step_s)}"
-        + _run(plan, at.run_s, at.chip_hours, at.usd),
+        + _run(at.run_s, at.chip_hours, at.usd),
     )
 
 
-def _run(plan: Plan, run_s: float | None, chip_hours: float | None, usd: float | None) -> str:
+def _run(run_s: float | None, chip_hours: float | None, usd: float | None) -> str:
     """The rest of the run after its step, or nothing when the tokens were not given."""
     if run_s is None or chip_hours is None:
         return ""
-    hours = f"{units.show_count(chip_hours)} chip-hours"
+    money = f", {units.show_dollars(usd)}" if usd is not None else ", no public price"
+    return f", {units.show_seconds(run_s)}, {units.show_count(chip_hours)} chip-hours{money}"
+
+
+def _price(plan: Plan) -> str:
     price = plan.hardware.figures.get("price.chip_hour")
-    if usd is None or price is None:
-        return f", {units.show_seconds(run_s)}, {hours} (no public price)"
-    money = f"{units.show_dollars(usd)} at {units.show_dollars(price)}"
-    return f", {units.show_seconds(run_s)}, {hours}, {money}"
+    money = plan.estimate.usd
+    return f" at {units.show_dollars(price)}" if price is not None and money is not None else ""
 
 
 def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
@@ -103,7 +107,12 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
 def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
     # The bar says what the memory reason says.
     for i, reason in enumerate(r for r in plan.why if r.constraint != "memory"):
-        yield "" if i else "why", reason.text.replace(" x ", " × ")
+        yield "" if i else "why", _times_sign(reason.text)
+
+
+def _times_sign(text: str) -> str:
+    """`data 4 x fsdp 8`, `x1.6` -> ×."""
+    return re.sub(r" x(?=[ \d])", " ×", text)
 
 
 def _alternatives(plan: Plan) -> Iterator[tuple[str, str]]:

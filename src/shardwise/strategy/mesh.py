@@ -193,7 +193,7 @@ def _splits(size: int, shape: Shape) -> tuple[Shape, ...]:
         return ((),) if size == 1 else ()
     return tuple(
         (first, *rest)
-        for first in range(1, shape[0] + 1)
+        for first in range(shape[0], 0, -1)
         if shape[0] % first == 0 and size % first == 0
         for rest in _splits(size // first, shape[1:])
     )
