@@ -171,7 +171,8 @@ def significant(value: float, digits: int = 3) -> str:
     """`digits` significant digits without exponent, thousands separated: 1,234 · 12.3 · 0.0012."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # 9.996 has that of 10.0
+    places = max(0, digits - 1 - exponent)
     return f"{value:,.{places}f}" if abs(value) < 1e15 else f"{value:.{digits - 1}e}"
 
 
