@@ -15,6 +15,7 @@ from shardwise.strategy.rules import TRAIN, layout
 from tests.oracle import xla
 
 Mesh = Mapping[str, int]
+Put = Callable[[str, str, Any], Any]
 Arrays = dict[str, Any]
 
 
@@ -69,20 +70,19 @@ def gradients(config: ModelConfig, mesh: Mesh | None) -> Callable[..., Any]:
     )
 
 
-def layer(w: Arrays, x_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any:
+def layer(w: Arrays, x_BTD: Any, put: Put) -> Any:
     """Attention and a gated MLP, each with a norm before and the residual around it."""
     jax = xla.load()
     x_BTD = put("residual", "BTD", x_BTD)
-    x_BTD = x_BTD + put("residual", "BTD", attention(w, _norm(x_BTD, put), put))
-    n_BTD = _norm(x_BTD, put)
+    x_BTD = x_BTD + attention(w, _gather(_norm(x_BTD), put), put)
+    n_BTD = _gather(_norm(x_BTD), put)
     gate = put("activations", "BTF", jax.numpy.einsum("BTD,DF->BTF", n_BTD, w["w_gate"]))
     up = put("activations", "BTF", jax.numpy.einsum("BTD,DF->BTF", n_BTD, w["w_up"]))
     h_BTF = put("activations", "BTF", jax.nn.silu(gate) * up)
-    y_BTD = put("residual", "BTD", jax.numpy.einsum("BTF,FD->BTD", h_BTF, w["w_down"]))
-    return x_BTD + y_BTD
+    return x_BTD + _scatter(jax.numpy.einsum("BTF,FD->BTD", h_BTF, w["w_down"]), put)
 
 
-def attention(w: Arrays, n_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any:
+def attention(w: Arrays, n_BTD: Any, put: Put) -> Any:
     """Causal attention that computes the whole square of scores and masks the half of it."""
     jax = xla.load()
     einsum = jax.numpy.einsum
@@ -96,10 +96,38 @@ def attention(w: Arrays, n_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any
     seen = jax.numpy.tril(jax.numpy.ones((T, T), bool))
     p_BKGTS = jax.nn.softmax(jax.numpy.where(seen, s_BKGTS, -1e9), axis=-1)
     o_BTNH = einsum("BKGTS,BSKH->BTKGH", p_BKGTS, v_BSKH).reshape(B, T, N, H)
-    return einsum("BTNH,NHD->BTD", put("activations", "BTNH", o_BTNH), w["wo"])
+    o_BTNH = put("activations", "BTNH", o_BTNH)
+    return _scatter(einsum("BTNH,NHD->BTD", o_BTNH, w["wo"]), put)
 
 
-def _norm(x_BTD: Any, put: Callable[[str, str, Any], Any]) -> Any:
+def _norm(x_BTD: Any) -> Any:
     jax = xla.load()
-    square = (x_BTD * x_BTD).mean(-1, keepdims=True)
-    return put("residual", "BTD", x_BTD * jax.lax.rsqrt(square + 1e-6))
+    return x_BTD * jax.lax.rsqrt((x_BTD * x_BTD).mean(-1, keepdims=True) + 1e-6)
+
+
+def _gather(x_BTD: Any, put: Put) -> Any:
+    """From the residual stream into a block; its gradient goes the other way."""
+    return _two_ways(x_BTD, put, "activations", "residual")
+
+
+def _scatter(y_BTD: Any, put: Put) -> Any:
+    """From a block into the residual stream; its gradient goes the other way."""
+    return _two_ways(y_BTD, put, "residual", "activations")
+
+
+def _two_ways(array: Any, put: Put, forward: str, backward: str) -> Any:
+    """Another layout for an array than for its gradient, as the algebra of the einsums has it.
+
+    A plain constraint would lay the gradient out like the array, and make an all-reduce of what
+    is a reduce-scatter.
+    """
+
+    def there(x: Any) -> Any:
+        return put(forward, "BTD", x)
+
+    def back(_: None, dx: Any) -> tuple[Any]:
+        return (put(backward, "BTD", dx),)
+
+    laid = xla.load().custom_vjp(there)
+    laid.defvjp(lambda x: (there(x), None), back)
+    return laid(array)
