@@ -19,6 +19,12 @@ class Prices:
     placements: Sequence[Placement]
     found: dict[tuple[str, tuple[str, ...]], Price] = field(default_factory=dict)
     spans: dict[tuple[str, ...], list[Span]] = field(default_factory=dict)
+    whole: Prices | None = None
+    rows: Sequence[int] = ()
+
+    def take(self, rows: Sequence[int]) -> Prices:
+        """The prices of some of the placements, from what is known of all."""
+        return Prices([self.placements[i] for i in rows], whole=self, rows=rows)
 
     def of(self, kind: str, axes: tuple[str, ...]) -> Price:
         """Price over `axes` taken as one: numbers for one placement, arrays for several."""
@@ -28,6 +34,10 @@ class Prices:
         return self.found[key]
 
     def _make(self, kind: str, axes: tuple[str, ...]) -> Price:
+        if self.whole and len(self.whole.placements) > 1:
+            found = self.whole.of(kind, axes)
+            rows = list(self.rows) if len(self.rows) > 1 else self.rows[0]
+            return Price(found.s_per_byte[rows], found.latency_s[rows])
         if axes not in self.spans:
             self.spans[axes] = [p.span(axes) for p in self.placements]
         prices = [collective.price(kind, span) for span in self.spans[axes]]

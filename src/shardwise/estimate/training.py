@@ -113,23 +113,27 @@ def step_cost(
     prices: Prices,
     *,
     remat: str,
+    n_microbatches: Num = 1,
 ) -> StepCost:
-    """Time and memory of one step on one mesh, or on arrays of meshes."""
+    """Time and memory of one step on one mesh, or on arrays of meshes.
+
+    `step` holds the works of one microbatch; gradients accumulate over `n_microbatches`.
+    """
     peak, bandwidth = chip.peak(job.compute), chip.need("hbm_bytes_per_s")
     weights = weight_names(step)
     compute: Num = 0.0
     hbm: Num = optimizer_hbm_bytes(config, job, rules, mesh) / bandwidth
     roofline: Num = hbm
     for matmul in step.matmuls:
-        math_s = matmul.flops(mesh) / peak
-        hbm_s = matmul_hbm_bytes(matmul, weights, job, mesh) / bandwidth
+        math_s = n_microbatches * matmul.flops(mesh) / peak
+        hbm_s = n_microbatches * matmul_hbm_bytes(matmul, weights, job, mesh) / bandwidth
         compute, hbm = compute + math_s, hbm + hbm_s
         roofline = roofline + maximum(math_s, hbm_s)
     comm: dict[str, Num] = {}
     for transfer in step.transfers:
         price = prices.of(transfer.move.kind, transfer.move.axes)
         n_bytes = transfer_bytes(transfer, weights, job, mesh)
-        seconds = transfer.count * price.time_s(n_bytes)
+        seconds = transfer.times(n_microbatches) * price.time_s(n_bytes)
         comm[transfer.role] = comm.get(transfer.role, 0.0) + seconds
     memory = training_memory(config, job, step, rules, mesh, chip.need("hbm_bytes"), remat=remat)
     return StepCost(compute_s=compute, hbm_s=hbm, roofline_s=roofline, comm_s=comm, memory=memory)

@@ -27,7 +27,7 @@ ROLE_ORDER = ("tensor", "expert", "fsdp", "context", "data", "pipe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """One local matmul, `count` times a step."""
+    """One local matmul, `count` times a microbatch."""
 
     name: str
     phase: str
@@ -50,7 +50,10 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One collective, `count` times a step, its time booked on a mesh role."""
+    """One collective, `count` times a microbatch, its time booked on a mesh role.
+
+    Sums of whole gradients (`data`) wait for the last microbatch: `count` times a step.
+    """
 
     name: str
     phase: str
@@ -58,6 +61,10 @@ class Transfer:
     role: str
     move: Move
     sizes: Mapping[str, Num]
+
+    def times(self, n_microbatches: Num) -> Num:
+        """How often it happens in a step."""
+        return self.count * (1 if self.role == "data" else n_microbatches)
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
         """Elements of one occurrence, summed over the shards that it joins (V of the book)."""
@@ -78,7 +85,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Everything that one training step does on one chip, and what each layer keeps."""
+    """Everything that one chip does for a microbatch, and what each layer keeps of it."""
 
     matmuls: tuple[Matmul, ...]
     transfers: tuple[Transfer, ...]
@@ -107,11 +114,11 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
 
 
 def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, remat: str) -> Step:
-    """Derive the works of one step.
+    """Derive the works of one microbatch of a step.
 
     Args:
         config: the model.
-        batch, seq: sequences and their length in tokens.
+        batch, seq: sequences of a microbatch, on all chips together, and their length in tokens.
         rules: the sharding table.
         remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
     """

@@ -13,7 +13,7 @@ from shardwise.plan.operations import operations
 from shardwise.search import train
 from shardwise.search.legal import problems
 from shardwise.search.train import Candidate
-from shardwise.strategy.mesh import Mesh, place
+from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
 
@@ -66,13 +66,8 @@ def evaluate(model: ModelConfig, system: System, job: Train, mesh: Mesh) -> valu
         NotDivisible: the mesh is not legal; every reason, with what would be.
     """
     raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
-    found = [
-        train.evaluate(model, job, system, mesh, placement, remat)
-        for remat in train.remat_policies(job)
-        for placement in place(system, mesh.sizes)
-    ]
-    found.sort(key=lambda c: c.rank)
-    return _write(model, system, job, found[0], found[:1])
+    ranked = train.rank(model, job, system, mesh.sizes, keep=1)
+    return _write(model, system, job, ranked[0], ranked)
 
 
 def _write(
@@ -95,7 +90,7 @@ def _write(
             placement={r: chosen.placement.describe(r) for r, n in mesh.items() if n > 1},
             rules=only(TRAIN, mesh),
             schedule="none",
-            n_microbatches=1,
+            n_microbatches=chosen.n_microbatches,
             remat=chosen.remat,
             precision={
                 "weights": job.weights,

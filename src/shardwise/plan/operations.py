@@ -36,14 +36,15 @@ def operations(
 def _matmuls(job: Train, chip: Chip, chosen: Candidate) -> Iterator[Operation]:
     mesh, weights = chosen.mesh.sizes, weight_names(chosen.step)
     peak, bandwidth = chip.peak(job.compute), chip.need("hbm_bytes_per_s")
+    n = chosen.n_microbatches
     for matmul in chosen.step.matmuls:
-        flops = float(matmul.flops(mesh))
-        hbm = float(matmul_hbm_bytes(matmul, weights, job, mesh))
+        flops = n * float(matmul.flops(mesh))
+        hbm = n * float(matmul_hbm_bytes(matmul, weights, job, mesh))
         yield Operation(
             name=matmul.name,
             phase=matmul.phase,
             expression=str(matmul.program.local),
-            count=matmul.count,
+            count=n * matmul.count,
             flops=flops,
             hbm_bytes=hbm,
             collective=None,
@@ -60,18 +61,19 @@ def _transfers(job: Train, chosen: Candidate) -> Iterator[Operation]:
     for transfer in chosen.step.transfers:
         move = transfer.move
         n_bytes = float(transfer_bytes(transfer, weights, job, mesh))
+        times = int(transfer.times(chosen.n_microbatches))
         received = collective.received_bytes(move.kind, n_bytes, shards(move.axes, mesh))
         yield Operation(
             name=transfer.name,
             phase=transfer.phase,
             expression=str(move),
-            count=transfer.count,
+            count=times,
             flops=0.0,
             hbm_bytes=0.0,
             collective=move.kind,
             role=transfer.role,
-            network_bytes=transfer.count * received,
-            time_s=transfer.count * float(prices.of(move.kind, move.axes).time_s(n_bytes)),
+            network_bytes=times * received,
+            time_s=times * float(prices.of(move.kind, move.axes).time_s(n_bytes)),
             hidden=transfer.role in HIDDEN_ROLES,
         )
 

@@ -112,7 +112,10 @@ def does_not_fit(
         f"That is {least.mesh}, remat {least.remat}: {listed}.",
     ]
     if float(memory.activations + memory.other) > memory.capacity / 2:
-        problems.append("Fewer sequences per step, or more chips, shrink the activations.")
+        problems.append(
+            "A shard already takes one sequence at a time: shorter sequences, or more chips to "
+            "split them over, shrink the activations."
+        )
     else:
         problems.append(
             f"Smallest machines that hold it: shardwise fit {model.name} {system.chip.name} --train"

@@ -122,9 +122,14 @@ def _memory(chosen: Candidate) -> Reason:
         margin=memory.capacity / total,
         text=(
             f"{units.show_gib(total)} of {units.show_gib(memory.capacity)} HBM, "
-            f"remat {chosen.remat}."
+            f"remat {chosen.remat}{in_microbatches(chosen.n_microbatches)}."
         ),
     )
+
+
+def in_microbatches(n: int) -> str:
+    """How the batch is cut, where it is."""
+    return f", in {n} microbatches" if n > 1 else ""
 
 
 def alternatives(chosen: Candidate, ranked: list[Candidate], n: int = 4) -> tuple[Alternative, ...]:

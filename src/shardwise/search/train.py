@@ -11,7 +11,7 @@ from shardwise.estimate.training import StepCost, step_cost
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step, training_step
-from shardwise.search.legal import legal_meshes
+from shardwise.search.legal import divisors, legal_meshes
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
@@ -27,6 +27,7 @@ class Candidate:
     mesh: Mesh
     placement: Placement
     remat: str
+    n_microbatches: int
     cost: StepCost
     step: Step
 
@@ -46,16 +47,42 @@ def remat_policies(job: Train) -> tuple[str, ...]:
     return ("none", "full") if job.remat == "auto" else (job.remat,)
 
 
+def microbatch_counts(job: Train, mesh: Mesh) -> list[int]:
+    """Into how many microbatches a mesh can cut the batch: whole sequences on every shard."""
+    return divisors(job.batch // (mesh.data * mesh.fsdp))
+
+
 def evaluate(
-    config: ModelConfig, job: Train, system: System, mesh: Mesh, placement: Placement, remat: str
+    config: ModelConfig,
+    job: Train,
+    system: System,
+    mesh: Mesh,
+    placement: Placement,
+    remat: str,
+    n_microbatches: int = 1,
 ) -> Candidate:
     """One strategy, its program written with the axes that it really uses."""
     rules = only(TRAIN, mesh.sizes)
-    step = training_step(config, job.batch, job.seq, rules, remat=remat)
+    step = training_step(config, job.batch // n_microbatches, job.seq, rules, remat=remat)
     cost = step_cost(
-        config, job, step, rules, system.chip, mesh.sizes, Prices([placement]), remat=remat
+        config,
+        job,
+        step,
+        rules,
+        system.chip,
+        mesh.sizes,
+        Prices([placement]),
+        remat=remat,
+        n_microbatches=n_microbatches,
     )
-    return Candidate(mesh=mesh, placement=placement, remat=remat, cost=cost, step=step)
+    return Candidate(
+        mesh=mesh,
+        placement=placement,
+        remat=remat,
+        n_microbatches=n_microbatches,
+        cost=cost,
+        step=step,
+    )
 
 
 def rank(
@@ -81,16 +108,17 @@ def rank(
     ]
     if not pairs:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
+    prices = Prices([p for _, p in pairs])
     scored = []
     for remat in remat_policies(job):
-        order = _order(config, job, system, pairs, remat)
-        scored += [(score, *pairs[i], remat) for i, score in order]
+        scored += _order(config, job, system, pairs, prices, remat)
     scored.sort(key=lambda row: row[0])
     best: dict[Mesh, Candidate] = {}
     widths: set[int] = set()
-    for _, mesh, placement, remat in scored:
+    for _, i, n, remat in scored:
+        mesh, placement = pairs[i]
         if mesh not in best and (len(best) < keep or mesh.tensor not in widths):
-            best[mesh] = evaluate(config, job, system, mesh, placement, remat)
+            best[mesh] = evaluate(config, job, system, mesh, placement, remat, n)
             widths.add(mesh.tensor)
     return sorted(best.values(), key=lambda c: c.rank)
 
@@ -111,15 +139,47 @@ def _order(
     job: Train,
     system: System,
     pairs: Sequence[tuple[Mesh, Placement]],
+    prices: Prices,
     remat: str,
-) -> list[tuple[int, Score]]:
-    """(index, score) of every pair under one remat policy, from one evaluation on arrays."""
+) -> list[tuple[Score, int, int, str]]:
+    """(score, index, microbatches, remat) of every pair with the fewest microbatches that fit.
+
+    More microbatches never make a step faster, they only hold less at a time: pairs that fit are
+    done, the others are evaluated again, together, with the next count that divides their batch.
+    """
+    counts = [microbatch_counts(job, mesh) for mesh, _ in pairs]
+    found: dict[int, tuple[Score, int, int, str]] = {}
+    left = list(range(len(pairs)))
+    for n in sorted({n for c in counts for n in c}):
+        rows = [i for i in left if n in counts[i]]
+        if not rows:
+            continue
+        meshes = [pairs[i][0] for i in rows]
+        for i, score in zip(
+            rows, _scores(config, job, system, meshes, prices.take(rows), remat, n), strict=True
+        ):
+            found[i] = (score, i, n, remat)
+        left = [i for i in left if i not in found or found[i][0][0]]
+    return list(found.values())
+
+
+def _scores(
+    config: ModelConfig,
+    job: Train,
+    system: System,
+    meshes: Sequence[Mesh],
+    prices: Prices,
+    remat: str,
+    n: int,
+) -> list[Score]:
+    """The scores of many meshes at one count of microbatches, from one evaluation on arrays."""
     import numpy as np
 
-    step = training_step(config, job.batch, job.seq, TRAIN, remat=remat)
-    mesh = mesh_arrays([m.sizes for m, _ in pairs])
-    prices = Prices([p for _, p in pairs])
-    cost = step_cost(config, job, step, TRAIN, system.chip, mesh, prices, remat=remat)
+    step = training_step(config, job.batch // n, job.seq, TRAIN, remat=remat)
+    mesh = mesh_arrays([m.sizes for m in meshes])
+    cost = step_cost(
+        config, job, step, TRAIN, system.chip, mesh, prices, remat=remat, n_microbatches=n
+    )
     numbers = (cost.memory.fits, cost.expected, cost.upper, cost.memory.total)
-    columns = [np.broadcast_to(n, (len(pairs),)).tolist() for n in numbers]
-    return [(i, _score(*row)) for i, row in enumerate(zip(*columns, strict=True))]
+    columns = [np.broadcast_to(n, (len(meshes),)).tolist() for n in numbers]
+    return [_score(*row) for row in zip(*columns, strict=True)]

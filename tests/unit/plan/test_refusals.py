@@ -89,8 +89,10 @@ def test_what_does_not_fit_and_by_how_much() -> None:
 
 
 def test_too_many_activations() -> None:
-    with pytest.raises(DoesNotFit, match="Fewer sequences per step, or more chips, shrink"):
-        sw.plan(sw.model("llama3.2-1b"), sw.hardware("h100:8"), sw.Train(batch=8192, seq=8192))
+    with pytest.raises(
+        DoesNotFit, match=r"one sequence at a time: shorter sequences, or more chips"
+    ):
+        sw.plan(sw.model("llama3.2-1b"), sw.hardware("h100:8"), sw.Train(batch=8, seq=2**23))
 
 
 def test_the_number_that_is_told_is_the_least() -> None:
