@@ -172,3 +172,11 @@ def max_context(hbm_bytes: Num, kv_bytes_per_token: Num, batch: Num, *, share: N
     heads or batch, and of one chip where every chip holds the same heads.
     """
     return share * hbm_bytes / (batch * kv_bytes_per_token)
+
+
+def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
+    """L messages per layer, each at its latency: what a small batch waits for the network.
+
+    kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of about 8 us a layer.
+    """
+    return n_layers * messages * latency_s

@@ -85,11 +85,6 @@ def ici_links(chip: Chip) -> int:
     return 2 * int(chip.need("ici.axes"))
 
 
-def register_bytes(*counts: int) -> int:
-    """Bytes of a register file from counts: registers, sublanes, lanes, bytes of a lane."""
-    return math.prod(counts)
-
-
 def resident_warps(registers: int, registers_per_thread: int, threads: int = 32) -> int:
     """Warps whose registers fit in a register file of that many. Book §12.
 

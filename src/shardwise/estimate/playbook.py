@@ -194,11 +194,6 @@ class Layout:
         return self.data * self.microbatch * self.accumulation
 
 
-def kept_share(now: Num, before: Num) -> Num:
-    """Throughput or bandwidth left of what it was at a smaller scale: measured over measured."""
-    return now / before
-
-
 def first_step(
     params: float = 0.0, *, n_gpus: int = 8, long_sequences: bool = False, moe: bool = False
 ) -> str:

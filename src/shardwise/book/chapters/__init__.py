@@ -1,0 +1,1 @@
+"""One file for each chapter: the case's numbers in, the answer by the library out."""
