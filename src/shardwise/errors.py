@@ -98,7 +98,7 @@ def nearest(name: str, known: Iterable[str], n: int = 4) -> str:
     close += [c for c in difflib.get_close_matches(low, choices, n, 0.5) if c not in close]
     if close:
         return f"Close: {', '.join(close[:n])}."
-    return f"Known: {', '.join(choices[:12])}{', ...' if len(choices) > 12 else ''}."
+    return f"Known: {', '.join(choices[:12])}{', ...' if len(choices) > 12 else '.'}"
 
 
 def raise_all(error: type[ShardwiseError], problems: Sequence[str]) -> None:

@@ -112,7 +112,7 @@ def parse_batch(text: str) -> tuple[int, int]:
     >>> parse_batch("1024x4k")
     (1024, 4000)
     """
-    parts = text.lower().replace("×", "x").split("x")
+    parts = text.replace("X", "x").replace("×", "x").split("x")
     if len(parts) != 2 or not all(parts):
         raise BadShape(
             f'batch "{text}" is not SEQUENCESxLENGTH. Write 1024x4096 (1,024 of 4,096 tokens).'

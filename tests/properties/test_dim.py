@@ -1,0 +1,188 @@
+"""Dimensional analysis: every formula of time, bytes and money has the unit that it says."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise import units
+from shardwise.estimate import cost, memory, roofline, training
+from shardwise.estimate.prices import Prices
+from shardwise.estimate.training import step_cost
+from shardwise.models import load
+from shardwise.ops.collective import KINDS, price, ring_bytes_per_s, time_s
+from shardwise.ops.program import training_step
+from shardwise.ops.sharded import Program
+from shardwise.strategy.mesh import Placement
+from shardwise.strategy.rules import TRAIN, only
+from shardwise.strategy.span import Ring, Span, Tier
+from shardwise.workload import Train
+from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds, units_of
+
+SECOND = units_of(seconds(1))
+BYTE = units_of(n_bytes(1))
+NONE = ()
+PEAK, RATE = per_second(flops(4.59e14)), per_second(n_bytes(2.765e12))
+LINK = per_second(n_bytes(9e10))
+
+SPANS = {
+    "ring": Span((Ring(0, 4, 1, True, LINK),), seconds(1e-6)),
+    "line and ring": Span(
+        (Ring(0, 4, 1, False, LINK), Ring(1, 5, 2, True, LINK)), seconds(1e-6),
+        lent=(Ring(2, 4, 1, True, LINK),),
+    ),
+    "tiers": Span(
+        tiers=(
+            Tier("node", 8, per_second(n_bytes(4.5e11)), seconds(1e-6), True),
+            Tier("scale-out", 4, per_second(n_bytes(5e10)), seconds(2e-6)),
+        )
+    ),
+    "slices": Span(
+        (Ring(0, 4, 1, True, LINK),), seconds(1e-6),
+        (Tier("dcn", 2, per_second(n_bytes(6e9)), seconds(1e-5)),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_collective_takes_seconds(kind: str, span: Span, directions: int) -> None:
+    found = price(kind, span, directions)
+    assert units_of(found.s_per_byte) == (("byte", -1), ("second", 1))
+    assert units_of(found.latency_s) == SECOND
+    for size in (1.0, 1e12):
+        assert units_of(time_s(kind, n_bytes(size), span, directions)) == SECOND
+
+
+def test_a_ring_has_bytes_per_second() -> None:
+    assert units_of(ring_bytes_per_s(Ring(0, 5, 2, True, LINK))) == units_of(LINK)
+
+
+def test_the_roofline() -> None:
+    matmul = roofline.Matmul(
+        B=256, D=8192, F=28672, a_bytes=n_bytes(2), w_bytes=n_bytes(1), out_bytes=n_bytes(2)
+    )
+    found = roofline.bounds(flops(float(matmul.flops)), PEAK, matmul.n_bytes, RATE)
+    assert units_of(found.math_s) == units_of(found.comms_s) == SECOND
+    assert units_of(found.lower) == units_of(found.upper) == SECOND
+    assert units_of(matmul.n_bytes) == units_of(matmul.loaded_bytes) == BYTE
+    intensity = roofline.critical_intensity(PEAK, RATE)
+    assert units_of(intensity) == (("byte", -1), ("flop", 1))
+    assert units_of(roofline.achievable_flops_per_s(intensity, PEAK, RATE)) == units_of(PEAK)
+    # A matmul counts its FLOPs as a pure number: so does the peak that it is held against.
+    batch = matmul.critical_batch(per_second(Quantity(4.59e14)), RATE)
+    assert units_of(batch) == NONE
+
+
+def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "HOUR", Quantity(3600, second=1, hour=-1))
+    tokens, per_step = Quantity(15e12, token=1), Quantity(4.6e6, token=1, step=-1)
+    run = cost.run(Quantity(1.0, second=1, step=-1), tokens, per_step, Quantity(8960, chip=1),
+                   Quantity(4.2, dollar=1, chip=-1, hour=-1))  # fmt: skip
+    assert units_of(run.seconds) == SECOND
+    assert units_of(run.chip_hours) == (("chip", 1), ("hour", 1))
+    assert units_of(run.usd) == (("dollar", 1),)
+    assert units_of(cost.mfu(flops(1e15), seconds(2), 4, PEAK)) == NONE
+    assert units_of(cost.training_s(flops(1e15), 4, PEAK, 0.4)) == SECOND
+
+
+class Device:
+    """Stands for a chip: its figures carry their units."""
+
+    def need(self, path: str) -> Quantity:
+        return {"hbm_bytes_per_s": RATE, "hbm_bytes": n_bytes(9.5e10)}[path]
+
+    def peak(self, dtype: str) -> Quantity:
+        assert dtype == "bf16"
+        return PEAK
+
+
+@pytest.fixture
+def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements have bytes, local products have FLOPs."""
+    sizes = {name: n_bytes(size) for name, size in units.BYTES_PER_ELEMENT.items()}
+    monkeypatch.setattr(units, "BYTES_PER_ELEMENT", sizes)
+    for module in (memory, training):
+        monkeypatch.setattr(module, "activation_bytes", lambda job: n_bytes(2))
+    plain = Program.local_flops
+    counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
+    monkeypatch.setattr(Program, "local_flops", counted)
+
+
+def one_step(name: str, span: Span, remat: str, device: Any = None) -> training.StepCost:
+    config, job = load(name), Train(batch=64, seq=2048, master="fp32")
+    mesh = {"data": 2, "fsdp": 4, "tensor": 2, "context": 2}
+    rules = only(TRAIN, mesh)
+    step = training_step(config, 64, 2048, rules, remat=remat)
+    placement = Placement(tuple((axis, span) for axis in mesh), (4, 5, 4), (True, True, True))
+    chip = device or Device()
+    return step_cost(config, job, step, rules, chip, mesh, Prices([placement]), remat=remat)
+
+
+@pytest.mark.usefixtures("units_everywhere")
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite"])
+@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)
+def test_a_step_takes_seconds_and_holds_bytes(name: str, remat: str, span: Span) -> None:
+    found = one_step(name, span, remat)
+    times = (found.compute_s, found.hbm_s, found.roofline_s, *found.comm_s.values())
+    times += (found.lower, found.expected, found.upper, found.hidden_s, found.critical_s)
+    assert {units_of(t) for t in times} == {SECOND}
+    held = found.memory
+    parts = (held.weights, held.gradients, held.optimizer, held.activations, held.other)
+    assert {units_of(p) for p in (*parts, held.total, held.capacity)} == {BYTE}
+    assert held.fits in (True, False)
+
+
+@pytest.mark.usefixtures("units_everywhere")
+def test_a_step_with_a_wrong_figure_is_seen() -> None:
+    """The analysis can fail: HBM given in FLOP/s makes a time that is none."""
+
+    class Wrong(Device):
+        def need(self, path: str) -> Quantity:
+            return PEAK if path == "hbm_bytes_per_s" else super().need(path)
+
+    with pytest.raises(WrongUnits):
+        one_step("llama3-8b", SPANS["ring"], "none", Wrong())
+
+
+def test_a_collective_with_a_wrong_figure_is_seen() -> None:
+    wrong = Span((Ring(0, 4, 1, True, n_bytes(9e10)),), seconds(1e-6))
+    with pytest.raises(WrongUnits):
+        time_s("all_gather", n_bytes(1e9), wrong)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "lt", "le", "gt", "ge", "eq"])
+def test_seconds_do_not_meet_bytes(name: str) -> None:
+    function = getattr(operator, name)
+    for a, b in ((seconds(1), n_bytes(1)), (seconds(1), 1.0), (1.0, n_bytes(1))):
+        with pytest.raises(WrongUnits):
+            function(a, b)
+    function(seconds(1), seconds(2))
+    function(seconds(1), 0)
+
+
+def test_maxima_and_sums_are_watched() -> None:
+    with pytest.raises(WrongUnits):
+        max(seconds(1), n_bytes(2))
+    with pytest.raises(WrongUnits):
+        sum([seconds(1), n_bytes(2)])
+    assert units_of(sum([seconds(1), seconds(2)])) == SECOND
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_a_quantity_computes_as_a_number(a: float, b: float) -> None:
+    x, y = n_bytes(a), seconds(b)
+    assert float(x / y) == a / b
+    assert float(x * y) == a * b
+    assert float(2 * x - x) == 2 * a - a
+    assert units_of(x / y) == (("byte", 1), ("second", -1))
+    assert units_of(x / x) == units_of(3 / (1 / Quantity(2.0))) == NONE
+    assert units_of(1 / y) == (("second", -1),)
+    assert units_of(-(x**2)) == (("byte", 2),)

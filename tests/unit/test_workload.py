@@ -1,0 +1,123 @@
+"""The work: a training step, or sequences that decode."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.errors import BadInput, BadShape, UnknownName
+from shardwise.workload import LARGEST_BATCH, Serve, Train, parse_batch
+
+
+@given(st.integers(1, LARGEST_BATCH), st.integers(1, LARGEST_BATCH))
+def test_a_step(batch: int, seq: int) -> None:
+    assert Train(batch=batch, seq=seq).tokens_per_step == batch * seq
+
+
+@pytest.mark.parametrize(
+    ("given", "weights", "optimizer", "state"),
+    [
+        ({}, 2, 8, 12),
+        ({"master": "fp32"}, 2, 12, 16),
+        ({"gradients": "fp32", "master": "fp32"}, 2, 12, 18),
+        ({"optimizer": "momentum"}, 2, 4, 8),
+        ({"optimizer": "sgd"}, 2, 0, 4),
+        ({"moments": "bf16"}, 2, 4, 8),
+        ({"weights": "fp32", "gradients": "fp32"}, 4, 8, 16),
+        ({"weights": "fp8"}, 1, 8, 11),
+    ],
+)
+def test_bytes_per_parameter(
+    given: dict[str, str], weights: float, optimizer: float, state: float
+) -> None:
+    """Book §5: 10 for bf16 weights and Adam in fp32, 2 more for the gradients."""
+    job = Train(batch=1, seq=1, **given)
+    assert (job.weight_bytes, job.optimizer_bytes, job.state_bytes) == (weights, optimizer, state)
+
+
+def test_all_sizes_that_cannot_be_are_told() -> None:
+    with pytest.raises(BadInput) as error:
+        Train(batch=0, seq=2**32, tokens=0)
+    assert error.value.problems == (
+        "batch 0 is not between 1 and 2,147,483,648.",
+        "sequence length 4,294,967,296 is not between 1 and 2,147,483,648.",
+        "tokens 0 is not between 1 and 1e18.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"weights": "bf17"}, 'unknown dtype "bf17". Close: bf16'),
+        ({"compute": "fp"}, 'unknown dtype "fp"'),
+        ({"gradients": ""}, 'unknown dtype ""'),
+        ({"moments": "x"}, 'unknown dtype "x"'),
+        ({"master": "fp33"}, 'unknown dtype "fp33". Close: fp32'),
+        ({"optimizer": "adam"}, 'unknown optimizer "adam". Close: adamw.'),
+        ({"remat": "some"}, 'unknown remat policy "some"'),
+    ],
+)
+def test_unknown_names(given: dict[str, str], told: str) -> None:
+    with pytest.raises(UnknownName) as error:
+        Train(batch=1, seq=1, **given)
+    assert told in str(error.value)
+
+
+def test_serving() -> None:
+    job = Serve(context=8192)
+    assert (job.batch, job.weights, job.kv, job.compute) == (None, "bf16", "bf16", "bf16")
+    with pytest.raises(BadInput, match="context 0 is not between 1 and 2,147,483,648"):
+        Serve(context=0)
+    with pytest.raises(BadInput, match="batch -1 is not between"):
+        Serve(context=1, batch=-1)
+    with pytest.raises(UnknownName, match='unknown dtype "int9"'):
+        Serve(context=1, kv="int9")
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"),
+    [
+        ("1024x4096", (1024, 4096)),
+        ("1024X4096", (1024, 4096)),
+        ("1024×4096", (1024, 4096)),
+        ("1kx4Ki", (1000, 4096)),
+        (" 8 x 128 ", (8, 128)),
+    ],
+)
+def test_a_batch_in_words(text: str, batch: tuple[int, int]) -> None:
+    assert parse_batch(text) == batch
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1024", 'batch "1024" is not SEQUENCESxLENGTH. Write 1024x4096 (1,024 of 4,096 tokens).'),
+        ("1024x", "is not SEQUENCESxLENGTH"),
+        ("x4096", "is not SEQUENCESxLENGTH"),
+        ("2x3x4", "is not SEQUENCESxLENGTH"),
+        ("", "is not SEQUENCESxLENGTH"),
+        ("0x4", 'batch sequences "0" is below 1.'),
+        ("4x1.5", 'sequence length "1.5" is not a whole number.'),
+        ("axb", 'batch sequences "a" is not a number'),
+    ],
+)
+def test_a_batch_that_is_none(text: str, told: str) -> None:
+    with pytest.raises(BadInput) as error:
+        parse_batch(text)
+    assert told in str(error.value)
+
+
+def test_a_batch_is_a_shape() -> None:
+    with pytest.raises(BadShape):
+        parse_batch("12")
+
+
+@given(st.text(alphabet="0123456789xX×kKiM. -e", max_size=14))
+def test_any_text_is_a_batch_or_refused(text: str) -> None:
+    try:
+        sequences, length = parse_batch(text)
+    except BadInput:
+        return
+    assert sequences >= 1
+    assert length >= 1
