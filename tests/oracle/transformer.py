@@ -6,7 +6,7 @@ heads share the keys of one), h_BTF the MLP. Norms have no scale, so every weigh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwise.models import ModelConfig
@@ -19,7 +19,7 @@ Put = Callable[[str, str, Any], Any]
 Arrays = dict[str, Any]
 
 
-def sharding(mesh: Mesh, kind: str, dims: str) -> Any:
+def sharding(mesh: Mesh, kind: str, dims: Sequence[str]) -> Any:
     """NamedSharding of an array from the rows of the table."""
     axes = layout(TRAIN, kind, tuple(dims))
     return xla.sharding(mesh, [axes.get(d, ()) for d in dims])
@@ -45,7 +45,7 @@ def random(config: ModelConfig, batch: int, seq: int) -> tuple[Arrays, Any, Any]
     return made, x, dy
 
 
-def gradients(config: ModelConfig, mesh: Mesh | None) -> Callable[..., Any]:
+def gradients(config: ModelConfig, mesh: Mesh | None, *, remat: bool = False) -> Callable[..., Any]:
     """`(w, x, dy) -> (loss, (dw, dx))` under jit; without a mesh on one device."""
     jax = xla.load()
 
@@ -54,8 +54,13 @@ def gradients(config: ModelConfig, mesh: Mesh | None) -> Callable[..., Any]:
             return array
         return jax.lax.with_sharding_constraint(array, sharding(mesh, kind, dims))
 
+    def plain(w: Arrays, x: Any) -> Any:
+        return layer(w, x, put)
+
+    run = jax.checkpoint(plain) if remat else plain
+
     def loss(w: Arrays, x: Any, dy: Any) -> Any:
-        return (layer(w, x, put) * dy).sum()
+        return (run(w, x) * dy).sum()
 
     both = jax.value_and_grad(loss, argnums=(0, 1))
     if mesh is None:
