@@ -148,7 +148,7 @@ class Module:
             if element is not None and user.opcode == "get-tuple-element":
                 if user.numbers("index") == (element,):
                     found.add(self._sliced(block, user.name, None))
-            elif user.opcode == "dynamic-slice":
+            elif user.opcode == "dynamic-slice" and name not in user.operands[1:]:
                 found.add(sum(user.sizes))
             elif user.opcode in SAME:
                 found.add(self._sliced(block, user.name, None))
