@@ -69,7 +69,7 @@ def faster(system: System, what: str, times: float) -> System:
     return dataclasses.replace(system, chip=chip)
 
 
-@settings(max_examples=25)
+@settings(max_examples=16)
 @given(cases(), st.sampled_from(FASTER), st.floats(1.01, 10))
 def test_a_faster_machine_is_never_slower(
     case: tuple[str, str, sw.Train], what: str, times: float
@@ -94,7 +94,7 @@ def test_a_faster_machine_can_be_faster() -> None:
         assert after.cost.expected < before.cost.expected * 0.999, what
 
 
-@settings(max_examples=25)
+@settings(max_examples=16)
 @given(cases(), st.data())
 def test_no_legal_mesh_beats_the_plan(case: tuple[str, str, sw.Train], data: st.DataObject) -> None:
     name, machine, job = case
@@ -139,7 +139,7 @@ def test_the_order_of_physical_axes_changes_nothing(one: str, other: str) -> Non
     assert first.cost.comm_s == pytest.approx(second.cost.comm_s, rel=1e-12)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(cases(), st.sampled_from(["fsdp", "tensor", "context"]), st.sampled_from([1, 2, 4]))
 def test_fixing_a_role_is_never_faster(
     case: tuple[str, str, sw.Train], role: str, size: int
@@ -155,7 +155,7 @@ def test_fixing_a_role_is_never_faster(
         assert best(name, system, job).cost.expected <= fixed.cost.expected * (1 + 1e-12)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(cases())
 def test_remat_auto_is_the_better_of_both(case: tuple[str, str, sw.Train]) -> None:
     name, machine, job = case
@@ -166,15 +166,3 @@ def test_remat_auto_is_the_better_of_both(case: tuple[str, str, sw.Train]) -> No
     ]
     auto, *each = (c.cost.expected if c else float("inf") for c in found)
     assert auto == pytest.approx(min(each), rel=1e-12)
-
-
-@settings(max_examples=10)
-@given(cases(), st.integers(2, 4))
-def test_more_work_takes_longer(case: tuple[str, str, sw.Train], times: int) -> None:
-    name, machine, job = case
-    system = sw.hardware(machine)
-    one = best(name, system, job)
-    more = best(name, system, dataclasses.replace(job, batch=times * job.batch))
-    if one and more:
-        assert more.cost.compute_s >= one.cost.compute_s
-        assert more.cost.upper >= more.cost.expected >= more.cost.lower

@@ -105,6 +105,13 @@ def test_sizes_that_are_missing_or_too_many(sizes: dict[str, object], told: str)
     assert told in str(error.value)
 
 
+@pytest.mark.xfail(strict=True, reason="sizes below 1 are computed with")
+@pytest.mark.parametrize("sizes", [{"B": 0}, {"B": -5}, {"B": [1, 0]}, {"D": -3}, {"B": []}])
+def test_sizes_that_cannot_be(sizes: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        roofline(MIXED, on="v5e", sizes={"B": 1, "D": 8, "F": 8, **sizes})
+
+
 def test_a_peak_is_not_borrowed() -> None:
     with pytest.raises(UnknownFigure, match="v5e has no figure for the dense peak at fp4"):
         roofline(MIXED, on="v5e", sizes={"B": 1, "D": 8, "F": 8}, compute="fp4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.errors import BadInput, BadShape, NotDivisible
+from shardwise.errors import BadInput, BadShape, NotDivisible, UnknownName
 from shardwise.plan import Plan
 from shardwise.plan.build import topology_text
 
@@ -170,6 +170,12 @@ def test_roles_that_cannot_be(fixed: dict[str, int], error: type[BadInput], told
     with pytest.raises(error) as raised:
         sw.plan(LLAMA, sw.hardware("v5p:8x8x8"), sw.Train(batch=512, seq=4096), fixed)
     assert told in str(raised.value)
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="a role is not looked up in the roles")
+def test_a_role_that_there_is_not() -> None:
+    with pytest.raises(UnknownName, match="tensr"):
+        sw.plan(LLAMA, sw.hardware("v5p:8x8x8"), sw.Train(batch=512, seq=4096), {"tensr": 2})
 
 
 def test_all_reasons_against_a_mesh_are_told() -> None:

@@ -16,7 +16,7 @@ JOB = Train(batch=32, seq=2048)
 
 
 @pytest.mark.parametrize(
-    ("name", "machine"), [("llama3-8b", "v5e:4x4"), ("mixtral-8x7b", "h100:32")]
+    ("name", "machine"), [("llama3-8b", "v5e:2x4"), ("mixtral-8x7b", "h100:16")]
 )
 def test_the_first_is_the_best_of_all(name: str, machine: str) -> None:
     """Every strategy evaluated one by one, against the one evaluation on arrays."""
