@@ -1,0 +1,163 @@
+"""A layout: how one training step is split, in the numbers that frameworks call parallelism.
+
+A published run states a layout; a search proposes one. Both are the same value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.errors import BadShape, nearest, raise_all
+from shardwise.strategy.mesh import Mesh
+
+SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
+
+REMAT = ("none", "selective", "full")
+
+# Parts of a layer whose results a backward pass reads, in the order of the forward pass.
+PARTS = (
+    "norms", "mla_up", "q", "k", "v", "attention", "out", "gate", "up", "activation", "down",
+)  # fmt: skip
+
+# What may wait in host memory: state, or every kept activation, or those of named parts.
+OFFLOADS = ("weights", "gradients", "optimizer", "activations", "layer_input", *PARTS)
+
+OVERLAPS = ("grad_reduce", "param_gather", "tp_comm", "pipe_p2p", "expert_all_to_all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a training step is laid over the chips.
+
+    Global batch = micro_batch x n_microbatches x data x fsdp x expert. What ZeRO shards, it shards
+    over data, fsdp and context (and over expert, for weights that are no expert's).
+
+    Args:
+        mesh: Chips by role. `data` x `fsdp` x `expert` is the data-parallel degree of Megatron:
+            `expert` is the share of the data ranks that expert parallelism takes.
+        zero: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and weights (FSDP).
+        micro_batch: Sequences that one data shard computes at once.
+        n_microbatches: Microbatches of one step, through a pipeline or accumulated.
+        schedule: Of the pipeline; "none" without one.
+        virtual: Chunks of layers that each stage of an interleaved schedule holds.
+        remat: "none" keeps all that the backward pass reads, "full" the inputs of layers,
+            "selective" all but what the parts in `recomputed` produce.
+        remat_layers: Layers (of the model, or of a stage in a pipeline) that remat applies to;
+            None for all.
+        recomputed: Under "selective": parts of a layer that run again.
+        sequence_parallel: Activations between blocks are sharded over `tensor` too.
+        expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`. With
+            fewer, whole experts lie on the rest of `tensor`, and the degree of expert parallelism
+            is expert x tensor / expert_tensor.
+        offload: What waits in host memory: state or activations, or the results of named parts.
+        offload_layers: Layers that offload applies to; None for all.
+        overlap: Communication that the source says to run under computation.
+    """
+
+    mesh: Mesh
+    zero: int = 0
+    micro_batch: int = 1
+    n_microbatches: int = 1
+    schedule: str = "none"
+    virtual: int = 1
+    remat: str = "none"
+    remat_layers: int | None = None
+    recomputed: tuple[str, ...] = ()
+    sequence_parallel: bool = False
+    expert_tensor: int | None = None
+    offload: tuple[str, ...] = ()
+    offload_layers: int | None = None
+    overlap: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [*_counts(self), *_names(self)]
+        raise_all(BadShape, problems or [*_pipeline(self), *_sharding(self), *_remat(self)])
+
+    @property
+    def data_shards(self) -> int:
+        """Parts that the batch is cut into: data x fsdp x expert."""
+        return self.mesh.data * self.mesh.fsdp * self.mesh.expert
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of one step."""
+        return self.micro_batch * self.n_microbatches * self.data_shards
+
+    @property
+    def expert_degree(self) -> int:
+        """Ranks among which the experts of one layer are dealt out."""
+        return self.mesh.expert * self.mesh.tensor // (self.expert_tensor or self.mesh.tensor)
+
+    def recomputes(self, part: str) -> bool:
+        """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
+        return self.remat == "full" or (self.remat == "selective" and part in self.recomputed)
+
+
+def _counts(layout: Layout) -> list[str]:
+    given = {
+        "micro_batch": layout.micro_batch,
+        "n_microbatches": layout.n_microbatches,
+        "virtual": layout.virtual,
+        "remat_layers": layout.remat_layers,
+        "expert_tensor": layout.expert_tensor,
+        "offload_layers": layout.offload_layers,
+    }
+    return [f"{name} {n} is below 1." for name, n in given.items() if n is not None and n < 1]
+
+
+def _names(layout: Layout) -> list[str]:
+    problems = []
+    if layout.zero not in range(4):
+        problems.append(f"zero {layout.zero} is not a stage of ZeRO: 0, 1, 2 or 3.")
+    asked = [("schedule", layout.schedule, SCHEDULES), ("remat", layout.remat, REMAT)]
+    asked += [("recomputed part", part, PARTS) for part in layout.recomputed]
+    asked += [("offload", name, OFFLOADS) for name in layout.offload]
+    asked += [("overlap", name, OVERLAPS) for name in layout.overlap]
+    for what, name, known in asked:
+        if name not in known:
+            problems.append(f'unknown {what} "{name}". {nearest(name, known)}')
+    return problems
+
+
+def _pipeline(layout: Layout) -> list[str]:
+    stages, schedule = layout.mesh.pipe, layout.schedule
+    problems = []
+    if (stages > 1) != (schedule != "none"):
+        need = "needs a schedule" if stages > 1 else f'has no use for schedule "{schedule}"'
+        problems.append(f"pipe {stages} {need}: a pipeline has both or neither.")
+    if (layout.virtual > 1) != (schedule == "interleaved"):
+        problems.append(
+            f'virtual {layout.virtual} under schedule "{schedule}": interleaved stages hold 2 or '
+            "more chunks, those of other schedules 1."
+        )
+    return problems
+
+
+def _sharding(layout: Layout) -> list[str]:
+    mesh, problems = layout.mesh, []
+    if mesh.fsdp > 1 and layout.zero != 3:
+        problems.append(
+            f"fsdp {mesh.fsdp} with zero {layout.zero}: fsdp shards weights, which is zero 3. "
+            "Ranks that keep whole weights are data."
+        )
+    if layout.sequence_parallel and mesh.tensor == 1:
+        problems.append("sequence_parallel with tensor 1: it shards over tensor, 2 or more.")
+    if layout.expert_tensor and mesh.tensor % layout.expert_tensor:
+        problems.append(
+            f"expert_tensor {layout.expert_tensor} does not divide tensor {mesh.tensor}."
+        )
+    return problems
+
+
+def _remat(layout: Layout) -> list[str]:
+    problems = []
+    if (layout.remat == "selective") != bool(layout.recomputed):
+        problems.append(
+            f'remat "{layout.remat}" with recomputed {", ".join(layout.recomputed) or "nothing"}: '
+            "selective names its parts, none and full have none to name."
+        )
+    if layout.remat_layers is not None and layout.remat == "none":
+        problems.append(f"remat_layers {layout.remat_layers} with remat none: nothing to apply to.")
+    if layout.offload_layers is not None and not layout.offload:
+        problems.append(f"offload_layers {layout.offload_layers} with nothing to offload.")
+    return problems
