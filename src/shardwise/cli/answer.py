@@ -1,8 +1,8 @@
-"""What a verb gives back: a value, and the lines that show it."""
+"""What a verb gives back: a document, and the lines that show it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,13 +15,13 @@ class Answer:
     """An answer, as a document or as lines.
 
     Args:
-        value: what `--json` prints, every number of the lines in it.
+        document: makes what `--json` prints, every number of the lines in it.
         blocks: what a person reads.
         as_json: which of the two was asked for.
         exit_code: 0, or 3 and 4 where the answer is that something does not hold.
     """
 
-    value: Any
+    document: Callable[[], Any]
     blocks: Iterable[Block]
     as_json: bool = False
     exit_code: int = 0
@@ -29,9 +29,20 @@ class Answer:
     def text(self, stream: TextIO) -> str:
         """The answer as `stream` can show it."""
         if self.as_json:
-            from shardwise.plan.document import encode
-
-            return encode(self.value).decode() + "\n"
+            return _encoded(self.document(), stream)
         from shardwise.report.style import render
 
         return render(self.blocks, stream)
+
+
+def _encoded(value: Any, stream: TextIO) -> str:
+    from shardwise.plan.document import encode
+
+    text = encode(value).decode() + "\n"
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(json.loads(text), indent=1) + "\n"
+    return text

@@ -36,7 +36,7 @@ def run(json: Json = False) -> Answer:
         job = sw.Train(batch=batch, seq=4096, tokens=TOKENS)
         with progress(f"searching splits of {hardware}"):
             plans.append(sw.plan(model, sw.hardware(hardware), job))
-    return Answer(value={"plans": plans}, blocks=_blocks(plans), as_json=json)
+    return Answer(document=lambda: {"plans": plans}, blocks=_blocks(plans), as_json=json)
 
 
 def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:

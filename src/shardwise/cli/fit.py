@@ -74,7 +74,9 @@ def run(
         optimizer=optimizer if train else None,
         needs=needs,
     )
-    return Answer(value=report.document(result), blocks=report.blocks(result), as_json=json)
+    return Answer(
+        document=lambda: report.document(result), blocks=report.blocks(result), as_json=json
+    )
 
 
 def _machine(text: str) -> Machine:

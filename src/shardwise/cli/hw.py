@@ -38,17 +38,21 @@ def run(
     if not found:
         listed = [catalog_chip(name) for name in chip_names()]
         return Answer(
-            value=report.list_document(listed), blocks=report.list_blocks(listed), as_json=json
+            document=lambda: report.list_document(listed),
+            blocks=report.list_blocks(listed),
+            as_json=json,
         )
     if is_sized(found[0]):
         system = sw.hardware(found[0])
         return Answer(
-            value=system_report.document(system),
+            document=lambda: system_report.document(system),
             blocks=system_report.blocks(system),
             as_json=json,
         )
     chip = sw.chip(found[0])
-    return Answer(value=report.chip_document(chip), blocks=report.chip_blocks(chip), as_json=json)
+    return Answer(
+        document=lambda: report.chip_document(chip), blocks=report.chip_blocks(chip), as_json=json
+    )
 
 
 def _diff(names: list[str], as_json: bool) -> Answer:
@@ -59,7 +63,7 @@ def _diff(names: list[str], as_json: bool) -> Answer:
     inputs.done()
     rows = diff(a, b)
     value = {"a": a.name, "b": b.name, "differences": rows}
-    return Answer(value=value, blocks=report.diff_blocks(a, b, rows), as_json=as_json)
+    return Answer(document=lambda: value, blocks=report.diff_blocks(a, b, rows), as_json=as_json)
 
 
 def _slices(words: list[str], as_json: bool) -> Answer:
@@ -68,7 +72,7 @@ def _slices(words: list[str], as_json: bool) -> Answer:
     chip = parse_chip_of(words[0])
     found = legal_slices(chip)
     return Answer(
-        value=report.slices_document(chip, found),
+        document=lambda: report.slices_document(chip, found),
         blocks=report.slices_blocks(chip, found),
         as_json=as_json,
     )

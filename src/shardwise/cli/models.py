@@ -48,16 +48,24 @@ def run(
     if config is None:
         return _list(json)
     if kv:
-        value = costs.kv_document(config, length, dtypes)
-        return Answer(value=value, blocks=costs.kv_blocks(config, length, dtypes), as_json=json)
+        return Answer(
+            document=lambda: costs.kv_document(config, length, dtypes),
+            blocks=costs.kv_blocks(config, length, dtypes),
+            as_json=json,
+        )
     if flops:
-        value = costs.flops_document(config, length)
-        return Answer(value=value, blocks=costs.flops_blocks(config, length), as_json=json)
-    return Answer(value=report.document(config), blocks=report.blocks(config), as_json=json)
+        return Answer(
+            document=lambda: costs.flops_document(config, length),
+            blocks=costs.flops_blocks(config, length),
+            as_json=json,
+        )
+    return Answer(
+        document=lambda: report.document(config), blocks=report.blocks(config), as_json=json
+    )
 
 
 def _list(as_json: bool) -> Answer:
     from shardwise.models.catalog import catalog
 
     facts = catalog()
-    return Answer(value=facts, blocks=report.list_blocks(facts), as_json=as_json)
+    return Answer(document=lambda: facts, blocks=report.list_blocks(facts), as_json=as_json)

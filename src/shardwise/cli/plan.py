@@ -82,7 +82,7 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
         blocks = [*blocks, "", report.ranked(plans)]
     fits = best.memory.total <= best.memory.capacity
     return Answer(
-        value=best if len(plans) == 1 else {"plans": plans},
+        document=lambda: best if len(plans) == 1 else {"plans": plans},
         blocks=blocks,
         as_json=as_json,
         exit_code=0 if fits else NoPlan.exit_code,

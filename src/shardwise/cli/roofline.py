@@ -47,7 +47,7 @@ def run(
         result = _typed(inputs, words, on, op, compute)
     else:
         result = _of_model(inputs, words, op, batch or BATCHES, seq, dtype, compute)
-    return Answer(value=result, blocks=report.blocks(result), as_json=json)
+    return Answer(document=lambda: result, blocks=report.blocks(result), as_json=json)
 
 
 def _typed(inputs: Inputs, words: list[str], on: str, op: str, compute: str) -> RooflineResult:

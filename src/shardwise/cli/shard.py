@@ -43,4 +43,6 @@ def run(
     inputs.read(parse_word, dtype, "dtype", BYTES_PER_ELEMENT)
     inputs.done()
     result = sw.shard(einsum, mesh=axes, on=system or on, sizes=dims, dtype=dtype, grad=grad)
-    return Answer(value=report.document(result), blocks=report.blocks(result), as_json=json)
+    return Answer(
+        document=lambda: report.document(result), blocks=report.blocks(result), as_json=json
+    )

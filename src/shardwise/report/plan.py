@@ -42,20 +42,17 @@ def headline(plan: Plan) -> str:
 
 def ranked(plans: Sequence[Plan]) -> Block:
     """One line for each of several plans, best first."""
-    rows = []
-    for place, plan in enumerate(plans, 1):
-        step, run_s = plan.step, plan.estimate.run_s
-        rows.append(
-            [
-                f"{place}",
-                mesh_text(plan.strategy.mesh),
-                seconds_span(step.lower, step.upper),
-                units.show_seconds(step.expected),
-                units.show_gib(plan.memory.total),
-                units.show_seconds(run_s) if run_s else "",
-            ]
-        )
-    return table([">", "mesh", "step", ">expected", ">HBM", ">run"], rows)
+    rows = [
+        [
+            f"{place}",
+            mesh_text(plan.strategy.mesh),
+            seconds_span(plan.step.lower, plan.step.upper),
+            units.show_seconds(plan.step.expected),
+            units.show_gib(plan.memory.total),
+        ]
+        for place, plan in enumerate(plans, 1)
+    ]
+    return table([">", "mesh", "step", ">expected", ">HBM"], rows)
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -51,9 +51,9 @@ def render(blocks: Iterable[Block], stream: TextIO) -> str:
 def showable(text: str, stream: TextIO) -> str:
     """The text in what the encoding of `stream` has."""
     encoding = stream.encoding or "utf-8"
-    if encoding.lower().replace("-", "") == "utf8":
-        return text
-    return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    if encoding.lower().replace("-", "") != "utf8":
+        text = text.translate(_ASCII)
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def columns(stream: TextIO) -> int:

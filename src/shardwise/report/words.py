@@ -19,6 +19,8 @@ def span(low: str, high: str) -> str:
     >>> span("486 ms", "854 ms"), span("487 ms", "1.32 s")
     ('486–854 ms', '487 ms–1.32 s')
     """
+    if low == high:
+        return low
     number, _, unit = low.partition(" ")
     return f"{number if high.endswith(' ' + unit) else low}–{high}"
 

@@ -1,0 +1,36 @@
+"""What the main commands say, whole: compared with the kept text, in 80 columns, without colour."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden.transcripts import COMMANDS, FOLDER, kept, transcript
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_transcript(name: str) -> None:
+    said = transcript(COMMANDS[name])
+    assert said == kept(name), "python -m tests.golden.transcripts writes the present text"
+    _, *lines = said.splitlines()
+    assert not [line for line in lines if len(line) > 80]
+    assert not [line for line in lines if line != line.rstrip()]
+    assert "\x1b" not in said
+    assert "Traceback" not in said
+
+
+def test_every_file_has_its_command() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["plan_v5p", "plan_h100", "fit_serve", "roofline_typed", "shard"])
+def test_an_answer_is_a_screen(name: str) -> None:
+    _, *lines, _ = kept(name).splitlines()
+    assert len(lines) <= 25
+
+
+def test_the_plan_of_the_pod_is_the_books() -> None:
+    # The book's own answer: pure FSDP is communication-bound, 4- to 8-way tensor parallelism not.
+    text = kept("plan_v5p")
+    assert text.splitlines()[1].startswith("Compute-bound. tensor 4 × ")
+    assert "Pure data sharding" in text
+    assert "communication-bound ×1.6" in text

@@ -1,0 +1,129 @@
+"""Words of the command line: ranges, lists, meshes, and every problem at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.cli.inputs import (
+    Inputs,
+    is_sized,
+    parse_mesh,
+    parse_range,
+    parse_ranged_sizes,
+    parse_words,
+    roles,
+)
+from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName
+from tests.golden.terminal import run
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("8", (8,)),
+        ("1,8,64", (1, 8, 64)),
+        ("1-16", (1, 2, 4, 8, 16)),
+        ("1-16*2", (1, 2, 4, 8, 16)),
+        ("1-100*10", (1, 10, 100)),
+        ("8-40+8", (8, 16, 24, 32, 40)),
+        ("1k-4k*2", (1000, 2000, 4000)),
+        ("7-7", (7,)),
+        ("3-4*2", (3,)),
+    ],
+)
+def test_ranges(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_range(text, "batch") == numbers
+
+
+@given(low=st.integers(1, 10**6), factor=st.integers(2, 9), n=st.integers(0, 12))
+def test_a_range_multiplies(low: int, factor: int, n: int) -> None:
+    found = parse_range(f"{low}-{low * factor**n}*{factor}", "batch")
+    assert found == tuple(low * factor**i for i in range(n + 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "8-", "-8", "8-4", "1-8*1", "1-8*0", "1-8+0", "1.5", "a"]
+)
+def test_no_ranges(text: str) -> None:
+    with pytest.raises(BadUnit):
+        parse_range(text, "batch")
+
+
+def test_sizes_with_a_range() -> None:
+    assert parse_ranged_sizes(["B=1-4*2", "D=8Ki", "F=2,3"]) == {
+        "B": (1, 2, 4),
+        "D": 8192,
+        "F": (2, 3),
+    }
+    with pytest.raises(BadInput) as error:
+        parse_ranged_sizes(["B=1-4*2", "B=7", "D", "E=x"])
+    assert len(error.value.problems) == 3
+
+
+def test_meshes() -> None:
+    assert parse_mesh("tensor=8,fsdp=32", roles()) == {"tensor": 8, "fsdp": 32}
+    assert parse_mesh("X=4,Y=2") == {"X": 4, "Y": 2}
+    with pytest.raises(UnknownName, match='unknown mesh axis "X"') as error:
+        raise_first(parse_mesh, "X=4", roles())
+    assert error.value.exit_code == 2
+
+
+def raise_first(parse: object, *args: object) -> None:
+    """What `Inputs` raises for one bad word: the error as it is, or the words of it."""
+    inputs = Inputs()
+    try:
+        inputs.read(parse, *args)  # type: ignore[arg-type]
+        inputs.done()
+    except BadInput as error:
+        raise UnknownName("mesh axis", "X", roles()) from error
+
+
+def test_words() -> None:
+    assert parse_words("bf16, int8", "dtype", ("bf16", "int8")) == ("bf16", "int8")
+    with pytest.raises(BadInput) as error:
+        parse_words("a,b,b", "dtype", ("bf16", "b"))
+    assert error.value.problems == (
+        'unknown dtype "a". Known: b, bf16.',
+        "dtype b is given twice.",
+    )
+
+
+def test_one_problem_keeps_its_kind() -> None:
+    inputs = Inputs()
+    assert inputs.read(int, "3") == 3
+    inputs.done()
+    inputs.read(parse_range, "x", "batch")
+    with pytest.raises(BadUnit):
+        inputs.done()
+    inputs.refuse("and this.")
+    with pytest.raises(BadInput) as error:
+        inputs.done()
+    assert error.value.problems[1] == "and this."
+
+
+@pytest.mark.parametrize(
+    ("text", "sized"), [("v5e", False), ("v5e:4x4", True), ("v5e,hbm=16GB", False)]
+)
+def test_sized(text: str, sized: bool) -> None:
+    assert is_sized(text) == sized
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+
+
+@given(first=st.sampled_from(["plan", "fit", "roofline", "shard", "hw", "models"]), rest=WORDS)
+def test_any_word_is_answered(first: str, rest: str) -> None:
+    done = run(first, rest)
+    assert done.code in (0, 2, 3), done.err
+    assert "\x1b" not in done.err
+
+
+@given(text=WORDS)
+def test_ranges_raise_only_our_errors(text: str) -> None:
+    try:
+        found = parse_range(text, "batch")
+    except ShardwiseError:
+        return
+    assert all(n >= 1 for n in found)

@@ -1,0 +1,127 @@
+"""`--json`: one document, with the numbers of the screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise import units
+from tests.golden.terminal import run
+from tests.golden.transcripts import COMMANDS
+
+ANSWERS = [name for name in COMMANDS if not name.endswith(("help", "1024", "too_large", "refused"))]
+PLAN = COMMANDS["plan_v5p"]
+
+
+def document(command: str) -> Any:
+    done = run(*shlex.split(command), "--json")
+    assert done.err == ""
+    return json.loads(done.out)
+
+
+@pytest.mark.parametrize("name", [name for name in ANSWERS if name != "errors"])
+def test_every_answer_is_a_document(name: str) -> None:
+    assert document(COMMANDS[name])
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """Every number of a document."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from numbers(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+SHOWS = (
+    units.show_seconds, units.show_bytes, units.show_gib, units.show_count, units.show_dollars,
+    units.significant, lambda n: f"{n:,.0f}", lambda n: f"{units.significant(100 * n, 2)} %",
+    lambda n: units.show_rate(n, "FLOP/s"), lambda n: units.show_rate(n, "B/s"),
+)  # fmt: skip
+
+
+def spelled(found: Any) -> set[str]:
+    """Every number of a document in every way in which a report may write it, without its unit."""
+    texts = (show(abs(n)) for n in numbers(found) for show in SHOWS)
+    return {word for text in texts for word in re.findall(r"[\d][\d,.]*", text)}
+
+
+@pytest.mark.parametrize("name", ["plan_v5p", "plan_h100", "plan_mesh", "shard", "roofline_typed"])
+def test_numbers_of_the_screen_are_in_the_document(name: str) -> None:
+    lines = run(*shlex.split(COMMANDS[name])).out.splitlines()
+    lines = [line for line in lines if not line.startswith("and ")]  # how many are not shown
+    # Reasons are sentences of the document itself; names of chips and shapes hold digits, too.
+    said = " ".join(lines).split("why")[0]
+    said = re.sub(r"\b(?:[A-Za-z]+\d[\w.:]*|\d+x\d[\dx]*)", "", said)
+    known = spelled(document(COMMANDS[name]))
+    missing = [n for n in re.findall(r"\d[\d,]*(?:\.\d+)?", said) if n.rstrip(",") not in known]
+    assert not missing
+
+
+def test_a_plan_is_the_plan_of_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = document(f"{PLAN} -o plan.json")
+    assert found["schema"] == "shardwise.plan/1"
+    assert found == json.loads(Path("plan.json").read_text())
+    job = sw.Train(batch=1120, seq=4096, tokens=15e12)
+    assert sw.load("plan.json") == sw.plan(sw.model("llama3-70b"), sw.hardware("v5p:16x20x28"), job)
+
+
+def test_only_a_file_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "saved" not in run(*PLAN.split()).out
+    assert list(tmp_path.iterdir()) == []
+    assert run(*PLAN.split(), "-o", "a.json").out.endswith("saved a.json\n")
+
+
+def test_a_split_that_does_not_fit_is_shown_and_refused() -> None:
+    command = "plan llama3-70b v5p:4x4x4 --train --batch 1024x4096 --mesh fsdp=64 --remat none"
+    done = run(*command.split())
+    assert done.code == 3
+    assert done.out.startswith("Does not fit: ×")
+    assert run(*command.split(), "--json").code == 3
+
+
+def test_top_lists_plans() -> None:
+    found = document(COMMANDS["plan_fix_top"])["plans"]
+    assert len(found) == 3
+    assert [plan["strategy"]["mesh"]["tensor"] for plan in found] == [2, 2, 2]
+    expected = [plan["estimate"]["step_s"]["expected"] for plan in found]
+    assert expected == sorted(expected)
+
+
+def test_fit_counts_by_both_capacities() -> None:
+    for need in document(COMMANDS["fit_serve"])["needs"]:
+        by_name = {room["capacity"]: room for room in need["rooms"]}
+        for room in by_name.values():
+            left = room["hbm_bytes"] - need["held"]["weights"]
+            assert room["sequences"] == left // need["kv_bytes_per_sequence"]
+        assert need["held_bytes"] == sum(need["held"].values())
+        assert by_name["usable"]["hbm_bytes_per_chip"] == 15.75 * 2**30
+
+
+def test_fit_of_a_size_is_the_fit_of_the_smallest() -> None:
+    smallest = document("fit llama3-70b v5p --train")
+    sized = document(f"fit llama3-70b {smallest['needs'][0]['system']} --train")
+    assert smallest["needs"] == sized["needs"]
+    found = sw.fit(sw.model("llama3-70b"), sw.chip("v5p"), sw.Train(batch=1, seq=1))
+    room = smallest["needs"][0]["rooms"][0]
+    assert found.tokens_per_chip == room["tokens_per_chip"]
+    assert found.left_bytes == room["left_bytes"]
+
+
+def test_sequences_of_the_books_table() -> None:
+    # Applied inference chapter: one formula gives the same count in all three rows.
+    needs = document(COMMANDS["fit_serve"])["needs"]
+    assert [need["system"] for need in needs] == ["v5e:4x4", "v5e:2x4", "v5e:2x2"]
+    assert {need["rooms"][0]["sequences"] for need in needs} == {42}
