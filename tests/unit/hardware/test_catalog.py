@@ -11,7 +11,8 @@ from shardwise.hardware import Chip, catalog_chip, chip_names, find_chip
 
 TPUS = {"v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"}
 GPUS = {
-    "v100", "a100-40g", "a100", "h100", "h800", "h200", "b200", "b300", "gb200", "mi300x",
+    "v100", "a100-40g", "a100", "h100", "h800", "h200", "b200", "b300", "gb200", "gb300", "mi300x",
+    "mi325x",
 }  # fmt: skip
 
 # The rows of the book's two tables: pod, host, HBM, HBM rate, bf16, int8 or fp8, one ICI link.
