@@ -42,8 +42,8 @@ class Solution:
     Args:
         formula: one line in the book's notation, for display.
         compute: the case's given numbers -> the answer.
-        library: False where it is plain arithmetic on the given numbers: a ratio of measurements, or
-            a division that needs no formula of the library.
+        library: False where it is plain arithmetic on the given numbers: a ratio of
+            measurements, or a division that needs no formula of the library.
     """
 
     formula: str

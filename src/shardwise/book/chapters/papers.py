@@ -9,10 +9,10 @@ from shardwise.models import ModelConfig, count
 from shardwise.units import GiB
 
 
-def _cache(n_layers: int, heads: int, d_head: int) -> float:
-    """bf16 KV bytes per token."""
+def _cache(n_layers: int, heads: int, d_head: int, element_bytes: float = 2.0) -> float:
+    """KV bytes per token."""
     model = dense({"L": n_layers, "D": SIDE, "F": SIDE, "N": heads, "K": heads, "H": d_head})
-    return float(count.kv_bytes_per_token(model))
+    return float(count.kv_bytes_per_token(model, element_bytes))
 
 
 @solves("esti-context-mha", by="S = share HBM / (2 L N H e B)")
@@ -41,7 +41,7 @@ def two_dims(g: Given) -> Answer:
 
 @solves("kipply-kv-52b", by="2 e L N H")
 def cache_52b(g: Given) -> Answer:
-    return _cache(g["L"], g["heads"], g["d_head"])
+    return _cache(g["L"], g["heads"], g["d_head"], g["bytes_per_elem"])
 
 
 @solves("kipply-params", by="12 L D^2: 4D^2 of attention and 2D * 4D of MLP a layer")

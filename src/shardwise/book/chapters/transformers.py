@@ -11,6 +11,9 @@ from shardwise.models.weights import layer_weights
 from shardwise.ops.notation import parse_einsum
 
 
+NORMS = {1: "shared", 2: "pre", 4: "both"}  # how the library names that many norms a layer
+
+
 @solves("transformers-dot-counts", by="2P, 2NP, 2NPM")
 def products(g: Given) -> Answer:
     texts = ("x[P] . y[P] -> z[]", "A[N,P] . x[P] -> y[N]", "A[N,P] . B[P,M] -> C[N,M]")
@@ -109,7 +112,6 @@ def kv_per_token(g: Given) -> Answer:
 
 @solves("transformers-q1-params", by="L(3DF + 4DNH + D) + 2DV + D")
 def parameters(g: Given) -> Answer:
-    norms = {1: "shared", 2: "pre", 4: "both"}[g["norms_per_layer"]]
     return count.parameters(
         ModelConfig.dense(
             n_layers=g["L"],
@@ -118,7 +120,7 @@ def parameters(g: Given) -> Answer:
             n_heads=1,
             d_head=g["NH"],
             vocab=g["V"],
-            norms=norms,
+            norms=NORMS[g["norms_per_layer"]],
         )
     ).total
 
@@ -137,7 +139,9 @@ def attention_intensity(g: Given) -> Answer:
 
 @solves("transformers-layernorm-params", by="2D")
 def norms(g: Given) -> Answer:
-    model = dense({"D": g["D"], "F": SIDE})
+    model = ModelConfig.dense(
+        n_layers=1, d_model=g["D"], d_ff=SIDE, n_heads=1, vocab=SIDE, norms=NORMS[g["norms"]]
+    )
     weights = layer_weights(model, model.main_layer)
     return sum(w.size for w in weights if w.part == "norm")
 
