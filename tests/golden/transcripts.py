@@ -34,13 +34,11 @@ COMMANDS = {
     "B=1024 D=8192 F=32768",
     "shard_grad_padded": "shard 'A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]' --mesh X=4,Y=2 --on v5e:2x4 "
     "I=1001 J=512 K=512 --grad",
-    "hw": "hw",
     "hw_v5e": "hw v5e",
     "hw_slices": "hw v5e --slices",
     "hw_diff": "hw diff v5p h100",
     "hw_pod": "hw v5p:16x20x28*2",
     "hw_nodes": "hw h100:1024",
-    "models": "models",
     "models_llama": "models llama3-70b",
     "models_deepseek": "models deepseek-v3",
     "models_kv": "models show qwen2.5-7b --kv --seq 3072",

@@ -8,11 +8,11 @@ satisfies it, 4 a check failed, 1 a bug. Level 12.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from shardwise.cli.streams import write_answer
 from shardwise.errors import ShardwiseError, UnknownName
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tell(error, as_json="--json" in args)
     except KeyboardInterrupt:
         return _QUIT
-    except BrokenPipeError:
-        # The reader has gone. What is left in the buffer must not raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         from shardwise.cli.failure import tell_bug
 
@@ -68,12 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        _print(help_text())
+        write_answer(help_text())
         return 0
     if args[0] in ("-V", "--version"):
         from shardwise import __version__
 
-        _print(f"shardwise {__version__}\n")
+        write_answer(f"shardwise {__version__}\n")
         return 0
     verb, *rest = args
     if verb not in VERBS:
@@ -84,7 +80,7 @@ def _run(args: list[str]) -> int:
     answer: Answer | None = call(f"shardwise {verb}", module.run, rest)
     if answer is None:  # --help of the verb
         return 0
-    _print(answer.text(sys.stdout))
+    write_answer(answer.text(sys.stdout))
     return answer.exit_code
 
 
@@ -97,8 +93,3 @@ def help_text() -> str:
         for verb, text in VERBS.items()
     ]
     return _HELP.format(verbs="\n".join(lines))
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

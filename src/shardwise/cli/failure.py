@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from shardwise import __version__
+from shardwise.cli.streams import write_answer
 from shardwise.errors import ShardwiseError
 
 WIDTH = 80
@@ -24,7 +25,7 @@ def tell(error: ShardwiseError, *, as_json: bool) -> int:
             "problems": error.problems,
             "exit_code": error.exit_code,
         }
-        sys.stdout.write(json.dumps({"error": document}, indent=1) + "\n")
+        write_answer(json.dumps({"error": document}, indent=1) + "\n")
     return error.exit_code
 
 
@@ -40,7 +41,7 @@ def tell_bug(error: Exception, args: Sequence[str]) -> int:
         f"{error}. Please report it with this command: {asked}"
     )
     sys.stderr.write(_marked(problem, sys.stderr))
-    sys.stderr.write(_wrapped("  ", "SHARDWISE_DEBUG=1 in the environment shows where.\n"))
+    sys.stderr.write(_wrapped("  ", "SHARDWISE_DEBUG=1 in the environment shows where."))
     return 1
 
 

@@ -17,10 +17,12 @@ def progress(text: str) -> Iterator[None]:
     if not stream.isatty():
         yield
         return
-    shown = f"{text} ..."
+    line = f"{text} ..."
+    shown = threading.Event()
 
     def show() -> None:
-        stream.write(shown)
+        shown.set()
+        stream.write(line)
         stream.flush()
 
     timer = threading.Timer(PATIENCE_S, show)
@@ -31,5 +33,6 @@ def progress(text: str) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        stream.write("\r" + " " * len(shown) + "\r" if timer.finished.is_set() else "")
-        stream.flush()
+        if shown.is_set():
+            stream.write("\r" + " " * len(line) + "\r")
+            stream.flush()

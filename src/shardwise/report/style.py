@@ -6,6 +6,7 @@ Colour is an accent, never the only carrier of a fact, and only a terminal sees 
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -33,18 +34,19 @@ _ASCII = str.maketrans(
 
 def render(blocks: Iterable[Block], stream: TextIO) -> str:
     """Blocks as the text that `stream` can show, without blanks at the ends of lines."""
+    laid_out = io.StringIO()
     console = Console(
-        file=stream,
+        file=laid_out,
+        force_terminal=stream.isatty(),
         width=columns(stream),
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         highlight=False,
         markup=False,
         emoji=False,
     )
-    with console.capture() as captured:
-        for block in blocks:
-            console.print(block)
-    text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
+    for block in blocks:
+        console.print(block)
+    text = "\n".join(line.rstrip() for line in laid_out.getvalue().split("\n"))
     return showable(text, stream)
 
 

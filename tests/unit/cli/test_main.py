@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 import shardwise
 from shardwise import cli
-from shardwise.cli import VERBS, help_text, models
+from shardwise.cli import VERBS, help_text, models, progress
+from shardwise.hardware import chip_names
+from shardwise.models import presets
 from tests.arch import fresh
-from tests.golden.terminal import run
+from tests.golden.terminal import Stream, run
 
 LOADED = """
 import sys
@@ -58,6 +61,7 @@ def test_a_bug_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ZeroDivisionError: division by zero" in said
     assert "shardwise models llama3-70b" in said
     assert "Traceback" not in said
+    assert done.err.endswith("\n  SHARDWISE_DEBUG=1 in the environment shows where.\n")
     monkeypatch.setenv("SHARDWISE_DEBUG", "1")
     assert "Traceback" in run("models", "llama3-70b").err
 
@@ -71,17 +75,70 @@ def test_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.code, done.out, done.err) == (130, "", "")
 
 
-def test_a_reader_that_leaves() -> None:
-    code = "import sys; from shardwise.cli import main; sys.exit(main(['models', '--json']))"
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+def child(*args: str, stdout: int) -> subprocess.Popen[bytes]:
+    code = "import sys; from shardwise.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *args], stdout=stdout, stderr=subprocess.PIPE
     )
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.close()
-    assert child.stderr.read() == b""
-    child.stderr.close()
-    assert child.wait() == 0
+
+
+@pytest.mark.parametrize(("args", "code"), [(("models", "--json"), 0), (("hw", "v", "--json"), 2)])
+def test_a_reader_that_leaves(args: tuple[str, ...], code: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with child(*args, stdout=writing) as process:
+        os.close(writing)
+        _, said = process.communicate()
+    assert process.returncode == code
+    assert b"Traceback" not in said
+    assert b"Exception" not in said
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device on this system")
+def test_a_full_disk() -> None:
+    with open("/dev/full", "wb") as full, child("models", stdout=full.fileno()) as process:
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert said.decode() == "✗ the answer cannot be written: No space left on device.\n"
+
+
+def test_progress_comes_late_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(tty=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.progress("searching"):
+        pass
+    assert stream.text == ""
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    with progress.progress("searching"):
+        time.sleep(0.05)
+    assert stream.text == f"searching ...\r{' ' * 13}\r"
+    monkeypatch.setattr(sys, "stderr", quiet := Stream())
+    with progress.progress("searching"):
+        time.sleep(0.01)
+    assert quiet.text == ""
+
+
+@pytest.mark.parametrize(("command", "names"), [("hw", chip_names()), ("models", presets.names())])
+def test_lists_are_whole(command: str, names: tuple[str, ...]) -> None:
+    lines = run(command).out.splitlines()
+    assert {line.split()[0] for line in lines[1:-1]} == set(names)
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", chip_names())
+def test_every_chip_can_be_shown(name: str) -> None:
+    done = run("hw", name)
+    assert done.code == 0
+    assert done.out.startswith(f"{name}: ")
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", presets.names())
+@pytest.mark.parametrize("table", ["", "--kv", "--flops"])
+def test_every_model_can_be_shown(name: str, table: str) -> None:
+    done = run("models", name, *table.split())
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
 
 
 def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
