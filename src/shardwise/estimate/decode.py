@@ -10,6 +10,7 @@ B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum
@@ -180,3 +181,42 @@ def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
     kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of about 8 us a layer.
     """
     return n_layers * messages * latency_s
+
+
+def activation_send_s(
+    n_layers: Num,
+    messages: Num,
+    batch: Num,
+    d_model: Num,
+    bytes_per_s: Num,
+    element_bytes: Num = 2.0,
+) -> Num:
+    """e L messages B D / W: activations of a large batch sent between the chips of a server.
+
+    kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of B D elements a layer.
+    """
+    return element_bytes * n_layers * messages * batch * d_model / bytes_per_s
+
+
+def speculative_tokens(acceptance: Num, drafted: int) -> Num:
+    """1 + a + ... + a^K: tokens that one pass of the large model yields from K drafted ones.
+
+    Leviathan et al., arXiv 2211.17192; the output distribution is that of the large model.
+
+    >>> speculative_tokens(0.5, 2)
+    1.75
+    """
+    return sum(acceptance**i for i in range(drafted + 1))
+
+
+def kv_split(n_chips: int, n_kv_heads: int, batch: int) -> tuple[int, int, int]:
+    """Ways to split KV caches over heads, then sequences, then length; each divides what it splits.
+
+    Heads need no communication, splitting the batch two AllToAlls a layer. Book §7.
+
+    >>> kv_split(32, 8, 16)
+    (8, 4, 1)
+    """
+    heads = math.gcd(n_chips, n_kv_heads)
+    sequences = math.gcd(n_chips // heads, batch)
+    return heads, sequences, n_chips // heads // sequences

@@ -129,6 +129,26 @@ def test_the_longest_context_fills_its_share() -> None:
 
 def test_message_latency() -> None:
     assert decode.message_latency_s(64, 4, 8e-6) == pytest.approx(2.048e-3)
+    # B * 2 L * 4 d / W of 512 sequences over 300 GB/s.
+    sent = decode.activation_send_s(64, 4, 512, 8192, 300e9)
+    assert sent == pytest.approx(512 * 2 * 64 * 4 * 8192 / 300e9)
+
+
+def test_speculative_decoding_yields_at_least_its_own_token() -> None:
+    assert decode.speculative_tokens(0.0, 5) == 1
+    assert decode.speculative_tokens(1.0, 5) == 6
+    closed = (1 - 0.8**6) / (1 - 0.8)
+    assert decode.speculative_tokens(0.8, 5) == pytest.approx(closed)
+
+
+@pytest.mark.parametrize(
+    ("chips", "heads", "batch", "ways"),
+    [(4, 8, 1, (4, 1, 1)), (16, 8, 1, (8, 1, 2)), (16, 8, 64, (8, 2, 1)), (8, 1, 4, (1, 4, 2))],
+)
+def test_caches_split_heads_first(
+    chips: int, heads: int, batch: int, ways: tuple[int, int, int]
+) -> None:
+    assert decode.kv_split(chips, heads, batch) == ways
 
 
 def test_service_of_a_full_server() -> None:
