@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.golden.transcripts import COMMANDS, FOLDER, kept, transcript
@@ -31,6 +33,5 @@ def test_an_answer_is_a_screen(name: str) -> None:
 def test_the_plan_of_the_pod_is_the_books() -> None:
     # The book's own answer: pure FSDP is communication-bound, 4- to 8-way tensor parallelism not.
     text = kept("plan_v5p")
-    assert text.splitlines()[1].startswith("Compute-bound. tensor 4 × ")
-    assert "Pure data sharding" in text
-    assert "communication-bound ×1.6" in text
+    assert re.match(r"Compute-bound\. tensor [48] × ", text.splitlines()[1])
+    assert re.search(r"Pure data sharding.*communication-bound ×1\.\d", text, re.DOTALL)
