@@ -80,8 +80,10 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     from shardwise.estimate.matmul import parse_sizes
 
     found = parse_sizes(text.split(","), "mesh axis")
-    unknown = [str(UnknownName("mesh axis", name, known)) for name in found if name not in known]
-    raise_all(BadInput, unknown if known else [])
+    inputs = Inputs()
+    for name in found if known else ():
+        inputs.read(parse_word, name, "mesh axis", known)
+    inputs.done()
     return found
 
 

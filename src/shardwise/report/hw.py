@@ -10,6 +10,8 @@ from shardwise.hardware import Chip, Difference, Figure, Torus, show_shape, show
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import chips
 
+MOST_SLICES = 40  # listed on a screen
+
 
 def list_document(found: Sequence[Chip]) -> list[dict[str, Any]]:
     """The chips with the figures of the list."""
@@ -125,9 +127,6 @@ def diff_blocks(a: Chip, b: Chip, rows: Sequence[Difference]) -> Iterator[Block]
             for row in rows
         ],
     )
-
-
-MOST_SLICES = 40
 
 
 def slices_document(chip: Chip, slices: Sequence[Torus]) -> dict[str, Any]:
