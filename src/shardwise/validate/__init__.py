@@ -1,0 +1,10 @@
+"""Published runs of others, turned into our values, to hold predictions against.
+
+In: rows as their sources publish them (`data/`), or a file of the same schema. Out: a `Run` for
+each row that states enough, and an `Underivable` with the reason for each that does not. Level 11:
+nothing below imports it.
+"""
+
+from shardwise.validate.runs import Run, Underivable, load, read
+
+__all__ = ["Run", "Underivable", "load", "read"]
