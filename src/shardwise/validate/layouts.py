@@ -61,10 +61,11 @@ def layout_of(
     tensor, context, pipe = (par.maybe_whole(name) or 1 for name in ("tp", "cp", "pp"))
     shards = _shards(par, tensor * context * pipe, n_chips * per_chip, assumed)
     shards = _in_chips(shards, per_chip)
-    if record.inner("model").states("experts") and not par.states("ep"):
+    routed = record.inner("model").states("experts")
+    if routed and not par.states("ep") and origin.framework != "jax":
         assumed["expert"] = "1, not stated"
     expert, expert_tensor = _experts(par, origin, tensor, shards.data * shards.fsdp, assumed)
-    micro, n_micro = _batches(record, origin, batch, shards.data * shards.fsdp, pipe, assumed)
+    micro, n_micro = _batches(record, origin, batch, shards.data * shards.fsdp, assumed)
     virtual = par.maybe_whole("vpp") or 1
     fsdp = shards.fsdp // math.gcd(expert, shards.fsdp)
     mesh = Mesh(
@@ -86,7 +87,7 @@ def layout_of(
         remat=remat.remat,
         remat_layers=remat.remat_layers,
         recomputed=remat.recomputed,
-        sequence_parallel=_sequence_parallel(par, tensor, assumed),
+        sequence_parallel=_sequence_parallel(par, origin, tensor, assumed),
         expert_tensor=expert_tensor,
         offload=remat.offload,
         offload_layers=remat.offload_layers,
@@ -169,7 +170,7 @@ def _experts(
 
 
 def _batches(
-    record: Fields, origin: Origin, batch: int, ranks: int, pipe: int, assumed: dict[str, str]
+    record: Fields, origin: Origin, batch: int, ranks: int, assumed: dict[str, str]
 ) -> tuple[int, int]:
     """Sequences of one microbatch and microbatches of one step, on one data rank."""
     each, rest = divmod(batch, ranks)
@@ -203,10 +204,14 @@ def _schedule(record: Fields, pipe: int, virtual: int) -> str:
     return "interleaved" if virtual > 1 else "1f1b"
 
 
-def _sequence_parallel(par: Fields, tensor: int, assumed: dict[str, str]) -> bool:
-    if tensor > 1 and not par.states("sp"):
-        assumed["sequence_parallel"] = "off, not stated"
-    return par.flag("sp") and tensor > 1
+def _sequence_parallel(par: Fields, origin: Origin, tensor: int, assumed: dict[str, str]) -> bool:
+    if tensor == 1 or par.states("sp"):
+        return par.flag("sp") and tensor > 1
+    if origin.framework == "jax":
+        assumed["sequence_parallel"] = "on: MaxText's rules shard activation_embed over tensor"
+        return True
+    assumed["sequence_parallel"] = "off, not stated"
+    return False
 
 
 def _overlap(record: Fields) -> tuple[str, ...]:

@@ -74,7 +74,8 @@ def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, 
     values: dict[str, Value | None] = {"scale_out.egress": out} if out else {}
     values |= {"power.chip": float(note[1])} if note else {}
     name = f"{chip.name}:{count}"
-    name += f",scale_out={units.show_rate(out, 'B/s', 6).replace(' ', '')}" if out else ""
+    if out and not (chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way == out):
+        name += f",scale_out={out / units.GB:g}GB/s"
     topology = Switched(n_gpus=count, domain=domain)
     return System(name=name, chip=with_values(chip, values), topology=topology), assumed
 
