@@ -43,11 +43,7 @@ class Train:
     remat: str = "auto"
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} {value:,} is not between 1 and {LARGEST_BATCH:,}."
-            for name, value in (("batch", self.batch), ("sequence length", self.seq))
-            if not 1 <= value <= LARGEST_BATCH
-        ]
+        problems = [*_bad_size("batch", self.batch), *_bad_size("sequence length", self.seq)]
         if self.tokens is not None and not 1 <= self.tokens <= 1e18:
             problems.append(f"tokens {self.tokens:g} is not between 1 and 1e18.")
         raise_all(BadInput, problems)
@@ -75,6 +71,11 @@ class Train:
         return OPTIMIZER_MOMENTS[self.optimizer] * units.bytes_per_element(self.moments) + master
 
     @property
+    def activation_bytes(self) -> float:
+        """Bytes per element of activations: 4 when computing in fp32, else 2 (also under fp8)."""
+        return max(2.0, units.bytes_per_element(self.compute))
+
+    @property
     def state_bytes(self) -> float:
         """Bytes per parameter of weights, gradients and optimizer state."""
         gradients = units.bytes_per_element(self.gradients)
@@ -98,12 +99,18 @@ class Serve:
     compute: str = "bf16"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.context <= LARGEST_BATCH:
-            raise BadInput(f"context {self.context:,} is not between 1 and {LARGEST_BATCH:,}.")
-        if self.batch is not None and not 1 <= self.batch <= LARGEST_BATCH:
-            raise BadInput(f"batch {self.batch:,} is not between 1 and {LARGEST_BATCH:,}.")
+        batch = [] if self.batch is None else _bad_size("batch", self.batch)
+        raise_all(BadInput, [*_bad_size("context", self.context), *batch])
         for dtype in (self.weights, self.kv, self.compute):
             units.bytes_per_element(dtype)
+
+
+def _bad_size(name: str, value: int) -> list[str]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return [f"{name} {value!r} is not a whole number."]
+    if not 1 <= value <= LARGEST_BATCH:
+        return [f"{name} {value:,} is not between 1 and {LARGEST_BATCH:,}."]
+    return []
 
 
 def parse_batch(text: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.estimate import cost, memory, roofline, training
+from shardwise.estimate import cost, roofline, training
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.training import step_cost
 from shardwise.models import load
@@ -108,8 +108,7 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements have bytes, local products have FLOPs."""
     sizes = {name: n_bytes(size) for name, size in units.BYTES_PER_ELEMENT.items()}
     monkeypatch.setattr(units, "BYTES_PER_ELEMENT", sizes)
-    for module in (memory, training):
-        monkeypatch.setattr(module, "activation_bytes", lambda job: n_bytes(2))
+    monkeypatch.setattr(Train, "activation_bytes", n_bytes(2))
     plain = Program.local_flops
     counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
     monkeypatch.setattr(Program, "local_flops", counted)

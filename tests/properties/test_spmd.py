@@ -20,7 +20,6 @@ from tests.properties.spmd import differences
 
 # Blocks of I_XY are cut by X first, and a program may gather X and leave Y: J_Y is then another
 # block. The marks go when `ops.sharded` keeps the order of cuts.
-order_of_cuts = pytest.mark.xfail(strict=True, reason="moves of a dim cut by two axes mix blocks")
 
 MESH = {"X": 2, "Y": 3, "Z": 2}
 SIZES = dict.fromkeys("IJKLM", 12)
@@ -45,21 +44,18 @@ def test_every_program_over_one_axis_is_right(dims: tuple[str, str, str]) -> Non
     assert not [line for einsum in found for line in wrong(einsum)]
 
 
-@order_of_cuts
 @settings(max_examples=200)
 @given(einsums("XY"))
 def test_every_program_over_two_axes_is_right(einsum: Einsum) -> None:
     assert not wrong(einsum)
 
 
-@order_of_cuts
 @settings(max_examples=60)
 @given(einsums("XYZ"))
 def test_every_program_over_three_axes_is_right(einsum: Einsum) -> None:
     assert not wrong(einsum)
 
 
-@order_of_cuts
 @settings(max_examples=200)
 @given(einsums("XY"))
 def test_there_is_a_program_for_every_sharding(einsum: Einsum) -> None:
@@ -85,7 +81,6 @@ def test_choices_hold_the_derived_program_or_a_cheaper_one(einsum: Einsum) -> No
     assert derived in found or min(map(n_bytes, found)) <= n_bytes(derived)
 
 
-@order_of_cuts
 @settings(max_examples=100)
 @given(einsums("XY", sums=False))
 def test_the_derived_gradients_are_right(einsum: Einsum) -> None:

@@ -114,7 +114,8 @@ def select(words: str) -> tuple[Case, ...]:
     for chapter, number in CHAPTERS.items():
         if word in (chapter, str(number)):
             return tuple(c for c in cases() if c.chapter == chapter)
-    if word not in [c.id for c in cases()]:
+    found = tuple(c for c in cases() if c.id.lower() == word)
+    if not found:
         known = [*CHAPTERS, *(c.id for c in cases())]
         raise UnknownName("case or chapter", words, known, "List: shardwise book")
-    return (find(word),)
+    return found

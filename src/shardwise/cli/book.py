@@ -32,9 +32,7 @@ def run(
         return _all(json)
     if not word:
         return Answer(document=lambda: _listed(cases()), blocks=_chapters(), as_json=json)
-    # An id is taken as it is written, capitals and all; anything else as a chapter.
-    by_id = {case.id: case for case in cases()}
-    chosen = (by_id[word],) if word in by_id else select(word)
+    chosen = select(word)
     if len(chosen) > 1:
         return Answer(document=lambda: _listed(chosen), blocks=_list(chosen), as_json=json)
     result = solve(chosen[0].id)
@@ -103,7 +101,7 @@ def _case(result: Result) -> Iterator[Block]:
     if case.continues:
         rows.append(("goes on", f"from {case.continues}"))
     if not result.library:
-        rows.append(("note", "arithmetic on measurements, which no formula predicts"))
+        rows.append(("note", "plain arithmetic on the given numbers"))
     yield labelled((label, text) for label, text in rows if text)
 
 

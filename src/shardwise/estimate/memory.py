@@ -56,7 +56,7 @@ def training_memory(
     - other: logits in fp32, and the gathered weights of the layer at work and the next.
     """
     held, gathered = _weights(config, rules, mesh)
-    element = activation_bytes(job)
+    element = job.activation_bytes
     whole = sum(k.elements(mesh) for k in step.kept) * element
     if remat == "full":
         inputs = sum(k.elements(mesh) for k in step.layer_inputs) * element
@@ -72,11 +72,6 @@ def training_memory(
         other=logits + gathered * job.weight_bytes,
         capacity=capacity,
     )
-
-
-def activation_bytes(job: Train) -> float:
-    """Bytes per element of activations: 4 when computing in fp32, else 2 (also under fp8)."""
-    return max(2.0, units.bytes_per_element(job.compute))
 
 
 def held_parameters(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> Num:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadSharding, UnknownName, raise_all
+from shardwise.estimate.matmul import LARGEST_DIM
 from shardwise.hardware import Chip, parse_chip
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, Dim, Einsum
@@ -226,7 +227,14 @@ def _varying(
     used = _dims(einsum)
     problems = [f"dim {d} has no size. Give {d}=1024." for d in used if d not in sizes]
     problems += [str(UnknownName("dim", d, einsum.dims)) for d in sizes if d not in used]
+    problems += [
+        f"dim {d}={n} is not between 1 and {LARGEST_DIM:,}."
+        for d, given in sizes.items()
+        for n in ([given] if isinstance(given, int) else given)
+        if not 1 <= n <= LARGEST_DIM
+    ]
     ranges = [d for d, n in sizes.items() if not isinstance(n, int)]
+    problems += [f"dim {d} has an empty range." for d in ranges if not sizes[d]]
     if len(ranges) > 1:
         problems.append(f"dims {', '.join(ranges)} all have ranges. Give a range to one.")
     raise_all(BadInput, problems)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, maximum
-from shardwise.estimate.memory import Memory, activation_bytes, held_parameters, training_memory
+from shardwise.estimate.memory import Memory, held_parameters, training_memory
 from shardwise.estimate.prices import Prices
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
@@ -69,7 +69,7 @@ def element_bytes(name: str, weights: frozenset[str], job: Train) -> float:
         return job.weight_bytes
     if name.startswith("d") and name[1:] in weights:
         return units.bytes_per_element(job.gradients)
-    return activation_bytes(job)
+    return job.activation_bytes
 
 
 def weight_names(step: Step) -> frozenset[str]:

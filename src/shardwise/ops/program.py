@@ -129,14 +129,16 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
     inputs: list[Kept] = []
     for group in config.groups:
         terms = layer_terms(config, group.layer, seq)
-        phases = ("forward", "backward") if remat == "none" else ("forward", "remat", "backward")
-        for phase in phases:
-            _derive(terms, group.count, phase, common, rules, matmuls, transfers)
+        _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers)
+        # A layer that is computed again keeps what it gathers for its backward pass at once.
+        again = ("remat", "backward") if remat == "full" else ("backward",)
+        read = _read_backward(group.layer, terms)
+        _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read)
         kept += _kept(config, group.layer, group.count, common, rules)
         inputs.append(_layer_input(group.count, common, rules))
     outer = outer_terms(config)
     for phase in ("forward", "backward"):
-        _derive(outer, 1, phase, common, rules, matmuls, transfers)
+        _derive(outer, 1, (phase,), common, rules, matmuls, transfers)
     logits = shard_einsum(outer[1].einsum, _weights(outer[1:]), rules).output
     return Step(
         matmuls=tuple(matmuls),
@@ -155,16 +157,21 @@ def _weights(terms: tuple[Term, ...]) -> frozenset[str]:
 def _derive(
     terms: tuple[Term, ...],
     count: int,
-    phase: str,
+    phases: tuple[str, ...],
     common: Mapping[str, Num],
     rules: Rules,
     matmuls: list[Matmul],
     transfers: list[Transfer],
+    again: frozenset[str] = frozenset(),
 ) -> None:
-    """Add the works of one phase. A move that several terms of a block need happens once."""
+    """Add the works of phases. A move that several terms of a block need happens once in them.
+
+    Args:
+        again: the terms of phase `remat`.
+    """
     weights = _weights(terms)
     seen: set[tuple[str, Move]] = set()
-    for term in terms if phase != "backward" else terms[::-1]:
+    for phase, term in _in_order(terms, phases, again):
         einsum = shard_einsum(term.einsum, weights, rules)
         sizes = {**common, **term.sizes}
         for name, one in _of_phase(term, einsum, phase):
@@ -195,6 +202,26 @@ def _derive(
                         sizes=sizes,
                     )
                 )
+
+
+def _in_order(
+    terms: tuple[Term, ...], phases: tuple[str, ...], again: frozenset[str]
+) -> Iterator[tuple[str, Term]]:
+    for phase in phases:
+        for term in terms[::-1] if phase == "backward" else terms:
+            if phase != "remat" or term.name in again:
+                yield phase, term
+
+
+def _read_backward(layer: Layer, terms: tuple[Term, ...]) -> frozenset[str]:
+    """The terms whose output the backward pass reads: the last product of a block ends in a sum,
+    which only a norm behind it, or the next block of the layer, would read."""
+    normed = layer.norms in ("post", "both")
+    return frozenset(
+        t.name
+        for t in terms
+        if normed or t.einsum.output.name != "y" or (t.name == "attn.out" and not layer.parallel)
+    )
 
 
 def _role(move: Move, weights: frozenset[str]) -> str:

@@ -82,8 +82,8 @@ def axes_of(einsum: Einsum) -> tuple[str, ...]:
 def derive(einsum: Einsum) -> Program:
     """The book's choice for each axis.
 
-    Keep an output dim where an input has it sharded that way (cases 1, 2 and 4); else sum over a
-    dim that both inputs shard (case 3); else gather.
+    Keep an output dim where an input has it sharded that way (cases 1, 2 and 4), or a kept dim
+    that both inputs shard; else sum over a dim that both shard (case 3); else gather.
     """
     assignment: Assignment = {}
     for axis in axes_of(einsum):
@@ -93,6 +93,8 @@ def derive(einsum: Einsum) -> Program:
         both = len(summed) == 2 and summed[0] == summed[1]
         if kept is not None and kept in held:
             assignment[axis] = kept
+        elif held[0] == held[1] and held[0] in einsum.output.names:
+            assignment[axis] = held[0]
         elif summed and (both or axis in einsum.output.partial or _slices(einsum, axis)):
             assignment[axis] = summed[0]
         else:
@@ -144,14 +146,14 @@ def build(einsum: Einsum, assignment: Assignment) -> Program:
     for axis, dim in assignment.items():
         if dim is not None:
             layout[dim] = (*layout.get(dim, ()), axis)
+    layout = {dim: _ordered(einsum, dim, axes) for dim, axes in layout.items()}
     inputs, before = [], []
     for array in einsum.inputs:
-        target = array.with_axes({d: _ordered(array, layout.get(d, ()), d) for d in array.names})
+        target = array.with_axes(layout)
         before += list(_moves(array, target))
         inputs.append(target)
     summed = tuple(a for a, d in assignment.items() if d in einsum.contracting)
-    kept = {d: _ordered(einsum.output, layout.get(d, ()), d) for d in einsum.output.names}
-    product = einsum.output.with_axes(kept, summed)
+    product = einsum.output.with_axes(layout, summed)
     missing = [a for a in einsum.output.partial if a not in summed]
     if missing:
         raise BadSharding(
@@ -159,77 +161,105 @@ def build(einsum: Einsum, assignment: Assignment) -> Program:
             "dim is sharded over it."
         )
     local = Einsum(inputs[0], inputs[1], product, einsum.chosen)
-    _check_blocks(local)
     return Program(einsum, local, tuple(before), tuple(_moves(product, einsum.output)))
 
 
-def _check_blocks(local: Einsum) -> None:
-    """J_XY and J_YX are different blocks: a chip must hold the same block of a dim everywhere."""
-    for name in local.dims:
-        orders = {
-            d.axes
-            for a in (*local.inputs, local.output)
-            for d in a.dims
-            if d.name == name and d.axes
-        }
-        if len(orders) > 1:
-            raise BadSharding(
-                f"{local}: dim {name} is laid out in {len(orders)} orders of its axes."
-            )
+def _ordered(einsum: Einsum, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """One order of a dim's axes for all arrays: J_XY and J_YX are different blocks.
 
-
-def _ordered(array: Array, axes: tuple[str, ...], dim: str) -> tuple[str, ...]:
-    """The axes of a dim in the order in which the array itself writes them."""
-    own = next((d.axes for d in array.dims if d.name == dim), ())
-    return tuple(sorted(axes, key=lambda a: own.index(a) if a in own else len(own)))
+    It is that of the array which is already cut by most of these axes.
+    """
+    written = [
+        tuple(a for a in d.axes if a in axes)
+        for array in (*einsum.inputs, einsum.output)
+        for d in array.dims
+        if d.name == dim
+    ]
+    longest = max(written, key=len, default=())
+    return (*longest, *(a for a in axes if a not in longest))
 
 
 def _moves(have: Array, want: Array) -> Iterator[Move]:
-    """Collectives from one layout to another: reduce, exchange, gather, then slice."""
+    """Collectives from one layout to another: reduce, exchange, gather, then slice.
+
+    I_XY is cut by X first: a chip's block can be cut further by an axis that comes last, and only
+    the last axis can be exchanged or gathered without mixing up the blocks.
+    """
     at = have
-    scatter: dict[str, tuple[str, ...]] = {}
-    plain: tuple[str, ...] = ()
-    for axis in (a for a in have.partial if a not in want.partial):
-        dim = want.where(axis)
-        if dim is None:
-            plain = (*plain, axis)
-        else:
-            scatter[dim] = (*scatter.get(dim, ()), axis)
-    for dim, axes in scatter.items():
-        left = tuple(a for a in at.partial if a not in axes)
-        after = _resharded(at, dim, (*_axes_of(at, dim), *axes), left)
-        after = _resharded(after, dim, _ordered(want, _axes_of(after, dim), dim), left)
-        yield Move("reduce_scatter", axes, at, after)
-        at = after
-    if plain:
-        after = Array(at.name, at.dims, tuple(a for a in at.partial if a not in plain))
-        yield Move("all_reduce", plain, at, after)
-        at = after
-    gather: dict[str, tuple[str, ...]] = {}
-    for axis in have.axes:
-        source, target = have.where(axis) or "", want.where(axis)
-        if target is None:
-            gather[source] = (*gather.get(source, ()), axis)
-        elif target != source:
-            after = _resharded(at, source, _without(_axes_of(at, source), (axis,)), at.partial)
-            after = _resharded(after, target, (*_axes_of(after, target), axis), at.partial)
-            yield Move("all_to_all", (axis,), at, after)
-            at = after
-    for source, axes in gather.items():
-        after = _resharded(at, source, _without(_axes_of(at, source), axes), at.partial)
-        yield Move("all_gather", axes, at, after)
-        at = after
-    sliced = tuple(a for a in want.axes if a not in at.axes and a not in have.partial)
+    for move in _reductions(have, want):
+        yield move
+        at = move.after
+    while leaving := _leaving(at, want):
+        move = _exchange(at, want, leaving) or _gather(at, want, leaving)
+        yield move
+        at = move.after
+    sliced = tuple(a for a in want.axes if a not in at.axes)
     if sliced:
         yield Move("slice", sliced, at, want)
 
 
+def _reductions(have: Array, want: Array) -> Iterator[Move]:
+    """Sums that are scattered where the output wants them, and the others in one AllReduce."""
+    at = have
+    gone = [a for a in have.partial if a not in want.partial]
+    for dim in want.dims:
+        now = _axes_of(at, dim.name)
+        new = tuple(a for a in dim.axes if a in gone)
+        if new and dim.axes[: len(now) + len(new)] == (*now, *new):
+            left = tuple(a for a in at.partial if a not in new)
+            after = _resharded(at, dim.name, (*now, *new), left)
+            yield Move("reduce_scatter", new, at, after)
+            at = after
+    plain = tuple(a for a in at.partial if a in gone)
+    if plain:
+        left = tuple(a for a in at.partial if a not in plain)
+        yield Move("all_reduce", plain, at, Array(at.name, at.dims, left))
+
+
+def _leaving(at: Array, want: Array) -> dict[str, tuple[str, ...]]:
+    """Dim -> its last axes that the wanted layout does not have there."""
+    found = {}
+    for dim in at.dims:
+        target = _axes_of(want, dim.name)
+        same = 0
+        while dim.axes[same : same + 1] and dim.axes[: same + 1] == target[: same + 1]:
+            same += 1
+        if dim.axes[same:]:
+            found[dim.name] = dim.axes[same:]
+    return found
+
+
+def _goes_to(at: Array, want: Array, axis: str, source: str) -> str | None:
+    """The dim to which an exchange can bring an axis at once."""
+    target = want.where(axis)
+    if target is None or target == source:
+        return None
+    now = (*_axes_of(at, target), axis)
+    return target if _axes_of(want, target)[: len(now)] == now else None
+
+
+def _exchange(at: Array, want: Array, leaving: Mapping[str, tuple[str, ...]]) -> Move | None:
+    for source, axes in leaving.items():
+        target = _goes_to(at, want, axes[-1], source)
+        if target is not None:
+            after = _resharded(at, source, _axes_of(at, source)[:-1], at.partial)
+            after = _resharded(after, target, (*_axes_of(at, target), axes[-1]), at.partial)
+            return Move("all_to_all", axes[-1:], at, after)
+    return None
+
+
+def _gather(at: Array, want: Array, leaving: Mapping[str, tuple[str, ...]]) -> Move:
+    """Gather the last axes of one dim, up to one that an exchange can take."""
+    source, axes = next(iter(leaving.items()))
+    n = 1
+    while n < len(axes) and _goes_to(at, want, axes[-n - 1], source) is None:
+        n += 1
+    after = _resharded(at, source, _axes_of(at, source)[:-n], at.partial)
+    return Move("all_gather", axes[-n:], at, after)
+
+
 def _axes_of(array: Array, dim: str) -> tuple[str, ...]:
     return next(d.axes for d in array.dims if d.name == dim)
-
-
-def _without(axes: tuple[str, ...], gone: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(a for a in axes if a not in gone)
 
 
 def _resharded(array: Array, dim: str, axes: tuple[str, ...], partial: tuple[str, ...]) -> Array:

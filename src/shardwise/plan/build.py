@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardwise.errors import NoStrategy, NotDivisible, raise_all
+from shardwise.errors import NoStrategy, NotDivisible, UnknownName, raise_all
 from shardwise.estimate import cost
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
@@ -13,7 +13,7 @@ from shardwise.plan.operations import operations
 from shardwise.search import train
 from shardwise.search.legal import problems
 from shardwise.search.train import Candidate
-from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.mesh import INSIDE_OUT, Mesh
 from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
 
@@ -30,7 +30,7 @@ def plan(
         fixed: mesh roles whose size is given, `{"tensor": 8}`.
 
     Raises:
-        NotDivisible: a fixed size that divides nothing.
+        UnknownName: a role that is none. NotDivisible: a fixed size that divides nothing.
         NoStrategy: no legal split; the message says what would work.
         DoesNotFit: no legal split fits into memory.
         UnknownFigure: a figure that the chip's file does not have.
@@ -47,10 +47,13 @@ def search(
 ) -> list[value.Plan]:
     """The `n` best plans, best first. Raises as `plan` does."""
     fixed = dict(fixed or {})
+    for role in fixed:
+        if role not in INSIDE_OUT:
+            raise UnknownName("mesh role", role, INSIDE_OUT)
     Mesh(**fixed)
     raise_all(NotDivisible, problems(model, job, system, fixed, whole=False))
     try:
-        ranked = train.rank(model, job, system, fixed)
+        ranked = train.rank(model, job, system, fixed, keep=max(n, train.SHOWN))
     except NoStrategy:
         raise refusals.no_strategy(model, job, system, fixed) from None
     if not ranked[0].fits:

@@ -59,7 +59,7 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
     largest = None
     for name, n_chips in sizes(chip):
         largest = (name, n_chips)
-        if n_chips * hbm >= total:
+        if n_chips * hbm >= total + n_chips * _token_bytes(model, job):
             return _found(model, job, name, n_chips, hbm, held)
     where = f"the largest, {largest[0]}, has" if largest else "there is"
     have = units.show_gib(largest[1] * hbm) if largest else "no machine"
@@ -91,6 +91,13 @@ def _held(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
     return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv)}
 
 
+def _token_bytes(model: ModelConfig, job: Train | Serve) -> float:
+    """Layer inputs of one token, which a chip must hold to train at all (remat full)."""
+    if isinstance(job, Serve):
+        return 0.0
+    return model.n_layers * model.d_model * job.activation_bytes
+
+
 def _found(
     model: ModelConfig,
     job: Train | Serve,
@@ -101,15 +108,13 @@ def _found(
 ) -> Fit:
     left = n_chips * hbm - sum(held.values())
     if isinstance(job, Train):
-        element = units.bytes_per_element(job.compute)
-        per_token = model.n_layers * model.d_model * max(2.0, element)
         return Fit(
             system=name,
             n_chips=n_chips,
             hbm_bytes=n_chips * hbm,
             held=held,
             left_bytes=left,
-            tokens_per_chip=int(left / n_chips / per_token),
+            tokens_per_chip=int(left / n_chips / _token_bytes(model, job)),
         )
     sequence = float(count.kv_cache_bytes(model, job.context, job.kv))
     room = n_chips * hbm - held["weights"]

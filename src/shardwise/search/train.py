@@ -16,6 +16,8 @@ from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
 
+SHOWN = 8  # strategies ranked in full: the reasons and alternatives are taken from them
+
 # What fits comes first: by expected time, then by the upper bound. What does not: by memory.
 Score = tuple[bool, float, float]
 
@@ -90,7 +92,7 @@ def rank(
     job: Train,
     system: System,
     fixed: Mapping[str, int] | None = None,
-    keep: int = 8,
+    keep: int = SHOWN,
 ) -> list[Candidate]:
     """The best meshes on their best placement and remat policy, best first.
 
@@ -124,7 +126,10 @@ def rank(
 
 
 def _score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
-    return (False, float(expected), float(upper)) if fits else (True, float(n_bytes), 0.0)
+    """Times that differ by the order of their sums alone are equal."""
+    if not fits:
+        return (True, float(n_bytes), 0.0)
+    return (False, float(f"{expected:.9e}"), float(f"{upper:.9e}"))
 
 
 def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:

@@ -116,7 +116,8 @@ def place(
             f"{system.n_chips:,} chips of {system.name}."
         )
     inner = {a: sizes[a] for a in names}
-    dcn = _across_slices(inner, names, system) if system.n_slices > 1 else {}
+    slices = max(1, total // system.chips_per_slice)
+    dcn = _across_slices(inner, names, system, slices) if slices > 1 else {}
     if isinstance(system.topology, Torus):
         found = tuple(_on_torus(system.chip, system.topology, inner, names, lend))
     else:
@@ -127,10 +128,12 @@ def place(
     return tuple(_with_tiers(p, dcn) for p in found)
 
 
-def _across_slices(inner: dict[str, int], names: list[str], system: System) -> dict[str, Tier]:
+def _across_slices(
+    inner: dict[str, int], names: list[str], system: System, slices: int
+) -> dict[str, Tier]:
     """Give the slices to the outermost axes; `inner` keeps what is left inside a slice."""
     rate = system.chip.need("dcn_bytes_per_s_per_chip")
-    left, found = system.n_slices, {}
+    left, found = slices, {}
     for axis in ["data", *(a for a in reversed(names) if a != "data")]:
         if axis not in inner:
             continue
@@ -139,8 +142,8 @@ def _across_slices(inner: dict[str, int], names: list[str], system: System) -> d
             found[axis] = Tier("dcn", take, rate)
             inner[axis] //= take
             left //= take
-    if left > 1 and math.prod(inner.values()) * system.n_slices > system.n_chips:
-        raise NoStrategy(f"{system.n_slices} slices do not divide over {', '.join(names)}.")
+    if left > 1:
+        raise NoStrategy(f"{slices} slices do not divide over {', '.join(names)}.")
     return found
 
 

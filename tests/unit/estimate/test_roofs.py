@@ -105,7 +105,6 @@ def test_sizes_that_are_missing_or_too_many(sizes: dict[str, object], told: str)
     assert told in str(error.value)
 
 
-@pytest.mark.xfail(strict=True, reason="sizes below 1 are computed with")
 @pytest.mark.parametrize("sizes", [{"B": 0}, {"B": -5}, {"B": [1, 0]}, {"D": -3}, {"B": []}])
 def test_sizes_that_cannot_be(sizes: dict[str, object]) -> None:
     with pytest.raises(BadInput):

@@ -46,14 +46,17 @@ def test_fsdp_gathers_each_weight_twice_and_reduces_its_gradient(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ANY)
-def test_full_remat_gathers_each_weight_a_third_time(name: str) -> None:
+def test_full_remat_gathers_each_weight_twice(name: str) -> None:
+    """What a layer gathers to be computed again serves its backward pass, which follows at once."""
     config, mesh = load(name), {"fsdp": 4}
     found = step(config, remat="full", **mesh)
     by_phase: dict[str, float] = Counter()
     for transfer in of_layers(found):
         if transfer.move.kind == "all_gather":
             by_phase[transfer.phase] += transfer.count * transfer.elements(mesh)
-    assert by_phase["forward"] == by_phase["remat"] == by_phase["backward"] > 0
+    again = by_phase["remat"] + by_phase["backward"]
+    assert by_phase["forward"] == again > 0
+    assert by_phase["backward"] < by_phase["remat"]  # the last products are not run again
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -172,7 +172,6 @@ def test_roles_that_cannot_be(fixed: dict[str, int], error: type[BadInput], told
     assert told in str(raised.value)
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="a role is not looked up in the roles")
 def test_a_role_that_there_is_not() -> None:
     with pytest.raises(UnknownName, match="tensr"):
         sw.plan(LLAMA, sw.hardware("v5p:8x8x8"), sw.Train(batch=512, seq=4096), {"tensr": 2})

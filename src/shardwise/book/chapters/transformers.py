@@ -10,7 +10,6 @@ from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe, cou
 from shardwise.models.weights import layer_weights
 from shardwise.ops.notation import parse_einsum
 
-
 NORMS = {1: "shared", 2: "pre", 4: "both"}  # how the library names that many norms a layer
 
 
