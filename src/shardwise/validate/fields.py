@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.errors import BadFile
 
 LARGEST = 2**31 - 1
-LARGEST_NUMBER = 1e30
+SMALLEST_NUMBER, LARGEST_NUMBER = 1e-30, 1e30  # beyond them a figure is a slip
 
 
 class Fields:
@@ -74,7 +74,7 @@ class Fields:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not a number.")
-        if not 0 < value <= LARGEST_NUMBER:
+        if not SMALLEST_NUMBER <= value <= LARGEST_NUMBER:
             raise BadFile(
                 f"wrong value: {self._path(name)} {_short(value)} is not a number above 0."
             )

@@ -67,18 +67,10 @@ def layout_of(
     expert, expert_tensor = _experts(par, origin, tensor, shards.data * shards.fsdp, assumed)
     micro, n_micro = _batches(record, origin, batch, shards.data * shards.fsdp, assumed)
     virtual = par.maybe_whole("vpp") or 1
-    fsdp = shards.fsdp // math.gcd(expert, shards.fsdp)
-    mesh = Mesh(
-        data=shards.data // (expert // math.gcd(expert, shards.fsdp)),
-        fsdp=fsdp,
-        tensor=tensor,
-        context=context,
-        expert=expert,
-        pipe=pipe,
-    )
     schedule = _schedule(record, pipe, virtual)
+    data, fsdp = _without(expert, shards)
     return Layout(
-        mesh=mesh,
+        mesh=Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context, expert=expert, pipe=pipe),
         zero=shards.zero,
         micro_batch=micro,
         n_microbatches=n_micro,
@@ -146,6 +138,12 @@ def _in_chips(shards: _Shards, per_chip: int) -> _Shards:
         f"layout contradicts the chips: {per_chip} devices of a chip do not divide data "
         f"{shards.data} or fsdp {shards.fsdp}."
     )
+
+
+def _without(expert: int, shards: _Shards) -> tuple[int, int]:
+    """Data ranks left when experts have taken theirs, from those that shard weights first."""
+    taken = math.gcd(expert, shards.fsdp)
+    return shards.data // (expert // taken), shards.fsdp // taken
 
 
 def _experts(

@@ -32,7 +32,6 @@ def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
     row = Fields(data)
     multi = row.text("source", "").endswith("multi.csv")
     D, L, tp = row.whole("d_model"), row.whole("n_layers"), row.whole("tp")
-    multiple = _VOCAB_MULTIPLE * tp
     table = f"multi|{row.text('size', 'GPT')}" if multi else f"single|d{D}|L{L}"
     assumed = dict(ASSUMED)
     if not multi:
@@ -47,18 +46,7 @@ def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
         "group": f"vtrain|{table}",
         "tier": "core" if multi else "extra",
         "quality": "A" if multi else "B",
-        "model": {
-            "name": f"GPT {L}x{D}",
-            "layers": L,
-            "d_model": D,
-            "n_heads": row.whole("n_heads"),
-            "d_ff": 4 * D,
-            "mlp_matrices": 2,
-            "vocab": -(-_VOCAB // multiple) * multiple,
-            "tied_embeddings": True,
-            "attention": "mha",
-            "learned_positions": True,
-        },
+        "model": _gpt(row),
         "hardware": {
             "family": "A100-80" if row.text("chip").startswith("A100") else row.text("chip"),
             "count": row.whole("n_gpus"),
@@ -80,4 +68,20 @@ def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
         "measured": {"step_time_s": milliseconds and milliseconds * units.MS},
         "peers": {"calculon": calculon * units.MS} if calculon else {},
         "assumed": assumed,
+    }
+
+
+def _gpt(row: Fields) -> dict[str, Any]:
+    D, L, multiple = row.whole("d_model"), row.whole("n_layers"), _VOCAB_MULTIPLE * row.whole("tp")
+    return {
+        "name": f"GPT {L}x{D}",
+        "layers": L,
+        "d_model": D,
+        "n_heads": row.whole("n_heads"),
+        "d_ff": 4 * D,
+        "mlp_matrices": 2,
+        "vocab": -(-_VOCAB // multiple) * multiple,
+        "tied_embeddings": True,
+        "attention": "mha",
+        "learned_positions": True,
     }

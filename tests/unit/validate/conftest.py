@@ -1,0 +1,32 @@
+"""The carried rows, read once, and one good record to break."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from shardwise.validate import Run, Underivable, load
+from shardwise.validate.runs import DATA
+
+
+@pytest.fixture(scope="session")
+def rows() -> list[Run | Underivable]:
+    return load()
+
+
+@pytest.fixture(scope="session")
+def runs(rows: list[Run | Underivable]) -> dict[str, Run]:
+    return {row.id: row for row in rows if isinstance(row, Run)}
+
+
+@pytest.fixture(scope="session")
+def refused(rows: list[Run | Underivable]) -> dict[str, Underivable]:
+    return {row.id: row for row in rows if isinstance(row, Underivable)}
+
+
+@pytest.fixture(scope="session")
+def records() -> dict[str, dict[str, Any]]:
+    published: list[dict[str, Any]] = json.loads((DATA / "published.json").read_text("utf-8"))
+    return {record["id"]: record for record in published}
