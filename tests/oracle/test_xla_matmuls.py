@@ -60,6 +60,7 @@ In[B_XZ,D] . W[D_X,F_Y] -> Out[B_XZ,F_Y]
 In[B_XZ,D] . dOut[B_XZ,F_Y] -> dW[D_X,F_Y]
 x[E_X,C,D] . W[E_X,D,F] -> h[E_X,C,F]
 x[E,C_X,D] . W[E_X,D,F] -> h[E_X,C,F]
+h[E_X,C,F] . W[E_X,F,D] -> y[E,C_X,D]
 """.strip().splitlines()
 
 # ... and these into another of `choices`: kind, axes, bytes.
@@ -70,8 +71,6 @@ OTHER = {
     "A[I,J_X] . B[J,K] -> C[I,K_X]": Collective("all_gather", ("X",), 2048),
     # Exchange A, instead of scattering the sums: an eighth of the bytes on the wire.
     "A[I,J_X] . B[J,K] -> C[I_X,K]": Collective("all_to_all", ("X",), 2048),
-    # Multiply where the experts are and exchange the result, instead of gathering both inputs.
-    "h[E_X,C,F] . W[E_X,F,D] -> y[E,C_X,D]": Collective("all_to_all", ("X",), 16384),
 }
 
 
