@@ -6,6 +6,7 @@ keeps every other matmul), MaxText (`remat_policy` names the arrays that are kep
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import BadFile
@@ -24,6 +25,11 @@ _POLICIES: dict[str, tuple[str, ...]] = {
     "selective-per-op": ("norms", "k", "out", "up", "activation"),
     "minimal": ("norms", "attention", "activation"),
     "qkv_proj_offloaded": ("norms", "attention", "out", "gate", "up", "activation"),
+    "minimal_with_context": ("norms", "activation"),
+    "minimal_flash": ("norms", "activation"),
+    "save_qkv_proj": ("norms", "attention", "out", "gate", "up", "activation"),
+    "save_out_proj": ("norms", "q", "k", "v", "attention", "gate", "up", "activation"),
+    "save_dot_except_mlp": ("norms", "attention", "gate", "up", "activation"),
     "save_dot_with_context_except_mlp": ("norms", "gate", "up", "activation"),
     "selective (norms, MLA up-projection)": ("norms", "mla_up"),
     "selective": _ALL_BUT_LAST,
@@ -38,6 +44,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "mlp": ("gate", "up", "activation", "down"),
     "moe": ("gate", "up", "activation", "down"),
 }
+
+_PLACES = ("device", "offload", "remat")
 
 # MaxText's names of arrays -> the part that produces them; what is not named runs again.
 _ARRAYS: dict[str, tuple[str, ...]] = {
@@ -88,7 +96,9 @@ def remat_of(record: Fields, n_layers: int) -> tuple[Remat, dict[str, str]]:
     layers = overlap.maybe_whole("cpu_offloading_layers")
     if layers:
         offload = (*offload, "activations")
-    found = _read(policy, recompute, n_layers)
+    found, unread = _read(policy, recompute, n_layers)
+    if unread:
+        assumed["remat"] = f"no part of a layer is known for {', '.join(unread)}"
     return Remat(
         remat=found.remat,
         remat_layers=found.remat_layers,
@@ -98,47 +108,43 @@ def remat_of(record: Fields, n_layers: int) -> tuple[Remat, dict[str, str]]:
     ), assumed
 
 
-def _read(policy: str, recompute: Fields, n_layers: int) -> Remat:
+def _read(policy: str, recompute: Fields, n_layers: int) -> tuple[Remat, tuple[str, ...]]:
+    """What a policy recomputes, and the names in it that are not known."""
     if policy == "full":
-        return Remat(remat="full")
+        return Remat(remat="full"), ()
     if policy == "full-layers":
-        return Remat(remat="full", remat_layers=recompute.whole("num_layers"))
+        return Remat(remat="full", remat_layers=recompute.whole("num_layers")), ()
     if policy == "selective-layer":  # torchtitan: every second layer
-        return Remat(remat="full", remat_layers=max(1, n_layers // 2))
+        return Remat(remat="full", remat_layers=max(1, n_layers // 2)), ()
     if policy == "selective-modules":
-        return _selective(_known(recompute.texts("modules"), _MODULES, "module"))
+        parts, unread = _parts(recompute.texts("modules"), _MODULES)
+        return _selective(parts), unread
     if policy == "custom":
         return _custom(recompute.inner("tensors"))
     if policy not in _POLICIES:
         raise BadFile(f'unknown recomputation: "{policy}" is none of {", ".join(_POLICIES)}.')
     offload = ("q", "k", "v") if policy == "qkv_proj_offloaded" else ()
-    return _selective(_POLICIES[policy], offload)
+    return _selective(_POLICIES[policy], offload), ()
 
 
-def _custom(tensors: Fields) -> Remat:
+def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
     """MaxText: arrays are kept on the device or offloaded; those not named run again."""
     places = {name: tensors.text(name) for name in tensors.data}
     bad = [f"{name}: {place}" for name, place in places.items() if place not in _PLACES]
     if bad:
         raise BadFile(f"unknown recomputation: {', '.join(bad)} is none of {', '.join(_PLACES)}.")
-    kept = _known([n for n, place in places.items() if place != "remat"], _ARRAYS, "array")
-    gone = _known([n for n, place in places.items() if place == "offload"], _ARRAYS, "array")
-    return _selective(tuple(part for part in _ALL_BUT_LAST if part not in kept), gone)
+    kept, unread = _parts([n for n, place in places.items() if place != "remat"], _ARRAYS)
+    gone, _ = _parts([n for n, place in places.items() if place == "offload"], _ARRAYS)
+    return _selective(tuple(part for part in _ALL_BUT_LAST if part not in kept), gone), unread
 
 
-_PLACES = ("device", "offload", "remat")
-
-
-def _known(
-    names: tuple[str, ...] | list[str], table: dict[str, tuple[str, ...]], what: str
-) -> tuple[str, ...]:
-    unknown = [name for name in names if name not in table]
-    if unknown:
-        raise BadFile(
-            f"unknown recomputation: {what} {', '.join(unknown)} is none of {', '.join(table)}."
-        )
-    found = {part for name in names for part in table[name]}
-    return tuple(part for part in ("layer_input", *PARTS) if part in found)
+def _parts(
+    names: Sequence[str], table: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parts of a layer behind these names, in order, and the names without one."""
+    found = {part for name in names for part in table.get(name, ())}
+    ordered = tuple(part for part in ("layer_input", *PARTS) if part in found)
+    return ordered, tuple(name for name in names if name not in table)
 
 
 def _selective(recomputed: tuple[str, ...], offload: tuple[str, ...] = ()) -> Remat:
