@@ -1,0 +1,106 @@
+"""`shardwise validate [--data FILE] [--source NAME]`: published runs against predictions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from shardwise import units
+from shardwise.cli.answer import Answer
+from shardwise.cli.command import Json
+from shardwise.cli.progress import progress
+from shardwise.errors import NoPlan, UnknownName
+from shardwise.report.style import Block, labelled, quiet, strong, table
+from shardwise.report.words import percent
+from shardwise.validate import load
+from shardwise.validate.score import Errors, Validation, validate
+
+SHOWN_SOURCES = 12
+SHOWN_REASONS = 6
+MOST = 1000
+
+
+def run(
+    data: Annotated[str, typer.Option(metavar="FILE", help="runs of your own, same schema")] = "",
+    source: Annotated[str, typer.Option(metavar="WORD", help="rows whose source has it")] = "",
+    worst: Annotated[str, typer.Option(metavar="N", help="list the N worst rows")] = "5",
+    json: Json = False,
+) -> Answer:
+    """Published runs predicted by these formulas, and how far they are off."""
+    n = units.parse_whole(worst, "--worst", low=0)
+    runs = load(data or None)
+    if source:
+        names = {run.source for run in runs}
+        runs = [run for run in runs if source.lower() in run.source.lower()]
+        if not runs:
+            raise UnknownName("source", source, names)
+    with progress(f"predicting {len(runs):,} runs"):
+        found = validate(runs)
+    if found is None:
+        reasons = Counter(getattr(run, "reason", "") for run in runs).most_common(3)
+        raise NoPlan("no row can be predicted.", *(f"{k} rows: {why}" for why, k in reasons))
+    return Answer(document=lambda: found, blocks=_blocks(found, min(n, MOST)), as_json=json)
+
+
+def _blocks(found: Validation, worst: int) -> Iterator[Block]:
+    overall = found.overall
+    yield strong(
+        f"Median error {percent(overall.median_abs_err)} over {overall.n:,} published runs, "
+        f"mean {percent(overall.mean_abs_err)}, bias {_signed(overall.bias)}."
+    )
+    rows = [("90 %", f"of the rows are within {percent(overall.p90_abs_err)}")]
+    rows.append(("bounds", f"hold {percent(overall.interval_coverage)} of the measured times"))
+    if overall.order_right is not None and overall.regret is not None:
+        rows.append(
+            (
+                "layouts",
+                f"of one job: {percent(overall.order_right)} of the pairs in the measured order; "
+                f"choosing by prediction costs {percent(overall.regret)} over the best",
+            )
+        )
+    yield labelled(rows)
+    yield table(
+        ["source", ">runs", ">median", ">mean", ">bias", "others' median"],
+        (_source(errors) for errors in found.sources[:SHOWN_SOURCES]),
+    )
+    if len(found.sources) > SHOWN_SOURCES:
+        yield quiet(f"and {len(found.sources) - SHOWN_SOURCES} more sources (--json lists them)")
+    if worst:
+        off = sorted(found.scored, key=lambda row: -abs(row.err))[:worst]
+        yield strong("Worst rows")
+        yield table(
+            ["row", ">predicted", ">measured", ">error"],
+            (
+                [
+                    row.id,
+                    units.show_seconds(row.predicted),
+                    units.show_seconds(row.measured),
+                    _signed(row.err),
+                ]
+                for row in off
+            ),
+        )
+    if overall.underivable:
+        kinds = Counter(run.kind for run in overall.underivable).most_common(SHOWN_REASONS)
+        told = ", ".join(f"{kind} {n}" for kind, n in kinds)
+        yield f"{len(overall.underivable):,} rows not predicted: {told} (--json says why of each)"
+    yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")
+
+
+def _source(errors: Errors) -> list[str]:
+    others = ", ".join(f"{name} {percent(e)}" for name, e in errors.peers.items())
+    return [
+        errors.source,
+        f"{errors.n:,}",
+        percent(errors.median_abs_err),
+        percent(errors.mean_abs_err),
+        _signed(errors.bias),
+        others,
+    ]
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1%}".replace("%", " %")

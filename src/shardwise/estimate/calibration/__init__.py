@@ -1,0 +1,69 @@
+"""What chips reach of their peaks: a few named, sourced, dated corrections for each.
+
+One TOML file a chip; `like = "h100"` takes those of another. A chip without a file reaches its
+peaks (`PEAK`). `bench/calibrate.py` makes the values from one half of the published runs and tests
+them on the other: none belongs to a model or to a row.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+# The dtype whose share stands in where a chip's file has none: the next wider one.
+WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Corrections of one chip.
+
+    Args:
+        name: the chip whose file it is, or "peak".
+        as_of: when the values were made.
+        source: from what.
+        matmuls: dtype -> share of the dense peak that a training step's matmuls reach.
+        attention: share of the 16-bit peak that causal attention in tiles reaches.
+        grouped: share of a plain matmul's rate that the products of routed experts reach.
+        hbm: share of the HBM bandwidth that element-wise work reaches.
+        network: share of the link rates that collectives reach.
+        kernel_s: seconds to start one kernel.
+        collective_s: seconds to start one collective.
+    """
+
+    name: str = "peak"
+    as_of: str = ""
+    source: str = ""
+    matmuls: Mapping[str, float] = field(default_factory=dict)
+    attention: float = 1.0
+    grouped: float = 1.0
+    hbm: float = 1.0
+    network: float = 1.0
+    kernel_s: float = 0.0
+    collective_s: float = 0.0
+
+    def matmul(self, dtype: str) -> float:
+        """Share of the peak at a dtype, or at the next wider one that is known."""
+        at: str | None = dtype
+        while at is not None and at not in self.matmuls:
+            at = WIDER.get(at)
+        return 1.0 if at is None else self.matmuls[at]
+
+
+PEAK = Calibration()
+
+
+@functools.cache
+def calibration(chip: str) -> Calibration:
+    """The corrections of a chip, or `PEAK` where it has no file."""
+    file = files(__package__) / f"{chip}.toml"
+    if not file.is_file():
+        return PEAK
+    data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    if "like" in data:
+        return calibration(data["like"])
+    return Calibration(name=chip, **data)

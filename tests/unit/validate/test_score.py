@@ -1,0 +1,99 @@
+"""Predictions against measurements: what is counted, what is said of the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+
+from shardwise.validate import Run, Underivable, load
+from shardwise.validate.predict import Prediction, predict
+from shardwise.validate.score import Validation, errors, validate
+
+ROW = Prediction(
+    id="a",
+    source="s",
+    group="g",
+    quality="A",
+    tier="core",
+    predicted=1.1,
+    lower=0.5,
+    upper=2.0,
+    measured=1.0,
+    unit="s",
+    err=0.1,
+    peers={"other": 1.5},
+)
+
+
+@functools.cache
+def some() -> Validation:
+    """Every tenth published run."""
+    found = validate(load()[::10])
+    assert found is not None
+    return found
+
+
+def test_every_row_is_predicted_or_has_a_reason() -> None:
+    runs = load()[::10]
+    ids = [r.id for r in some().rows] + [u.id for u in some().overall.underivable]
+    assert sorted(ids) == sorted(r.id for r in runs)
+    assert all(u.reason for u in some().overall.underivable)
+
+
+def test_bounds_are_in_order() -> None:
+    for row in some().rows:
+        assert 0 < row.lower <= row.predicted <= row.upper
+        assert row.err == row.predicted / row.measured - 1
+
+
+def test_errors_of_rows() -> None:
+    rows = [dataclasses.replace(ROW, err=e, predicted=1 + e) for e in (-0.2, 0.1, 0.4)]
+    found = errors("s", rows)
+    assert (found.n, found.median_abs_err, found.bias, found.p90_abs_err) == (3, 0.2, 0.1, 0.4)
+    assert found.mean_abs_err == pytest.approx(0.7 / 3)
+    assert found.peers == {"other": 0.5}
+
+
+def test_only_core_rows_of_quality_a_and_b_are_counted() -> None:
+    counted = {r.id for r in some().scored}
+    assert {r.id for r in some().rows if r.tier == "core" and r.quality in "AB"} == counted
+    assert some().overall.n == len(counted) < len(some().rows)
+
+
+def test_order_and_regret_are_of_layouts_of_one_job() -> None:
+    run = next(r for r in load() if isinstance(r, Run) and r.tier == "core" and r.quality == "A")
+    told = predict(run)
+    assert isinstance(told, Prediction)
+    slower = dataclasses.replace(
+        run, id="slower", measured_step_s=2 * run.measured_step_s
+    )  # the same prediction, twice the time
+    found = validate([run, slower])
+    assert found is not None
+    assert found.overall.order_right == 0.0  # equal predictions put no pair in order
+    assert found.overall.regret == 0.0  # the first of equals is the faster one
+    single = validate([run])
+    assert single is not None
+    assert (single.overall.order_right, single.overall.regret) == (None, None)
+
+
+def test_frozen_weights_are_not_predicted() -> None:
+    lora = next(r for r in load() if isinstance(r, Run) and r.task == "lora")
+    found = predict(lora)
+    assert isinstance(found, Underivable)
+    assert found.reason.startswith("LoRA:")
+
+
+def test_nothing_to_predict() -> None:
+    assert validate([Underivable(id="x", source="s", reason="no global batch: none.")]) is None
+
+
+def test_a_prediction_knows_no_row() -> None:
+    """What a run is called, and what was measured, change nothing."""
+    run = next(r for r in load() if isinstance(r, Run))
+    other = dataclasses.replace(run, id="b", group="h", measured_step_s=1.0, notes="")
+    first, second = predict(run), predict(other)
+    assert isinstance(first, Prediction)
+    assert isinstance(second, Prediction)
+    assert first.predicted == second.predicted
