@@ -1,0 +1,106 @@
+"""DualPipe: microbatches from both ends at once (DeepSeek-V3 report, arXiv 2412.19437, 2024-12).
+
+Each stage holds two of p parts of the layers: its own, and that of the stage opposite. Even
+microbatches go down the stages with chunk 0, odd ones up with chunk 1. In the middle of the step
+the forward pass of one direction runs together with the backward pass of the other.
+"""
+
+from __future__ import annotations
+
+from shardwise.arrays import Num, maximum
+from shardwise.strategy.schedules._event import Event, Path, line
+from shardwise.strategy.schedules._schedule import Rule, Schedule, Times
+from shardwise.strategy.schedules._writer import Writer
+
+
+class DualPipe(Schedule):
+    """Half the bubble, and communication hidden in pairs, for twice the weights."""
+
+    name = "dualpipe"
+    source = "arXiv 2412.19437 §3.2.1; github.com/deepseek-ai/DualPipe, 2025-03"
+    splits_backward = True
+    weight_copies = 2
+    chunks = 2
+
+    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:
+        p, m = stages, microbatches
+        return (
+            Rule(
+                p % 2 == 0,
+                lambda: (
+                    f"{p} stages are odd, and dualpipe pairs each with the one opposite. "
+                    f"Nearest: {f'{p - 1}, ' if p > 1 else ''}{p + 1}."
+                ),
+            ),
+            Rule(
+                m % 2 == 0,
+                lambda: (
+                    f"{m} microbatches are odd, and dualpipe sends half of them each way. "
+                    f"Nearest: {max(m - 1, 2 * p)}, {max(m + 1, 2 * p + 2)}."
+                ),
+            ),
+            Rule(
+                m >= 2 * p,
+                lambda: (
+                    f"{m} microbatches are fewer than dualpipe's least for {p} stages, 2 p = "
+                    f"{2 * p}. Nearest: {2 * p}; or zb-h1 from {p} on."
+                ),
+            ),
+        )
+
+    def paths(self, stages: int, chunks: int) -> tuple[Path, ...]:
+        return (line(stages), tuple((stage, 1) for stage in reversed(range(stages))))
+
+    def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
+        """The eight phases of the source, for a stage `near` places from the nearer end."""
+        near = min(stage, stages - 1 - stage)
+        inner = stages // 2 - 1 - near
+        run = Writer(stage, paths=2)
+        own, other = (0, 1) if stage < stages // 2 else (1, 0)  # own: what enters at the nearer end
+
+        def add(words: str, times: int = 1) -> None:
+            run.add(words.replace("a", str(own)).replace("z", str(other)), times)
+
+        add("Fa", 2 * inner)
+        add("Fa Fz", near + 1)
+        add("Bz~ W Fz", inner)
+        # In the very middle the first two do not run together: both neighbours wait for a result.
+        add("Fa+ Bz Fz+ Ba" if inner else "Fa Bz Fz+ Ba")
+        add("Fa+ Bz Fz+ Ba", microbatches // 2 - stages + near)
+        add("Bz Fz+ Ba", inner)
+        left = ["Bz", "Ba"] * (near + 1)
+        add(" ".join(left[: near + 1]))
+        add(" ".join(f"{word}~" for word in left[near + 1 :]))
+        add("W Ba~", inner)
+        add("W", near + 1)
+        return run.found
+
+    def work(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
+        """m - p - 1 pairs and p + 1 microbatches outside of pairs, on the two stages in the middle.
+
+        The others have fewer pairs, so they work longer where pairs save time, and wait less.
+        """
+        alone = stages + 1
+        return (microbatches - alone) * times.together + alone * times.one
+
+    def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
+        """(p/2-1) (F&B + F + 2 max(B - W, 0) - ... ), exact; see the terms below.
+
+        With F = B it is the source's (p/2-1) (F&B + B' - 3 W), where B' = B + W is a whole
+        backward pass. Exact up to a send of about F; a lower bound above.
+        """
+        k, c = stages // 2 - 1, times.send
+        fill = maximum(2 * k * times.f, (k - 1) * times.f + k * (times.b + c))
+        drain = k * maximum(times.b - times.w + c, 0.0)
+        n = microbatches // 2 - stages
+        sends = 6 * k + 2 + 2 * n - (n + k - 1) // (k + 1)
+        return fill + drain + k * (times.together - times.one) + sends * c
+
+    def in_flight(
+        self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
+    ) -> Num:
+        """p + 1 chunks, each a p-th of the layers, on every stage."""
+        return stages + 1 + 0 * stage
+
+
+SCHEDULE = DualPipe()

@@ -1,0 +1,38 @@
+"""GPipe: every forward pass, then every backward pass (arXiv 1811.06965, 2018-11)."""
+
+from __future__ import annotations
+
+from shardwise.arrays import Num
+from shardwise.strategy.schedules._event import Event
+from shardwise.strategy.schedules._schedule import Schedule, Times
+from shardwise.strategy.schedules._writer import Writer
+
+
+class GPipe(Schedule):
+    """All forward, all backward: the smallest program, the most memory."""
+
+    name = "gpipe"
+    aliases = ("afab",)
+    source = "arXiv 1811.06965"
+
+    def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
+        run = Writer(stage)
+        run.add("F0", microbatches)
+        run.add("B0", microbatches)
+        return run.found
+
+    def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
+        """(p-1)(F + B + W + 2 send). Exact; over m (F + B + W) it is (p-1)/m (2104.04473 §2.2.1).
+
+        Backward passes run first in, first out, so that last stage and first keep the same order.
+        """
+        return (stages - 1) * (times.one + 2 * times.send)
+
+    def in_flight(
+        self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
+    ) -> Num:
+        """m: everything is kept until the last forward pass is through."""
+        return microbatches + 0 * stage
+
+
+SCHEDULE = GPipe()
