@@ -15,7 +15,7 @@ from shardwise.estimate import cost, roofline, training
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.training import step_cost
 from shardwise.models import load
-from shardwise.ops.collective import KINDS, price, ring_bytes_per_s, time_s
+from shardwise.ops.collective import KINDS, inbound_bytes_per_s, price, time_s
 from shardwise.ops.program import training_step
 from shardwise.ops.sharded import Program
 from shardwise.strategy.mesh import Placement
@@ -61,7 +61,7 @@ def test_a_collective_takes_seconds(kind: str, span: Span, directions: int) -> N
 
 
 def test_a_ring_has_bytes_per_second() -> None:
-    assert units_of(ring_bytes_per_s(Ring(0, 5, 2, True, LINK))) == units_of(LINK)
+    assert units_of(inbound_bytes_per_s(Ring(0, 5, 2, True, LINK))) == units_of(LINK)
 
 
 def test_the_roofline() -> None:

@@ -119,11 +119,16 @@ def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
 
 def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int]:
     """The smallest machine that holds the job, else the largest there is."""
+    return _holder(config, chip, job) or list(sizes(chip))[-1]
+
+
+def _holder(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int] | None:
+    """The smallest machine that holds the job, or None."""
     try:
         found = sw.fit(config, chip, job)
-        return found.system, found.n_chips
     except DoesNotFit:
-        return list(sizes(chip))[-1]
+        return None
+    return found.system, found.n_chips
 
 
 def _pooled(config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm: float) -> sw.Fit:
@@ -178,7 +183,10 @@ def _refusal(
             f"(×{need.held_bytes / room.hbm_bytes:.2f})."
         )
     if machine[1] is not None:
-        found = [(job.weights, *_smallest(config, machine[0], job)) for job in jobs]
-        offers = [f"{dtype} {name} ({n:,} chips)" for dtype, name, n in found]
-        problems.append(f"Smallest that fit: {', '.join(offers)}.")
+        found = {job.weights: _holder(config, machine[0], job) for job in jobs}
+        offers = [f"{dtype} {at[0]} ({at[1]:,} chips)" for dtype, at in found.items() if at]
+        if offers:
+            problems.append(f"Smallest that fit: {', '.join(offers)}.")
+        else:
+            problems.append(f"No machine of {machine[0].name} holds it; a chip with more HBM may.")
     return problems

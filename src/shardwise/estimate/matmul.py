@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
+from shardwise.errors import BadInput, BadShape, NoStrategy, UnknownName, raise_all
 from shardwise.hardware import System, parse_system
 from shardwise.ops import collective
 from shardwise.ops.einsum import Einsum, local_size, shards
@@ -126,12 +126,15 @@ def shard(
     Raises:
         BadSharding: not an einsum, or one that no program can run.
         BadInput: an axis or dim without a size; sizes that cannot be.
-        NoStrategy: the mesh does not lie on the machine.
+        BadShape: the mesh does not lie on the machine.
     """
     parsed = parse_einsum(einsum)
     raise_all(BadInput, _missing(parsed, mesh, sizes))
     system = parse_system(on) if isinstance(on, str) else on
-    placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
+    try:
+        placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
+    except NoStrategy as error:
+        raise BadShape(*error.problems, f"Sizes must divide {system.topology}.") from None
     straight = [p for p in placements if p.lengths == tuple(n for n in mesh.values() if n > 1)]
     placed = [
         _solve(parsed, dict(mesh), p, system, dict(sizes), dtype, grad)

@@ -52,26 +52,35 @@ def training_memory(
     """Peak bytes per chip of one training step.
 
     - weights, gradients, optimizer state: each array's shard, times its bytes per element;
-    - activations: what the layers keep; under remat `full` their inputs, and one layer whole;
-    - other: logits in fp32, and the gathered weights of the layer at work and the next.
+    - activations: what the layers keep; under remat `full` their inputs, and the largest layer;
+    - other: the larger of two moments. At the head, logits and their gradient in fp32 with the
+      gathered unembedding; in a layer, its gathered weights, the next one's, and its gradient
+      before it is scattered.
     """
-    held, gathered = _weights(config, rules, mesh)
-    element = job.activation_bytes
-    whole = sum(k.elements(mesh) for k in step.kept) * element
-    if remat == "full":
-        inputs = sum(k.elements(mesh) for k in step.layer_inputs) * element
-        activations = inputs + whole / config.n_layers
-    else:
-        activations = whole
-    logits = step.logits.elements(mesh) * units.bytes_per_element(LOGITS)
+    held, layer, outer = _weights(config, rules, mesh)
+    gradient = units.bytes_per_element(job.gradients)
+    logits = 2 * step.logits.elements(mesh) * units.bytes_per_element(LOGITS)
+    at_head = logits + outer * (job.weight_bytes + gradient)
+    in_layer = layer * (GATHERED_LAYERS * job.weight_bytes + gradient)
     return Memory(
         weights=held * job.weight_bytes,
-        gradients=held * units.bytes_per_element(job.gradients),
+        gradients=held * gradient,
         optimizer=held * job.optimizer_bytes,
-        activations=activations,
-        other=logits + gathered * job.weight_bytes,
+        activations=_activations(step, mesh, remat) * job.activation_bytes,
+        other=maximum(at_head, in_layer),
         capacity=capacity,
     )
+
+
+def _activations(step: Step, mesh: Mapping[str, Num], remat: str) -> Num:
+    """Elements kept for the backward pass at its start."""
+    if remat == "none":
+        return sum(k.elements(mesh) for k in step.kept)
+    one_layer: dict[int, Num] = {}
+    for kept in step.kept:
+        one_layer[kept.group] = one_layer.get(kept.group, 0) + kept.elements(mesh) / kept.count
+    inputs = sum(k.elements(mesh) for k in step.layer_inputs)
+    return inputs + maximum(0, 0, *one_layer.values())
 
 
 def held_parameters(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> Num:
@@ -79,8 +88,11 @@ def held_parameters(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) 
     return _weights(config, rules, mesh)[0]
 
 
-def _weights(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> tuple[Num, Num]:
-    """(parameters held by a chip, elements of gathered layers in flight)."""
+def _weights(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> tuple[Num, Num, Num]:
+    """(parameters held by a chip, the largest layer gathered, the largest outer weight gathered).
+
+    What nothing shards is not gathered: it is held.
+    """
     gathered_rules = {
         row: tuple(a for a in axes if a not in ("fsdp", "context")) for row, axes in rules.items()
     }
@@ -92,7 +104,9 @@ def _weights(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> tupl
             held = held + group.count * weight_elements(weight.dims, weight.shape, rules, mesh)
             layer = layer + weight_elements(weight.dims, weight.shape, gathered_rules, mesh)
         largest = maximum(largest, layer)
+    outer: Num = 0
     for weight in outer_weights(config):
         held = held + weight_elements(weight.dims, weight.shape, rules, mesh)
-    sharded = mesh.get("fsdp", 1) * mesh.get("context", 1)
-    return held, GATHERED_LAYERS * largest * (sharded > 1)
+        outer = maximum(outer, weight_elements(weight.dims, weight.shape, gathered_rules, mesh))
+    sharded = mesh.get("fsdp", 1) * mesh.get("context", 1) > 1
+    return held, largest * sharded, outer * sharded

@@ -122,12 +122,15 @@ def operation_roofline(
 
     Raises:
         UnknownName: the model has no such operation.
+        BadInput: attention without the length of its sequences.
     """
     terms = model_terms(model, seq)
     if operation not in terms:
         raise UnknownName(f"operation of {model.name}", operation, terms)
     term = terms[operation]
     core = term.block == "core"
+    if core and seq == 1:
+        raise BadInput(f"{operation} is over the tokens of a sequence. Give seq (--seq 4096).")
     wide, narrow = units.bytes_per_element(activations), units.bytes_per_element(weights)
     known = {"T": seq, "S": seq, "D": model.d_model, "V": model.vocab, **term.sizes}
     sizes: dict[str, int | Sequence[int]] = {
@@ -202,7 +205,9 @@ def _result(
     ]
 
     def work(size: float) -> tuple[float, float]:
-        at = {**fixed, dim: size}
+        at: dict[str, float] = {**fixed, dim: size}
+        for chosen in einsum.chosen:  # experts that the tokens meet, each a different one at best
+            at[chosen] = min(at[chosen], size * at.get("T", 1) * at["R"])
         n_bytes = sum(float(a.local_elements(at, {})) * e for a, e in pairs)
         return share * float(einsum.flops(at)), n_bytes
 

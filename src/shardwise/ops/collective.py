@@ -104,17 +104,21 @@ def hops(n: int, closed: bool, directions: int = 2) -> int:
     return n // 2 if closed and directions == 2 else n - 1
 
 
-def ring_bytes_per_s(ring: Ring, directions: int = 2) -> float:
-    """V over the AllGather time of one run: W on a closed ring, (n / (n-1)) W/2 on a line."""
-    if ring.size == 1:
-        return math.inf
-    return ring.share_bytes_per_s * ring.size / hops(ring.size, ring.closed, directions)
+def inbound_bytes_per_s(ring: Ring, directions: int = 2) -> float:
+    """What the worst chip of a run can take in: two links on a ring, one at the end of a line."""
+    return ring.share_bytes_per_s * (directions if ring.closed else 1)
 
 
 def _all_gather(span: Span, directions: int) -> float:
-    own = [ring_bytes_per_s(r, directions) for r in span.rings if r.size > 1]
-    lent = [ring_bytes_per_s(r, directions) for r in span.lent] if own else []
-    slowest = 1 / sum(own + lent) if own else 0.0
+    """V over what a chip takes in; exactly V (N-1)/N unless a ring of even length ends in a hop
+    that both directions fill half. The book's V / W is that of an even ring.
+    """
+    runs = [r for r in span.rings if r.size > 1]
+    even = directions == 2 and any(r.closed and r.size % 2 == 0 for r in runs)
+    n = math.prod(r.size for r in runs)
+    taken = 1.0 if even else (n - 1) / n
+    inbound = sum(inbound_bytes_per_s(r, directions) for r in (*runs, *span.lent))
+    slowest = taken / inbound if runs else 0.0
     inner = span.ring_size
     for tier in span.tiers:
         slowest = max(slowest, (tier.size - 1) / (tier.size * tier.bytes_per_s * inner))

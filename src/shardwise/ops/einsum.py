@@ -172,7 +172,13 @@ class Einsum:
             for name in self.output.names
             if name not in known
         ]
-        for array in self.inputs:
+        for array, other in (self.inputs, self.inputs[::-1]):
+            problems += [
+                f"dim {name} of {array} is in neither {other} nor the output: a sum over one input "
+                "alone is no matmul."
+                for name in array.names
+                if name not in (*other.names, *self.output.names, *self.chosen)
+            ]
             if array.partial:
                 problems.append(f"{array} is an unreduced sum; reduce an input before using it.")
         if problems:

@@ -78,8 +78,10 @@ class Kept:
     array: Array
     count: int
     sizes: Mapping[str, Num]
+    group: int = 0  # of layers of one kind
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
+        """Elements that one chip keeps, all `count` together."""
         return self.count * self.array.local_elements(self.sizes, mesh)
 
 
@@ -127,14 +129,14 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
     transfers: list[Transfer] = []
     kept: list[Kept] = []
     inputs: list[Kept] = []
-    for group in config.groups:
+    for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
         _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers)
         # A layer that is computed again keeps what it gathers for its backward pass at once.
         again = ("remat", "backward") if remat == "full" else ("backward",)
         read = _read_backward(group.layer, terms)
         _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read)
-        kept += _kept(config, group.layer, group.count, common, rules)
+        kept += _kept(config, i, common, rules)
         inputs.append(_layer_input(group.count, common, rules))
     outer = outer_terms(config)
     for phase in ("forward", "backward"):
@@ -250,17 +252,16 @@ def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Ein
     yield f"{term.name}.d_{einsum.right.name}", d_right
 
 
-def _kept(
-    config: ModelConfig, layer: Layer, count: int, common: Mapping[str, Num], rules: Rules
-) -> Iterator[Kept]:
-    """The activations of a layer, each under the layout in which the backward pass reads it."""
-    for row in layer_activations(config, layer):
+def _kept(config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules) -> Iterator[Kept]:
+    """The activations of the i-th kind of layer, as the backward pass reads them."""
+    group = config.groups[i]
+    for row in layer_activations(config, group.layer):
         kind = "residual" if row.name in KEPT_SPLIT else "activations"
         names = ("B", "T", *row.dims)
         array = Array(row.name, tuple(map(Dim, names)))
         sizes = {**common, **dict(zip(row.dims, row.shape, strict=True))}
         laid_out = array.with_axes(layout(rules, kind, names))
-        yield Kept(array=laid_out, count=count, sizes=sizes)
+        yield Kept(array=laid_out, count=group.count, sizes=sizes, group=i)
 
 
 def _layer_input(count: int, common: Mapping[str, Num], rules: Rules) -> Kept:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardwise.errors import NoStrategy, NotDivisible, UnknownName, raise_all
+from shardwise.errors import BadShape, NoStrategy, NotDivisible, UnknownName, raise_all
 from shardwise.estimate import cost
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
@@ -47,9 +47,11 @@ def search(
 ) -> list[value.Plan]:
     """The `n` best plans, best first. Raises as `plan` does."""
     fixed = dict(fixed or {})
-    for role in fixed:
+    for role, size in fixed.items():
         if role not in INSIDE_OUT:
             raise UnknownName("mesh role", role, INSIDE_OUT)
+        if not isinstance(size, int):
+            raise BadShape(f"{role} {size!r} is not a whole number.")
     Mesh(**fixed)
     raise_all(NotDivisible, problems(model, job, system, fixed, whole=False))
     try:

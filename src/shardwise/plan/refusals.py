@@ -87,7 +87,8 @@ def nearby(system: System) -> list[System]:
 
 
 def _renamed(system: System, topology: object) -> System:
-    name = f"{system.chip.name}:{topology}"
+    given = "".join(system.name.partition(",")[1:])
+    name = f"{system.chip.name}:{topology}{given}"
     return dataclasses.replace(system, topology=topology, name=name, n_slices=1)  # type: ignore[arg-type]
 
 

@@ -162,6 +162,7 @@ class Alternative:
 
     mesh: dict[str, int]
     remat: str
+    n_microbatches: int
     step_s: Range
     memory_bytes_per_chip: float
     fits: bool

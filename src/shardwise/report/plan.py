@@ -11,7 +11,8 @@ from shardwise.report.plan_details import details
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
 
-SHOWN_ALTERNATIVES = 3
+SHOWN_ALTERNATIVES = 4
+SHOWN_HBM = 0.1  # HBM-bound work is shown from this share of T_math on
 
 
 def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> Iterator[Block]:
@@ -91,13 +92,16 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     hidden = {op.role: op.hidden for op in plan.operations if op.role}
     full = max(estimate.compute_s, estimate.hbm_s, *estimate.comm_s.values(), 0.0)
     yield ["  T_math", units.show_seconds(estimate.compute_s), bar(estimate.compute_s, full), ""]
-    if estimate.bound == "hbm" or verbose:
+    on_chip = max(estimate.step_s.lower - estimate.compute_s, 0.0) / estimate.compute_s
+    if verbose or estimate.bound == "hbm" or on_chip > SHOWN_HBM:
         yield ["  T_hbm", units.show_seconds(estimate.hbm_s), bar(estimate.hbm_s, full), ""]
     for role, seconds in sorted(estimate.comm_s.items(), key=lambda pair: -pair[1]):
         kind = "hides under the math" if hidden.get(role) else "waited for"
         yield [f"  {role}", units.show_seconds(seconds), bar(seconds, full), kind]
     memory = plan.memory
     share = f"of {units.show_gib(memory.capacity)} HBM, remat {plan.strategy.remat}"
+    if plan.strategy.n_microbatches > 1:
+        share += f", {plan.strategy.n_microbatches} microbatches"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
 
 

@@ -1,6 +1,6 @@
 """A layout: how one training step is split, in the numbers that frameworks call parallelism.
 
-A published run states a layout; a search proposes one. Both are the same value.
+A published run states one, in the words of its framework.
 """
 
 from __future__ import annotations

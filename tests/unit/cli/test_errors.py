@@ -147,7 +147,7 @@ BAD = [
     (f"{SHARD} --on v5e:4x4 --mesh X=4,Y=4", 2, "✗ dim I has no size. Give I=1024.\n✗ dim K"),
     (f"{SHARD} --mesh X=4 I=8 J=8 K=8", 2, "✗ no machine is given. Add --on HARDWARE, as --on "),
     (f"{SHARD} --on v5e:4x4 --mesh X=4 I=8 J=8 K=8", 2, "✗ mesh axis Y has no size. Give --mesh "),
-    (f"{SHARD} --on v5e:4x4 --mesh X=3,Y=5 I=8 J=8 K=8", 3, "✗ 3 x 5 = 15 does not divide the 16"),
+    (f"{SHARD} --on v5e:4x4 --mesh X=3,Y=5 I=8 J=8 K=8", 2, "✗ 3 x 5 = 15 does not divide the 16"),
     (f"{SHARD} --on v5e:4x4 --mesh X=-4,Y=4 I=8 J=8 K=8", 2, '✗ mesh axis X "-4" is negative.\n'),
     (f"{SHARD} --on v5e:4x4 --mesh X=4,Y=4 I=8 J=8 K=8k9", 2, '"k9" is not a multiplier.'),
     (f"{SHARD} --on v5e:4x4 --mesh X=4,Y=4 I=1e30 J=8 K=8", 2, "is not between 1 and "),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.errors import BadInput, BadShape, BadSharding, NoStrategy, UnknownFigure, UnknownName
+from shardwise.errors import BadInput, BadShape, BadSharding, UnknownFigure, UnknownName
 from shardwise.estimate.matmul import ShardResult, parse_sizes, shard
 from shardwise.hardware import parse_system
 from shardwise.ops.collective import time_s
@@ -134,8 +134,8 @@ def test_on_gpus() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ({"X": 3}, NoStrategy, "3 = 3 does not divide the 16 chips of v5e:4x4."),
-        ({"X": 32}, NoStrategy, "does not divide the 16 chips"),
+        ({"X": 3}, BadShape, "3 = 3 does not divide the 16 chips of v5e:4x4."),
+        ({"X": 32}, BadShape, "does not divide the 16 chips"),
         ({"X": 0}, BadInput, "mesh axis X=0 is not between 1 and 1,099,511,627,776."),
         ({"I": 0}, BadInput, "dim I=0 is not between 1"),
         ({"I": -4}, BadInput, "dim I=-4 is not between 1"),

@@ -142,4 +142,15 @@ def test_an_operation_that_the_model_has_not() -> None:
         operation_roofline(load("llama3-70b"), V5E, "mlp.upp", batch=[1])
     names = {"attn.q", "attn.values", "mlp.gate", "mlp.down", "unembed"}
     for name in names:
-        assert operation_roofline(load("llama3-70b"), V5E, name, batch=[8]).points[0].flops > 0
+        found = operation_roofline(load("llama3-70b"), V5E, name, batch=[8], seq=512)
+        assert found.points[0].flops > 0
+    with pytest.raises(BadInput, match=r"attn\.scores is over the tokens .* Give seq"):
+        operation_roofline(load("llama3-70b"), V5E, "attn.scores", batch=[8])
+
+
+def test_experts_that_no_token_meets_are_not_read() -> None:
+    config = load("deepseek-v3")
+    one, many = operation_roofline(config, V5E, "moe.up", batch=[1, 4096]).points
+    weight = 7168 * 2048 * 2
+    assert weight * 8 < one.n_bytes < weight * 8.1  # 8 of 256 experts
+    assert many.n_bytes > weight * 256

@@ -119,7 +119,7 @@ def test_memory_of_one_chip() -> None:
     assert memory.weights == 2 * total
     assert memory.optimizer == 12 * total
     assert memory.activations == count.activation_bytes(config, 2048)
-    assert memory.other == 2048 * config.vocab * 4
+    assert memory.other == 2 * 2048 * config.vocab * 4  # logits and their gradient
     parts = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.other
     assert memory.total == parts
     assert memory.capacity == system.chip.hbm_bytes
@@ -133,8 +133,32 @@ def test_gathered_weights_of_two_layers() -> None:
     (placement,) = place(system, {"fsdp": 8})
     memory = train.evaluate(config, job, system, Mesh(fsdp=8), placement, "none").cost.memory
     layer = sum(w.size for w in layer_weights(config, config.main_layer))
-    logits = 512 * config.vocab * 4
-    assert memory.other == logits + 2 * GATHERED_LAYERS * layer
+    in_layer = (2 * GATHERED_LAYERS + 2) * layer  # and the gradient of the layer at work
+    assert memory.other == in_layer
+
+
+def test_the_head_is_the_peak_of_a_wide_vocabulary() -> None:
+    config, job = load("llama3.2-1b"), Train(batch=8, seq=4096)
+    system = parse_system("h100:8")
+    (placement,) = place(system, {"fsdp": 8})
+    memory = train.evaluate(config, job, system, Mesh(fsdp=8), placement, "none").cost.memory
+    head = config.vocab * config.d_model
+    assert memory.other == 2 * 4096 * config.vocab * 4 + (2 + 2) * head
+
+
+def test_full_remat_keeps_its_largest_layer() -> None:
+    config, job = load("deepseek-v3"), Train(batch=1, seq=1024, remat="full")
+    step = training_step(config, 1, 1024, TRAIN, remat="full")
+    system = parse_system("h100:1")
+    (placement,) = place(system, {})
+    memory = train.evaluate(config, job, system, Mesh(), placement, "full").cost.memory
+    inputs = sum(k.elements({}) for k in step.layer_inputs)
+    groups = [
+        sum(k.elements({}) / k.count for k in step.kept if k.group == i)
+        for i in range(len(config.groups))
+    ]
+    assert len(set(groups)) == 2
+    assert memory.activations == 2 * (inputs + max(groups))
 
 
 def test_full_remat_keeps_less_and_computes_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -78,8 +79,26 @@ def test_several_axes_share_the_bytes() -> None:
         span = torus(*(ring(4, axis) for axis in range(k)))
         assert time_s("all_gather", V, span) == pytest.approx(V / (k * 2 * W1), rel=1e-12)
     mixed = torus(ring(4), line(4, 1))
-    rate = 2 * W1 + W1 * 4 / 3
-    assert time_s("all_gather", V, mixed) == pytest.approx(V / rate, rel=1e-12)
+    assert time_s("all_gather", V, mixed) == pytest.approx(V / (3 * W1), rel=1e-12)
+    for k in (2, 3):
+        lines = torus(*(line(4, axis) for axis in range(k)))
+        n = 4**k
+        assert time_s("all_gather", V, lines) == pytest.approx(V * (n - 1) / n / (k * W1))
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=3),
+    directions=st.sampled_from([1, 2]),
+)
+def test_no_chip_takes_in_more_than_its_links_bring(
+    runs: list[tuple[int, bool]], directions: int
+) -> None:
+    """The chip at the ends of all lines has one link on each line and two on each ring."""
+    span = torus(*((ring if closed else line)(n, axis) for axis, (n, closed) in enumerate(runs)))
+    n = math.prod(size for size, _ in runs)
+    links = sum(directions if closed else 1 for _, closed in runs)
+    for kind in ("all_gather", "reduce_scatter"):
+        assert V * (n - 1) / n / time_s(kind, V, span, directions) <= links * W1 * (1 + 1e-12)
 
 
 def test_idle_axes_are_lent() -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise.errors import BadSharding
 from shardwise.ops.einsum import Array, Dim, Einsum, axes_text, local_size, shards
-from shardwise.ops.notation import parse_array, parse_einsum
+from shardwise.ops.notation import parse_array, parse_einsum, read_einsum
 from tests.properties.layouts import einsums
 
 PRODUCT = parse_einsum("A[I_X,J] . B[J_X,K_Y] -> C[I_X,K_Y]")
@@ -81,7 +82,7 @@ def test_flops_are_twice_the_product_of_all_dims() -> None:
 
 
 def test_dims_that_only_choose_cost_no_flops() -> None:
-    product = parse_einsum("x[T,D] . w[E,D,F] -> y[T,F]")
+    product = read_einsum("x[T,D] . w[E,D,F] -> y[T,F]")
     chosen = Einsum(*product.inputs, product.output, chosen=("E",))
     sizes = {"T": 3, "D": 5, "E": 128, "F": 7}
     assert chosen.flops(sizes) == 2 * 3 * 5 * 7
@@ -116,3 +117,14 @@ def test_the_gradient_of_a_gradient_gives_the_product_back(einsum: Einsum) -> No
     assert [a.dims for a in (*again.inputs, again.output)] == [
         a.dims for a in (*einsum.inputs, einsum.output)
     ]
+
+
+def test_a_sum_over_one_input_alone_is_refused() -> None:
+    with pytest.raises(BadSharding) as error:
+        parse_einsum("A[I,J] . B[K,L] -> C[I,L]")
+    assert error.value.problems == (
+        "dim J of A[I,J] is in neither B[K,L] nor the output: a sum over one input alone is no "
+        "matmul.",
+        "dim K of B[K,L] is in neither A[I,J] nor the output: a sum over one input alone is no "
+        "matmul.",
+    )
