@@ -19,8 +19,8 @@ class Facts:
         family: The family file that reads it.
         source: Public origin of its config.
         as_of: Month of that version, "YYYY-MM".
-        parameters: Stored.
-        active: Used by one token.
+        n_parameters: Stored.
+        n_active_parameters: Used by one token.
         n_layers: L.
         d_model: D.
         max_seq: Longest sequence in tokens, or None.
@@ -31,8 +31,8 @@ class Facts:
     family: str
     source: str
     as_of: str
-    parameters: int
-    active: int
+    n_parameters: int
+    n_active_parameters: int
     n_layers: int
     d_model: int
     max_seq: int | None
@@ -41,10 +41,14 @@ class Facts:
     @property
     def line(self) -> str:
         """The facts after the name, for people."""
-        active = "" if self.active == self.parameters else f" ({show_count(self.active)} active)"
+        active = (
+            ""
+            if self.n_active_parameters == self.n_parameters
+            else f" ({show_count(self.n_active_parameters)} active)"
+        )
         context = f", {self.max_seq:,} tokens" if self.max_seq else ""
         return (
-            f"{show_count(self.parameters)} parameters{active}, {self.n_layers} layers of "
+            f"{show_count(self.n_parameters)} parameters{active}, {self.n_layers} layers of "
             f"{self.d_model:,}, KV {show_bytes(self.kv_bytes_per_token)} per token{context}"
         )
 
@@ -67,8 +71,8 @@ def facts(name: str) -> Facts:
         family=config.family,
         source=preset.source,
         as_of=preset.as_of,
-        parameters=counts.total,
-        active=counts.active,
+        n_parameters=counts.total,
+        n_active_parameters=counts.active,
         n_layers=config.n_layers,
         d_model=config.d_model,
         max_seq=config.max_seq,

@@ -20,8 +20,10 @@ def list_blocks(found: Sequence[Facts]) -> Iterator[Block]:
     rows = [
         [
             facts.name,
-            units.show_count(facts.parameters),
-            "" if facts.active == facts.parameters else units.show_count(facts.active),
+            units.show_count(facts.n_parameters),
+            ""
+            if facts.n_active_parameters == facts.n_parameters
+            else units.show_count(facts.n_active_parameters),
             f"{facts.n_layers}",
             f"{facts.d_model:,}",
             units.show_bytes(facts.kv_bytes_per_token),
