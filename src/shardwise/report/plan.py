@@ -96,7 +96,7 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     if verbose or estimate.bound == "hbm" or on_chip > SHOWN_HBM:
         yield ["  T_hbm", units.show_seconds(estimate.hbm_s), bar(estimate.hbm_s, full), ""]
     for role, seconds in sorted(estimate.comm_s.items(), key=lambda pair: -pair[1]):
-        kind = "hides under the math" if hidden.get(role) else "waited for"
+        kind = "beside the math" if hidden.get(role) else "waited for"
         yield [f"  {role}", units.show_seconds(seconds), bar(seconds, full), kind]
     memory = plan.memory
     share = f"of {units.show_gib(memory.capacity)} HBM, remat {plan.strategy.remat}"
