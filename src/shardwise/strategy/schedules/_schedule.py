@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.errors import BadShape, raise_all
 from shardwise.strategy.schedules._event import Event, Order, Path, line
 
@@ -99,6 +99,22 @@ class Schedule(ABC):
         """Seconds of a step from the first start to the last end: work and bubble."""
         shape = (stages, microbatches, chunks)
         return self.work(*shape, times) + self.bubble(*shape, times)
+
+    def ends(
+        self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
+    ) -> Num:
+        """m last + first: seconds by which the ends of the model lengthen a step.
+
+        Exact without sends for `gpipe`, and for `1f1b` while last >= first. Otherwise an upper
+        bound, m max + min: `simulate` takes seconds for every stage and chunk.
+
+        Args:
+            stages, microbatches, chunks: p, m, v.
+            first, last: seconds per microbatch, all passes together, that the first and the last
+                part of the layers take more than the others: embedding; final norm, logits, loss.
+        """
+        most = microbatches * maximum(first, last) + minimum(first, last)
+        return where(stages > 1, most, microbatches * (first + last))
 
     def legal(self, stages: Num, microbatches: Num, chunks: Num) -> Num:
         """Can this schedule run so? True or False for each element."""

@@ -84,17 +84,25 @@ class DualPipe(Schedule):
         return (microbatches - alone) * times.together + alone * times.one
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """(p/2-1) (F&B + F + 2 max(B - W, 0) - ... ), exact; see the terms below.
+        """k (F&B - F - B - W) + max(2 k F, (k-1) F + k B) + k max(B - W, 0), with k = p/2 - 1.
 
-        With F = B it is the source's (p/2-1) (F&B + B' - 3 W), where B' = B + W is a whole
-        backward pass. Exact up to a send of about F; a lower bound above.
+        Where F = B it is the source's k (F&B + B' - 3 W) with B' = B + W, its whole backward pass;
+        elsewhere the source leaves out the pair in the middle that is none. Exact, and with sends
+        up to about F; a lower bound above.
         """
-        k, c = stages // 2 - 1, times.send
+        half, c = maximum(stages // 2, 1), times.send  # below 2 stages nothing is legal
+        k = half - 1
         fill = maximum(2 * k * times.f, (k - 1) * times.f + k * (times.b + c))
         drain = k * maximum(times.b - times.w + c, 0.0)
         n = microbatches // 2 - stages
-        sends = 6 * k + 2 + 2 * n - (n + k - 1) // (k + 1)
+        sends = 6 * k + 2 + 2 * n - (n + k - 1) // half
         return fill + drain + k * (times.together - times.one) + sends * c
+
+    def ends(
+        self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
+    ) -> Num:
+        """m/2 (first + last) at most: each end of the stages is first for half, last for half."""
+        return microbatches / 2 * (first + last)
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.arrays import Num, minimum, where
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.strategy.schedules._event import Event
 from shardwise.strategy.schedules._schedule import Rule, Schedule, Times, multiples
 
@@ -47,6 +47,16 @@ class Interleaved(Schedule):
         """
         sends = where(stages > 1, 2 * (stages * chunks - 1), 0)
         return (stages - 1) * times.one + sends * times.send
+
+    def ends(
+        self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
+    ) -> Num:
+        """m last + p first: the other end's share of one group of p microbatches is not hidden.
+
+        Exact without sends while last >= first; at most m first + p last otherwise.
+        """
+        most = microbatches * maximum(first, last) + stages * minimum(first, last)
+        return where(stages > 1, most, microbatches * (first + last))
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0

@@ -71,6 +71,12 @@ class ZeroBubbleV(Schedule):
         )
         return where(stages > 1, longest, 0.0 * longest)
 
+    def ends(
+        self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
+    ) -> Num:
+        """m (first + last) at most: stage 0 has both ends of the layers."""
+        return microbatches * (first + last)
+
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
