@@ -16,7 +16,7 @@ class ZeroBubbleV(Schedule):
 
     name = "zb-v"
     aliases = ("zbv", "v-zb")
-    source = "arXiv 2405.15362, and 2401.10241 from version 2 on"
+    source = "arXiv 2405.15362 and 2401.10241"
     splits_backward = True
     chunks = 2
 
