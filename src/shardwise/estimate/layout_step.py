@@ -23,9 +23,9 @@ from shardwise.models import ModelConfig, Moe
 from shardwise.models.weights import layer_weights, outer_weights
 from shardwise.ops.einsum import shards
 from shardwise.ops.program import Matmul, Step, Transfer, training_step
-from shardwise.strategy.layout import Layout
+from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Placement, place
-from shardwise.strategy.rules import TRAIN, Rules, only
+from shardwise.strategy.schedules import Times, find
 from shardwise.workload import Train
 
 ENDS = ("embed", "unembed")
@@ -111,22 +111,6 @@ def layout_step(
     return Estimate(config, system, job, layout, calibration, kernels or Kernels()).step()
 
 
-def rules_of(layout: Layout) -> Rules:
-    """The sharding table of a layout.
-
-    Weights are split over `fsdp` and `context` under ZeRO-3 only; without sequence parallelism the
-    residual is whole over `tensor`; experts are not gathered, tokens are sent to them.
-    """
-    rules = dict(TRAIN)
-    for row in [r for r in rules if r == "weights.E" or (layout.zero < 3 and "fsdp" in rules[r])]:
-        if row.startswith("weights."):
-            del rules[row]
-    rules["activations.B"] = rules["residual.B"] = ("data", "fsdp", "expert")
-    if not layout.sequence_parallel:
-        rules["residual.T"] = ("context",)
-    return only(rules, layout.mesh.sizes)
-
-
 class Estimate:
     """One layout on one machine, derived once; the parts of a step are its methods."""
 
@@ -168,22 +152,38 @@ class Estimate:
 
     def step(self) -> LayoutStep:
         """All parts together."""
-        m, v = self.layout.n_microbatches, self.layout.virtual
+        m = self.layout.n_microbatches
         forward, backward, again = (self._layers(p) for p in ("forward", "backward", "remat"))
         ends = sum(self._matmul_s(w) for w in self.works.matmuls if w.name.split(".")[0] in ENDS)
         layers = forward + backward + again
         inner = self._inner(m)
         exposed = self._exposed(inner, m * layers)
         sums = self._sums()
-        waiting = (layers + sum(exposed.values()) / m) * (self.pipe - 1) / v
+        comm = sum(exposed.values()) / m
         return LayoutStep(
             compute_s=m * layers,
             head_s=m * ends,
             traffic_s={**inner, "data": sums},
             comm_s={**exposed, "data": self._exposed_sums(sums, layers, backward)},
-            bubble_s=waiting,
+            bubble_s=self._bubble(forward, backward + again, comm),
             update_s=self._update(),
         )
+
+    def _bubble(self, forward: float, backward: float, comm: float) -> float:
+        """Idle seconds of the busiest stage under the layout's schedule.
+
+        A schedule that these numbers do not fit (a remainder of microbatches) is taken as its
+        whole rounds: (p - 1) / v of a microbatch.
+        """
+        p, m, v = self.pipe, self.layout.n_microbatches, self.layout.virtual
+        if p == 1:
+            return 0.0
+        busy = (forward + backward + comm) / (forward + backward)
+        times = Times(f=forward * busy / v, b=backward * busy / 2 / v, w=backward * busy / 2 / v)
+        schedule = find(self.layout.schedule)
+        if schedule.legal(p, m, v):
+            return float(schedule.bubble(p, m, v, times))
+        return float((p - 1) * times.one)
 
     def _layers(self, phase: str) -> float:
         """Seconds of one microbatch in the layers of one stage."""

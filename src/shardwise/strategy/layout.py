@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadShape, nearest, raise_all
 from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.rules import TRAIN, Rules, only
 
 SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
 
@@ -161,3 +162,19 @@ def _remat(layout: Layout) -> list[str]:
     if layout.offload_layers is not None and not layout.offload:
         problems.append(f"offload_layers {layout.offload_layers} with nothing to offload.")
     return problems
+
+
+def rules_of(layout: Layout) -> Rules:
+    """The sharding table of a layout.
+
+    Weights are split over `fsdp` and `context` under ZeRO-3 only; without sequence parallelism the
+    residual is whole over `tensor`; experts are not gathered, tokens are sent to them.
+    """
+    rules = dict(TRAIN)
+    for row in [r for r in rules if r == "weights.E" or (layout.zero < 3 and "fsdp" in rules[r])]:
+        if row.startswith("weights."):
+            del rules[row]
+    rules["activations.B"] = rules["residual.B"] = ("data", "fsdp", "expert")
+    if not layout.sequence_parallel:
+        rules["residual.T"] = ("context",)
+    return only(rules, layout.mesh.sizes)

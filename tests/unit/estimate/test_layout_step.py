@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.layout_step import Kernels, LayoutStep, layout_step, rules_of
+from shardwise.estimate.layout_step import Kernels, LayoutStep, layout_step
 from shardwise.hardware import catalog_chip, chip_names, parse_system
 from shardwise.models import count, load
-from shardwise.strategy.layout import Layout
+from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 

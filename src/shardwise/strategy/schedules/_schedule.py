@@ -59,6 +59,9 @@ class Schedule(ABC):
     weight_copies: ClassVar[int] = 1  # times that the layers lie on the stages, taken together
     chunks: ClassVar[int | None] = 1  # chunks on each stage; None: 2 or more, to be chosen
 
+    def __repr__(self) -> str:
+        return self.name
+
     @abstractmethod
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
         """What `stage` runs, in order."""
