@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoStrategy
-from shardwise.hardware import System, Torus, legal_slices
+from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.search import train
 from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths
@@ -86,10 +86,10 @@ def nearby(system: System) -> list[System]:
     return [_renamed(system, dataclasses.replace(topology, n_gpus=n)) for n in sizes]
 
 
-def _renamed(system: System, topology: object) -> System:
+def _renamed(system: System, topology: Torus | Switched) -> System:
     given = "".join(system.name.partition(",")[1:])
     name = f"{system.chip.name}:{topology}{given}"
-    return dataclasses.replace(system, topology=topology, name=name, n_slices=1)  # type: ignore[arg-type]
+    return dataclasses.replace(system, topology=topology, name=name, n_slices=1)
 
 
 def does_not_fit(

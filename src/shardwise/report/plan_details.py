@@ -23,8 +23,9 @@ def details(plan: Plan) -> Iterator[Block]:
     yield strong(f"Memory per chip, remat {plan.strategy.remat}")
     yield table(["part", ">bytes", ""], _memory(plan))
     yield ""
-    yield strong("Operations of one step, each over all its occurrences")
-    heads = ["operation", "phase", ">count", ">FLOPs", ">HBM", ">network", ">time", ""]
+    yield strong("Operations of one step, each over all its occurrences; bytes are of HBM, or of")
+    yield strong("the network for a collective")
+    heads = ["!operation", "!phase", ">count", "!FLOPs, or collective", ">bytes", ">time"]
     yield table(heads, [_operation(op) for op in plan.operations])
 
 
@@ -46,15 +47,12 @@ def _memory(plan: Plan) -> Iterator[list[str]]:
 
 
 def _operation(op: Operation) -> list[str]:
-    collective = op.collective or ""
-    role = f"{op.role}{', hides' if op.hidden else ''}" if op.role else ""
+    work = units.show_count(op.flops) if op.flops else ""
     return [
         f"  {op.name}",
         op.phase,
         f"{op.count}",
-        units.show_count(op.flops) if op.flops else "",
-        units.show_bytes(op.hbm_bytes) if op.hbm_bytes else "",
-        units.show_bytes(op.network_bytes) if op.network_bytes else "",
+        f"{op.collective} {op.role}" if op.collective else work,
+        units.show_bytes(op.network_bytes if op.collective else op.hbm_bytes),
         units.show_seconds(op.time_s),
-        f"{collective} {role}".strip(),
     ]
