@@ -85,6 +85,8 @@ def parse_system(text: str) -> System:
     Raises:
         BadInput: an unknown chip or override, a size that cannot exist, or one that is absurd.
     """
+    if not isinstance(text, str):
+        raise BadShape(f"hardware {text!r} is no name. Write v5p:4x4x4 or h100:8.")
     head, *overrides = text.split(",")
     name, colon, size = head.rpartition(":")
     if not colon:

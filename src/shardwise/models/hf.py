@@ -30,6 +30,8 @@ def load(model: str | Path) -> ModelConfig:
     >>> load("meta-llama/Meta-Llama-3-70B,n_kv_heads=1").n_kv_heads
     1
     """
+    if not isinstance(model, str | Path):
+        raise BadFile(f"model {model!r} is no name and no path.")
     if isinstance(model, Path) or (_is_path(model) and _exists(model)):
         return _from_path(Path(model))
     name, *changes = model.split(",")

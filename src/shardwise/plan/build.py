@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardwise.errors import BadShape, NoStrategy, NotDivisible, UnknownName, raise_all
+from shardwise.errors import BadInput, BadShape, NoStrategy, NotDivisible, UnknownName, raise_all
 from shardwise.estimate import cost
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
@@ -46,6 +46,7 @@ def search(
     n: int = 5,
 ) -> list[value.Plan]:
     """The `n` best plans, best first. Raises as `plan` does."""
+    _check(model, system, job)
     fixed = dict(fixed or {})
     for role, size in fixed.items():
         if role not in INSIDE_OUT:
@@ -70,9 +71,21 @@ def evaluate(model: ModelConfig, system: System, job: Train, mesh: Mesh) -> valu
     Raises:
         NotDivisible: the mesh is not legal; every reason, with what would be.
     """
+    _check(model, system, job)
     raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
     ranked = train.rank(model, job, system, mesh.sizes, keep=1)
     return _write(model, system, job, ranked[0], ranked)
+
+
+def _check(model: ModelConfig, system: System, job: Train) -> None:
+    """Names are read by `sw.model` and `sw.hardware`; a plan takes what they return."""
+    wanted = (
+        (model, ModelConfig, "sw.model(...)"),
+        (system, System, "sw.hardware(...)"),
+        (job, Train, "sw.Train(...)"),
+    )
+    wrong = [(given, by) for given, kind, by in wanted if not isinstance(given, kind)]
+    raise_all(BadInput, [f"{given!r} is not what {by} returns." for given, by in wrong])
 
 
 def _write(

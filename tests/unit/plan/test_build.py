@@ -206,3 +206,16 @@ def test_zero_says_whether_weights_are_sharded() -> None:
     model, pod = sw.model("llama3.2-1b"), sw.hardware("v5p:4x4x4")
     meshes = (sw.Mesh(data=64), sw.Mesh(fsdp=64), sw.Mesh(data=32, context=2))
     assert [sw.evaluate(model, pod, job, m).strategy.zero for m in meshes] == [0, 3, 3]
+
+
+def test_names_are_not_models_and_machines() -> None:
+    with pytest.raises(BadInput) as error:
+        sw.plan("llama3-8b", "h100:8", None)
+    assert error.value.problems == (
+        "'llama3-8b' is not what sw.model(...) returns.",
+        "'h100:8' is not what sw.hardware(...) returns.",
+        "None is not what sw.Train(...) returns.",
+    )
+    for read in (sw.model, sw.hardware):
+        with pytest.raises(BadInput, match="3 is no name"):
+            read(3)
