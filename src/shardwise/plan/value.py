@@ -177,6 +177,7 @@ class Plan:
     to its parts. `shardwise.load(path)` gives back an equal value.
     """
 
+    schema: str = SCHEMA
     model: PlannedModel
     hardware: PlannedHardware
     workload: PlannedWork
@@ -185,7 +186,6 @@ class Plan:
     operations: tuple[Operation, ...]
     why: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...]
-    schema: str = SCHEMA
 
     @property
     def step(self) -> Range:
