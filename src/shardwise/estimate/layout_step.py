@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.prices import Prices
-from shardwise.estimate.training import weight_names
+from shardwise.estimate.training import element_bytes
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.weights import layer_weights, outer_weights
@@ -132,9 +132,8 @@ class Estimate:
         remat = "full" if layout.remat == "full" else "none"
         rules = rules_of(layout)
         self.works: Step = training_step(config, batch, job.seq, rules, remat=remat)
-        self.weights = weight_names(self.works)
-        self.placement: Placement = min(place(system, self.mesh), key=self._tensor_cost)
-        self.prices = Prices([self.placement])
+        placement = min(place(system, self.mesh), key=self._traffic)
+        self.prices = Prices([placement])
 
     def at(self, cal: Calibration, kernels: Kernels) -> Estimate:
         """The same layout at other rates; nothing is derived again."""
@@ -142,8 +141,8 @@ class Estimate:
         other.cal, other.kernels = cal, kernels
         return other
 
-    def _tensor_cost(self, placement: Placement) -> float:
-        """Of several placements the one that serves what nothing hides."""
+    def _traffic(self, placement: Placement) -> float:
+        """What all collectives take on a placement: the choice between several."""
         prices = Prices([placement])
         return sum(
             float(prices.of(t.move.kind, t.move.axes).time_s(t.elements(self.mesh)))
@@ -300,46 +299,40 @@ class Estimate:
     def _waits(self, transfer: Transfer) -> bool:
         """Sums of gradients happen once a step, unless ZeRO-3 scatters them at once."""
         name = transfer.move.before.name
-        return self.layout.zero < 3 and name.startswith("d") and name[1:] in self.weights
+        return self.layout.zero < 3 and name.startswith("d") and name[1:] in self.works.weights
 
     def _transfer_s(self, transfer: Transfer) -> float:
-        price = self.prices.of(transfer.move.kind, transfer.move.axes)
         before = transfer.move.before
         n_bytes = float(transfer.elements(self.mesh)) * self._element(before.name)
         if len(before.dims) == 3 and before.dims[0].name == "E":  # its own experts only
             n_bytes /= self.mesh["expert"]
-        once = float(price.time_s(n_bytes / self.cal.network)) + self.cal.collective_s
-        return transfer.count * once
+        return transfer.count * self._once(transfer.move.kind, transfer.move.axes, n_bytes)
 
     def _element(self, name: str) -> float:
-        """Bytes per element: weights as computed in, gradients as summed."""
-        if name in self.weights:
-            return min(self.job.weight_bytes, 2.0)
-        if name.startswith("d") and name[1:] in self.weights:
-            return units.bytes_per_element(self.job.gradients)
-        return self.job.activation_bytes
+        """Bytes per element; weights held wider are cast to 16 bits before they are used."""
+        found = element_bytes(name, self.works.weights, self.job)
+        return min(found, 2.0) if name in self.works.weights else found
 
     def _routing(self) -> float:
         """Tokens to experts and back, forward and backward: four exchanges in a routed layer."""
         n = self.layout.expert_degree
         axes = ("expert",) if self.mesh["expert"] > 1 else ("tensor",)
-        split = self.mesh["context"] * (self.mesh["tensor"] if self.layout.sequence_parallel else 1)
-        tokens = self.layout.micro_batch * self.job.seq / split
         total = 0.0
         for group in self.config.groups:
             if isinstance(group.layer.ffn, Moe):
                 copies = min(group.layer.ffn.experts_per_token, n)
-                n_bytes = tokens * copies * self.config.d_model * 2.0 * shards(axes, self.mesh)
-                price = self.prices.of("all_to_all", axes)
-                once = float(price.time_s(n_bytes / self.cal.network)) + self.cal.collective_s
-                total += 4 * group.count * once
+                n_bytes = self._residual_bytes() * copies * shards(axes, self.mesh)
+                total += 4 * group.count * self._once("all_to_all", axes, n_bytes)
         return total / self.pipe
 
     def _send(self) -> float:
         """The activations of one microbatch to the next stage."""
+        return self._once("permute", ("pipe",), self._residual_bytes())
+
+    def _residual_bytes(self) -> float:
+        """The residual of one microbatch on a chip, as it lies between blocks, in 16 bits."""
         split = self.mesh["context"] * (self.mesh["tensor"] if self.layout.sequence_parallel else 1)
-        n_bytes = self.layout.micro_batch * self.job.seq * self.config.d_model * 2.0 / split
-        return self._once("permute", ("pipe",), n_bytes)
+        return self.layout.micro_batch * self.job.seq * self.config.d_model * 2.0 / split
 
     def _sums(self) -> float:
         """Gradients summed, and under ZeRO updated weights sent back, once a step."""

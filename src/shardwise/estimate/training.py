@@ -18,7 +18,7 @@ from shardwise.estimate.memory import Memory, held_parameters, training_memory
 from shardwise.estimate.prices import Prices
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
-from shardwise.ops.program import Matmul, Step, Transfer, base_name
+from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.rules import Rules
 from shardwise.workload import Train
 
@@ -72,15 +72,6 @@ def element_bytes(name: str, weights: frozenset[str], job: Train) -> float:
     return job.activation_bytes
 
 
-def weight_names(step: Step) -> frozenset[str]:
-    """Names of the weights among the arrays of a step."""
-    return frozenset(
-        base_name(m.program.local.right)
-        for m in step.matmuls
-        if m.phase == "forward" and m.name not in ("attn.scores", "attn.values")
-    )
-
-
 def matmul_hbm_bytes(
     matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]
 ) -> Num:
@@ -120,7 +111,7 @@ def step_cost(
     `step` holds the works of one microbatch; gradients accumulate over `n_microbatches`.
     """
     peak, bandwidth = chip.peak(job.compute), chip.need("hbm_bytes_per_s")
-    weights = weight_names(step)
+    weights = step.weights
     compute: Num = 0.0
     hbm: Num = optimizer_hbm_bytes(config, job, rules, mesh) / bandwidth
     roofline: Num = hbm

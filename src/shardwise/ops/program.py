@@ -15,6 +15,7 @@ from shardwise.models.activations import layer_activations
 from shardwise.ops.einsum import Array, Dim, Einsum, shards
 from shardwise.ops.layers import ON_CHIP, RESIDUAL, Term, layer_terms, outer_terms
 from shardwise.ops.sharded import Move, Program, derive
+from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.strategy.rules import Rules, layout
 
 # Activations that lie between blocks, split over the sequence by `tensor` too.
@@ -22,7 +23,6 @@ KEPT_SPLIT = frozenset(
     {"layer_input", "middle", "attention_output", "ffn_output", "shared_output", "expert_output"}
     | {"q_latent", "kv_latent"}
 )
-ROLE_ORDER = ("tensor", "expert", "fsdp", "context", "data", "pipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +91,14 @@ class Step:
 
     matmuls: tuple[Matmul, ...]
     transfers: tuple[Transfer, ...]
-    kept: tuple[Kept, ...]  # remat none: all that the backward pass reads
-    layer_inputs: tuple[Kept, ...]  # remat full: what enters each layer
+    kept: tuple[Kept, ...]  # all that the backward pass reads
     logits: Kept
+    weights: frozenset[str]  # names of the weights among the arrays
+
+    @property
+    def layer_inputs(self) -> tuple[Kept, ...]:
+        """What enters each layer: all that is kept under remat `full`."""
+        return tuple(k for k in self.kept if k.array.name == "layer_input")
 
 
 def base_name(array: Array) -> str:
@@ -128,7 +133,7 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
     matmuls: list[Matmul] = []
     transfers: list[Transfer] = []
     kept: list[Kept] = []
-    inputs: list[Kept] = []
+    weights: frozenset[str] = frozenset()
     for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
         _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers)
@@ -137,7 +142,7 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
         read = _read_backward(group.layer, terms)
         _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read)
         kept += _kept(config, i, common, rules)
-        inputs.append(_layer_input(group.count, common, rules))
+        weights |= _weights(terms)
     outer = outer_terms(config)
     for phase in ("forward", "backward"):
         _derive(outer, 1, (phase,), common, rules, matmuls, transfers)
@@ -146,8 +151,8 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
         matmuls=tuple(matmuls),
         transfers=tuple(transfers),
         kept=tuple(kept),
-        layer_inputs=tuple(inputs),
         logits=Kept(array=logits, count=1, sizes=common),
+        weights=weights | _weights(outer),
     )
 
 
@@ -234,7 +239,7 @@ def _role(move: Move, weights: frozenset[str]) -> str:
     """
     if base_name(move.before) in weights:
         return "fsdp" if {"fsdp", "context"} & {*move.axes} else "data"
-    return min(move.axes, key=ROLE_ORDER.index)
+    return min(move.axes, key=INSIDE_OUT.index)
 
 
 def _kept_as_used(move: Move) -> bool:
@@ -262,12 +267,6 @@ def _kept(config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules) 
         sizes = {**common, **dict(zip(row.dims, row.shape, strict=True))}
         laid_out = array.with_axes(layout(rules, kind, names))
         yield Kept(array=laid_out, count=group.count, sizes=sizes, group=i)
-
-
-def _layer_input(count: int, common: Mapping[str, Num], rules: Rules) -> Kept:
-    array = Array("x", tuple(map(Dim, ("B", "T", "D"))))
-    array = array.with_axes(layout(rules, "residual", array.names))
-    return Kept(array=array, count=count, sizes=common)
 
 
 def weight_elements(

@@ -10,7 +10,6 @@ from shardwise.estimate.training import (
     matmul_hbm_bytes,
     optimizer_hbm_bytes,
     transfer_bytes,
-    weight_names,
 )
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
@@ -34,7 +33,7 @@ def operations(
 
 
 def _matmuls(job: Train, chip: Chip, chosen: Candidate) -> Iterator[Operation]:
-    mesh, weights = chosen.mesh.sizes, weight_names(chosen.step)
+    mesh, weights = chosen.mesh.sizes, chosen.step.weights
     peak, bandwidth = chip.peak(job.compute), chip.need("hbm_bytes_per_s")
     n = chosen.n_microbatches
     for matmul in chosen.step.matmuls:
@@ -56,7 +55,7 @@ def _matmuls(job: Train, chip: Chip, chosen: Candidate) -> Iterator[Operation]:
 
 
 def _transfers(job: Train, chosen: Candidate) -> Iterator[Operation]:
-    mesh, weights = chosen.mesh.sizes, weight_names(chosen.step)
+    mesh, weights = chosen.mesh.sizes, chosen.step.weights
     prices = Prices([chosen.placement])
     for transfer in chosen.step.transfers:
         move = transfer.move

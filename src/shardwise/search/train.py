@@ -160,10 +160,8 @@ def _order(
         if not rows:
             continue
         meshes = [pairs[i][0] for i in rows]
-        for i, score in zip(
-            rows, _scores(config, job, system, meshes, prices.take(rows), remat, n), strict=True
-        ):
-            found[i] = (score, i, n, remat)
+        scores = _scores(config, job, system, meshes, prices.take(rows), remat, n)
+        found |= {i: (s, i, n, remat) for i, s in zip(rows, scores, strict=True)}
         left = [i for i in left if i not in found or found[i][0][0]]
     return list(found.values())
 
@@ -186,5 +184,5 @@ def _scores(
         config, job, step, TRAIN, system.chip, mesh, prices, remat=remat, n_microbatches=n
     )
     numbers = (cost.memory.fits, cost.expected, cost.upper, cost.memory.total)
-    columns = [np.broadcast_to(n, (len(meshes),)).tolist() for n in numbers]
+    columns = [np.broadcast_to(c, (len(meshes),)).tolist() for c in numbers]
     return [_score(*row) for row in zip(*columns, strict=True)]

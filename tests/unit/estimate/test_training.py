@@ -16,7 +16,6 @@ from shardwise.estimate.training import (
     StepCost,
     element_bytes,
     step_cost,
-    weight_names,
 )
 from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig, count, load
@@ -196,7 +195,7 @@ def test_the_gathers_of_fsdp_by_hand() -> None:
 
 def test_dtypes_of_what_is_sent() -> None:
     step = training_step(load("llama3-8b"), 8, 512, TRAIN, remat="none")
-    weights = weight_names(step)
+    weights = step.weights
     assert {"wq", "w_down", "embedding", "unembedding"} <= weights
     assert not weights & {"k", "v", "x", "y"}
     job = Train(batch=8, seq=512, weights="fp8", compute="fp8", gradients="fp32")
