@@ -116,6 +116,8 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
             kind = "residual" if array.name in RESIDUAL else "activations"
         return array.with_axes(layout(rules, kind, array.names))
 
+    if einsum.chosen:  # tokens are sent to their experts, which stay where they are
+        rules = {row: axes for row, axes in rules.items() if row != "weights.E"}
     left, right, output = map(laid_out, (*einsum.inputs, einsum.output))
     return Einsum(left, right, output, einsum.chosen)
 

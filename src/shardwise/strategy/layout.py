@@ -5,8 +5,10 @@ A published run states one, in the words of its framework.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shardwise.arrays import Num
 from shardwise.errors import BadShape, nearest, raise_all
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN, Rules, only
@@ -26,8 +28,68 @@ OFFLOADS = ("weights", "gradients", "optimizer", "activations", "layer_input", *
 OVERLAPS = ("grad_reduce", "param_gather", "tp_comm", "pipe_p2p", "expert_all_to_all")
 
 
+# How attention sees the tokens of other chips under `context`: their keys and values are gathered
+# ("gather"), passed round while attention runs ("ring", arXiv 2310.01889), or heads are exchanged
+# for tokens ("ulysses", arXiv 2309.14509).
+CONTEXT_KINDS = ("gather", "ring", "ulysses")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Form:
+    """What layouts have in common that are evaluated together: words, where sizes are numbers.
+
+    Args:
+        zero: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and weights (FSDP).
+        schedule: Of the pipeline; "none" without one.
+        remat: "none" keeps all that the backward pass reads, "full" the inputs of layers,
+            "selective" all but what the parts in `recomputed` produce.
+        remat_layers: Layers (of the model, or of a stage in a pipeline) that remat applies to;
+            None for all.
+        recomputed: Under "selective": parts of a layer that run again.
+        sequence_parallel: Activations between blocks are sharded over `tensor` too.
+        context_kind: One of `CONTEXT_KINDS`.
+        expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`. With
+            fewer, whole experts lie on the rest of `tensor`, and the degree of expert parallelism
+            is expert x tensor / expert_tensor.
+        offload: What waits in host memory: state or activations, or the results of named parts.
+        offload_layers: Layers that offload applies to; None for all.
+        overlap: Communication that runs under computation.
+    """
+
+    zero: int = 0
+    schedule: str = "none"
+    remat: str = "none"
+    remat_layers: int | None = None
+    recomputed: tuple[str, ...] = ()
+    sequence_parallel: bool = False
+    context_kind: str = "gather"
+    expert_tensor: int | None = None
+    offload: tuple[str, ...] = ()
+    offload_layers: int | None = None
+    overlap: tuple[str, ...] = ()
+
+    def recomputes(self, part: str) -> bool:
+        """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
+        return self.remat == "full" or (self.remat == "selective" and part in self.recomputed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts(Form):
+    """Many layouts of one form: arrays of sizes, one element for each layout.
+
+    Args:
+        sizes: Chips by role of the mesh.
+        micro_batch, n_microbatches, virtual: As in `Layout`.
+    """
+
+    sizes: Mapping[str, Num]
+    micro_batch: Num
+    n_microbatches: Num
+    virtual: Num = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Form):
     """How a training step is laid over the chips.
 
     Global batch = micro_batch x n_microbatches x data x fsdp x expert. What ZeRO shards, it shards
@@ -36,48 +98,29 @@ class Layout:
     Args:
         mesh: Chips by role. `data` x `fsdp` x `expert` is the data-parallel degree of Megatron:
             `expert` is the share of the data ranks that expert parallelism takes.
-        zero: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and weights (FSDP).
         micro_batch: Sequences that one data shard computes at once.
         n_microbatches: Microbatches of one step, through a pipeline or accumulated.
-        schedule: Of the pipeline; "none" without one.
         virtual: Chunks of layers that each stage of an interleaved schedule holds.
-        remat: "none" keeps all that the backward pass reads, "full" the inputs of layers,
-            "selective" all but what the parts in `recomputed` produce.
-        remat_layers: Layers (of the model, or of a stage in a pipeline) that remat applies to;
-            None for all.
-        recomputed: Under "selective": parts of a layer that run again.
-        sequence_parallel: Activations between blocks are sharded over `tensor` too.
-        expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`. With
-            fewer, whole experts lie on the rest of `tensor`, and the degree of expert parallelism
-            is expert x tensor / expert_tensor.
-        offload: What waits in host memory: state or activations, or the results of named parts.
-        offload_layers: Layers that offload applies to; None for all.
-        overlap: Communication that the source says to run under computation.
     """
 
     mesh: Mesh
-    zero: int = 0
     micro_batch: int = 1
     n_microbatches: int = 1
-    schedule: str = "none"
     virtual: int = 1
-    remat: str = "none"
-    remat_layers: int | None = None
-    recomputed: tuple[str, ...] = ()
-    sequence_parallel: bool = False
-    expert_tensor: int | None = None
-    offload: tuple[str, ...] = ()
-    offload_layers: int | None = None
-    overlap: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = [*_counts(self), *_names(self)]
         raise_all(BadShape, problems or [*_pipeline(self), *_sharding(self), *_remat(self)])
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Chips by role of the mesh."""
+        return self.mesh.sizes
+
+    @property
     def data_shards(self) -> int:
         """Parts that the batch is cut into: data x fsdp x expert."""
-        return self.mesh.data * self.mesh.fsdp * self.mesh.expert
+        return int(data_shards(self.sizes))
 
     @property
     def global_batch(self) -> int:
@@ -87,11 +130,18 @@ class Layout:
     @property
     def expert_degree(self) -> int:
         """Ranks among which the experts of one layer are dealt out."""
-        return self.mesh.expert * self.mesh.tensor // (self.expert_tensor or self.mesh.tensor)
+        return int(expert_degree(self, self.sizes))
 
-    def recomputes(self, part: str) -> bool:
-        """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
-        return self.remat == "full" or (self.remat == "selective" and part in self.recomputed)
+
+def data_shards(sizes: Mapping[str, Num]) -> Num:
+    """Parts that the batch is cut into: data x fsdp x expert."""
+    return sizes["data"] * sizes["fsdp"] * sizes["expert"]
+
+
+def expert_degree(form: Form, sizes: Mapping[str, Num]) -> Num:
+    """Ranks among which the experts of one layer are dealt out."""
+    whole = sizes["tensor"] // form.expert_tensor if form.expert_tensor else 1
+    return sizes["expert"] * whole
 
 
 def _counts(layout: Layout) -> list[str]:
@@ -111,6 +161,7 @@ def _names(layout: Layout) -> list[str]:
     if layout.zero not in range(4):
         problems.append(f"zero {layout.zero} is not a stage of ZeRO: 0, 1, 2 or 3.")
     asked = [("schedule", layout.schedule, SCHEDULES), ("remat", layout.remat, REMAT)]
+    asked += [("context kind", layout.context_kind, CONTEXT_KINDS)]
     asked += [("recomputed part", part, PARTS) for part in layout.recomputed]
     asked += [("offload", name, OFFLOADS) for name in layout.offload]
     asked += [("overlap", name, OVERLAPS) for name in layout.overlap]
@@ -164,17 +215,22 @@ def _remat(layout: Layout) -> list[str]:
     return problems
 
 
-def rules_of(layout: Layout) -> Rules:
-    """The sharding table of a layout.
+def table(form: Form) -> Rules:
+    """The sharding table of all layouts of a form, with every axis, whatever its size.
 
     Weights are split over `fsdp` and `context` under ZeRO-3 only; without sequence parallelism the
-    residual is whole over `tensor`; experts are not gathered, tokens are sent to them.
+    residual is whole over `tensor`.
     """
     rules = dict(TRAIN)
-    for row in [r for r in rules if r == "weights.E" or (layout.zero < 3 and "fsdp" in rules[r])]:
+    for row in [r for r in rules if form.zero < 3 and "fsdp" in rules[r]]:
         if row.startswith("weights."):
             del rules[row]
     rules["activations.B"] = rules["residual.B"] = ("data", "fsdp", "expert")
-    if not layout.sequence_parallel:
+    if not form.sequence_parallel:
         rules["residual.T"] = ("context",)
-    return only(rules, layout.mesh.sizes)
+    return rules
+
+
+def rules_of(layout: Layout) -> Rules:
+    """The sharding table of a layout: the axes that it has."""
+    return only(table(layout), layout.sizes)
