@@ -1,0 +1,153 @@
+"""Goodput: the share of a long run's time that new steps get, and the best checkpoint interval.
+
+Letters: M mean time between failures of the whole run, tau work between two checkpoints, delta
+time to write one (steps wait), R time to restart, from the failure to the first step. Failures come
+independently at a constant rate, also while writing and restarting.
+
+Sources: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974);
+Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
+Generation Computer Systems 22 (2006).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+from shardwise.arrays import Num, maximum, minimum, sqrt, where
+from shardwise.errors import BadInput
+from shardwise.units import DAY
+
+_BETWEEN = "time between failures"
+_LARGEST_EXPONENT = 700.0  # e^x stays a float up to 709; a run is long dead before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Where the wall time goes: four shares of it that add up to one.
+
+    Args:
+        steps: new steps, the goodput.
+        writing: checkpoints that were written to their end.
+        redone: steps and writes lost in a failure, half an interval each while failures are rare.
+        restarting: from failures to the steps after them, restarts that failed themselves included.
+    """
+
+    steps: Num
+    writing: Num
+    redone: Num
+    restarting: Num
+
+
+def mtbf_of_record(failures: Num, chip_days: Num) -> Num:
+    """Seconds between failures of one chip, from `failures` in `chip_days` chips times days.
+
+    >>> mtbf_of_record(2, chip_days=1000)
+    43200000.0
+
+    Raises:
+        BadInput: no failure: such a record does not say how rare they are.
+    """
+    _positive("failures on record", failures)
+    _positive("chip-days on record", chip_days)
+    return chip_days * DAY / failures
+
+
+def mtbf_of_run(mtbf_s: Num, n: Num) -> Num:
+    """M = mtbf / n: seconds between failures of a run that stops when any of its n parts fails.
+
+    Args:
+        mtbf_s: seconds between failures of one part: a chip, or a node.
+        n: chips or nodes.
+    """
+    return mtbf_s / n
+
+
+def checkpoint_write_s(state_bytes: Num, bytes_per_s: Num) -> Num:
+    """delta = state / bandwidth, of all chips together.
+
+    Args:
+        state_bytes: what is written: weights with their master copy, and optimizer state.
+        bytes_per_s: what the storage takes from all chips together, B/s.
+    """
+    return state_bytes / bytes_per_s
+
+
+def first_order_interval_s(mtbf_s: Num, write_s: Num) -> Num:
+    """sqrt(2 delta M): good while writing takes far less than M. Young (1974)."""
+    return sqrt(2 * write_s * mtbf_s)
+
+
+def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
+    """The tau of the highest goodput, seconds of work from one checkpoint to the next.
+
+    sqrt(2 delta M) (1 + x / 3 + x^2 / 9) - delta with x = sqrt(delta / 2M), and M where writing
+    takes 2M or longer. Daly (2006). The time to restart does not matter.
+
+    >>> round(best_interval_s(24 * 60, 5))  # minutes
+    117
+
+    Raises:
+        BadInput: times that cannot be, or a write that takes none: then no interval is best.
+    """
+    _refuse(_BETWEEN, mtbf_s, mtbf_s > 0, "above 0")
+    _positive("time to write a checkpoint", write_s)
+    x = sqrt(write_s / (2 * mtbf_s))
+    series = first_order_interval_s(mtbf_s, write_s) * (1 + x / 3 + x**2 / 9) - write_s
+    return where(write_s < 2 * mtbf_s, series, mtbf_s)
+
+
+def goodput(mtbf_s: Num, interval_s: Num, write_s: Num, restart_s: Num) -> Goodput:
+    """The shares of wall time; new steps get e^(-R/M) x / (e^x - 1) tau / (tau + delta).
+
+    With x = (tau + delta) / M: Daly (2006), his complete cost function as a share. For large M it
+    is 1 - delta / tau - (R + tau / 2) / M: a failure costs a restart and half an interval.
+
+    Args:
+        mtbf_s: M, of the whole run (see `mtbf_of_run`); infinite for a run without failures.
+        interval_s: tau, work between two checkpoints.
+        write_s: delta, for which a checkpoint stops the steps.
+        restart_s: R, with finding the failure, replacing the part, loading the checkpoint.
+
+    Raises:
+        BadInput: times that cannot be.
+    """
+    _refuse(_BETWEEN, mtbf_s, mtbf_s > 0, "above 0")
+    _positive("checkpoint interval", interval_s)
+    _not_negative("time to write a checkpoint", write_s)
+    _not_negative("time to restart", restart_s)
+    segment = interval_s + write_s
+    x = minimum(maximum(segment / mtbf_s, sys.float_info.min), _LARGEST_EXPONENT)
+    kept = x / _expm1(x)
+    restarting = -_expm1(-restart_s / mtbf_s)
+    running = 1 - restarting
+    return Goodput(
+        steps=running * kept * interval_s / segment,
+        writing=running * kept * write_s / segment,
+        redone=running * (1 - kept),
+        restarting=restarting,
+    )
+
+
+def _expm1(x: Num) -> Num:
+    """Elementwise e^x - 1."""
+    if isinstance(x, int | float):
+        return math.expm1(x)
+    import numpy as np
+
+    return np.expm1(x)
+
+
+def _positive(what: str, given: Num) -> None:
+    _refuse(what, given, (given > 0) & (given < math.inf), "above 0 and finite")
+
+
+def _not_negative(what: str, given: Num) -> None:
+    _refuse(what, given, (given >= 0) & (given < math.inf), "0 or above, and finite")
+
+
+def _refuse(what: str, given: Num, ok: Num, limit: str) -> None:
+    """Raise where a number, or an element of an array, is not `ok`."""
+    if not (ok if isinstance(ok, bool) else ok.all()):
+        raise BadInput(f"{what} {given} is not {limit}.")
