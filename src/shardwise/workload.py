@@ -7,8 +7,21 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
 
-# Bytes of optimizer state per parameter, beside the weights, as multiples of the moment dtype.
-OPTIMIZER_MOMENTS = {"adamw": 2.0, "sgd": 0.0, "momentum": 1.0}
+# What an optimizer may treat differently: the matrices of the layers, the two tables over the
+# vocabulary (embedding, unembedding) with learned positions, and all that is no matrix.
+PARAMETER_KINDS = ("matrix", "embedding", "vector")
+
+# Numbers held per parameter of a layer's matrix, beside the weights, each in the moment dtype.
+# Adafactor holds n + m second moments for a matrix of n x m, counted as none (4,096 x 4,096: 0.05 %
+# of one moment), and no first moment. arXiv 1804.04235, algorithm 4.
+OPTIMIZER_MOMENTS = {"adamw": 2.0, "sgd": 0.0, "momentum": 1.0, "adafactor": 0.0, "muon": 1.0}
+# The other kinds, where they differ. Adafactor keeps second moments of vectors whole (algorithm 5).
+# Muon leaves embedding, unembedding and norms to AdamW. arXiv 2502.16982, section 2.
+_OTHER_MOMENTS = {
+    ("adafactor", "vector"): 1.0,
+    ("muon", "embedding"): 2.0,
+    ("muon", "vector"): 2.0,
+}
 REMAT = ("none", "full", "auto")
 LARGEST_BATCH = 2**31  # sequences or tokens; beyond it the input is a slip, not a plan
 
@@ -23,9 +36,11 @@ class Train:
         tokens: tokens of the whole run, or None for a single step.
         weights, compute, gradients, moments: dtypes held and computed in.
         master: dtype of a second, exact copy of the weights, or None.
-        optimizer: `adamw`, `momentum` or `sgd`.
+        optimizer: `adamw`, `momentum`, `sgd`, `adafactor` or `muon`.
         remat: `none` keeps every array that the backward pass reads, `full` keeps the layers'
             inputs and computes each layer again, `auto` takes `none` where it fits.
+        reduce: dtype in which gradients are sent when chips sum them (`int8`: a quantised
+            reduction), or None for the dtype they are held in.
 
     Raises:
         BadInput: for sizes that cannot be; UnknownName for a dtype or optimizer.
@@ -41,13 +56,15 @@ class Train:
     master: str | None = None
     optimizer: str = "adamw"
     remat: str = "auto"
+    reduce: str | None = None
 
     def __post_init__(self) -> None:
         problems = [*_bad_size("batch", self.batch), *_bad_size("sequence length", self.seq)]
         if self.tokens is not None and not 1 <= self.tokens <= 1e18:
             problems.append(f"tokens {self.tokens:g} is not between 1 and 1e18.")
         raise_all(BadInput, problems)
-        for dtype in (self.weights, self.compute, self.gradients, self.moments, self.master):
+        held = (self.weights, self.compute, self.gradients, self.moments, self.master)
+        for dtype in (*held, self.reduce):
             if dtype is not None:
                 units.bytes_per_element(dtype)
         if self.optimizer not in OPTIMIZER_MOMENTS:
@@ -66,9 +83,36 @@ class Train:
 
     @property
     def optimizer_bytes(self) -> float:
-        """Bytes per parameter of moments and master copy. Book §5: 8 for Adam in fp32."""
+        """Bytes per parameter of moments and master copy. Book §5: 8 for Adam in fp32.
+
+        This is a matrix of a layer, as nearly all parameters of a large model are. `adafactor` and
+        `muon` hold more for some others: see `optimizer_bytes_of`.
+        """
+        return self.optimizer_bytes_of("matrix")
+
+    def optimizer_bytes_of(self, kind: str) -> float:
+        """Bytes per parameter of moments and master copy, by the kind of the parameter.
+
+        >>> [Train(batch=1, seq=1, optimizer="muon").optimizer_bytes_of(k) for k in PARAMETER_KINDS]
+        [4.0, 8.0, 8.0]
+
+        Args:
+            kind: one of `PARAMETER_KINDS` (see `estimate.optimizers.parameter_kind`).
+
+        Raises:
+            UnknownName: another kind.
+        """
+        if kind not in PARAMETER_KINDS:
+            raise UnknownName("kind of parameter", kind, PARAMETER_KINDS)
+        of_matrices = OPTIMIZER_MOMENTS[self.optimizer]
+        moments = _OTHER_MOMENTS.get((self.optimizer, kind), of_matrices)
         master = units.bytes_per_element(self.master) if self.master else 0.0
-        return OPTIMIZER_MOMENTS[self.optimizer] * units.bytes_per_element(self.moments) + master
+        return moments * units.bytes_per_element(self.moments) + master
+
+    @property
+    def reduce_bytes(self) -> float:
+        """Bytes per gradient that is sent when chips sum gradients."""
+        return units.bytes_per_element(self.reduce or self.gradients)
 
     @property
     def activation_bytes(self) -> float:

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import BadInput, BadShape, UnknownName
-from shardwise.workload import LARGEST_BATCH, Serve, Train, parse_batch
+from shardwise.workload import (
+    LARGEST_BATCH,
+    OPTIMIZER_MOMENTS,
+    PARAMETER_KINDS,
+    Serve,
+    Train,
+    parse_batch,
+)
 
 
 @given(st.integers(1, LARGEST_BATCH), st.integers(1, LARGEST_BATCH))
@@ -24,6 +31,10 @@ def test_a_step(batch: int, seq: int) -> None:
         ({"optimizer": "momentum"}, 2, 4, 8),
         ({"optimizer": "sgd"}, 2, 0, 4),
         ({"moments": "bf16"}, 2, 4, 8),
+        ({"optimizer": "adafactor"}, 2, 0, 4),
+        ({"optimizer": "adafactor", "master": "fp32"}, 2, 4, 8),
+        ({"optimizer": "muon"}, 2, 4, 8),
+        ({"optimizer": "muon", "moments": "bf16", "master": "fp32"}, 2, 6, 10),
         ({"weights": "fp32", "gradients": "fp32"}, 4, 8, 16),
         ({"weights": "fp8"}, 1, 8, 11),
     ],
@@ -34,6 +45,50 @@ def test_bytes_per_parameter(
     """Book §5: 10 for bf16 weights and Adam in fp32, 2 more for the gradients."""
     job = Train(batch=1, seq=1, **given)
     assert (job.weight_bytes, job.optimizer_bytes, job.state_bytes) == (weights, optimizer, state)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "moments"),
+    [
+        ("adamw", (2, 2, 2)),
+        ("momentum", (1, 1, 1)),
+        ("sgd", (0, 0, 0)),
+        ("adafactor", (0, 0, 1)),
+        ("muon", (1, 2, 2)),
+    ],
+)
+def test_moments_by_kind_of_parameter(optimizer: str, moments: tuple[int, ...]) -> None:
+    job = Train(batch=1, seq=1, optimizer=optimizer, moments="bf16", master="fp32")
+    found = [job.optimizer_bytes_of(kind) for kind in ("matrix", "embedding", "vector")]
+    assert found == [2 * m + 4 for m in moments]
+    assert job.optimizer_bytes == found[0]
+
+
+def test_every_optimizer_is_known_for_every_kind() -> None:
+    assert sorted(OPTIMIZER_MOMENTS) == ["adafactor", "adamw", "momentum", "muon", "sgd"]
+    for name in OPTIMIZER_MOMENTS:
+        job = Train(batch=1, seq=1, optimizer=name)
+        assert all(0 <= job.optimizer_bytes_of(kind) <= 8 for kind in PARAMETER_KINDS)
+    with pytest.raises(UnknownName, match='unknown kind of parameter "norm"'):
+        Train(batch=1, seq=1).optimizer_bytes_of("norm")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({}, 2),
+        ({"gradients": "fp32"}, 4),
+        ({"gradients": "fp32", "reduce": "bf16"}, 2),
+        ({"reduce": "fp32"}, 4),
+        ({"reduce": "int8"}, 1),
+    ],
+)
+def test_bytes_of_a_gradient_that_is_sent(given: dict[str, str], sent: float) -> None:
+    job = Train(batch=1, seq=1, **given)
+    assert job.reduce_bytes == sent
+    # How gradients are sent does not change what is held.
+    held = Train(batch=1, seq=1, gradients=given.get("gradients", "bf16"))
+    assert job.state_bytes == held.state_bytes
 
 
 def test_all_sizes_that_cannot_be_are_told() -> None:
@@ -53,6 +108,9 @@ def test_all_sizes_that_cannot_be_are_told() -> None:
         ({"compute": "fp"}, 'unknown dtype "fp"'),
         ({"gradients": ""}, 'unknown dtype ""'),
         ({"moments": "x"}, 'unknown dtype "x"'),
+        ({"reduce": "int7"}, 'unknown dtype "int7". Close: int8'),
+        ({"reduce": ""}, 'unknown dtype ""'),
+        ({"optimizer": "muom"}, 'unknown optimizer "muom". Close: muon'),
         ({"master": "fp33"}, 'unknown dtype "fp33". Close: fp32'),
         ({"optimizer": "adam"}, 'unknown optimizer "adam". Close: adamw.'),
         ({"remat": "some"}, 'unknown remat policy "some"'),
