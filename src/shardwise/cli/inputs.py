@@ -87,6 +87,32 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     return found
 
 
+def parse_fixed(text: str) -> dict[str, int | str]:
+    """`tensor=8,schedule=1f1b` -> what is given of a strategy.
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
+    from shardwise.search.forms import WORDS
+
+    parts = [part.partition("=") for part in text.split(",")]
+    words = {name.strip(): value.strip() for name, _, value in parts if name.strip() in WORDS}
+    inputs = Inputs()
+    for name, value in words.items():
+        inputs.read(parse_word, value, name, WORDS[name])
+    rest = [part for part in text.split(",") if part.partition("=")[0].strip() not in WORDS]
+    sizes = inputs.read(parse_mesh, ",".join(rest), fixable()) if rest else {}
+    inputs.done()
+    return {**sizes, **words}
+
+
+def fixable() -> tuple[str, ...]:
+    """Everything of a strategy that may be given: axes, numbers and words."""
+    from shardwise.search.forms import NUMBERS, WORDS
+
+    return (*roles(), *NUMBERS, *WORDS)
+
+
 def roles() -> tuple[str, ...]:
     """The mesh axes that a plan has."""
     from shardwise.strategy.mesh import Mesh

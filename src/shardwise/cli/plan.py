@@ -10,11 +10,17 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Hardware, Json, Model
-from shardwise.cli.inputs import Inputs, parse_mesh, parse_word, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report import plan as report
-from shardwise.workload import OPTIMIZER_MOMENTS, REMAT, parse_batch
+from shardwise.workload import (
+    CHOSEN_OVERLAPS,
+    OFFLOADED,
+    OPTIMIZER_MOMENTS,
+    REMAT,
+    parse_batch,
+)
 
 MOST = 100  # plans that one command lists
 
@@ -32,7 +38,13 @@ def run(
         str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32")
     ] = "",
     fix: Annotated[
-        str, typer.Option(metavar="ROLE=N,...", help="search among splits with these sizes")
+        str,
+        typer.Option(
+            metavar="WHAT=...", help="search with these: tensor=8,zero=1,schedule=1f1b,virtual=2"
+        ),
+    ] = "",
+    most: Annotated[
+        str, typer.Option("--max", metavar="ROLE=N,...", help="search up to these: tensor=8,pipe=4")
     ] = "",
     remat: Annotated[str, typer.Option(metavar="WORD", help=", ".join(REMAT))] = "auto",
     dtype: Annotated[
@@ -41,6 +53,18 @@ def run(
     optimizer: Annotated[
         str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS))
     ] = "adamw",
+    reduce: Annotated[
+        str, typer.Option(metavar="DTYPE", help="gradients are sent in it: int8")
+    ] = "",
+    overlap: Annotated[
+        str, typer.Option(metavar="WORDS", help=f"also hidden: {', '.join(CHOSEN_OVERLAPS)}")
+    ] = "",
+    offload: Annotated[
+        str, typer.Option(metavar="WORDS", help=f"in host memory: {', '.join(OFFLOADED)}")
+    ] = "",
+    peak: Annotated[
+        bool, typer.Option("--peak", help="expect peak rates, as the book does")
+    ] = False,
     top: Annotated[str, typer.Option(metavar="N", help="list the N best splits")] = "1",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="save the plan as JSON")
@@ -57,19 +81,23 @@ def run(
         )
     elif not train:
         inputs.refuse("what to plan is not said. Add --train.")
-    if mesh and fix:
-        inputs.refuse("--mesh gives the whole split and --fix a part of it. Use one of them.")
+    if mesh and (fix or most):
+        inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(_job, batch, tokens, dtype, optimizer, remat)
-    sizes = inputs.read(parse_mesh, mesh or fix, roles()) if mesh or fix else {}
+    job = inputs.read(
+        _job, batch, tokens, dtype, optimizer, remat, reduce, _listed(overlap), _listed(offload)
+    )
+    sizes = inputs.read(parse_mesh, mesh, roles()) if mesh else {}
+    fixed = inputs.read(parse_fixed, fix) if fix else {}
+    limits = inputs.read(parse_mesh, most, roles()) if most else {}
     n = inputs.read(_count, top)
     inputs.done()
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if mesh:
-            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes))]
+            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes), peak=peak)]
         else:
-            plans = sw.search(config, system, job, sizes, n)
+            plans = sw.search(config, system, job, fixed, n, most=limits, peak=peak)
     return _answer(plans, output, verbose=verbose, as_json=json)
 
 
@@ -80,7 +108,7 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
     blocks = [*report.blocks(best, verbose=verbose, saved=output)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
-    fits = best.memory.total <= best.memory.capacity
+    fits = best.memory.total + best.memory.margin <= best.memory.capacity
     return Answer(
         document=lambda: best if len(plans) == 1 else {"plans": plans},
         blocks=blocks,
@@ -89,7 +117,20 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
     )
 
 
-def _job(batch: str, tokens: str, dtype: str, optimizer: str, remat: str) -> sw.Train:
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",")) if text else ()
+
+
+def _job(
+    batch: str,
+    tokens: str,
+    dtype: str,
+    optimizer: str,
+    remat: str,
+    reduce: str,
+    overlap: tuple[str, ...],
+    offload: tuple[str, ...],
+) -> sw.Train:
     inputs = Inputs()
     if not batch:
         inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
@@ -98,6 +139,14 @@ def _job(batch: str, tokens: str, dtype: str, optimizer: str, remat: str) -> sw.
     element = inputs.read(units.bytes_per_element, dtype)
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     inputs.read(parse_word, remat, "remat policy", REMAT)
+    if reduce:
+        inputs.read(units.bytes_per_element, reduce)
+    for words, what, known in (
+        (overlap, "overlap", CHOSEN_OVERLAPS),
+        (offload, "offload", OFFLOADED),
+    ):
+        for word in words:
+            inputs.read(parse_word, word, what, known)
     inputs.done()
     # Arithmetic in one byte still holds weights and gradients in two.
     held = dtype if element >= 2 else "bf16"
@@ -110,6 +159,9 @@ def _job(batch: str, tokens: str, dtype: str, optimizer: str, remat: str) -> sw.
         gradients=held,
         optimizer=optimizer,
         remat=remat,
+        reduce=reduce or None,
+        overlap=overlap,
+        offload=offload,
     )
 
 

@@ -27,16 +27,17 @@ class Memory:
     activations: Num = 0.0
     kv_cache: Num = 0.0
     other: Num = 0.0
+    margin: Num = 0.0
     capacity: float
 
     @property
     def total(self) -> Num:
         """The sum of the parts."""
-        return sum(getattr(self, f.name) for f in fields(self) if f.name != "capacity")
+        return sum(getattr(self, f.name) for f in fields(self) if f.name not in ("margin", "capacity"))
 
     @property
     def fits(self) -> Num:
-        return self.total <= self.capacity
+        return self.total + self.margin <= self.capacity
 
 
 def training_memory(
@@ -110,3 +111,28 @@ def _weights(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> tupl
         outer = maximum(outer, weight_elements(weight.dims, weight.shape, gathered_rules, mesh))
     sharded = mesh.get("fsdp", 1) * mesh.get("context", 1) > 1
     return held, largest * sharded, outer * sharded
+
+
+def step_memory(config, job, works, split, capacity):  # TEMP
+    from shardwise.estimate.sums import summed_parameters
+    from shardwise.strategy.stages import stages
+    from shardwise.strategy.schedules import find
+    from shardwise.arrays import maximum
+
+    stage = stages(config.n_layers, split)
+    mesh = split.sizes
+    n = sum(k for _, k in summed_parameters(config, split, stage))
+    over = mesh["data"] * mesh["context"] if split.zero in (1, 2) else 1
+    act = _activations(works, mesh, "full" if split.remat == "full" else "none")
+    if split.schedule != "none":
+        s = find(split.schedule)
+        fl = s.in_flight(mesh["pipe"], split.n_microbatches, stage.chunks, 0)
+        act = act * stage.held / config.n_layers / stage.chunks * fl
+    return Memory(
+        weights=n * job.weight_bytes,
+        gradients=n * 2 / (over if split.zero > 1 else 1),
+        optimizer=n * job.optimizer_bytes / over,
+        activations=act * job.activation_bytes,
+        other=2 * works.logits.elements(mesh) * 4.0,
+        capacity=capacity,
+    )

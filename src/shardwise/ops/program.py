@@ -6,8 +6,10 @@ be numbers (one strategy, to explain) or arrays (a million, to search).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shardwise.arrays import Num, ceil_div
 from shardwise.models import Layer, ModelConfig
@@ -40,12 +42,12 @@ class Matmul:
         """FLOPs of the fullest chip, all `count` together."""
         return self.count * self.share * self.program.local_flops(self.sizes, mesh)
 
-    def elements(self, mesh: Mapping[str, Num]) -> Iterator[tuple[str, Num]]:
+    def arrays(self, mesh: Mapping[str, Num]) -> Iterator[tuple[Array, Num]]:
         """(array, elements read or written in HBM by one chip), each input and output once."""
         local = self.program.local
         for array in (*local.inputs, local.output):
             if base_name(array) not in ON_CHIP:
-                yield array.name, self.count * array.local_elements(self.sizes, mesh)
+                yield array, self.count * array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,20 @@ class Step:
     logits: Kept
     weights: frozenset[str]  # names of the weights among the arrays
 
+    def of(self, batch: Num) -> Step:
+        """The same works for so many sequences."""
+
+        def sized(work: Any) -> Any:
+            return replace(work, sizes={**work.sizes, "B": batch})
+
+        return replace(
+            self,
+            matmuls=tuple(map(sized, self.matmuls)),
+            transfers=tuple(map(sized, self.transfers)),
+            kept=tuple(map(sized, self.kept)),
+            logits=sized(self.logits),
+        )
+
     @property
     def layer_inputs(self) -> tuple[Kept, ...]:
         """What enters each layer: all that is kept under remat `full`."""
@@ -122,7 +138,7 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
     return Einsum(left, right, output, einsum.chosen)
 
 
-def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, remat: str) -> Step:
+def training_step(config: ModelConfig, batch: Num, seq: int, rules: Rules, *, remat: str) -> Step:
     """Derive the works of one microbatch of a step.
 
     Args:
@@ -131,7 +147,16 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
         rules: the sharding table.
         remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
     """
-    common = {"B": batch, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
+    return _derived(config, seq, tuple(rules.items()), remat).of(batch)
+
+
+@functools.lru_cache(maxsize=256)
+def _derived(
+    config: ModelConfig, seq: int, rows: tuple[tuple[str, tuple[str, ...]], ...], remat: str
+) -> Step:
+    """The works of one sequence: the algebra does not depend on sizes."""
+    rules = dict(rows)
+    common: dict[str, Num] = {"B": 1, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
     matmuls: list[Matmul] = []
     transfers: list[Transfer] = []
     kept: list[Kept] = []

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoStrategy
+from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.search import train
+from shardwise.search.forms import Fixed
 from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths
 from shardwise.search.train import Candidate
 from shardwise.workload import Train
@@ -18,17 +20,19 @@ NEAR = 1.25  # offer batches and machines within a quarter of what was asked
 
 
 def no_strategy(
-    model: ModelConfig, job: Train, system: System, fixed: Mapping[str, int]
+    model: ModelConfig, job: Train, system: System, fixed: Fixed, most: Mapping[str, int]
 ) -> NoStrategy:
     """Why no mesh is legal, with batches and machines that have one."""
     asked = "".join(f", {role} {n}" for role, n in fixed.items())
+    asked += "".join(f", {role} at most {n}" for role, n in most.items())
     problems = [
         f"no split of {system.n_chips:,} chips divides {job.batch:,} sequences of {job.seq:,} "
         f"tokens, {_sizes(model)}{asked}."
     ]
     shards = batch_shards(model, job.seq, system)
-    if fixed:
-        return NoStrategy(*problems, f"Leave {' and '.join(fixed)} free, or choose other sizes.")
+    if fixed or most:
+        given = " and ".join([*fixed, *most])
+        return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")
     if shards:
         problems.append(
             f"The batch must be a multiple of one of {', '.join(f'{s:,}' for s in shards[:8])}: "
@@ -53,11 +57,11 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
     for batch in near:
         other = dataclasses.replace(job, batch=batch)
         try:
-            best = train.rank(model, other, system, keep=1)[0]
+            best = train.rank(model, other, system, PEAK, keep=1).candidates[0]
         except NoStrategy:
             continue
         if best.fits:
-            scored.append((float(best.cost.expected) / batch, batch))
+            scored.append((float(best.time.step_s) / batch, batch))
     return [
         f"--batch {batch}x{job.seq} ({batch / job.batch - 1:+.1%})"
         for _, batch in sorted(scored)[:1]
@@ -96,8 +100,8 @@ def does_not_fit(
     model: ModelConfig, job: Train, system: System, ranked: list[Candidate]
 ) -> DoesNotFit:
     """The part that is too large, and what would hold it."""
-    least = min(ranked, key=lambda c: float(c.cost.memory.total))
-    memory = least.cost.memory
+    least = min(ranked, key=lambda c: float(c.memory.total))
+    memory = least.memory
     parts = {
         "weights": memory.weights,
         "gradients": memory.gradients,
@@ -110,7 +114,7 @@ def does_not_fit(
     problems = [
         f"does not fit: {model.name} on {system.name} needs {units.show_gib(float(memory.total))} "
         f"per chip at least, {units.show_gib(memory.capacity)} is there (x{over:.1f}).",
-        f"That is {least.mesh}, remat {least.remat}: {listed}.",
+        f"That is {least.mesh}, remat {least.layout.policy}: {listed}.",
     ]
     if float(memory.activations + memory.other) > memory.capacity / 2:
         problems.append(

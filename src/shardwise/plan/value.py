@@ -64,15 +64,28 @@ class PlannedStrategy:
     placement: dict[str, str]
     rules: dict[str, tuple[str, ...]]
     schedule: str
+    virtual: int
+    micro_batch: int
     n_microbatches: int
     remat: str
+    recomputed: tuple[str, ...]
     precision: dict[str, str | None]
     zero: int
+    context_kind: str
+    expert_tensor: int | None
+    overlap: tuple[str, ...]
+    offload: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Seconds: all communication hidden, by the overlap rule, none hidden."""
+    """Seconds of a step.
+
+    Args:
+        lower: the roofline: every product at the peak, all communication hidden.
+        expected: at the rates that the chip reaches, communication as the strategy overlaps it.
+        upper: at these rates, no communication hidden.
+    """
 
     lower: float
     expected: float
@@ -81,7 +94,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBytes:
-    """Bytes per chip at the peak of the step."""
+    """Bytes per chip at the peak of the step; `margin` is kept free and in no sum."""
 
     weights: float
     gradients: float
@@ -90,6 +103,7 @@ class MemoryBytes:
     kv_cache: float
     other: float
     total: float
+    margin: float
     capacity: float
 
     @property
@@ -110,8 +124,29 @@ class AtMfu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatesUsed:
+    """The calibration behind `expected`: "peak" where the chip has none.
+
+    Args:
+        spread: 0.2 where 80 % of the published runs on the chip took within 20 % of the expected.
+    """
+
+    name: str
+    as_of: str
+    source: str
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Every number that the plan predicts. MFU, run and money are at the expected step time."""
+    """Every number that the plan predicts. MFU, run and money are at the expected step time.
+
+    Args:
+        compute_s, hbm_s, comm_s: the roofline at peak rates, nothing hidden: FLOPs over the peak,
+            bytes of products over the HBM bandwidth, collectives by role.
+        expected_s: the expected step by what spends it; the sum is `step_s.expected`.
+        joules: of the whole run at the chips' stated power, an upper bound for the chips alone.
+    """
 
     step_s: Range
     bound: str
@@ -119,6 +154,8 @@ class Estimate:
     hbm_s: float
     comm_s: dict[str, float]
     exposed_comm_s: float
+    expected_s: dict[str, float]
+    rates: RatesUsed
     bubble_fraction: float
     mfu: float
     tokens_per_s: float
@@ -127,12 +164,19 @@ class Estimate:
     run_s: float | None
     chip_hours: float | None
     usd: float | None
+    joules: float | None
     at_mfu: AtMfu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One kind of work of the step: a local matmul, or a collective."""
+    """One kind of work of the step on the busiest stage: a local matmul, or a collective.
+
+    Args:
+        time_s: at peak rates, of all `count` occurrences together.
+        math_s, hbm_s: the two sides of a matmul's roofline.
+        hidden: the strategy runs most of it beside other work.
+    """
 
     name: str
     phase: str
@@ -144,6 +188,8 @@ class Operation:
     role: str | None
     network_bytes: float
     time_s: float
+    math_s: float
+    hbm_s: float
     hidden: bool
 
 
@@ -161,6 +207,8 @@ class Alternative:
     """Another strategy, and what it loses on."""
 
     mesh: dict[str, int]
+    schedule: str
+    zero: int
     remat: str
     n_microbatches: int
     step_s: Range

@@ -31,14 +31,27 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
 def headline(plan: Plan) -> str:
     """What binds, the split, and how many tokens one step is."""
     memory, work = plan.memory, plan.workload
-    over = memory.total / memory.capacity
+    over = memory.total / (memory.capacity - memory.margin)
     bound = {"hbm": "HBM"}.get(plan.estimate.bound, plan.estimate.bound.capitalize())
     return (
         f"{f'Does not fit: ×{over:.2f} of the memory. ' if over > 1 else ''}{bound}-bound. "
-        f"{mesh_text(plan.strategy.mesh)} on {chips(plan.hardware.n_chips)}. "
+        f"{mesh_text(plan.strategy.mesh)}{words(plan)} on {chips(plan.hardware.n_chips)}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
         f"({work.batch:,} sequences × {work.seq:,})."
     )
+
+
+def words(plan: Plan) -> str:
+    """What of the strategy is not in its mesh: ` (interleaved ×8, ZeRO-1)`."""
+    strategy, found = plan.strategy, []
+    if strategy.schedule != "none":
+        chunks = f" ×{strategy.virtual}" if strategy.virtual > 1 else ""
+        found.append(f"{strategy.schedule}{chunks}")
+    if strategy.zero in (1, 2):
+        found.append(f"ZeRO-{strategy.zero}")
+    if strategy.mesh["context"] > 1 and strategy.context_kind != "gather":
+        found.append(f"{strategy.context_kind} context")
+    return f" ({', '.join(found)})" if found else ""
 
 
 def ranked(plans: Sequence[Plan]) -> Block:
@@ -46,7 +59,7 @@ def ranked(plans: Sequence[Plan]) -> Block:
     rows = [
         [
             f"{place}",
-            mesh_text(plan.strategy.mesh),
+            mesh_text(plan.strategy.mesh) + words(plan),
             seconds_span(plan.step.lower, plan.step.upper),
             units.show_seconds(plan.step.expected),
             units.show_gib(plan.memory.total),
@@ -58,19 +71,35 @@ def ranked(plans: Sequence[Plan]) -> Block:
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
     estimate, step, at = plan.estimate, plan.step, plan.estimate.at_mfu
-    yield "step", f"{seconds_span(step.lower, step.upper)} (all / no communication hidden)"
+    yield (
+        "step",
+        f"{seconds_span(step.lower, step.upper)} (roofline, all communication hidden / none)",
+    )
     yield (
         "expected",
-        f"{units.show_seconds(step.expected)}, MFU {percent(estimate.mfu)}"
+        f"{units.show_seconds(step.expected)}{_spread(plan)}, MFU {percent(estimate.mfu)}"
         + _run(estimate.run_s, estimate.chip_hours, estimate.usd)
         + _price(plan)
-        + " (peak rates and the overlap rule; no measured corrections yet)",
+        + f" ({_source(plan)})",
     )
     yield (
         "book",
         f"at its {percent(at.mfu)} MFU: step {units.show_seconds(at.step_s)}"
         + _run(at.run_s, at.chip_hours, at.usd),
     )
+
+
+def _spread(plan: Plan) -> str:
+    spread = plan.estimate.rates.spread
+    return f" ±{percent(spread)}" if spread else ""
+
+
+def _source(plan: Plan) -> str:
+    """Where the rates behind `expected` are from."""
+    rates = plan.estimate.rates
+    if rates.name == "peak":
+        return "peak rates"
+    return f"rates of {rates.name} runs, {rates.as_of}"
 
 
 def _run(run_s: float | None, chip_hours: float | None, usd: float | None) -> str:
@@ -99,9 +128,10 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
         kind = "beside the math" if hidden.get(role) else "waited for"
         yield [f"  {role}", units.show_seconds(seconds), bar(seconds, full), kind]
     memory = plan.memory
-    share = f"of {units.show_gib(memory.capacity)} HBM, remat {plan.strategy.remat}"
-    if plan.strategy.n_microbatches > 1:
-        share += f", {plan.strategy.n_microbatches} microbatches"
+    strategy = plan.strategy
+    share = f"of {units.show_gib(memory.capacity)} HBM, remat {strategy.remat}"
+    if strategy.n_microbatches > 1:
+        share += f", {strategy.n_microbatches} microbatches of {strategy.micro_batch}"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from shardwise.arrays import Num
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
+from shardwise.strategy.layout import Form, data_shards
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 
@@ -45,16 +47,16 @@ def problems(
         sizes: role -> size; a role that is not given counts as 1.
         whole: the sizes are a whole mesh, not a part of one that a search may complete.
     """
-    n = {"data": 1, "fsdp": 1, "tensor": 1, "context": 1, **sizes}
+    n = {**Mesh().sizes, **sizes}
     found = _chips(system, sizes, whole=whole)
-    if not_yet := [r for r in ("expert", "pipe") if n.get(r, 1) > 1]:
-        found.append(f"{' and '.join(not_yet)} cannot be planned by this version; leave it at 1.")
     found += _tensor(config, n["tensor"])
-    if job.batch % (n["data"] * n["fsdp"]):
-        shards = n["data"] * n["fsdp"]
+    found += _layers(config, n["pipe"], n["expert"])
+    shards = data_shards(n)
+    if job.batch % shards:
+        split = " x ".join(f"{r} {n[r]}" for r in ("data", "fsdp", "expert") if n[r] > 1)
         found.append(
-            f"{job.batch:,} sequences do not divide over {shards:,} shards (data {n['data']} x "
-            f"fsdp {n['fsdp']}). Nearest batches that do: {near_multiples(job.batch, shards)}."
+            f"{job.batch:,} sequences do not divide over {shards:,} shards ({split}). Nearest "
+            f"batches that do: {near_multiples(job.batch, shards)}."
         )
     if job.seq % (n["context"] * n["tensor"]):
         found.append(
@@ -95,6 +97,20 @@ def _tensor(config: ModelConfig, tensor: int) -> list[str]:
     return []
 
 
+def _layers(config: ModelConfig, pipe: int, expert: int) -> Iterator[str]:
+    """What pipeline stages and expert parallelism deal out."""
+    if pipe > config.n_layers:
+        yield f"pipe {pipe} is more than the {config.n_layers} layers of {config.name}."
+    experts = n_experts(config)
+    if expert > 1 and experts == 1:
+        yield f"expert {expert}: {config.name} has no experts to deal out; leave it at 1."
+    elif experts % expert:
+        yield (
+            f"expert {expert} does not divide {experts} experts. Sizes that do: "
+            f"{near_divisors(experts, expert)}."
+        )
+
+
 def near_multiples(n: int, of: int) -> str:
     """The multiples of `of` below and above n."""
     below, above = n // of * of, -(-n // of) * of
@@ -104,27 +120,45 @@ def near_multiples(n: int, of: int) -> str:
 def legal_meshes(
     config: ModelConfig, job: Train, system: System, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
-    """Every mesh of data, fsdp, tensor and context that divides evenly.
+    """Every mesh that divides evenly. `pipe` need not divide the layers: stages may differ by one.
 
     Args:
         fixed: roles whose size is given.
     """
     chips = system.n_chips
     widths = math.gcd(*tensor_widths(config).values())
+    experts = n_experts(config)
     for tensor in _sizes(widths, "tensor", fixed):
         if chips % tensor or not kv_heads_divide(config, tensor) or job.seq % tensor:
             continue
-        rest = chips // tensor
-        for context in _sizes(math.gcd(rest, job.seq // tensor), "context", fixed):
+        for context in _sizes(math.gcd(chips // tensor, job.seq // tensor), "context", fixed):
+            rest = chips // tensor // context
             if config.d_model % context:
                 continue
-            shards = rest // context
-            if job.batch % shards:
-                continue
-            for fsdp in _sizes(math.gcd(shards, config.d_model // context), "fsdp", fixed):
-                data = shards // fsdp
-                if fixed.get("data", data) == data:
-                    yield Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context)
+            for pipe in _sizes(rest, "pipe", fixed):
+                shards = rest // pipe
+                if pipe > config.n_layers or job.batch % shards:
+                    continue
+                for expert in _sizes(math.gcd(experts, shards), "expert", fixed):
+                    ranks = shards // expert
+                    whole = math.gcd(ranks, config.d_model // context)
+                    for fsdp in _sizes(whole, "fsdp", fixed):
+                        data = ranks // fsdp
+                        if fixed.get("data", data) == data:
+                            yield Mesh(
+                                data=data,
+                                fsdp=fsdp,
+                                tensor=tensor,
+                                context=context,
+                                expert=expert,
+                                pipe=pipe,
+                            )
+
+
+def n_experts(config: ModelConfig) -> int:
+    """What expert parallelism deals out, over all layers: the greatest common divisor, or 1."""
+    routed = [g.layer.ffn.n_experts for g in config.groups if isinstance(g.layer.ffn, Moe)]
+    return math.gcd(*routed) if routed else 1
 
 
 def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
@@ -146,3 +180,22 @@ def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
             if config.d_model % context == 0:
                 found.add(rest // context)
     return sorted(found)
+
+
+def roles_of(fixed: Mapping[str, int | str]) -> dict[str, int]:
+    """The sizes among what is given: of mesh roles and microbatches."""
+    return {name: n for name, n in fixed.items() if isinstance(n, int)}
+
+
+def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
+    """Whether heads can be exchanged for tokens: each chip needs whole ones. True elsewhere."""
+    split = sizes["tensor"] * sizes["context"]
+    fits = split > 0
+    if form.context_kind != "ulysses":
+        return fits
+    for group in config.groups:
+        a = group.layer.attention
+        fits = fits & (a.n_heads % split == 0)
+        if not a.mla:
+            fits = fits & ((a.n_kv_heads % split == 0) | (split % a.n_kv_heads == 0))
+    return fits

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.layout_step import Estimate, Kernels
+from shardwise.estimate.layout_step import LayoutStep
+from shardwise.estimate.rates import Kernels
 from shardwise.validate.runs import Run, Underivable
 
 # FlashAttention in Megatron-style frameworks, and what their published runs used before.
@@ -46,8 +47,8 @@ def predict(run: Run) -> Prediction | Underivable:
     kernels = Kernels(flash=has_flash(run), fused=run.framework not in EAGER)
     cal = calibration(run.system.chip.name)
     try:
-        estimate = Estimate(run.config, run.system, run.job, run.layout, cal, kernels)
-        step, peak = estimate.step(), estimate.at(PEAK, Kernels()).step()
+        found = LayoutStep(run.config, run.system, run.job, run.layout)
+        step, peak = found.at(cal, kernels), found.at(PEAK, Kernels())
     except ShardwiseError as error:
         return _not(run, " ".join(error.problems))
     return Prediction(

@@ -1,0 +1,238 @@
+"""What one microbatch takes on its way through all layers and both ends of the model, in seconds.
+
+Derived from the works of the sharding algebra; what the algebra cannot see (element-wise steps,
+routing of tokens, the way keys and values travel) is added here by name. A pipeline gives each
+stage its share of the layers; that is the business of `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shardwise.arrays import Num, minimum
+from shardwise.estimate.prices import Prices
+from shardwise.estimate.rates import Rates, element_bytes, is_core, is_end, is_routed
+from shardwise.models import ModelConfig, Moe
+from shardwise.ops.einsum import shards
+from shardwise.ops.program import Matmul, Step, Transfer
+from shardwise.strategy.layout import Form, Layout, Layouts, expert_degree
+
+# Reads and writes of element-wise steps in one layer, forward, in multiples of each width: two
+# norms and two sums of D, rotation of queries and keys, activation of F. The backward pass has
+# twice as many.
+ELEMENTWISE = {"D": 10.0, "heads": 2.0, "F": 3.0}
+BACKWARD = 2.0
+# Products whose part of `strategy.layout.PARTS` has another name.
+PART = {
+    "scores": "attention",
+    "values": "attention",
+    "q_up": "mla_up",
+    "k_up": "mla_up",
+    "v_up": "mla_up",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Seconds of one microbatch. Numbers, or arrays over layouts.
+
+    Args:
+        layers: phase -> matmuls and attention of all layers.
+        parts: part of a layer -> its matmuls in one forward pass of all layers.
+        elementwise: element-wise steps of one forward pass of all layers.
+        attention: attention in `layers`, all phases.
+        first, last: embedding; unembedding.
+        traffic: role -> collectives inside the layers, and `ends` the same at the ends.
+    """
+
+    layers: Mapping[str, Num]
+    parts: Mapping[str, Num]
+    elementwise: Num
+    attention: Num
+    first: Num
+    last: Num
+    traffic: Mapping[str, Num]
+    ends: Mapping[str, Num]
+
+    def take(self, rows: Sequence[int]) -> Passes:
+        """Some of the layouts."""
+
+        def some(value: Num) -> Num:
+            return value[rows] if hasattr(value, "shape") and value.shape else value
+
+        def each(values: Mapping[str, Num]) -> dict[str, Num]:
+            return {name: some(value) for name, value in values.items()}
+
+        return Passes(
+            layers=each(self.layers),
+            parts=each(self.parts),
+            elementwise=some(self.elementwise),
+            attention=some(self.attention),
+            first=some(self.first),
+            last=some(self.last),
+            traffic=each(self.traffic),
+            ends=each(self.ends),
+        )
+
+
+def passes(
+    config: ModelConfig,
+    works: Step,
+    split: Layout | Layouts,
+    prices: Prices,
+    rates: Rates,
+) -> Passes:
+    """Seconds of one microbatch under the layouts of a split.
+
+    Args:
+        works: of one microbatch under the split's table, with or without full remat.
+        prices: of collectives on the layouts' placements.
+    """
+    mesh = split.sizes
+    layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
+    parts: dict[str, Num] = {}
+    ends: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
+    attention: Num = 0.0
+    for matmul in works.matmuls:
+        seconds = rates.matmul_s(matmul, config, works.weights, mesh)
+        if is_end(matmul.name):
+            name = matmul.name.split(".")[0]
+            ends[name] = ends[name] + seconds
+            continue
+        layers[matmul.phase] = layers[matmul.phase] + seconds
+        attention = attention + (seconds if is_core(matmul) else 0.0)
+        if matmul.phase == "forward":
+            part = part_of(matmul)
+            parts[part] = parts.get(part, 0.0) + seconds
+    return Passes(
+        layers=layers,
+        parts=parts,
+        elementwise=rates.elementwise_s(elementwise_bytes(config, split, rates)),
+        attention=attention,
+        first=ends["embed"],
+        last=ends["unembed"],
+        traffic=_traffic(config, works, split, prices, rates, at_ends=False),
+        ends=_traffic(config, works, split, prices, rates, at_ends=True),
+    )
+
+
+def part_of(matmul: Matmul) -> str:
+    """The part of a layer, in the words of remat."""
+    name = matmul.name.split(".")[1]
+    return PART.get(name, name)
+
+
+def elementwise_bytes(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Num:
+    """Bytes that norms, sums, rotations and activations of one forward pass read and write."""
+    tokens = split.micro_batch * rates.job.seq / split.sizes["context"]
+    tensor = split.sizes["tensor"]
+    whole = 1 if split.sequence_parallel else tensor
+    total: Num = 0.0
+    for group in config.groups:
+        layer, D = group.layer, float(config.d_model)
+        heads = (layer.attention.n_heads + layer.attention.n_kv_heads) * layer.attention.d_head
+        ffn = layer.ffn
+        width = float(ffn.d_ff)
+        if isinstance(ffn, Moe):
+            width = ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared
+            # Tokens are copied to their experts and their results back and added.
+            D = D * (1 + 4 * ffn.experts_per_token / ELEMENTWISE["D"])
+        split_width = ELEMENTWISE["heads"] * heads + ELEMENTWISE["F"] * width
+        total = total + group.count * (ELEMENTWISE["D"] * D * whole + split_width) / tensor
+    return tokens * total * rates.job.activation_bytes
+
+
+def _traffic(
+    config: ModelConfig,
+    works: Step,
+    split: Layout | Layouts,
+    prices: Prices,
+    rates: Rates,
+    *,
+    at_ends: bool,
+) -> dict[str, Num]:
+    """Seconds of collectives by role, in the layers or at the ends."""
+    found: dict[str, Num] = {}
+    for transfer in works.transfers:
+        if is_end(transfer.name) != at_ends or waits(transfer, works.weights, split):
+            continue
+        if transfer.role == "context" and split.context_kind == "ulysses":
+            continue
+        seconds = transfer_s(transfer, works.weights, split.sizes, prices, rates)
+        found[transfer.role] = found.get(transfer.role, 0.0) + seconds
+    if at_ends:
+        return found
+    if any(isinstance(g.layer.ffn, Moe) for g in config.groups):
+        found["expert"] = _routing(config, split, prices, rates)
+    if split.context_kind == "ulysses":
+        found["context"] = _exchange_of_heads(config, split, prices, rates)
+    return found
+
+
+def waits(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
+    """Sums of gradients happen once a step, unless ZeRO-3 scatters them at once."""
+    name = transfer.move.before.name
+    summed = name.startswith("d") and name[1:] in weights
+    return transfer.role == "data" or (form.zero < 3 and summed)
+
+
+def transfer_bytes(
+    transfer: Transfer, weights: frozenset[str], rates: Rates, mesh: Mapping[str, Num]
+) -> Num:
+    """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
+    before = transfer.move.before
+    n_bytes = transfer.elements(mesh) * element_bytes(before.name, weights, rates.job)
+    return n_bytes / mesh["expert"] if is_routed(before) else n_bytes
+
+
+def transfer_s(
+    transfer: Transfer,
+    weights: frozenset[str],
+    mesh: Mapping[str, Num],
+    prices: Prices,
+    rates: Rates,
+) -> Num:
+    """Seconds of all occurrences of a collective in one microbatch."""
+    n_bytes = transfer_bytes(transfer, weights, rates, mesh)
+    move = transfer.move
+    return transfer.count * rates.send_s(prices, move.kind, move.axes, n_bytes, mesh)
+
+
+def residual_bytes(config: ModelConfig, split: Layout | Layouts, seq: int) -> Num:
+    """The residual of one microbatch on a chip, as it lies between blocks, in 16 bits."""
+    tensor = split.sizes["tensor"] if split.sequence_parallel else 1
+    return split.micro_batch * seq * config.d_model * 2.0 / (split.sizes["context"] * tensor)
+
+
+def _routing(
+    config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates
+) -> Num:
+    """Tokens to experts and back, forward and backward: four exchanges in a routed layer.
+
+    Whole experts on chips of `tensor` are reached over both axes.
+    """
+    axes = ("tensor", "expert") if split.expert_tensor == 1 else ("expert",)
+    mesh, total = split.sizes, 0.0
+    here = residual_bytes(config, split, rates.job.seq) * shards(axes, mesh)
+    for group in config.groups:
+        if isinstance(group.layer.ffn, Moe):
+            copies = minimum(group.layer.ffn.experts_per_token, expert_degree(split, mesh))
+            one = rates.send_s(prices, "all_to_all", axes, here * copies, mesh)
+            total = total + 4 * group.count * one
+    return total
+
+
+def _exchange_of_heads(
+    config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates
+) -> Num:
+    """Ulysses: queries, keys and values leave with all their tokens and some heads, the attended
+    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3)."""
+    mesh, total = split.sizes, 0.0
+    for group in config.groups:
+        a = group.layer.attention
+        width = 2 * a.n_heads * a.d_head + 2 * a.n_kv_heads * a.d_head
+        n_bytes = split.micro_batch * rates.job.seq * width * 2.0 / mesh["tensor"]
+        one = rates.send_s(prices, "all_to_all", ("context",), n_bytes, mesh)
+        total = total + 2 * group.count * one
+    return total

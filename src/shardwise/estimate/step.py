@@ -1,0 +1,184 @@
+"""The time of a training step, from what one microbatch takes.
+
+    t    = forward + backward + recomputed work of one microbatch on one stage
+    step = m t + bubble + the head on the last stage + sums of gradients + update + what of the
+           collectives nothing hides
+
+m microbatches run through p stages of v chunks each (Megatron, arXiv 2104.04473). Everything takes
+numbers or arrays over layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.estimate.passes import BACKWARD, Passes, residual_bytes
+from shardwise.estimate.prices import Prices
+from shardwise.estimate.rates import Rates
+from shardwise.estimate.sums import gradient_sums, update_s
+from shardwise.models import ModelConfig
+from shardwise.strategy.layout import Layout, Layouts
+from shardwise.strategy.schedules import Times, find
+from shardwise.strategy.stages import Stages, stages
+
+TP_CHUNKS = 4  # pieces of an overlapped product (Transformer Engine's user buffers)
+LAST_BUCKET = 0.1  # gradients of the first layers come last: nothing is left to hide their sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a step by what spends them; the sum is the step.
+
+    Args:
+        compute_s: matmuls, attention and element-wise work of all microbatches on the chip.
+        head_s: embedding and unembedding, which lengthen the longest stage.
+        traffic_s: collectives by role, none of them hidden.
+        comm_s: what of them nothing hides.
+        bubble_s: idle time of the pipeline.
+        update_s: the optimizer.
+    """
+
+    compute_s: Num
+    head_s: Num
+    traffic_s: Mapping[str, Num]
+    comm_s: Mapping[str, Num]
+    bubble_s: Num
+    update_s: Num
+
+    @property
+    def on_chip_s(self) -> Num:
+        """Everything but communication."""
+        return self.compute_s + self.head_s + self.bubble_s + self.update_s
+
+    @property
+    def step_s(self) -> Num:
+        """The expected step."""
+        return self.on_chip_s + sum(self.comm_s.values())
+
+    @property
+    def lower_s(self) -> Num:
+        """The step with all communication hidden that can be: beside everything else."""
+        return maximum(self.on_chip_s, 0.0, *self.traffic_s.values())
+
+    @property
+    def upper_s(self) -> Num:
+        """The step with no communication hidden."""
+        return self.on_chip_s + sum(self.traffic_s.values())
+
+
+def step_time(
+    config: ModelConfig, split: Layout | Layouts, one: Passes, prices: Prices, rates: Rates
+) -> StepTime:
+    """One step under the layouts of a split, from the passes of one microbatch."""
+    m, stage = split.n_microbatches, stages(config.n_layers, split)
+    forward = (one.layers["forward"] + one.elementwise) * stage.share
+    backward = (one.layers["backward"] + BACKWARD * one.elementwise) * stage.share
+    again = _again(config, split, one) * stage.share
+    layers = forward + backward + again
+    traffic = {
+        role: m * (one.traffic.get(role, 0.0) * stage.share + one.ends.get(role, 0.0))
+        for role in {**one.traffic, **one.ends}
+    }
+    if split.schedule != "none":
+        hop = rates.send_s(
+            prices,
+            "permute",
+            ("pipe",),
+            residual_bytes(config, split, rates.job.seq),
+            split.sizes,
+        )
+        traffic["pipe"] = 2 * m * stage.passes * hop
+    sums = gradient_sums(config, split, stage, prices, rates)
+    exposed = _exposed(config, split, one, stage, traffic, m * layers)
+    comm = sum(exposed.values()) / m
+    return StepTime(
+        compute_s=m * layers,
+        head_s=_ends(split, one, stage, layers),
+        traffic_s={**traffic, "data": sums},
+        comm_s={**exposed, "data": _exposed_sums(split, sums, layers, backward)},
+        bubble_s=_bubble(split, stage, forward, backward + again, comm),
+        update_s=update_s(config, split, stage, rates),
+    )
+
+
+def _again(config: ModelConfig, split: Layout | Layouts, one: Passes) -> Num:
+    """What remat runs a second time in all layers."""
+    if split.remat == "none":
+        return 0.0
+    if split.remat == "full":
+        seconds = one.layers["remat"] + one.elementwise
+    else:
+        seconds = sum((one.parts.get(part, 0.0) for part in split.recomputed), 0.0)
+        if {"norms", "activation"} & {*split.recomputed}:
+            seconds = seconds + one.elementwise
+    layers = split.remat_layers
+    return seconds * min(1.0, layers / config.n_layers) if layers else seconds
+
+
+def _ends(split: Layout | Layouts, one: Passes, stage: Stages, layers: Num) -> Num:
+    """By how much the ends of the model lengthen the step: the last stage may hold a layer less."""
+    m = split.n_microbatches
+    if split.schedule == "none":
+        return m * (one.first + one.last)
+    spare = where(stage.spare > 0, layers / stage.layers, 0.0)
+    last = maximum(one.last - spare, 0.0)
+    schedule = find(split.schedule)
+    return schedule.ends(split.sizes["pipe"], m, stage.chunks, one.first, last)
+
+
+def _bubble(
+    split: Layout | Layouts, stage: Stages, forward: Num, backward: Num, comm: Num
+) -> Num:
+    """Idle seconds of the busiest stage under the layout's schedule.
+
+    A schedule that these numbers do not fit (a remainder of microbatches) is taken as its
+    whole rounds: (p - 1) / v of a microbatch.
+    """
+    if split.schedule == "none":
+        return 0.0
+    p, m, v = split.sizes["pipe"], split.n_microbatches, stage.chunks
+    # What a stage does for a microbatch is `passes` chunks of work.
+    busy = (forward + backward + comm) / (forward + backward) / stage.passes
+    times = Times(f=forward * busy, b=backward * busy / 2, w=backward * busy / 2)
+    schedule = find(split.schedule)
+    bubble = schedule.bubble(p, m, v, times)
+    return where(schedule.legal(p, m, v), bubble, (p - 1) * times.one)
+
+
+def _exposed(
+    config: ModelConfig,
+    split: Layout | Layouts,
+    one: Passes,
+    stage: Stages,
+    traffic: Mapping[str, Num],
+    compute: Num,
+) -> dict[str, Num]:
+    """What is left of the traffic where the layout overlaps it."""
+    found, overlap = dict(traffic), split.overlap
+    if "tensor" in found and "tp_comm" in overlap:
+        # A chunk of a product runs beside the transfer of the next; the first has nothing.
+        found["tensor"] = found["tensor"] / minimum(TP_CHUNKS, split.sizes["tensor"])
+    if "context" in found and split.context_kind == "ring":
+        # The next keys and values arrive while attention runs over those that are here.
+        hidden = split.n_microbatches * one.attention * stage.share
+        found["context"] = maximum(found["context"] - hidden, 0.0)
+    if "fsdp" in found:
+        # Gathers run one layer ahead: the first layer's is waited for.
+        first = found["fsdp"] / config.n_layers
+        found["fsdp"] = maximum(first, found["fsdp"] - compute)
+    if "expert" in found and "expert_all_to_all" in overlap:
+        found["expert"] = found["expert"] / 2  # beside the other half of the microbatch
+    if "pipe" in found and "pipe_p2p" in overlap:
+        # Between the first and the last microbatch a stage has others to work on.
+        filling = split.sizes["pipe"] - 1
+        found["pipe"] = found["pipe"] * filling / (split.n_microbatches * stage.passes)
+    return found
+
+
+def _exposed_sums(split: Layout | Layouts, sums: Num, layers: Num, backward: Num) -> Num:
+    """Sums run beside the last backward pass, gathers beside the first forward pass."""
+    beside = {"grad_reduce": backward, "param_gather": layers - backward}
+    room = sum((t for name, t in beside.items() if name in split.overlap), 0.0)
+    return maximum(sums * LAST_BUCKET, sums - room)

@@ -1,0 +1,97 @@
+"""What happens once a step: gradients are summed, the optimizer updates the weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwise import units
+from shardwise.arrays import Num, minimum, where
+from shardwise.estimate.prices import Prices
+from shardwise.estimate.rates import Rates
+from shardwise.models import ModelConfig
+from shardwise.models.weights import layer_weights, outer_weights
+from shardwise.ops.einsum import shards
+from shardwise.strategy.layout import Layout, Layouts
+from shardwise.strategy.stages import Stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Parameters of all layers by how they are split, and those outside of layers.
+
+    Args:
+        matrices: split over `tensor`; vectors: whole; routed: of experts.
+    """
+
+    matrices: float
+    vectors: float
+    routed: float
+    outer: float
+
+
+@functools.lru_cache(maxsize=64)
+def parameters(config: ModelConfig) -> Parameters:
+    """Count them."""
+    found = {"matrices": 0.0, "vectors": 0.0, "routed": 0.0}
+    for group in config.groups:
+        for weight in layer_weights(config, group.layer):
+            routed = "E" in weight.dims and weight.matmul and len(weight.dims) == 3
+            kind = "routed" if routed else "matrices" if weight.matmul else "vectors"
+            found[kind] += float(weight.size * group.count)
+    return Parameters(**found, outer=float(sum(w.size for w in outer_weights(config))))
+
+
+def summed_parameters(
+    config: ModelConfig, split: Layout | Layouts, stage: Stages
+) -> Iterator[tuple[tuple[str, ...], Num]]:
+    """(axes over which gradients are summed, parameters that one chip sums over them).
+
+    Experts are dealt out over `expert`: their gradients need no sum among them.
+    """
+    mesh, n = split.sizes, parameters(config)
+    whole = stage.held / config.n_layers
+    # Each end of a pipeline holds one of embedding and unembedding.
+    outer = n.outer / mesh["tensor"] / minimum(2, mesh["pipe"])
+    dense = (n.matrices / mesh["tensor"] + n.vectors) * whole + outer
+    experts = n.routed * whole / (mesh["expert"] * mesh["tensor"])
+    if split.zero < 3:
+        yield ("data", "expert", "context"), dense
+        yield ("data", "context"), experts
+        return
+    shared = mesh["fsdp"] * mesh["context"]
+    yield ("data", "expert"), dense / shared
+    yield ("data",), experts / shared
+
+
+def gradient_sums(
+    config: ModelConfig, split: Layout | Layouts, stage: Stages, prices: Prices, rates: Rates
+) -> Num:
+    """Seconds to sum gradients and, under ZeRO-1 and 2, to send updated weights back.
+
+    ZeRO-2 keeps a shard of the gradients only, so it scatters those of every microbatch.
+    """
+    job, mesh, total = rates.job, split.sizes, 0.0
+    gradient, weight = job.reduce_bytes, minimum(job.weight_bytes, 2.0)
+    for axes, parameters in summed_parameters(config, split, stage):
+        if split.zero == 0 or split.zero == 3:
+            total = total + rates.send_s(prices, "all_reduce", axes, parameters * gradient, mesh)
+            continue
+        times = split.n_microbatches if split.zero == 2 else 1
+        scatter = rates.send_s(prices, "reduce_scatter", axes, parameters * gradient, mesh)
+        gather = rates.send_s(prices, "all_gather", axes, parameters * weight, mesh)
+        total = total + times * scatter + gather
+    return total
+
+
+def update_s(
+    config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates
+) -> Num:
+    """Optimizer state and weights read and written once, gradients read."""
+    job, mesh = rates.job, split.sizes
+    held = sum(n for _, n in summed_parameters(config, split, stage))
+    if 0 < split.zero < 3:
+        held = held / shards(("data", "context"), mesh)
+    state = 2 * (job.weight_bytes + job.optimizer_bytes) + units.bytes_per_element(job.gradients)
+    return held * state / rates.hbm
