@@ -17,15 +17,17 @@ from collections import defaultdict
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.layout_step import Estimate, Kernels
+from shardwise.estimate.layout_step import Estimate
 from shardwise.validate import Run, load
-from shardwise.validate.predict import EAGER, has_flash
+from shardwise.validate.predict import estimate_of
 
 GRID = {
     "bf16": [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9],
     "fp8": [0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75],
-    "attention": [0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65],
+    "attention": [0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 1.0],
     "grouped": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0],
+    "expert_s": [0.0, 5e-6, 1e-5, 2e-5, 3e-5],
+    "contention": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5],
     "network": [0.5, 0.6, 0.7, 0.8, 0.9],
     "hbm": [0.6, 0.7, 0.8, 0.9],
     "collective_s": [0.0, 1e-5, 2e-5, 4e-5],
@@ -62,8 +64,11 @@ def fitted(rows: Rows, start: Calibration) -> Calibration:
         return statistics.mean(min(abs(e), CAP) for e in errors(rows, cal))
 
     best, cal = loss(start), start
+    gpu = rows[0][0].system.chip.kind == "gpu"  # a TPU runs one kernel for all experts
     for _ in range(SWEEPS):
         for name, values in GRID.items():
+            if name == "expert_s" and not gpu:
+                continue
             for value in values:
                 other = changed(cal, name, value)
                 if (found := loss(other)) < best - 1e-4:
@@ -75,14 +80,13 @@ def gather() -> dict[str, Rows]:
     """Rows by the chip whose calibration they use."""
     found: dict[str, Rows] = defaultdict(list)
     for run in load():
-        if not isinstance(run, Run) or run.task == "lora":
+        if not isinstance(run, Run):
             continue
         cal = calibration(run.system.chip.name)
         if run.tier != "core" or run.quality == "C" or cal is PEAK:
             continue
-        kernels = Kernels(flash=has_flash(run), fused=run.framework not in EAGER)
         try:
-            estimate = Estimate(run.config, run.system, run.job, run.layout, cal, kernels)
+            estimate = estimate_of(run)
         except ShardwiseError:
             continue
         found[cal.name].append((run, estimate))

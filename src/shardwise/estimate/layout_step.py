@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.passes import passes
 from shardwise.estimate.prices import Prices
-from shardwise.estimate.rates import IDEAL, Kernels, Rates
+from shardwise.estimate.rates import IDEAL, Extras, Kernels, Rates
 from shardwise.estimate.step import StepTime, step_time
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -20,6 +22,7 @@ class LayoutStep:
 
     Args:
         placement: of the mesh on the machine; the one with the least traffic when not given.
+        extras: what is trained that the configuration does not say.
 
     Raises:
         NoStrategy: the mesh does not lie on the machine.
@@ -33,17 +36,22 @@ class LayoutStep:
         job: Train,
         layout: Layout,
         placement: Placement | None = None,
+        extras: Extras | None = None,
     ) -> None:
         self.config, self.system, self.job, self.layout = config, system, job, layout
         batch = layout.micro_batch * layout.data_shards
         remat = "full" if layout.remat == "full" else "none"
-        self.works: Step = training_step(config, batch, job.seq, rules_of(layout), remat=remat)
+        self.extras = extras or Extras()
+        works = training_step(config, batch, job.seq, rules_of(layout), remat=remat)
+        self.works: Step = without_gradients(works) if self.extras.frozen else works
         self.placement = placement or min(place(system, layout.sizes), key=self._traffic)
         self.prices = Prices([self.placement])
 
     def at(self, cal: Calibration = PEAK, kernels: Kernels = IDEAL) -> StepTime:
         """The step at the rates of a calibration; by default the bare roofline."""
-        rates = Rates(chip=self.system.chip, job=self.job, cal=cal, kernels=kernels)
+        rates = Rates(
+            chip=self.system.chip, job=self.job, cal=cal, kernels=kernels, extras=self.extras
+        )
         one = passes(self.config, self.works, self.layout, self.prices, rates)
         return step_time(self.config, self.layout, one, self.prices, rates)
 
@@ -54,3 +62,16 @@ class LayoutStep:
             float(prices.of(t.move.kind, t.move.axes).time_s(t.elements(mesh)))
             for t in self.works.transfers
         )
+
+
+def without_gradients(works: Step) -> Step:
+    """The works of a step whose weights stay: no products and no sums of their gradients."""
+
+    def kept(name: str) -> bool:
+        return not (name.startswith("d") and name[1:] in works.weights)
+
+    return replace(
+        works,
+        matmuls=tuple(m for m in works.matmuls if kept(m.program.einsum.output.name)),
+        transfers=tuple(t for t in works.transfers if kept(t.move.before.name)),
+    )

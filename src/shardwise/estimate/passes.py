@@ -89,13 +89,12 @@ def passes(
         works: of one microbatch under the split's table, with or without full remat.
         prices: of collectives on the layouts' placements.
     """
-    mesh = split.sizes
-    layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
+    layers = {p: rates.casts_s(works, split.sizes, p) for p in ("forward", "backward", "remat")}
     parts: dict[str, Num] = {}
     ends: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
     attention: Num = 0.0
     for matmul in works.matmuls:
-        seconds = rates.matmul_s(matmul, config, works.weights, mesh)
+        seconds = rates.matmul_s(matmul, config, works, split)
         if is_end(matmul.name):
             name = matmul.name.split(".")[0]
             ends[name] = ends[name] + seconds
@@ -205,20 +204,23 @@ def residual_bytes(config: ModelConfig, split: Layout | Layouts, seq: int) -> Nu
     return split.micro_batch * seq * config.d_model * 2.0 / (split.sizes["context"] * tensor)
 
 
-def _routing(
-    config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates
-) -> Num:
+def _routing(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
     """Tokens to experts and back, forward and backward: four exchanges in a routed layer.
 
     Whole experts on chips of `tensor` are reached over both axes.
     """
     axes = ("tensor", "expert") if split.expert_tensor == 1 else ("expert",)
     mesh, total = split.sizes, 0.0
-    here = residual_bytes(config, split, rates.job.seq) * shards(axes, mesh)
+    here = residual_bytes(config, split, rates.job.seq)
     for group in config.groups:
         if isinstance(group.layer.ffn, Moe):
-            copies = minimum(group.layer.ffn.experts_per_token, expert_degree(split, mesh))
-            one = rates.send_s(prices, "all_to_all", axes, here * copies, mesh)
+            chosen = group.layer.ffn.experts_per_token
+            if rates.kernels.once:
+                per_byte = prices.sent_once(axes, chosen) / rates.cal.network
+                one = here * per_byte + rates.start_s(axes, mesh)
+            else:
+                copies = minimum(chosen, expert_degree(split, mesh)) * shards(axes, mesh)
+                one = rates.send_s(prices, "all_to_all", axes, here * copies, mesh)
             total = total + 4 * group.count * one
     return total
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
+from shardwise.estimate.routing import sent_once_s_per_byte
 from shardwise.ops import collective
 from shardwise.ops.collective import Price
 from shardwise.strategy.mesh import Placement
@@ -46,12 +47,24 @@ class Prices:
             self.found[key] = Price(per_byte, latency)
         return self.found[key]
 
-    def _all(self, kind: str, axes: tuple[str, ...]) -> Price:
-        prices = [collective.price(kind, placement.span(axes)) for placement in self.placements]
-        if len(prices) == 1:
-            return prices[0]
-        import numpy as np
+    def sent_once(self, axes: tuple[str, ...], chosen: int) -> Num:
+        """Seconds per byte of a chip's residual to exchange tokens with their experts, each sent
+        once to a place (`routing`)."""
+        key = (f"sent_once {chosen}", axes)
+        if key not in self.known:
+            rates = [sent_once_s_per_byte(p.span(axes), chosen) for p in self.placements]
+            self.known[key] = _price([Price(rate, 0.0) for rate in rates])
+        found = self.known[key].s_per_byte
+        return found if self.index is None or len(self.placements) == 1 else found[self.index]
 
-        return Price(
-            np.array([p.s_per_byte for p in prices]), np.array([p.latency_s for p in prices])
-        )
+    def _all(self, kind: str, axes: tuple[str, ...]) -> Price:
+        return _price([collective.price(kind, p.span(axes)) for p in self.placements])
+
+
+def _price(prices: list[Price]) -> Price:
+    """One price, or the arrays of several."""
+    if len(prices) == 1:
+        return prices[0]
+    import numpy as np
+
+    return Price(np.array([p.s_per_byte for p in prices]), np.array([p.latency_s for p in prices]))

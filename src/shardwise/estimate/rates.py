@@ -6,23 +6,36 @@ A matmul is a roofline at the achieved shares of the peak and of HBM (`Calibrati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.calibration import PEAK, Calibration
+from shardwise.estimate.kernels import head_share, tile_share, tiled_keys
 from shardwise.estimate.prices import Prices
 from shardwise.hardware import Chip
+from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
-from shardwise.ops.einsum import Array, shards
-from shardwise.ops.program import Matmul
+from shardwise.ops.einsum import Array, local_size, shards
+from shardwise.ops.program import Matmul, Step
+from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
 
 ENDS = ("embed", "unembed")
 CORE = ("attn.scores", "attn.values")
 UNFUSED = 2.5  # operations for one fused kernel: a norm or an activation is two or three
 SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
+CLOCK = 1.8e9  # Hz of a GPU whose file gives none
+# Tiles of masked attention: FlashAttention-2 and -3; MaxText's sa_block_q and sa_block_kv.
+MASK_TILE = {"tpu": 512}
+GPU_MASK_TILE = 128
+DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles of them
+# A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
+# the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
+CAST_BYTES = 4.0
+NARROW = ("fp8", "fp4", "int8")
 SCORES_AGAIN = 1.25  # the backward pass of attention in tiles: five products for four
 
 
@@ -33,12 +46,31 @@ class Kernels:
     Args:
         flash: attention in tiles; else the whole square is computed and scores go through HBM.
         fused: element-wise steps read and write once; else each operation does.
+        graphs: a graph holds the whole step: the host starts no kernel.
+        once: a token is sent once to each chip and node with experts of it, not once per expert.
         ideal: nothing but the products: element-wise steps cost nothing, scores are kept.
     """
 
     flash: bool = True
     fused: bool = True
+    graphs: bool = False
+    once: bool = False
     ideal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a run trains that its configuration does not say.
+
+    Args:
+        frozen: weights stay; adapters of no size learn (LoRA).
+        packed: sequences are packed short documents, and attention stays inside each.
+        mtp_layers: layers of multi-token prediction, each with its own pass through the head.
+    """
+
+    frozen: bool = False
+    packed: bool = False
+    mtp_layers: int = 0
 
 
 IDEAL = Kernels(ideal=True)
@@ -52,11 +84,22 @@ class Rates:
     job: Train
     cal: Calibration = PEAK
     kernels: Kernels = IDEAL
+    extras: Extras = Extras()
 
     @property
     def hbm(self) -> float:
         """Bytes per second."""
         return self.chip.need("hbm_bytes_per_s") * self.cal.hbm
+
+    @property
+    def matmul_flops_per_s(self) -> float:
+        """What large products reach."""
+        return self.chip.peak(self.job.compute) * self.cal.matmul(self.job.compute)
+
+    @property
+    def units(self) -> float:
+        """SMs that share the tiles of a product; 0 where they are not known or do not matter."""
+        return 0.0 if self.kernels.ideal else _figure(self.chip, "sm.count", 0.0)
 
     def dtype(self, matmul: Matmul) -> str:
         """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
@@ -66,38 +109,82 @@ class Rates:
         return "fp16" if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s else dtype
 
     def matmul_s(
-        self,
-        matmul: Matmul,
-        config: ModelConfig,
-        weights: frozenset[str],
-        mesh: Mapping[str, Num],
+        self, matmul: Matmul, config: ModelConfig, works: Step, split: Layout | Layouts
     ) -> Num:
         """Seconds of all `count` occurrences in one microbatch."""
-        core, dtype = is_core(matmul), self.dtype(matmul)
-        reached = self._attention(config) if core else self.cal.matmul(dtype)
-        if matmul.program.einsum.chosen:
-            reached *= self.cal.grouped
-        flops = matmul.flops(mesh)
-        n_bytes = hbm_bytes(matmul, weights, self.job, mesh)
-        if core and not self.kernels.ideal:
-            flops = flops * (SCORES_AGAIN if matmul.phase == "backward" else 1.0)
-        if core and not self.kernels.flash:
-            flops = flops / matmul.share
-            n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
-        math_s = flops / (self.chip.peak(dtype) * reached)
-        return maximum(math_s, n_bytes / self.hbm) + matmul.count * self.cal.kernel_s
+        mesh, core = split.sizes, is_core(matmul)
+        flops, n_bytes = matmul.flops(mesh), hbm_bytes(matmul, works.weights, self.job, mesh)
+        starts: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
+        if core:
+            reached = self._attention(config)
+            flops = flops * self._scores(matmul)
+            if not self.kernels.flash:
+                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
+        else:
+            reached = self.cal.matmul(self.dtype(matmul))
+            here = experts_here(matmul, split)
+            if self.units:
+                reached = reached * tiles(matmul, mesh, self.units, here)
+            if matmul.program.einsum.chosen:
+                reached = reached * self.cal.grouped
+                starts = starts + (0.0 if self.kernels.graphs else here * self.cal.expert_s)
+        math_s = flops / (self.chip.peak(self.dtype(matmul)) * reached)
+        return maximum(math_s, n_bytes / self.hbm) + matmul.count * starts
 
     def _attention(self, config: ModelConfig) -> float:
-        """Share of the peak in attention: a head narrower than the matrix unit fills a part."""
-        narrow = self.chip.kind == "tpu" and not self.kernels.ideal
-        side = max(self.chip.matrix_unit or (1,)) if narrow else 1
-        return self.cal.attention * min(1.0, config.d_head / side)
+        """Share of the peak in attention: a head narrower than the matrix unit fills a part, and
+        exponentials run beside the products."""
+        if self.kernels.ideal:
+            return self.cal.attention
+        if self.chip.kind == "tpu":
+            side = max(self.chip.matrix_unit or (1,))
+            return self.cal.attention * min(1.0, config.d_head / side)
+        if not (self.units and self.kernels.flash):
+            return self.cal.attention
+        clock = _figure(self.chip, "core.clock", CLOCK)
+        peak = self.chip.peak("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
+        return self.cal.attention * float(head_share(config.d_head, peak / self.units / clock))
+
+    def _scores(self, matmul: Matmul) -> float:
+        """Scores that are computed over those that the mask leaves, each as often as it is."""
+        if self.kernels.ideal:
+            return 1.0
+        times = SCORES_AGAIN if matmul.phase == "backward" else 1.0
+        times *= DOCUMENT / self.job.seq if self.extras.packed else 1.0
+        if not self.kernels.flash:
+            return times / float(matmul.share)
+        seq, visible = self.job.seq, float(matmul.share) * self.job.seq
+        edges = 1 if 2 * visible >= seq else 2
+        tile = MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+        return times * min(float(tiled_keys(visible, edges, tile)), float(seq)) / visible
 
     def elementwise_s(self, n_bytes: Num) -> Num:
         """Seconds of steps that read and write `n_bytes` when they are fused."""
         if self.kernels.ideal:
             return 0.0 * n_bytes
         return (1.0 if self.kernels.fused else UNFUSED) * n_bytes / self.hbm
+
+    def casts_s(self, works: Step, mesh: Mapping[str, Num], phase: str) -> Num:
+        """Inputs of products in 8 or 4 bits, made from 16 bits: each read and written once.
+
+        Both products of a backward pass use the same gradient, and one fused product the input of
+        its neighbours: each array is cast once.
+        """
+        if self.job.compute not in NARROW or self.kernels.ideal:
+            return 0.0
+        arrays: dict[str, Num] = {}
+        for matmul in works.matmuls:
+            left = matmul.program.local.left
+            if matmul.phase != phase or is_core(matmul) or is_end(matmul.name):
+                continue
+            if phase == "backward" and not left.name.startswith("d"):
+                continue  # kept from the forward pass
+            n = matmul.count * left.local_elements(matmul.sizes, mesh)
+            if matmul.program.einsum.chosen and "R" not in left.names:
+                n = n * matmul.sizes["R"]
+            block = matmul.name.split(".")[0] if left.name == "x" else ""
+            arrays[block + left.name] = n
+        return sum(arrays.values(), 0.0) * CAST_BYTES / self.hbm
 
     def send_s(
         self,
@@ -109,9 +196,19 @@ class Rates:
     ) -> Num:
         """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
         sent = prices.of(kind, axes).time_s(n_bytes / self.cal.network)
+        return sent + self.start_s(axes, mesh)
+
+    def start_s(self, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
+        """Seconds to start a collective, if there is anything to collect."""
         if not self.cal.collective_s:
-            return sent
-        return sent + where(shards(axes, mesh) > 1, self.cal.collective_s, 0.0)
+            return 0.0
+        return where(shards(axes, mesh) > 1, self.cal.collective_s, 0.0)
+
+
+def _figure(chip: Chip, name: str, default: float) -> float:
+    """A number of a chip's file, or the default where it has none."""
+    found = get(chip, name)
+    return float(found) if isinstance(found, int | float) else default
 
 
 def is_core(matmul: Matmul) -> bool:
@@ -141,15 +238,43 @@ def element_bytes(name: str, weights: frozenset[str], job: Train) -> float:
     return job.activation_bytes
 
 
-def hbm_bytes(
-    matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]
-) -> Num:
+def hbm_bytes(matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]) -> Num:
     """Bytes that one chip reads and writes for all `count` of a matmul; of experts its own."""
     total: Num = 0.0
     for array, n in matmul.arrays(mesh):
         one = n * element_bytes(array.name, weights, job)
         total = total + (one / mesh["expert"] if is_routed(array) else one)
     return total
+
+
+def experts_here(matmul: Matmul, split: Layout | Layouts) -> Num:
+    """Experts of one layer that lie on a chip, 1 for products without."""
+    if not matmul.program.einsum.chosen:
+        return 1.0
+    return maximum(1.0, matmul.sizes["E"] / expert_degree(split, split.sizes))
+
+
+def tiles(matmul: Matmul, mesh: Mapping[str, Num], units: float, groups: Num) -> Num:
+    """Share of its rate that a product reaches in whole tiles on all SMs.
+
+    Args:
+        groups: experts on the chip, whose products run in one go.
+    """
+    local = matmul.program.local
+    size: dict[str, Num] = {
+        d.name: local_size(d, matmul.sizes, mesh)
+        for array in (*local.inputs, local.output)
+        for d in array.dims
+    }
+    columns = [n for n in local.output.names if n in local.right.names]
+    rows = [n for n in local.output.names if n not in columns]
+    if matmul.program.einsum.chosen:
+        size["E"] = 1.0
+        if "E" not in local.output.names:  # tokens, each once for every expert it goes to
+            rows, columns = ["B", "T"], [n for n in columns if n not in ("B", "T")]
+            size["B"] = size["B"] * matmul.sizes["R"] / groups
+    m, n = (math.prod(size[name] for name in names) for names in (rows, columns))
+    return tile_share(m, n, units, groups)
 
 
 def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:

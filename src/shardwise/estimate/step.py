@@ -92,13 +92,15 @@ def step_time(
         traffic["pipe"] = 2 * m * stage.passes * hop
     sums = gradient_sums(config, split, stage, prices, rates)
     exposed = _exposed(config, split, one, stage, traffic, m * layers)
-    comm = sum(exposed.values()) / m
+    waited = sum(exposed.values()) / m
+    traffic["data"], exposed["data"] = sums, _exposed_sums(split, sums, layers, backward)
     return StepTime(
         compute_s=m * layers,
-        head_s=_ends(split, one, stage, layers),
-        traffic_s={**traffic, "data": sums},
-        comm_s={**exposed, "data": _exposed_sums(split, sums, layers, backward)},
-        bubble_s=_bubble(split, stage, forward, backward + again, comm),
+        head_s=_ends(config, split, one, stage, layers, rates),
+        traffic_s=traffic,
+        # What runs beside a product takes a part of the chip from it.
+        comm_s={r: t + rates.cal.contention * (traffic[r] - t) for r, t in exposed.items()},
+        bubble_s=_bubble(split, stage, forward, backward + again, waited),
         update_s=update_s(config, split, stage, rates),
     )
 
@@ -117,20 +119,44 @@ def _again(config: ModelConfig, split: Layout | Layouts, one: Passes) -> Num:
     return seconds * min(1.0, layers / config.n_layers) if layers else seconds
 
 
-def _ends(split: Layout | Layouts, one: Passes, stage: Stages, layers: Num) -> Num:
-    """By how much the ends of the model lengthen the step: the last stage may hold a layer less."""
-    m = split.n_microbatches
-    if split.schedule == "none":
-        return m * (one.first + one.last)
-    spare = where(stage.spare > 0, layers / stage.layers, 0.0)
-    last = maximum(one.last - spare, 0.0)
-    schedule = find(split.schedule)
-    return schedule.ends(split.sizes["pipe"], m, stage.chunks, one.first, last)
-
-
-def _bubble(
-    split: Layout | Layouts, stage: Stages, forward: Num, backward: Num, comm: Num
+def _ends(
+    config: ModelConfig,
+    split: Layout | Layouts,
+    one: Passes,
+    stage: Stages,
+    layers: Num,
+    rates: Rates,
 ) -> Num:
+    """By how much the ends of the model lengthen the step.
+
+    Where layers do not divide, the last stage holds the rest and the head (Megatron-LM's
+    account_for_loss_in_pipeline_split, DeepSpeed's "type:transformer|embedding").
+    """
+    m, p = split.n_microbatches, split.sizes["pipe"]
+    each = layers / stage.layers
+    last = one.last
+    if rates.extras.mtp_layers:  # joins two residuals, has a layer and a pass through the head
+        join_s = 3 * 2 * _tokens(split, rates) * 2 * config.d_model**2 / rates.matmul_flops_per_s
+        last = last + rates.extras.mtp_layers * (last + each + join_s)
+    if split.schedule == "none":
+        return m * (one.first + last)
+    schedule = find(split.schedule)
+    if schedule.ends_meet:
+        return schedule.ends(p, m, stage.chunks, one.first, last)
+    rest = maximum(config.n_layers - stage.held * (p - 1), 0)
+    first = where(stage.spare > 0, 0.0, one.first)
+    beside = last - (stage.layers - rest * stage.layers / stage.held) * each
+    longest = m * maximum(maximum(first, beside), 0.0)
+    return where(p > 1, longest, m * (one.first + last))
+
+
+def _tokens(split: Layout | Layouts, rates: Rates) -> Num:
+    """Of one microbatch on one chip."""
+    shared = split.sizes["context"] * split.sizes["tensor"]
+    return split.micro_batch * rates.job.seq / shared
+
+
+def _bubble(split: Layout | Layouts, stage: Stages, forward: Num, backward: Num, comm: Num) -> Num:
     """Idle seconds of the busiest stage under the layout's schedule.
 
     A schedule that these numbers do not fit (a remainder of microbatches) is taken as its
@@ -159,7 +185,10 @@ def _exposed(
     found, overlap = dict(traffic), split.overlap
     if "tensor" in found and "tp_comm" in overlap:
         # A chunk of a product runs beside the transfer of the next; the first has nothing.
-        found["tensor"] = found["tensor"] / minimum(TP_CHUNKS, split.sizes["tensor"])
+        whole = found["tensor"]
+        found["tensor"] = maximum(
+            whole / minimum(TP_CHUNKS, split.sizes["tensor"]), whole - compute
+        )
     if "context" in found and split.context_kind == "ring":
         # The next keys and values arrive while attention runs over those that are here.
         hidden = split.n_microbatches * one.attention * stage.share
@@ -169,7 +198,8 @@ def _exposed(
         first = found["fsdp"] / config.n_layers
         found["fsdp"] = maximum(first, found["fsdp"] - compute)
     if "expert" in found and "expert_all_to_all" in overlap:
-        found["expert"] = found["expert"] / 2  # beside the other half of the microbatch
+        # Beside the other half of the microbatch.
+        found["expert"] = maximum(found["expert"] / 2, found["expert"] - compute)
     if "pipe" in found and "pipe_p2p" in overlap:
         # Between the first and the last microbatch a stage has others to work on.
         filling = split.sizes["pipe"] - 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.arrays import Num, minimum, where
+from shardwise.arrays import Num, minimum
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
 from shardwise.models import ModelConfig
@@ -74,6 +74,8 @@ def gradient_sums(
     """
     job, mesh, total = rates.job, split.sizes, 0.0
     gradient, weight = job.reduce_bytes, minimum(job.weight_bytes, 2.0)
+    if rates.extras.frozen:
+        return total
     for axes, parameters in summed_parameters(config, split, stage):
         if split.zero == 0 or split.zero == 3:
             total = total + rates.send_s(prices, "all_reduce", axes, parameters * gradient, mesh)
@@ -85,11 +87,11 @@ def gradient_sums(
     return total
 
 
-def update_s(
-    config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates
-) -> Num:
+def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Num:
     """Optimizer state and weights read and written once, gradients read."""
     job, mesh = rates.job, split.sizes
+    if rates.extras.frozen:
+        return 0.0
     held = sum(n for _, n in summed_parameters(config, split, stage))
     if 0 < split.zero < 3:
         held = held / shards(("data", "context"), mesh)

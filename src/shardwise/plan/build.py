@@ -248,9 +248,7 @@ def _estimate(
         comm_s={role: float(t) for role, t in chosen.roofline.traffic_s.items() if t > 0},
         exposed_comm_s=sum(float(t) for t in time.comm_s.values()),
         expected_s=why.parts_of(chosen),
-        rates=value.RatesUsed(
-            name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread
-        ),
+        rates=value.RatesUsed(name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread),
         bubble_fraction=float(time.bubble_s) / expected,
         mfu=cost.mfu(flops, expected, chips, peak),
         tokens_per_s=job.tokens_per_step / expected,

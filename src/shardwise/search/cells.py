@@ -15,7 +15,6 @@ from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import INSIDE_OUT, Mesh, Placement, place
 from shardwise.workload import Train
 
-
 # Tokens of a sequence that a chip keeps under `context` unless it is asked for: the fewest in any
 # published run. Products and attention over fewer leave their tiles unfilled.
 LEAST_TOKENS = 1024

@@ -154,8 +154,7 @@ def rank(
     if not best.n_strategies:
         raise NoStrategy("no schedule, microbatch and mesh go together.")
     chosen = [
-        evaluate(config, job, system, layout, cal, placement)
-        for layout, placement in best.first()
+        evaluate(config, job, system, layout, cal, placement) for layout, placement in best.first()
     ]
     return Ranking(
         candidates=sorted(chosen, key=lambda c: c.rank),

@@ -23,8 +23,8 @@ PARTS = (
 )  # fmt: skip
 
 # Policy -> the parts that run again, from most memory to least: "dots" keeps the results of matmuls
-# (MaxText `minimal_with_context`), "mlp" those of attention only (`save_dot_with_context_except_mlp`,
-# Megatron's recomputed `mlp`), "full" nothing but the inputs of layers.
+# (MaxText's minimal_with_context), "mlp" those of attention only (save_dot_with_context_except_mlp,
+# Megatron's recomputed "mlp"), "full" nothing but the inputs of layers.
 REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "dots": ("norms", "activation"),

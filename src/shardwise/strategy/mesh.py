@@ -192,9 +192,7 @@ def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
             yield (parts, *tail)
 
 
-def _undominated(
-    every: tuple[tuple[Shape, ...], ...], torus: Torus
-) -> Iterator[tuple[Shape, ...]]:
+def _undominated(every: tuple[tuple[Shape, ...], ...], torus: Torus) -> Iterator[tuple[Shape, ...]]:
     """The ways of which no other gives every mesh axis at least its links.
 
     A mesh axis takes in bytes over all its runs: two links of a closed one, one of a line, shared

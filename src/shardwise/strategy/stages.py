@@ -33,9 +33,7 @@ class Stages:
 def stages(n_layers: int, split: Layout | Layouts) -> Stages:
     """Cut `n_layers` into the equal parts of the split's schedule, rounded up."""
     if split.schedule == "none":
-        return Stages(
-            chunks=1, held=n_layers, layers=n_layers, passes=1.0, share=1.0, spare=0
-        )
+        return Stages(chunks=1, held=n_layers, layers=n_layers, passes=1.0, share=1.0, spare=0)
     schedule = find(split.schedule)
     chunks = schedule.chunks or split.virtual
     parts = schedule.parts(split.sizes["pipe"], chunks)

@@ -66,23 +66,35 @@ def test_order_and_regret_are_of_layouts_of_one_job() -> None:
     run = next(r for r in load() if isinstance(r, Run) and r.tier == "core" and r.quality == "A")
     told = predict(run)
     assert isinstance(told, Prediction)
+    other = dataclasses.replace(run.layout, zero=3 if run.layout.zero != 3 else 1)
+    other = dataclasses.replace(other, mesh=dataclasses.replace(other.mesh, fsdp=1))
+    known = predict(dataclasses.replace(run, layout=other))
+    assert isinstance(known, Prediction)
+    ahead = known.predicted > told.predicted
     slower = dataclasses.replace(
-        run, id="slower", measured_step_s=2 * run.measured_step_s
-    )  # the same prediction, twice the time
+        run, id="slower", layout=other, measured_step_s=2 * run.measured_step_s
+    )
     found = validate([run, slower])
     assert found is not None
-    assert found.overall.order_right == 0.0  # equal predictions put no pair in order
-    assert found.overall.regret == 0.0  # the first of equals is the faster one
+    assert found.overall.order_right == float(ahead)
+    assert found.overall.regret == (0.0 if ahead else 1.0)
     single = validate([run])
     assert single is not None
     assert (single.overall.order_right, single.overall.regret) == (None, None)
 
 
-def test_frozen_weights_are_not_predicted() -> None:
-    lora = next(r for r in load() if isinstance(r, Run) and r.task == "lora")
-    found = predict(lora)
-    assert isinstance(found, Underivable)
-    assert found.reason.startswith("LoRA:")
+def test_repeats_and_later_software_are_no_pair() -> None:
+    run = next(r for r in load() if isinstance(r, Run) and r.tier == "core" and r.quality == "A")
+    again = dataclasses.replace(run, id="again", measured_step_s=2 * run.measured_step_s)
+    later = dataclasses.replace(
+        again, date="2099-01-01", layout=dataclasses.replace(run.layout, zero=2)
+    )
+    for second in (again, later):
+        found = validate([run, second])
+        assert found is not None
+        assert (found.overall.order_right, found.overall.regret) == (None, None)
+
+
 
 
 def test_nothing_to_predict() -> None:

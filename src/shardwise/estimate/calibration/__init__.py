@@ -31,7 +31,10 @@ class Calibration:
         grouped: share of a plain matmul's rate that the products of routed experts reach.
         hbm: share of the HBM bandwidth that element-wise work reaches.
         network: share of the link rates that collectives reach.
+        contention: share of a hidden collective's time by which it slows what hides it: it needs
+            SMs, HBM and power.
         kernel_s: seconds to start one kernel.
+        expert_s: seconds that the host takes to start the product of one expert.
         collective_s: seconds to start one collective.
         spread: 0.2 where 80 % of the runs that made the values lie within 20 %.
     """
@@ -44,7 +47,9 @@ class Calibration:
     grouped: float = 1.0
     hbm: float = 1.0
     network: float = 1.0
+    contention: float = 0.0
     kernel_s: float = 0.0
+    expert_s: float = 0.0
     collective_s: float = 0.0
     spread: float = 0.0
 
