@@ -75,7 +75,8 @@ def search(
     if not ranked[0].fits:
         raise refusals.does_not_fit(model, job, system, ranked)
     fitting = [c for c in ranked if c.fits][:n]
-    return [_write(model, system, job, cal, c, ranked) for c in fitting]
+    asked = (fixed, most)
+    return [_write(model, system, job, cal, c, ranked, asked) for c in fitting]
 
 
 def evaluate(
@@ -130,6 +131,7 @@ def _write(
     cal: Calibration,
     chosen: Candidate,
     ranked: list[Candidate],
+    asked: tuple[Fixed, Mapping[str, int]] = ({}, {}),
 ) -> value.Plan:
     mesh, layout = chosen.mesh.sizes, chosen.layout
     works = operations(model, job, system.chip, chosen)
@@ -143,6 +145,7 @@ def _write(
             tokens=job.tokens,
             tokens_per_step=job.tokens_per_step,
             optimizer=job.optimizer,
+            remat=job.remat,
         ),
         strategy=value.PlannedStrategy(
             mesh=mesh,
@@ -167,6 +170,11 @@ def _write(
             expert_tensor=layout.expert_tensor,
             overlap=layout.overlap,
             offload=layout.offload,
+            sequence_parallel=layout.sequence_parallel,
+            remat_layers=layout.remat_layers,
+            offload_layers=layout.offload_layers,
+            fixed=dict(asked[0]),
+            most=dict(asked[1]),
         ),
         estimate=_estimate(model, system, job, cal, chosen, works),
         operations=works,

@@ -46,7 +46,7 @@ class PlannedHardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWork:
-    """The work."""
+    """The work; `remat` as it was asked for, "auto" where the search took its choice."""
 
     kind: str
     batch: int
@@ -54,11 +54,16 @@ class PlannedWork:
     tokens: float | None
     tokens_per_step: int
     optimizer: str
+    remat: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStrategy:
-    """Mesh, where its axes lie, the sharding table, and the choices beside it."""
+    """Mesh, where its axes lie, the sharding table, and the choices beside it.
+
+    Args:
+        fixed, most: what the search was given; nothing where one layout was evaluated.
+    """
 
     mesh: dict[str, int]
     placement: dict[str, str]
@@ -75,6 +80,11 @@ class PlannedStrategy:
     expert_tensor: int | None
     overlap: tuple[str, ...]
     offload: tuple[str, ...]
+    sequence_parallel: bool
+    remat_layers: int | None
+    offload_layers: int | None
+    fixed: dict[str, int | str]
+    most: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
