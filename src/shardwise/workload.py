@@ -22,7 +22,7 @@ _OTHER_MOMENTS = {
     ("muon", "embedding"): 2.0,
     ("muon", "vector"): 2.0,
 }
-REMAT = ("none", "dots", "mlp", "full", "auto")
+REMAT = ("none", "norms", "dots", "mlp", "full", "auto")
 # Communication that is hidden when it is asked for: products over `tensor` cut into pieces
 # (collective matmul), tokens on their way to experts beside another half of the batch.
 CHOSEN_OVERLAPS = ("tp_comm", "expert_all_to_all")
@@ -41,8 +41,9 @@ class Train:
         weights, compute, gradients, moments: dtypes held and computed in.
         master: dtype of a second, exact copy of the weights, or None.
         optimizer: `adamw`, `momentum`, `sgd`, `adafactor` or `muon`.
-        remat: `none` keeps every array that the backward pass reads, `dots` the results of matmuls,
-            `mlp` those of attention, `full` the layers' inputs; `auto` takes the fastest that fits.
+        remat: `none` keeps every array that the backward pass reads, `norms` all but the gathered
+            inputs of blocks, `dots` the results of matmuls, `mlp` those of attention, `full` the
+            layers' inputs; `auto` takes the fastest that fits.
         overlap: words of `CHOSEN_OVERLAPS`.
         offload: words of `OFFLOADED`.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise import units
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.software import Software
@@ -15,6 +16,7 @@ from shardwise.models.config import Layer
 from shardwise.models.model import ModelConfig
 from shardwise.ops.program import Kept, Step
 from shardwise.strategy.layout import Form
+from shardwise.workload import Train
 
 # Array of a layer (models/activations.py) -> the parts that produce it. One that ran again without
 # its neighbours would need what they produce, so an array is dropped when one of its parts is.
@@ -46,6 +48,13 @@ ALWAYS = ("layer_input",)  # remat starts from it
 # Tokens as sent to their experts: sent again only where all products of the experts run again.
 SENT = ("expert_input", ("gate", "up"))
 
+# Inputs of products, which 8-bit training keeps as it multiplied them (Transformer Engine;
+# DeepSeek-V3, arXiv 2412.19437 section 3.3.3).
+MULTIPLIED = frozenset(
+    {"attention_input", "q_normed", "kv_normed", "ffn_input", "expert_input", "hidden"}
+    | {"shared_hidden"}
+)
+
 # A score kept without flash attention, in 16-bit elements: softmax, dropout and its mask of one
 # byte. 5 a s^2 b bytes, Korthikanti et al., arXiv 2205.05198 §4.1.
 SCORE_ELEMENTS = 2.5
@@ -67,13 +76,14 @@ class LayerHeld:
 
 def layers_held(
     config: ModelConfig,
+    job: Train,
     step: Step,
     split: Form,
     local: Local,
     stage_layers: Num,
     software: Software,
 ) -> list[LayerHeld]:
-    """For each kind of layer of the model, what one of them holds.
+    """For each kind of layer of the model, what one of them holds, in elements of activations.
 
     Layers beyond `remat_layers`, and beyond `offload_layers`, keep everything on the chip: a layer
     here is the mean of a stage.
@@ -83,7 +93,7 @@ def layers_held(
     found = []
     for i, group in enumerate(config.groups):
         rows = [k for k in step.kept if k.group == i]
-        terms = {k.array.name: activation_term(k, _times(k, split, local)) for k in rows}
+        terms = {k.array.name: activation_term(k, _times(k, job, split, local)) for k in rows}
         if not software.fused and group.layer.ffn.gated:  # the activated gate, beside the product
             hidden = [k for k in rows if k.array.name in ("hidden", "shared_hidden")]
             terms |= {f"activated_{k.array.name}": activation_term(k) for k in hidden}
@@ -108,11 +118,16 @@ def _share(layers: int | None, stage_layers: Num) -> Num:
     return 1 if layers is None else minimum(1.0, layers / stage_layers)
 
 
-def _times(kept: Kept, split: Form, local: Local) -> Num:
-    """Where whole experts lie on chips of `tensor`, each receives its own tokens only."""
+def _times(kept: Kept, job: Train, split: Form, local: Local) -> Num:
+    """Elements for one of an array: 8-bit ones are half, tokens sent to whole experts are shared.
+
+    Where whole experts lie on chips of `tensor`, each receives its own tokens only.
+    """
+    width = units.bytes_per_element(job.compute) / job.activation_bytes
+    narrow = min(1.0, width) if kept.array.name in MULTIPLIED else 1.0
     if kept.array.name != SENT[0] or split.expert_tensor is None:
-        return 1
-    return split.expert_tensor / local.product((("tensor", None, ()),))
+        return narrow
+    return narrow * split.expert_tensor / local.product((("tensor", None, ()),))
 
 
 def _runs_again(split: Form, name: str, layer: Layer) -> bool:

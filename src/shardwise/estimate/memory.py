@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from shardwise import units
 from shardwise.arrays import Num, where
-from shardwise.estimate.software import Software
+from shardwise.estimate.software import PLANNED, Software
 from shardwise.estimate.stage_memory import Stages
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
@@ -23,8 +23,6 @@ RUNTIME = 1573.0 * units.MiB
 # What PyTorch's allocator reserves beyond the parts: of the peaks that torchtitan and nanotron
 # publish, in the groups that constants are chosen on, 12 of 15 lie below the parts and this share.
 FRAGMENTATION = 0.065
-
-PLANNED = Software()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,16 @@ stage its share of the layers; that is the business of `step`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num, minimum
+from shardwise.estimate.activations_held import layers_held
+from shardwise.estimate.local import Local
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates, element_bytes, is_core, is_end, is_routed
+from shardwise.estimate.software import PLANNED
+from shardwise.estimate.state_held import with_experts
 from shardwise.models import ModelConfig, Moe
 from shardwise.ops.einsum import shards
 from shardwise.ops.program import Matmul, Step, Transfer
@@ -44,6 +48,8 @@ class Passes:
         attention: attention in `layers`, all phases.
         first, last: embedding; unembedding.
         traffic: role -> collectives inside the layers, and `ends` the same at the ends.
+        regather: gathers over `tensor` of the inputs of blocks, in one forward pass.
+        offloaded: what all layers keep, out to host memory and back.
     """
 
     layers: Mapping[str, Num]
@@ -54,26 +60,8 @@ class Passes:
     last: Num
     traffic: Mapping[str, Num]
     ends: Mapping[str, Num]
-
-    def take(self, rows: Sequence[int]) -> Passes:
-        """Some of the layouts."""
-
-        def some(value: Num) -> Num:
-            return value[rows] if hasattr(value, "shape") and value.shape else value
-
-        def each(values: Mapping[str, Num]) -> dict[str, Num]:
-            return {name: some(value) for name, value in values.items()}
-
-        return Passes(
-            layers=each(self.layers),
-            parts=each(self.parts),
-            elementwise=some(self.elementwise),
-            attention=some(self.attention),
-            first=some(self.first),
-            last=some(self.last),
-            traffic=each(self.traffic),
-            ends=each(self.ends),
-        )
+    regather: Num
+    offloaded: Num
 
 
 def passes(
@@ -113,6 +101,8 @@ def passes(
         last=ends["unembed"],
         traffic=_traffic(config, works, split, prices, rates, at_ends=False),
         ends=_traffic(config, works, split, prices, rates, at_ends=True),
+        regather=_regather(works, split, prices, rates),
+        offloaded=_offloaded(config, works, split, rates),
     )
 
 
@@ -167,6 +157,29 @@ def _traffic(
     if split.context_kind == "ulysses":
         found["context"] = _exchange_of_heads(config, split, prices, rates)
     return found
+
+
+def _regather(works: Step, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
+    """Seconds to gather the inputs of blocks once more."""
+    found: Num = 0.0
+    for transfer in works.transfers:
+        gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
+        if gathers and transfer.phase == "forward" and not is_end(transfer.name):
+            found = found + transfer_s(transfer, works.weights, split.sizes, prices, rates)
+    return found
+
+
+def _offloaded(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:
+    """Seconds on the chip's PCIe link for activations that wait in host memory."""
+    if "activations" not in split.offload:
+        return 0.0
+    mesh = with_experts(split, split.sizes)
+    local = Local(mesh, {**{d: works.logits.sizes[d] for d in "BT"}, "tensor": mesh["tensor"]})
+    whole = replace(split, offload=())
+    kept = layers_held(config, rates.job, works, whole, local, config.n_layers, PLANNED)
+    elements = sum(g.count * k.kept for g, k in zip(config.groups, kept, strict=True))
+    n_bytes = elements * rates.job.activation_bytes
+    return 2 * n_bytes / rates.chip.need("pcie_bytes_per_s_per_chip")
 
 
 def waits(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:

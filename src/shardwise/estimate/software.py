@@ -43,3 +43,6 @@ class Software:
     root_unit: bool = False
     buffers: float = 0.0
     stages_by_work: bool = False
+
+
+PLANNED = Software()

@@ -12,6 +12,7 @@ from shardwise import units
 from shardwise.arrays import Num, maximum
 from shardwise.estimate.activations_held import layers_held
 from shardwise.estimate.local import Local, activation_term
+from shardwise.estimate.optimizers import state_bytes
 from shardwise.estimate.software import Software
 from shardwise.estimate.state_held import (
     Parameters,
@@ -95,7 +96,9 @@ class Stages:
         whole = outer
         for n, layer in zip(held.kinds, self.layers, strict=True):
             whole = whole.plus(layer, n)
-        kept = layers_held(self.config, self.step, self.split, self.local, held.all, self.software)
+        kept = layers_held(
+            self.config, self.job, self.step, self.split, self.local, held.all, self.software
+        )
         every = sum(n * layer.kept for n, layer in zip(held.kinds, kept, strict=True))
         working = maximum(0, 0, *(layer.working for layer in kept))
         peak = working * self.job.activation_bytes + self._gathered_layer()
@@ -122,7 +125,7 @@ class Stages:
         return (
             0.0 if "weights" in offload else weights,
             0.0 if "gradients" in offload else gradients,
-            0.0 if "optimizer" in offload else sharded * job.optimizer_bytes,
+            0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job),
         )
 
     def _gathered_layer(self) -> Num:

@@ -90,8 +90,13 @@ def step_time(
             split.sizes,
         )
         traffic["pipe"] = 2 * m * stage.passes * hop
+    if "activations" in split.offload:
+        traffic["host"] = m * one.offloaded * stage.share
     sums = gradient_sums(config, split, stage, prices, rates)
     exposed = _exposed(config, split, one, stage, traffic, m * layers)
+    if "norms" in split.recomputed and "tensor" in traffic:
+        # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
+        traffic["tensor"] = traffic["tensor"] + m * one.regather * stage.share
     waited = sum(exposed.values()) / m
     traffic["data"], exposed["data"] = sums, _exposed_sums(split, sums, layers, backward)
     return StepTime(
@@ -193,11 +198,19 @@ def _exposed(
         # The next keys and values arrive while attention runs over those that are here.
         hidden = split.n_microbatches * one.attention * stage.share
         found["context"] = maximum(found["context"] - hidden, 0.0)
+    if "host" in found:
+        found["host"] = maximum(found["host"] - compute, 0.0)
     if "fsdp" in found:
         # Gathers run one layer ahead: the first layer's is waited for.
         first = found["fsdp"] / config.n_layers
         found["fsdp"] = maximum(first, found["fsdp"] - compute)
-    if "expert" in found and "expert_all_to_all" in overlap:
+    if split.schedule == "dualpipe":
+        # In pairs, what one direction sends runs beside what the other computes.
+        m = split.n_microbatches
+        alone = minimum(1.0, (split.sizes["pipe"] + 1) / m)
+        for role in [r for r in ("expert", "pipe") if r in found]:
+            found[role] = maximum(found[role] * alone, found[role] - compute)
+    elif "expert" in found and "expert_all_to_all" in overlap:
         # Beside the other half of the microbatch.
         found["expert"] = maximum(found["expert"] / 2, found["expert"] - compute)
     if "pipe" in found and "pipe_p2p" in overlap:
@@ -208,7 +221,11 @@ def _exposed(
 
 
 def _exposed_sums(split: Layout | Layouts, sums: Num, layers: Num, backward: Num) -> Num:
-    """Sums run beside the last backward pass, gathers beside the first forward pass."""
-    beside = {"grad_reduce": backward, "param_gather": layers - backward}
+    """Sums run beside the last backward pass, gathers beside the first forward pass.
+
+    ZeRO-2 scatters beside every backward pass.
+    """
+    each = split.n_microbatches if split.zero == 2 else 1
+    beside = {"grad_reduce": each * backward, "param_gather": layers - backward}
     room = sum((t for name, t in beside.items() if name in split.overlap), 0.0)
-    return maximum(sums * LAST_BUCKET, sums - room)
+    return maximum(sums / each * LAST_BUCKET, sums - room)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, minimum
+from shardwise.estimate.optimizers import state_bytes, update_flops
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
 from shardwise.models import ModelConfig
@@ -88,12 +89,29 @@ def gradient_sums(
 
 
 def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Num:
-    """Optimizer state and weights read and written once, gradients read."""
+    """Optimizer state and weights read and written once, gradients read.
+
+    State in host memory comes and goes over the chip's PCIe link, which nothing hides. What Muon
+    computes is dealt out evenly over all chips, each matrix on one of them (arXiv 2502.16982); the
+    gathers for it are not counted.
+    """
     job, mesh = rates.job, split.sizes
     if rates.extras.frozen:
         return 0.0
     held = sum(n for _, n in summed_parameters(config, split, stage))
     if 0 < split.zero < 3:
         held = held / shards(("data", "context"), mesh)
-    state = 2 * (job.weight_bytes + job.optimizer_bytes) + units.bytes_per_element(job.gradients)
-    return held * state / rates.hbm
+    state = state_bytes(config, job)
+    kept = 2 * job.weight_bytes + units.bytes_per_element(job.gradients)
+    if "optimizer" in split.offload:
+        pcie = rates.chip.need("pcie_bytes_per_s_per_chip")
+        seconds = held * kept / rates.hbm + held * 2 * state / pcie
+    else:
+        seconds = held * (kept + 2 * state) / rates.hbm
+    flops = update_flops(config, job)
+    return seconds + flops / (n_chips(mesh) * rates.matmul_flops_per_s) if flops else seconds
+
+
+def n_chips(mesh: Mapping[str, Num]) -> Num:
+    """Chips of a mesh."""
+    return shards(tuple(mesh), mesh)

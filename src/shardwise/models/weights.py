@@ -69,6 +69,12 @@ def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     return tuple(weights)
 
 
+def model_weights(config: ModelConfig) -> tuple[tuple[Weight, int], ...]:
+    """Every weight of the model with the number of such: one for each layer of a kind."""
+    layers = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
+    return (*layers, *((w, 1) for w in outer_weights(config)))
+
+
 def _weight(
     name: str, dims: str, shape: tuple[int, ...], part: str, *, matmul: bool = True
 ) -> Weight:

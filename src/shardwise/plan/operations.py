@@ -27,6 +27,7 @@ BESIDE = {
     "expert": ("moe.exchange", "forward", "tokens to experts and back", "all_to_all"),
     "context": ("attn.exchange", "forward", "heads for tokens and back", "all_to_all"),
     "pipe": ("stage.send", "forward", "activations to the next stage", "permute"),
+    "host": ("activations.offload", "forward", "kept activations to host memory, back", "permute"),
     "data": ("gradients.sum", "backward", "gradients over copies of weights", "all_reduce"),
 }
 
@@ -132,7 +133,7 @@ def _collective(
 def _beside(chosen: Candidate) -> Iterator[Operation]:
     """Collectives that have formulas of their own, each role as one operation."""
     layout = chosen.layout
-    there = {"expert", "pipe", "data"}
+    there = {"expert", "pipe", "host", "data"}
     there |= {"context"} if layout.context_kind == "ulysses" else set()
     for role in [r for r in BESIDE if r in there]:
         seconds = float(chosen.roofline.traffic_s.get(role, 0.0))

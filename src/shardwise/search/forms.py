@@ -39,6 +39,7 @@ class Group:
         sharded: weights are sharded over `fsdp` or `context` (ZeRO-3).
         piped: there is a pipeline.
         cut: sequences are cut over `context`.
+        even: sequences divide over `context` and `tensor`: between blocks both split them.
         copied: several chips hold the same weights, of which ZeRO can shard the state.
     """
 
@@ -46,6 +47,7 @@ class Group:
     piped: bool
     cut: bool
     copied: bool
+    even: bool
 
     def forms(self, config: ModelConfig, job: Train, fixed: Fixed) -> Iterator[Form]:
         """Every form of the group."""
@@ -68,7 +70,7 @@ class Group:
             yield Form(
                 **{**words, "remat": "selective" if parts else words["remat"]},
                 recomputed=parts,
-                sequence_parallel=True,
+                sequence_parallel=self.even,
                 overlap=(*OVERLAP, *job.overlap),
                 offload=job.offload,
             )

@@ -58,10 +58,10 @@ def problems(
             f"{job.batch:,} sequences do not divide over {shards:,} shards ({split}). Nearest "
             f"batches that do: {near_multiples(job.batch, shards)}."
         )
-    if job.seq % (n["context"] * n["tensor"]):
+    if job.seq % n["context"]:
         found.append(
-            f"{job.seq:,} tokens of a sequence do not divide over context {n['context']} x "
-            f"tensor {n['tensor']}."
+            f"{job.seq:,} tokens of a sequence do not divide over context {n['context']}. Sizes "
+            f"that do: {near_divisors(job.seq, n['context'])}."
         )
     if config.d_model % (n["fsdp"] * n["context"]):
         found.append(
@@ -129,9 +129,9 @@ def legal_meshes(
     widths = math.gcd(*tensor_widths(config).values())
     experts = n_experts(config)
     for tensor in _sizes(widths, "tensor", fixed):
-        if chips % tensor or not kv_heads_divide(config, tensor) or job.seq % tensor:
+        if chips % tensor or not kv_heads_divide(config, tensor):
             continue
-        for context in _sizes(math.gcd(chips // tensor, job.seq // tensor), "context", fixed):
+        for context in _sizes(math.gcd(chips // tensor, job.seq), "context", fixed):
             rest = chips // tensor // context
             if config.d_model % context:
                 continue
@@ -173,10 +173,10 @@ def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
     found = set()
     widths = math.gcd(*tensor_widths(config).values())
     for tensor in divisors(widths):
-        if system.n_chips % tensor or seq % tensor or not kv_heads_divide(config, tensor):
+        if system.n_chips % tensor or not kv_heads_divide(config, tensor):
             continue
         rest = system.n_chips // tensor
-        for context in divisors(math.gcd(rest, seq // tensor)):
+        for context in divisors(math.gcd(rest, seq)):
             if config.d_model % context == 0:
                 found.add(rest // context)
     return sorted(found)

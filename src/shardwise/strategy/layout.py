@@ -22,11 +22,13 @@ PARTS = (
     "norms", "mla_up", "q", "k", "v", "attention", "out", "gate", "up", "activation", "down",
 )  # fmt: skip
 
-# Policy -> the parts that run again, from most memory to least: "dots" keeps the results of matmuls
-# (MaxText's minimal_with_context), "mlp" those of attention only (save_dot_with_context_except_mlp,
-# Megatron's recomputed "mlp"), "full" nothing but the inputs of layers.
+# Policy -> the parts that run again, from most memory to least: "norms" drops the gathered inputs
+# of blocks (Megatron's sequence parallelism gathers them again, arXiv 2205.05198), "dots" keeps the
+# results of matmuls (MaxText's minimal_with_context), "mlp" those of attention only
+# (save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
 REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
+    "norms": ("norms",),
     "dots": ("norms", "activation"),
     "mlp": ("norms", "gate", "up", "activation"),
     "full": (),
