@@ -9,9 +9,9 @@ halves. The formulas themselves were written with all rows in sight, so the half
 blind test of them.
 
 What is not counted and is the likely cause of the larger errors: DeepSpeed keeps the outputs of
-its stages, and NCCL its buffers (BLOOM, 10 % below); Hugging Face layers run operation by operation,
-and checkpoints on their way to host memory are still on the chip (ml-engineering, 40 % below);
-PyTorch reserves memory that was freed in pieces (nanotron, up to 14 % below).
+its stages, and NCCL its buffers (BLOOM, 10 % below); Hugging Face layers run operation by
+operation, and checkpoints on their way to host memory are still on the chip (ml-engineering, 40 %
+below); PyTorch reserves memory that was freed in pieces (nanotron, up to 14 % below).
 """
 
 from __future__ import annotations
