@@ -1,8 +1,9 @@
 """Peak memory that sources publish against what the planner's formulas give.
 
-What a source calls peak memory differs: torchtitan, nanotron and ml-engineering publish what
-PyTorch reserved (`max_memory_reserved`), which the parts are compared with; BLOOM's chronicles read
-nvidia-smi, which shows the runtime and the allocator's spare memory too, so the margin is added.
+What a source calls peak memory differs: torchtitan and ml-engineering publish what PyTorch reserved
+(`max_memory_reserved`), which the parts are compared with, and nanotron's figure is taken to do so
+(its log has the allocated peak too). BLOOM's chronicles check sizes with nvidia-smi, which shows
+the runtime and the allocator's spare memory, so their tables are compared with the margin added.
 
 Constants of the formulas were chosen on the groups that `chosen_on` names; `medians` tells both
 halves. The formulas themselves were written with all rows in sight, so the half held back is no
