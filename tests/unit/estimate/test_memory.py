@@ -113,6 +113,34 @@ def test_uneven_layers_fill_a_stage() -> None:
     assert memory(config, piped).weights == 2 * (6 * layer + 512 * 256)  # ceil(9 / 4) x 2
 
 
+def test_the_fullest_stage_has_the_largest_kind_of_layer() -> None:
+    """3 dense and 58 routed layers on 16 stages of 4: one stage has routed layers only."""
+    config = load("deepseek-v3")
+    found = memory(config, Layout(mesh=Mesh(pipe=16), n_microbatches=16, schedule="1f1b"))
+    routed = max(sum(w.size for w in layer_weights(config, g.layer)) for g in config.groups)
+    ends = config.vocab * config.d_model
+    assert found.weights == 2 * (4 * routed + ends)
+
+
+def test_stages_of_equal_work() -> None:
+    """8 layers and a head as heavy as 2 of them: over half of 10 is 6 layers, and 3 the rest."""
+    config = ModelConfig.dense(n_layers=8, d_model=256, d_ff=1024, n_heads=4, vocab=8192)
+    layer = sum(w.size for w in layer_weights(config, config.main_layer))
+    assert 2 * layer == pytest.approx(config.vocab * config.d_model, rel=1e-3)
+    piped = Layout(mesh=Mesh(pipe=2), n_microbatches=64, micro_batch=8, schedule="gpipe")
+    found = memory(config, piped, software=Software(stages_by_work=True))
+    assert found.weights == 2 * (6 * layer + config.vocab * config.d_model)
+    assert memory(config, piped).weights == 2 * (4 * layer + 8192 * 256 + 256)
+
+
+def test_the_root_unit_is_gathered_as_one() -> None:
+    config = load("llama3-8b")
+    layout = Layout(mesh=Mesh(fsdp=8), zero=3, micro_batch=4, remat="full")
+    own, root = memory(config, layout), memory(config, layout, software=Software(root_unit=True))
+    embedding, final_norm = config.vocab * config.d_model, config.d_model
+    assert root.other - own.other == (2 + 4) * (embedding + final_norm)
+
+
 def test_dualpipe_holds_its_layers_twice_and_both_ends() -> None:
     config = ModelConfig.dense(n_layers=8, d_model=256, d_ff=1024, n_heads=4, vocab=512)
     total = count.parameters(config).total
