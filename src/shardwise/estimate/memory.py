@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from shardwise import units
 from shardwise.arrays import Num, where
 from shardwise.estimate.software import PLANNED, Software
-from shardwise.estimate.stage_memory import Stages
+from shardwise.estimate.stage_memory import FullestStages, Shapes
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.strategy.layout import Layout, Layouts
@@ -63,6 +63,7 @@ def step_memory(
     split: Layout | Layouts,
     capacity: float,
     software: Software = PLANNED,
+    shapes: Shapes | None = None,
 ) -> Memory:
     """Peak bytes of a chip on the fullest stage of a layout, or of arrays of layouts.
 
@@ -86,8 +87,10 @@ def step_memory(
         split: The layout; `schedule` is "none" where `pipe` is 1 and only there.
         capacity: HBM of a chip, bytes.
         software: What a framework fuses and keeps; the defaults are those of a planner.
+        shapes: Of the same model, microbatch and table, if they are worked out already.
     """
-    first, *rest = Stages(config, job, step, split, software).parts()
+    shapes = shapes or Shapes(config, job, step, split)
+    first, *rest = FullestStages(split, software, shapes).parts()
     total = sum(first)
     for other in rest:
         new = sum(other)

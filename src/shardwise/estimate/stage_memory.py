@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.arrays import Num, maximum
-from shardwise.estimate.activations_held import layers_held
+from shardwise.estimate.activations_held import LayerHeld, layers_held
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.optimizers import state_bytes
 from shardwise.estimate.software import Software
@@ -26,7 +26,7 @@ from shardwise.estimate.state_held import (
 )
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
-from shardwise.strategy.layout import Layout, Layouts, table
+from shardwise.strategy.layout import Form, Layout, Layouts, table
 from shardwise.strategy.schedules import Schedule, find
 from shardwise.workload import Train
 
@@ -40,25 +40,43 @@ FP8_COPIES = 2.0
 Parts = tuple[Num, Num, Num, Num, Num]
 
 
-class Stages:
-    """The stages of one layout (or of arrays of them) that may be the fullest."""
+class Shapes:
+    """What of a model's arrays lies on a chip: the same for all forms of one table and microbatch.
+
+    A search works it out once for a block of layouts.
+    """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        job: Train,
-        step: Step,
-        split: Layout | Layouts,
-        software: Software,
+        self, config: ModelConfig, job: Train, step: Step, split: Layout | Layouts
     ) -> None:
-        self.config, self.job, self.step, self.split = config, job, step, split
-        self.software = software
+        self.config, self.job, self.step = config, job, step
         self.sizes = with_experts(split, split.sizes)
         common = {name: step.logits.sizes[name] for name in ("B", "T")}
         self.local = Local(self.sizes, {**common, "tensor": self.sizes["tensor"]})
         rules = table(split)
         self.layers = layers_parameters(config, rules, self.local)
         self.outer = outer_parameters(config, rules, self.local)
+        self._kept: dict[tuple[object, ...], list[LayerHeld]] = {}
+
+    def kept(self, form: Form, stage_layers: Num, software: Software) -> list[LayerHeld]:
+        """For each kind of layer, what one of them holds for a microbatch."""
+        given = (self.config, self.job, self.step, form, self.local, stage_layers, software)
+        if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
+            return layers_held(*given)
+        key = (form.remat, form.recomputed, form.offload, form.expert_tensor, software)
+        if key not in self._kept:
+            self._kept[key] = layers_held(*given)
+        return self._kept[key]
+
+
+class FullestStages:
+    """The stages of one layout (or of arrays of them) that may be the fullest."""
+
+    def __init__(self, split: Layout | Layouts, software: Software, shapes: Shapes) -> None:
+        self.split, self.software, self.shapes = split, software, shapes
+        self.config, self.job, self.step = shapes.config, shapes.job, shapes.step
+        self.sizes, self.local = shapes.sizes, shapes.local
+        self.layers, self.outer = shapes.layers, shapes.outer
         self.shards = zero_shards(split, self.sizes)
 
     def parts(self) -> Iterator[Parts]:
@@ -96,9 +114,7 @@ class Stages:
         whole = outer
         for n, layer in zip(held.kinds, self.layers, strict=True):
             whole = whole.plus(layer, n)
-        kept = layers_held(
-            self.config, self.job, self.step, self.split, self.local, held.all, self.software
-        )
+        kept = self.shapes.kept(self.split, held.all, self.software)
         every = sum(n * layer.kept for n, layer in zip(held.kinds, kept, strict=True))
         working = maximum(0, 0, *(layer.working for layer in kept))
         peak = working * self.job.activation_bytes + self._gathered_layer()

@@ -15,6 +15,7 @@ from shardwise.arrays import Num
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.passes import Passes, passes
 from shardwise.estimate.rates import Rates
+from shardwise.estimate.stage_memory import Shapes
 from shardwise.estimate.step import step_time
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step, training_step
@@ -27,7 +28,9 @@ from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
-BLOCK = 1 << 11  # cells that are evaluated together
+BLOCK = 1 << 12  # cells that are evaluated together
+PROBE = 1 << 9  # of each group first, so that the bounds of the others can exclude them
+FAR = 2.0  # times the best step: slower tensor sizes are no alternatives
 
 
 def groups(every: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
@@ -47,20 +50,6 @@ def groups(every: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
             yield Group(sharded, *has), every.take(mask.nonzero()[0])
 
 
-def blocks(whole: Block) -> Iterator[tuple[tuple[bool, float], Block]]:
-    """Parts of a group with their bounds, of cells whose bounds are near."""
-    import numpy as np
-
-    too_large, seconds = whole.bound()
-    order = np.lexsort((seconds, too_large))
-    for start in range(0, len(order), BLOCK):
-        rows = order[start : start + BLOCK]
-        part = Block(
-            whole.config, whole.job, whole.group, whole.cells.take(rows), whole.rates, whole.fixed
-        )
-        yield (bool(too_large[rows[0]]), float(seconds[rows[0]])), part
-
-
 @dataclass
 class Best:
     """The best form of every cell seen so far, and how many strategies there were."""
@@ -72,20 +61,24 @@ class Best:
     n_fitting: int = 0
     meshes: dict[Mesh, float] = field(default_factory=dict)  # time of the best that fits
 
-    def may_improve(self, bound: tuple[bool, float], some: Cells) -> bool:
-        """Whether cells with this bound can be among the best that are asked for."""
-        too_large, seconds = bound
-        if too_large:  # nothing of it fits: looked at only where nothing fits at all
-            return not self.meshes
+    def worth(self, some: Cells, too_large: Num, seconds: Num) -> Num:
+        """Which cells can be among those that are asked for, by the bounds below them.
+
+        What fits under no form is looked at only where nothing fits at all.
+        """
+        import numpy as np
+
+        if self.front is not None or not self.meshes:
+            return np.ones(len(some), bool)
         times = sorted(self.meshes.values())
-        if len(times) < self.keep or seconds < times[self.keep - 1]:
-            return True
+        kth = times[self.keep - 1] if len(times) >= self.keep else np.inf
         widths: dict[int, float] = {}
         for mesh, time in self.meshes.items():
-            widths[mesh.tensor] = min(time, widths.get(mesh.tensor, time))
-        return any(
-            seconds < widths.get(int(width), float("inf")) for width in set(some.sizes["tensor"])
-        )
+            widths[mesh.tensor] = min(time, widths.get(mesh.tensor, np.inf))
+        sizes, place = np.unique(some.sizes["tensor"], return_inverse=True)
+        far = FAR * times[0]
+        limits = [max(kth, min(widths.get(int(n), np.inf), far)) for n in sizes]
+        return ~too_large & (seconds < np.array(limits)[place])
 
     def add(self, block: Block) -> None:
         """The cells of a block that has been run."""
@@ -115,7 +108,7 @@ class Best:
         self.front = kept
 
     def first(self) -> list[tuple[Layout, Placement]]:
-        """The best layouts of different meshes: `keep`, and the best of every tensor size."""
+        """The best layouts of different meshes: `keep`, and the best of every other tensor size."""
         rows = sorted((row for group in self.groups for row in group.rows()), key=lambda r: r[0])
         found: dict[Mesh, tuple[Layout, Placement]] = {}
         widths: set[int] = set()
@@ -151,23 +144,41 @@ class Block:
         self.forms: list[tuple[Form, int]] = []
         self.score = np.full((2, n), np.inf)  # does it not fit; its time, or its memory
         self.form = np.full(n, -1)
-        self.known: dict[tuple[str, str, int | None], tuple[Step, Passes]] = {}
+        self.known: dict[tuple[str, str, int | None], tuple[Step, Passes, Shapes]] = {}
 
     def bound(self) -> tuple[Num, Num]:
         """(whether a cell fits under no form, seconds below all its strategies).
 
         Under 1F1B with full remat and all of ZeRO a cell holds least. No form is faster than 1F1B
-        without remat, bubble, routing and traffic of the context.
+        without remat, bubble, ends, routing, and traffic of the context and between stages.
         """
         forms = [f for f in self.group.forms(self.config, self.job, {}) if not f.expert_tensor]
         plain = [f for f in forms if f.schedule in ("none", "1f1b")]
         least, fastest = self._layouts(plain[-1], 1), self._layouts(plain[0], 1)
         capacity = self.rates.chip.need("hbm_bytes")
-        works, one = self._passes(fastest)  # what is kept does not depend on remat
-        memory = step_memory(self.config, self.job, works, least, capacity)
+        works, one, shapes = self._passes(fastest)  # what is kept does not depend on remat
+        memory = step_memory(self.config, self.job, works, least, capacity, shapes=shapes)
         time = step_time(self.config, fastest, one, self.cells.prices, self.rates)
-        apart = time.comm_s.get("expert", 0.0) + time.comm_s.get("context", 0.0)
+        apart = sum((time.comm_s.get(r, 0.0) for r in ("expert", "context", "pipe")), 0.0)
+        if self.group.piped:
+            apart = apart + time.head_s
         return ~memory.fits, time.step_s - time.bubble_s - apart
+
+    def parts(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
+        """(least bound, rows) of parts of the cells whose bounds are near, least first."""
+        import numpy as np
+
+        order = np.lexsort((seconds, too_large))
+        start, size = 0, PROBE
+        while start < len(order):
+            rows = order[start : start + size]
+            yield (bool(too_large[rows[0]]), float(seconds[rows[0]])), rows
+            start, size = start + size, BLOCK
+
+    def take(self, rows: Num) -> Block:
+        """The same search on some of the cells."""
+        some = self.cells.take(rows)
+        return Block(self.config, self.job, self.group, some, self.rates, self.fixed)
 
     def run(self, best: Best) -> None:
         """Evaluate every form."""
@@ -210,7 +221,7 @@ class Block:
         even = stages(self.config.n_layers, split).spare < p
         return legal & even & schedule.legal(p, split.n_microbatches, chunks)
 
-    def _passes(self, split: Layouts) -> tuple[Step, Passes]:
+    def _passes(self, split: Layouts) -> tuple[Step, Passes, Shapes]:
         """One microbatch, evaluated once for all forms that do not change it."""
         remat = split.policy if "activations" in split.offload else str(split.remat == "full")
         key = (split.context_kind, remat, split.expert_tensor)
@@ -219,17 +230,17 @@ class Block:
             remat = "full" if split.remat == "full" else "none"
             works = training_step(self.config, batch, self.job.seq, table(split), remat=remat)
             found = passes(self.config, works, split, self.cells.prices, self.rates)
-            self.known[key] = (works, found)
+            self.known[key] = (works, found, Shapes(self.config, self.job, works, split))
         return self.known[key]
 
     def _evaluate(self, split: Layouts, legal: Num, best: Best) -> None:
         """The form on some of the cells."""
         import numpy as np
 
-        works, one = self._passes(split)
+        works, one, shapes = self._passes(split)
         prices = self.cells.prices
         capacity = self.rates.chip.need("hbm_bytes")
-        memory = step_memory(self.config, self.job, works, split, capacity)
+        memory = step_memory(self.config, self.job, works, split, capacity, shapes=shapes)
         time = step_time(self.config, split, one, prices, self.rates)
         too_large = ~memory.fits
         value = np.where(too_large, memory.total, time.step_s)

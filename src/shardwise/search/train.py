@@ -17,7 +17,7 @@ from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.cells import cells
 from shardwise.search.forms import Fixed
-from shardwise.search.grid import Best, Block, blocks, groups
+from shardwise.search.grid import Best, Block, groups
 from shardwise.search.legal import roles_of
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement
@@ -119,14 +119,15 @@ def rank(
 ) -> Ranking:
     """The best meshes, each under its best form, best first.
 
-    Cells are taken in the order of a bound below all their strategies, until none that is left can
-    be among the `keep` best meshes or the best of its tensor size.
+    Cells are taken in the order of a bound below all their strategies; those whose bound lies above
+    what has been found are left out.
 
     Args:
         cal: what the chip reaches of its rates.
         fixed: roles of the mesh and words of a form that are given.
         most: largest sizes of mesh roles.
-        keep: how many of the best to return; the best of every tensor size is always there.
+        keep: how many of the best to return, with the best of every tensor size that is no more
+            than `FAR` times slower.
         exhaustive: evaluate every strategy, also those that the bound excludes.
         front: find the front of step time against memory too, which takes all strategies.
 
@@ -139,12 +140,17 @@ def rank(
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
     best = Best(keep, [] if front else None)
-    found = []
+    parts = []
     for group, some in groups(every, job.seq):
-        found += list(blocks(Block(config, job, group, some, rates, fixed)))
-    for bound, block in sorted(found, key=lambda pair: pair[0]):
-        if exhaustive or front or best.may_improve(bound, block.cells):
-            block.run(best)
+        block = Block(config, job, group, some, rates, fixed)
+        bounds = block.bound()
+        parts += [(least, block, rows, bounds) for least, rows in block.parts(*bounds)]
+    for _, block, rows, bounds in sorted(parts, key=lambda part: part[0]):
+        if not exhaustive:
+            too_large, seconds = (bound[rows] for bound in bounds)
+            rows = rows[best.worth(block.cells.take(rows), too_large, seconds)]
+        if len(rows):
+            block.take(rows).run(best)
     if not best.n_strategies:
         raise NoStrategy("no schedule, microbatch and mesh go together.")
     chosen = [
