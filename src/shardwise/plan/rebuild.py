@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from shardwise.errors import BadFile, ShardwiseError
-from shardwise.estimate.calibration import PEAK, Calibration, calibration
+from shardwise.estimate.calibration import PEAK, calibration
 from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.models import ModelConfig
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp, Moe
 from shardwise.plan.value import Plan
-from shardwise.search import train
-from shardwise.search.forms import Fixed
-from shardwise.search.train import Candidate, Ranking
+from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import CHOSEN_OVERLAPS, Train
@@ -23,56 +20,7 @@ from shardwise.workload import CHOSEN_OVERLAPS, Train
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """What a plan was made from, and the layout that it took.
-
-    Args:
-        placement: where the mesh lies, as the plan describes it.
-        cal: the rates behind `expected`: today's of the chip, or its peaks.
-        fixed, most: what the search was given.
-    """
-
-    model: ModelConfig
-    system: System
-    job: Train
-    layout: Layout
-    placement: Placement
-    cal: Calibration
-    fixed: Fixed
-    most: Mapping[str, int]
-
-    @property
-    def peak(self) -> bool:
-        """Whether the plan expects peak rates."""
-        return self.cal == PEAK
-
-    def evaluate(self) -> Candidate:
-        """The plan's layout again."""
-        return train.evaluate(
-            self.model, self.job, self.system, self.layout, self.cal, self.placement
-        )
-
-    def rank(
-        self, system: System | None = None, job: Train | None = None, keep: int = train.SHOWN
-    ) -> Ranking:
-        """The search again, with the same things given; of another machine or job when named.
-
-        Raises:
-            NoStrategy: no split of the other machine or job is legal.
-        """
-        return train.rank(
-            self.model,
-            job or self.job,
-            system or self.system,
-            self.cal,
-            self.fixed,
-            self.most,
-            keep=keep,
-        )
-
-
-def rebuild(plan: Plan) -> Inputs:
+def rebuild(plan: Plan) -> Case:
     """The inputs behind a plan; evaluated again they give its numbers.
 
     The plan's own figures of the chip count where the catalog has others today.
@@ -83,7 +31,7 @@ def rebuild(plan: Plan) -> Inputs:
     try:
         layout = _layout(plan)
         system = _system(plan)
-        return Inputs(
+        return Case(
             model=_model(plan.model.architecture),
             system=system,
             job=_job(plan),

@@ -16,7 +16,7 @@ from shardwise.search.train import Candidate
 CASES = [
     ("llama3-8b", "v5e:4x4", sw.Train(batch=16, seq=2048), {}),
     ("llama3-8b", "h100:16", sw.Train(batch=64, seq=4096, tokens=1e12, overlap=("tp_comm",)), {}),
-    ("mixtral-8x7b", "h100:64", sw.Train(batch=128, seq=2048, reduce="int8"), {"pipe": 2}),
+    ("mixtral-8x7b", "h100:64", sw.Train(batch=128, seq=2048, reduce="int8"), {"schedule": "1f1b"}),
     ("deepseek-v3", "h100:512,scale_out=25GB/s", sw.Train(batch=512, seq=4096), {"pipe": 8}),
     ("llama3-8b", "v5e:8x8*2", sw.Train(batch=256, seq=2048, remat="full"), {"schedule": "none"}),
 ]
@@ -32,29 +32,30 @@ def same_numbers(again: Candidate, plan: sw.Plan) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}-{c[1]}")
+@pytest.mark.parametrize("given", CASES, ids=lambda c: f"{c[0]}-{c[1]}")
 def test_saved_and_rebuilt_a_plan_gives_its_numbers(
-    case: tuple[str, str, sw.Train, dict[str, int | str]],
+    given: tuple[str, str, sw.Train, dict[str, int | str]],
 ) -> None:
-    name, machine, job, fixed = case
+    name, machine, job, fixed = given
     model, system = sw.model(name), sw.hardware(machine)
     for plan in sw.search(model, system, job, fixed, n=3):
-        inputs = rebuild(decode(encode(plan)))
-        assert (inputs.model, inputs.system, inputs.job) == (model, system, job)
-        assert inputs.fixed == fixed
-        assert not inputs.peak
-        assert same_numbers(inputs.evaluate(), plan)
+        case = rebuild(decode(encode(plan)))
+        assert (case.model, case.system, case.job) == (model, system, job)
+        assert case.fixed == fixed
+        assert not case.peak
+        assert same_numbers(case.evaluate(), plan)
 
 
 def test_the_search_again_finds_the_plan() -> None:
     model, system = sw.model("llama3-8b"), sw.hardware("h100:16")
     plan = sw.plan(model, system, sw.Train(batch=64, seq=4096), {"tensor": 2}, peak=True)
-    inputs = rebuild(plan)
-    assert inputs.peak
-    best = inputs.rank(keep=1).candidates[0]
+    case = rebuild(plan)
+    assert case.peak
+    best = case.rank().candidates[0]
     assert best.mesh.sizes == plan.strategy.mesh
     assert same_numbers(best, plan)
-    assert inputs.rank(sw.hardware("h100:32"), keep=1).candidates[0].mesh.n_chips == 32
+    other = dataclasses.replace(case, system=sw.hardware("h100:32"))
+    assert other.rank().candidates[0].mesh.n_chips == 32
 
 
 def test_the_plans_own_figures_count() -> None:
@@ -63,9 +64,9 @@ def test_the_plans_own_figures_count() -> None:
     chip = with_values(system.chip, {"ici.link": 1e10, "hbm.usable": None})
     changed = dataclasses.replace(system, chip=chip)
     plan = sw.plan(sw.model("llama3-8b"), changed, sw.Train(batch=16, seq=2048))
-    inputs = rebuild(decode(encode(plan)))
-    assert inputs.system.chip == chip
-    assert same_numbers(inputs.evaluate(), plan)
+    case = rebuild(decode(encode(plan)))
+    assert case.system.chip == chip
+    assert same_numbers(case.evaluate(), plan)
 
 
 @pytest.mark.parametrize(
