@@ -31,6 +31,7 @@ _PUBLIC = {
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
+    "explain": ("shardwise.plan.explain", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
     "hardware": ("shardwise.hardware", "parse_system"),
@@ -43,6 +44,7 @@ _PUBLIC = {
     "plan": ("shardwise.plan", "plan"),
     "roofline": ("shardwise.estimate.roofs", "roofline"),
     "search": ("shardwise.plan", "search"),
+    "sensitivity": ("shardwise.plan.explain", "sensitivity"),
     "shard": ("shardwise.estimate.matmul", "shard"),
 }
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from shardwise.models import load as model
     from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
     from shardwise.plan import Plan, evaluate, load, plan, search
+    from shardwise.plan.explain import explain, sensitivity
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.workload import Serve, Train
@@ -74,6 +77,7 @@ __all__ = [
     "Train",
     "chip",
     "evaluate",
+    "explain",
     "fit",
     "flops",
     "hardware",
@@ -86,6 +90,7 @@ __all__ = [
     "plan",
     "roofline",
     "search",
+    "sensitivity",
     "shard",
 ]
 
