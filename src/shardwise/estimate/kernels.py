@@ -36,6 +36,26 @@ def tile_share(rows: Num, columns: Num, units: Num, groups: Num = 1) -> Num:
 
 
 EXPONENTIALS = 16.0  # a clock and SM: CUDA programming guide, arithmetic throughput, 7.0 to 10.0
+# Clocks of a tile beside its sum: the first loads (about 800 to HBM) and writing 64 KB of output at
+# an SM's share of L2 (about 24 bytes a clock on Hopper), half of it under the next tile.
+TILE_CLOCKS = 2000.0
+
+
+def depth_share(depth: Num, flops_per_clock: Num) -> Num:
+    """Share of a tile's time that is its sum: short sums pay its start and end more dearly.
+
+    Args:
+        depth: k.
+        flops_per_clock: FLOPs of one SM in one clock at the dtype of the product.
+
+    >>> round(depth_share(4096, 4096.0), 3)
+    0.97
+    """
+    tall, wide, _ = TILES[0]
+    clocks = 2 * tall * wide * depth / flops_per_clock
+    return clocks / (clocks + TILE_CLOCKS)
+
+
 USUAL_HEAD = 128.0
 FLOPS_OF_SCORE = 4.0  # for each element of a head: a multiply and an add in each of two products
 
@@ -66,3 +86,31 @@ def tiled_keys(visible: Num, edges: Num, tile: Num) -> Num:
         tile: keys, and queries, of one tile.
     """
     return visible + edges * tile / 2
+
+
+# Products through warp-level mma.sync reach 62.9 % of Hopper's peak, which needs wgmma (arXiv
+# 2402.13499, section on tensor cores); Blackwell runs them no wider.
+WARP_FLOPS = 0.63 * 4096
+
+
+def warp_share(flops_per_clock: Num) -> Num:
+    """Share of the matrix rate open to kernels written for Ampere: FlashAttention-2.
+
+    >>> warp_share(2048.0)
+    1.0
+    """
+    return minimum(1.0, WARP_FLOPS / flops_per_clock)
+
+
+# A chip under full load runs as fast as its power allows. Power goes with f V^2: f^3 where voltage
+# follows the clock, f where it is at its floor; between the two, f goes with the root.
+POWER_EXPONENT = 0.5
+
+
+def power_share(watts: Num, usual_watts: Num) -> Num:
+    """Clock under a power limit, against the usual one, at most 1.
+
+    >>> power_share(175.0, 700.0)
+    0.5
+    """
+    return minimum(1.0, (watts / usual_watts) ** POWER_EXPONENT)

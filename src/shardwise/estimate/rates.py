@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.calibration import PEAK, Calibration
-from shardwise.estimate.kernels import head_share, tile_share, tiled_keys
+from shardwise.estimate.kernels import (
+    depth_share,
+    head_share,
+    power_share,
+    tile_share,
+    tiled_keys,
+    warp_share,
+)
 from shardwise.estimate.prices import Prices
-from shardwise.hardware import Chip
+from shardwise.hardware import Chip, catalog_chip, chip_names
 from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, local_size, shards
@@ -45,6 +52,7 @@ class Kernels:
 
     Args:
         flash: attention in tiles; else the whole square is computed and scores go through HBM.
+        warp_attention: attention by kernels written for Ampere (FlashAttention-2).
         fused: element-wise steps read and write once; else each operation does.
         graphs: a graph holds the whole step: the host starts no kernel.
         once: a token is sent once to each chip and node with experts of it, not once per expert.
@@ -52,6 +60,7 @@ class Kernels:
     """
 
     flash: bool = True
+    warp_attention: bool = False
     fused: bool = True
     graphs: bool = False
     once: bool = False
@@ -101,6 +110,18 @@ class Rates:
         """SMs that share the tiles of a product; 0 where they are not known or do not matter."""
         return 0.0 if self.kernels.ideal else _figure(self.chip, "sm.count", 0.0)
 
+    @property
+    def clock_share(self) -> float:
+        """Of its clock that a chip keeps under a power limit below that of its file."""
+        if self.kernels.ideal or self.chip.name not in chip_names():
+            return 1.0
+        usual, watts = catalog_chip(self.chip.name).power_w, self.chip.power_w
+        return float(power_share(watts, usual)) if watts and usual else 1.0
+
+    def flops_per_clock(self, dtype: str) -> float:
+        """Of one SM in one clock."""
+        return self.chip.peak(dtype) / self.units / _figure(self.chip, "core.clock", CLOCK)
+
     def dtype(self, matmul: Matmul) -> str:
         """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
         whole = is_core(matmul) or is_end(matmul.name)
@@ -124,11 +145,13 @@ class Rates:
             reached = self.cal.matmul(self.dtype(matmul))
             here = experts_here(matmul, split)
             if self.units:
-                reached = reached * tiles(matmul, mesh, self.units, here)
+                each = self.flops_per_clock(self.dtype(matmul))
+                reached = reached * tiles(matmul, mesh, self.units, each, here)
             if matmul.program.einsum.chosen:
                 reached = reached * self.cal.grouped
                 starts = starts + (0.0 if self.kernels.graphs else here * self.cal.expert_s)
-        math_s = flops / (self.chip.peak(self.dtype(matmul)) * reached)
+        peak = self.chip.peak(self.dtype(matmul)) * self.clock_share
+        math_s = flops / (peak * reached)
         return maximum(math_s, n_bytes / self.hbm) + matmul.count * starts
 
     def _attention(self, config: ModelConfig) -> float:
@@ -141,9 +164,10 @@ class Rates:
             return self.cal.attention * min(1.0, config.d_head / side)
         if not (self.units and self.kernels.flash):
             return self.cal.attention
-        clock = _figure(self.chip, "core.clock", CLOCK)
-        peak = self.chip.peak("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
-        return self.cal.attention * float(head_share(config.d_head, peak / self.units / clock))
+        each = self.flops_per_clock("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
+        share = head_share(config.d_head, each)
+        share *= warp_share(each) if self.kernels.warp_attention else 1.0
+        return self.cal.attention * float(share)
 
     def _scores(self, matmul: Matmul) -> float:
         """Scores that are computed over those that the mask leaves, each as often as it is."""
@@ -254,10 +278,13 @@ def experts_here(matmul: Matmul, split: Layout | Layouts) -> Num:
     return maximum(1.0, matmul.sizes["E"] / expert_degree(split, split.sizes))
 
 
-def tiles(matmul: Matmul, mesh: Mapping[str, Num], units: float, groups: Num) -> Num:
+def tiles(
+    matmul: Matmul, mesh: Mapping[str, Num], units: float, flops_per_clock: float, groups: Num
+) -> Num:
     """Share of its rate that a product reaches in whole tiles on all SMs.
 
     Args:
+        units: SMs, and `flops_per_clock` those of each.
         groups: experts on the chip, whose products run in one go.
     """
     local = matmul.program.local
@@ -274,7 +301,8 @@ def tiles(matmul: Matmul, mesh: Mapping[str, Num], units: float, groups: Num) ->
             rows, columns = ["B", "T"], [n for n in columns if n not in ("B", "T")]
             size["B"] = size["B"] * matmul.sizes["R"] / groups
     m, n = (math.prod(size[name] for name in names) for names in (rows, columns))
-    return tile_share(m, n, units, groups)
+    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups)
+    return tile_share(m, n, units, groups) * depth_share(k, flops_per_clock)
 
 
 def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:

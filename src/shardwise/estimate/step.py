@@ -82,13 +82,7 @@ def step_time(
         for role in {**one.traffic, **one.ends}
     }
     if split.schedule != "none":
-        hop = rates.send_s(
-            prices,
-            "permute",
-            ("pipe",),
-            residual_bytes(config, split, rates.job.seq),
-            split.sizes,
-        )
+        hop = _send(config, split, prices, rates)
         traffic["pipe"] = 2 * m * stage.passes * hop
     if "activations" in split.offload:
         traffic["host"] = m * one.offloaded * stage.share
@@ -108,6 +102,20 @@ def step_time(
         bubble_s=_bubble(split, stage, forward, backward + again, waited),
         update_s=update_s(config, split, stage, rates),
     )
+
+
+def _send(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
+    """Seconds to send the activations of one microbatch to the next stage.
+
+    Ranks that hold the same residual send a part each, and join the parts on arrival
+    (arXiv 2104.04473, section 4.1; DeepSpeed's pipe_partitioned).
+    """
+    mesh, n_bytes = split.sizes, residual_bytes(config, split, rates.job.seq)
+    if split.sequence_parallel:
+        return rates.send_s(prices, "permute", ("pipe",), n_bytes, mesh)
+    joined = rates.send_s(prices, "all_gather", ("tensor",), n_bytes, mesh)
+    sent = rates.send_s(prices, "permute", ("pipe",), n_bytes / mesh["tensor"], mesh)
+    return sent + joined
 
 
 def _again(config: ModelConfig, split: Layout | Layouts, one: Passes) -> Num:

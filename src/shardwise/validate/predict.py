@@ -13,8 +13,12 @@ from shardwise.validate.runs import Run, Underivable
 # FlashAttention in Megatron-style frameworks, and what their published runs used before.
 FLASH_SINCE = "2023-03"
 WITHOUT_FLASH = ("VIA-Research/vTrain",)  # its profiles are of unfused attention
+# PyTorch's scaled_dot_product_attention and llm-foundry run FlashAttention-2 on every GPU.
+WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
 SEND_ONCE = ("deepep", "hybridep")  # a token goes once to a node, whatever experts it has there
-EAGER = ("fsdp", "deepspeed")  # element-wise operations run one by one
+# Element-wise operations run one by one, but where torch.compile or modules written for experts
+# (AutoModel's own, which send by DeepEP) fuse them.
+EAGER = ("fsdp", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,8 @@ def kernels_of(run: Run) -> Kernels:
     """What the run's framework fuses."""
     return Kernels(
         flash=has_flash(run),
-        fused=run.framework not in EAGER,
+        warp_attention=run.source.startswith(WARP_ATTENTION),
+        fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
         graphs=run.graphs,
         once=run.dispatcher in SEND_ONCE,
     )

@@ -51,6 +51,7 @@ class Run:
         capacity_factor: Of experts that drop tokens; None for dropless.
         packed: Sequences are packed short documents: attention stays inside each.
         graphs: One CUDA graph holds the whole step: the host starts nothing.
+        compiled: torch.compile fuses element-wise operations.
         dispatcher: What sends tokens to experts ("deepep", "hybridep"), "" where not stated.
         system: The machine.
         job: Batch, sequence length, dtypes.
@@ -78,6 +79,7 @@ class Run:
     capacity_factor: float | None = None
     packed: bool = False
     graphs: bool = False
+    compiled: bool = False
     dispatcher: str = ""
     system: System
     job: Train
@@ -178,6 +180,7 @@ def _run(record: Fields) -> Run:
         capacity_factor=model.maybe_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
         graphs=record.inner("overlap").text("cuda_graph", "") == "full_iteration",
+        compiled=record.inner("overlap").flag("torch_compile"),
         dispatcher=dispatcher_of(record),
         system=system,
         job=job,
