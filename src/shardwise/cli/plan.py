@@ -10,17 +10,12 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Hardware, Json, Model
-from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, roles
+from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report import plan as report
-from shardwise.workload import (
-    CHOSEN_OVERLAPS,
-    OFFLOADED,
-    OPTIMIZER_MOMENTS,
-    REMAT,
-    parse_batch,
-)
+from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
 
 MOST = 100  # plans that one command lists
 
@@ -85,9 +80,7 @@ def run(
         inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(
-        _job, batch, tokens, dtype, optimizer, remat, reduce, _listed(overlap), _listed(offload)
-    )
+    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload)
     sizes = inputs.read(parse_mesh, mesh, roles()) if mesh else {}
     fixed = inputs.read(parse_fixed, fix) if fix else {}
     limits = inputs.read(parse_mesh, most, roles()) if most else {}
@@ -114,54 +107,6 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
         blocks=blocks,
         as_json=as_json,
         exit_code=0 if fits else NoPlan.exit_code,
-    )
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",")) if text else ()
-
-
-def _job(
-    batch: str,
-    tokens: str,
-    dtype: str,
-    optimizer: str,
-    remat: str,
-    reduce: str,
-    overlap: tuple[str, ...],
-    offload: tuple[str, ...],
-) -> sw.Train:
-    inputs = Inputs()
-    if not batch:
-        inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
-    sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
-    total = inputs.read(units.parse_count, tokens, "tokens") if tokens else None
-    element = inputs.read(units.bytes_per_element, dtype)
-    inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
-    inputs.read(parse_word, remat, "remat policy", REMAT)
-    if reduce:
-        inputs.read(units.bytes_per_element, reduce)
-    for words, what, known in (
-        (overlap, "overlap", CHOSEN_OVERLAPS),
-        (offload, "offload", OFFLOADED),
-    ):
-        for word in words:
-            inputs.read(parse_word, word, what, known)
-    inputs.done()
-    # Arithmetic in one byte still holds weights and gradients in two.
-    held = dtype if element >= 2 else "bf16"
-    return sw.Train(
-        batch=sequences,
-        seq=length,
-        tokens=total,
-        weights=held,
-        compute=dtype,
-        gradients=held,
-        optimizer=optimizer,
-        remat=remat,
-        reduce=reduce or None,
-        overlap=overlap,
-        offload=offload,
     )
 
 

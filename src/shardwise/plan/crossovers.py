@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise import units
 from shardwise.estimate import crossings, thresholds
 from shardwise.estimate.thresholds import alpha
 from shardwise.hardware import Torus
@@ -230,8 +229,3 @@ def _dcn(case: Case) -> Iterator[Crossover]:
     own = case.job.tokens_per_step / case.system.n_slices
     # The gradients of a step are summed once, whatever its microbatches.
     yield _row("dcn", "tokens per slice", limit, own, "B/X > C / W of DCN, book §5", used=True)
-
-
-def told(row: Crossover) -> str:
-    """The threshold with its side: `≥ 850`."""
-    return f"{'≥' if row.least else '≤'} {units.significant(row.threshold)}"

@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.estimate.memory import Memory, step_memory
+from shardwise.estimate.memory import step_memory
 from shardwise.estimate.software import (
     LOSS_COMPILED,
     LOSS_EAGER,
@@ -57,15 +57,40 @@ class MemoryRow:
     Args:
         predicted, measured: bytes of one chip.
         err: predicted / measured - 1.
-        memory: the parts of the prediction.
     """
 
     id: str
+    source: str
     group: str
     predicted: float
     measured: float
+    unit: str
     err: float
-    memory: Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCheck:
+    """Peaks that sources publish, and how far predictions are from them."""
+
+    n: int
+    median_abs_err: float
+    mean_abs_err: float
+    bias: float
+    rows: tuple[MemoryRow, ...]
+
+
+def check_memory(runs: Iterable[Run | Underivable]) -> MemoryCheck | None:
+    """All rows that state a peak; None when there is none."""
+    rows = memory_rows(runs)
+    if not rows:
+        return None
+    return MemoryCheck(
+        n=len(rows),
+        median_abs_err=statistics.median(abs(row.err) for row in rows),
+        mean_abs_err=statistics.mean(abs(row.err) for row in rows),
+        bias=statistics.median(row.err for row in rows),
+        rows=tuple(rows),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +135,12 @@ def _row(run: Run, measured: float) -> MemoryRow:
     predicted = float(memory.total + (memory.margin if run.source in FROM_DRIVER else 0.0))
     return MemoryRow(
         id=run.id,
+        source=run.source,
         group=run.group,
         predicted=predicted,
         measured=measured,
+        unit="bytes",
         err=predicted / measured - 1,
-        memory=memory,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.strategy.layout import Layout
+from shardwise.validate.memory import MemoryCheck, check_memory
 from shardwise.validate.predict import Prediction, predict
 from shardwise.validate.runs import Run, Underivable
 
@@ -62,6 +63,7 @@ class Validation:
     overall: Overall
     sources: tuple[Errors, ...]
     rows: tuple[Prediction, ...]
+    memory: MemoryCheck | None
 
     @property
     def scored(self) -> list[Prediction]:
@@ -105,7 +107,9 @@ def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
         interval_coverage=inside / len(counted),
     )
     sources = sorted((errors(s, r) for s, r in by_source.items()), key=lambda e: -e.n)
-    return Validation(overall=overall, sources=tuple(sources), rows=tuple(rows))
+    return Validation(
+        overall=overall, sources=tuple(sources), rows=tuple(rows), memory=check_memory(runs)
+    )
 
 
 def scored(rows: Sequence[Prediction]) -> list[Prediction]:
