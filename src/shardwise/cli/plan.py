@@ -30,7 +30,7 @@ def run(
     ] = "",
     tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run: 15T")] = "",
     mesh: Annotated[
-        str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32")
+        str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32,zero=1")
     ] = "",
     fix: Annotated[
         str,
@@ -81,14 +81,16 @@ def run(
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
     job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload)
-    sizes = inputs.read(parse_mesh, mesh, roles()) if mesh else {}
+    whole = inputs.read(parse_fixed, mesh) if mesh else {}
     fixed = inputs.read(parse_fixed, fix) if fix else {}
     limits = inputs.read(parse_mesh, most, roles()) if most else {}
     n = inputs.read(_count, top)
     inputs.done()
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if mesh:
-            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes), peak=peak)]
+            sizes = {r: n for r, n in whole.items() if r in roles() and isinstance(n, int)}
+            words = {name: value for name, value in whole.items() if name not in sizes}
+            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes), words, peak=peak)]
         else:
             plans = sw.search(config, system, job, fixed, n, most=limits, peak=peak)
     return _answer(plans, output, verbose=verbose, as_json=json)

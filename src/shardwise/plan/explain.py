@@ -63,7 +63,8 @@ class Explanation:
     """Why a plan is as it is.
 
     Args:
-        margin: how often the next side goes into the one that binds: 1 where two bind alike.
+        margin: how often the next side goes into the one that binds: 1 where two bind alike, None
+            where there is no other.
         sides: seconds at peak rates of everything that could bind: compute, hbm, each role.
         plan, runner_up: the plan, and the best strategy on another mesh (None: there is no other).
         loses: what the runner-up spends more of.
@@ -77,7 +78,7 @@ class Explanation:
     model: str
     hardware: str
     bound: str
-    margin: float
+    margin: float | None
     sides: dict[str, float]
     plan: Outcome
     runner_up: Outcome | None
@@ -157,7 +158,7 @@ def _sides(plan: Plan) -> dict[str, float]:
     return {"compute": estimate.compute_s, "hbm": estimate.hbm_s, **estimate.comm_s}
 
 
-def _margin(plan: Plan, sides: Mapping[str, float]) -> float:
+def _margin(plan: Plan, sides: Mapping[str, float]) -> float | None:
     """The side that binds over the largest of the others."""
     comm = max(plan.estimate.comm_s.values(), default=0.0)
     if plan.estimate.bound == "communication":
@@ -165,7 +166,7 @@ def _margin(plan: Plan, sides: Mapping[str, float]) -> float:
         return comm / other
     mine = sides[plan.estimate.bound]
     other = max(comm, min(sides["compute"], sides["hbm"]))
-    return mine / other if other else float("inf")
+    return mine / other if other else None
 
 
 def _outcome(case: Case, candidate: Candidate) -> Outcome:

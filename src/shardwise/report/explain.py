@@ -8,30 +8,41 @@ from shardwise import units
 from shardwise.hardware import show_value
 from shardwise.plan.crossovers import Crossover
 from shardwise.plan.explain import Explanation, Outcome, WhatIf
+from shardwise.plan.path import Decision
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import mesh_text
-from shardwise.search.sensitivity import BreakEven, Searched, Sensitivity
+from shardwise.search.sensitivity import HARDWARE, BreakEven, Searched, Sensitivity
 
 ms = units.show_seconds
+QUESTIONS = {
+    "chip": "one chip holds it",
+    "node": "one node holds it",
+    "slice": "one slice holds it",
+    "sequences": "a sequence for each",
+    "data": "FSDP hides",
+    "tensor": "tensor hides",
+    "pipe": "bubble is small",
+    "context": "a ring hides",
+    "expert": "experts hide",
+    "memory": "it fits",
+}
 SMALL = 0.002  # parts of both steps below this share are left out of the comparison
 
 
 def blocks(told: Explanation, *, verbose: bool = False) -> Iterator[Block]:
-    """The whole answer; `verbose` adds the path in sentences and what wins beyond a break-even."""
+    """The whole answer; `verbose` adds splits not used, the path in sentences, what would win."""
     if told.what_if:
         yield strong(_what_if(told, told.what_if))
     yield strong(_binding(told))
     yield labelled(_runner_up(told))
     if told.runner_up:
         yield _parts(told.plan, told.runner_up)
-    yield table(
-        ["number", ">now", ">step per +1 %", "beyond this the answer changes"],
-        [_sensitivity(s, verbose) for s in told.sensitivities.values()],
-    )
+    yield _numbers(told)
+    yield labelled(_searches(told, verbose))
     if told.crossovers and (verbose or not told.what_if):
         yield table(
             ["split", "pays where", ">threshold", ">here", ""],
-            [_crossover(row) for row in told.crossovers],
+            [_crossover(row) for row in told.crossovers if verbose or row.used],
         )
     if verbose:
         yield ""
@@ -47,7 +58,7 @@ def _binding(told: Explanation) -> str:
     sides = dict(sorted(told.sides.items(), key=lambda side: -side[1]))
     listed = ", ".join(f"{name} {ms(t)}" for name, t in sides.items() if t > 0)
     bound = {"hbm": "HBM"}.get(told.bound, told.bound.capitalize())
-    over = f" by ×{told.margin:.2f}" if told.margin < float("inf") else ""
+    over = f" by ×{told.margin:.2f}" if told.margin else ""
     return (
         f"{bound}-bound{over} ({listed} at peak rates). {mesh_text(told.plan.mesh)} on "
         f"{told.hardware} takes {ms(told.plan.step_s.expected)}."
@@ -85,13 +96,14 @@ def _runner_up(told: Explanation) -> Iterator[tuple[str, str]]:
             "runner-up",
             f"{mesh_text(other.mesh)}: {ms(then)} ({_change(now, then)}), {told.loses}",
         )
-    yield (
-        "path",
-        " · ".join(
-            f"{d.step} {'yes' if d.met else 'no'}{f' → {d.degree:,}' if d.degree else ''}"
-            for d in told.path
-        ),
-    )
+    yield "path", " · ".join(_step(decision) for decision in told.path)
+
+
+def _step(decision: Decision) -> str:
+    """`FSDP hides no (data 8)`."""
+    took = decision.degree or 1
+    taken = f" ({decision.step} {took:,})" if took > 1 and decision.step != "sequences" else ""
+    return f"{QUESTIONS[decision.step]} {'yes' if decision.met else 'no'}{taken}"
 
 
 def _parts(plan: Outcome, other: Outcome) -> Block:
@@ -110,47 +122,57 @@ def _parts(plan: Outcome, other: Outcome) -> Block:
     )
 
 
-def _sensitivity(s: Sensitivity, verbose: bool) -> list[str]:
-    slope = "" if s.elasticity is None else f"{s.elasticity:+.2f} %"
-    value = f"{s.value:,.0f}" if s.name in ("batch", "seq") else show_value(s.value, s.unit)
-    return [f"  {s.name}", value, slope, "; ".join(_break_evens(s, verbose)) or "–"]
+def _numbers(told: Explanation) -> Block:
+    """Slopes and break-evens; the heads say what is beyond them."""
+    numbers = told.sensitivities.values()
+    beyond = {even.to for s in numbers for even in (s.binds, s.fits) if even}
+    binds = "on chip" if "chip" in beyond else "network"
+    fits = "fits" if "fits" in beyond else "too large"
+    heads = ["!number", ">now", ">per +1 %", f">{binds}", ">other split", f">{fits}"]
+    rows = [
+        [f"  {s.name}", _now(s), _slope(s), *(_at(e) for e in (s.binds, s.overtaken, s.fits))]
+        for s in numbers
+    ]
+    return table(heads, rows)
 
 
-def _break_evens(s: Sensitivity, verbose: bool) -> Iterator[str]:
-    if s.binds:
-        name = "communication-bound" if s.binds.to == "communication" else "bound on the chip"
-        yield f"{name} {_at(s.binds)}"
-    if s.overtaken:
-        other = s.overtaken.to.replace(" x ", " × ") if verbose else "another split"
-        yield f"{other} {_at(s.overtaken)}"
-    if s.fits:
-        yield f"{s.fits.to} {_at(s.fits)}"
-    for found in s.searched:
-        yield _searched(found, verbose)
+def _now(s: Sensitivity) -> str:
+    return show_value(s.value, s.unit) if s.name in HARDWARE else f"{s.value:,.0f}"
 
 
-def _at(even: BreakEven) -> str:
-    """`from ×1.5`, `below ×0.97`."""
-    side = "from" if even.factor > 1 else "below"
-    return f"{side} ×{units.significant(even.factor)}"
+def _slope(s: Sensitivity) -> str:
+    return "–" if s.elasticity is None else f"{round(s.elasticity, 2) + 0.0:+.2f} %"
 
 
-def _searched(found: Searched, verbose: bool) -> str:
+def _at(even: BreakEven | None) -> str:
+    """`≥ ×1.5`, `≤ ×0.97`, or a dash where nothing changes."""
+    return f"{'≥' if even.factor > 1 else '≤'} ×{even.factor:.3g}" if even else "–"
+
+
+def _searches(told: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
+    """The best splits at other sizes; `verbose`: the splits that win beyond the break-evens."""
+    for s in told.sensitivities.values():
+        found = "; ".join(_searched(one) for one in s.searched)
+        if found:
+            yield s.name, found
+        if verbose and s.overtaken:
+            other = s.overtaken.to.replace(" x ", " × ")
+            yield s.name, f"{_at(s.overtaken)}: {other} is faster"
+
+
+def _searched(found: Searched) -> str:
     at = f"×{found.factor:g}"
     if found.step_s is None or found.mesh is None:
-        return f"{at} {found.problem if verbose else 'no split'}"
-    if found.same:
-        return f"{at} same split {ms(found.step_s)}"
-    return f"{at} {mesh_text(found.mesh) if verbose else 'other split'} {ms(found.step_s)}"
+        return f"{at} {found.problem}"
+    split = "same split" if found.same else mesh_text(found.mesh)
+    return f"{at} {split}, {ms(found.step_s)}"
 
 
 def _crossover(row: Crossover) -> list[str]:
     named = f"  {row.split}" + (f" {row.degree:,}" if row.degree else "")
     side = "≥" if row.least else "≤"
     limit = (
-        f"{side} {row.threshold:,.0f}"
-        if row.threshold >= 100
-        else (f"{side} {units.significant(row.threshold)}")
+        f"{side} {row.threshold:,.0f}" if row.threshold >= 100 else f"{side} {row.threshold:.3g}"
     )
     state = ("pays" if row.met else "costs") if row.used else "not used"
     return [named, row.quantity, limit, f"{row.own:,.0f}", state]
