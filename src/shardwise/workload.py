@@ -78,6 +78,13 @@ class Train:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
         if self.remat not in REMAT:
             raise UnknownName("remat policy", self.remat, REMAT)
+        for what, words, known in (
+            ("overlap", self.overlap, CHOSEN_OVERLAPS),
+            ("offload", self.offload, OFFLOADED),
+        ):
+            for word in words:
+                if word not in known:
+                    raise UnknownName(what, word, known)
 
     @property
     def tokens_per_step(self) -> int:

@@ -42,7 +42,9 @@ PRODUCED = {
     "shared_hidden": ("activation",),
     "ffn_output": ("down",),
     "shared_output": ("down",),
-    "expert_output": ("down",),
+    # Only the gradient of its gate reads it, which is also hidden times what comes back through
+    # w_down: frameworks that fuse the gate with the activation keep no output (Megatron Core).
+    "expert_output": ("down", "activation"),
 }
 ALWAYS = ("layer_input",)  # remat starts from it
 # Tokens as sent to their experts: sent again only where all products of the experts run again.

@@ -170,16 +170,18 @@ def _regather(works: Step, split: Layout | Layouts, prices: Prices, rates: Rates
 
 
 def _offloaded(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:
-    """Seconds on the chip's PCIe link for activations that wait in host memory."""
-    if "activations" not in split.offload:
+    """Seconds on the chip's PCIe link for activations that wait in host memory; none where no
+    public source gives its rate."""
+    link = rates.chip.pcie_bytes_per_s_per_chip
+    if "activations" not in split.offload or not link:
         return 0.0
     mesh = with_experts(split, split.sizes)
     local = Local(mesh, {**{d: works.logits.sizes[d] for d in "BT"}, "tensor": mesh["tensor"]})
-    whole = replace(split, offload=())
+    whole = replace(split, offload=(), offload_layers=None)
     kept = layers_held(config, rates.job, works, whole, local, config.n_layers, PLANNED)
     elements = sum(g.count * k.kept for g, k in zip(config.groups, kept, strict=True))
     n_bytes = elements * rates.job.activation_bytes
-    return 2 * n_bytes / rates.chip.need("pcie_bytes_per_s_per_chip")
+    return 2 * n_bytes / link
 
 
 def waits(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:

@@ -54,6 +54,7 @@ class Kernels:
         flash: attention in tiles; else the whole square is computed and scores go through HBM.
         warp_attention: attention by kernels written for Ampere (FlashAttention-2).
         fused: element-wise steps read and write once; else each operation does.
+        prefetch: sharded weights are gathered ahead of the backward pass too.
         graphs: a graph holds the whole step: the host starts no kernel.
         once: a token is sent once to each chip and node with experts of it, not once per expert.
         ideal: nothing but the products: element-wise steps cost nothing, scores are kept.
@@ -62,6 +63,7 @@ class Kernels:
     flash: bool = True
     warp_attention: bool = False
     fused: bool = True
+    prefetch: bool = True
     graphs: bool = False
     once: bool = False
     ideal: bool = False

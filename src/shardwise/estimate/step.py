@@ -24,6 +24,8 @@ from shardwise.strategy.schedules import Times, find
 from shardwise.strategy.stages import Stages, stages
 
 TP_CHUNKS = 4  # pieces of an overlapped product (Transformer Engine's user buffers)
+TURNS = ("fsdp", "expert", "context")  # roles that hide beside the layers, one after the other
+TINY = 1e-30  # seconds: keeps 0 / 0 apart
 LAST_BUCKET = 0.1  # gradients of the first layers come last: nothing is left to hide their sum
 
 
@@ -85,9 +87,10 @@ def step_time(
         hop = _send(config, split, prices, rates)
         traffic["pipe"] = 2 * m * stage.passes * hop
     if "activations" in split.offload:
-        traffic["host"] = m * one.offloaded * stage.share
+        of = minimum(1.0, split.offload_layers / stage.held) if split.offload_layers else 1.0
+        traffic["host"] = m * one.offloaded * stage.share * of
     sums = gradient_sums(config, split, stage, prices, rates)
-    exposed = _exposed(config, split, one, stage, traffic, m * layers)
+    exposed = _exposed(config, split, one, stage, traffic, m * layers, rates)
     if "norms" in split.recomputed and "tensor" in traffic:
         # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
         traffic["tensor"] = traffic["tensor"] + m * one.regather * stage.share
@@ -193,6 +196,7 @@ def _exposed(
     stage: Stages,
     traffic: Mapping[str, Num],
     compute: Num,
+    rates: Rates,
 ) -> dict[str, Num]:
     """What is left of the traffic where the layout overlaps it."""
     found, overlap = dict(traffic), split.overlap
@@ -212,6 +216,8 @@ def _exposed(
         # Gathers run one layer ahead: the first layer's is waited for.
         first = found["fsdp"] / config.n_layers
         found["fsdp"] = maximum(first, found["fsdp"] - compute)
+        if not rates.kernels.prefetch:  # one of three: weights twice, gradients once
+            found["fsdp"] = maximum(found["fsdp"], traffic["fsdp"] / 3)
     if split.schedule == "dualpipe":
         # In pairs, what one direction sends runs beside what the other computes.
         m = split.n_microbatches
@@ -221,11 +227,22 @@ def _exposed(
     elif "expert" in found and "expert_all_to_all" in overlap:
         # Beside the other half of the microbatch.
         found["expert"] = maximum(found["expert"] / 2, found["expert"] - compute)
+    _take_turns(found, traffic, compute)
     if "pipe" in found and "pipe_p2p" in overlap:
         # Between the first and the last microbatch a stage has others to work on.
         filling = split.sizes["pipe"] - 1
         found["pipe"] = found["pipe"] * filling / (split.n_microbatches * stage.passes)
     return found
+
+
+def _take_turns(found: dict[str, Num], traffic: Mapping[str, Num], compute: Num) -> None:
+    """Collectives that run beside the same computation share its time: what is too much is waited
+    for, by each role as much as it hides."""
+    hidden = {r: traffic[r] - found[r] for r in TURNS if r in found}
+    total = sum(hidden.values(), 0.0)
+    late = maximum(total - compute, 0.0) / maximum(total, TINY)
+    for role, seconds in hidden.items():
+        found[role] = found[role] + late * seconds
 
 
 def _exposed_sums(split: Layout | Layouts, sums: Num, layers: Num, backward: Num) -> Num:

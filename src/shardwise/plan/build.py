@@ -80,23 +80,34 @@ def search(
 
 
 def evaluate(
-    model: ModelConfig, system: System, job: Train, split: Mesh | Layout, *, peak: bool = False
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    split: Mesh | Layout,
+    words: Fixed | None = None,
+    *,
+    peak: bool = False,
 ) -> value.Plan:
     """The plan of one given mesh under its best form, or of one layout as it is, on the best
     placement, whether it fits or not.
+
+    Args:
+        words: with a mesh, what else of the strategy is given: `{"schedule": "1f1b", "zero": 1}`.
 
     Raises:
         NotDivisible: the mesh is not legal; every reason, with what would be.
     """
     _check(model, system, job)
     mesh = split if isinstance(split, Mesh) else split.mesh
+    fixed = {**mesh.sizes, **(words or {})}
+    check_fixed(fixed, {})
     raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
     cal = rates(system, peak=peak)
     if isinstance(split, Mesh):
         try:
-            ranked = train.rank(model, job, system, cal, mesh.sizes, keep=1).candidates
+            ranked = train.rank(model, job, system, cal, fixed, keep=1).candidates
         except NoStrategy:
-            raise refusals.no_strategy(model, job, system, mesh.sizes, {}) from None
+            raise refusals.no_strategy(model, job, system, fixed, {}) from None
     else:
         if split.global_batch != job.batch:
             raise NotDivisible(
@@ -122,6 +133,8 @@ def _check(model: ModelConfig, system: System, job: Train) -> None:
     )
     wrong = [(given, by) for given, kind, by in wanted if not isinstance(given, kind)]
     raise_all(BadInput, [f"{given!r} is not what {by} returns." for given, by in wrong])
+    if job.offload:
+        system.chip.need("pcie.bandwidth")
 
 
 def _write(

@@ -98,6 +98,6 @@ def check_fixed(fixed: Fixed, most: Mapping[str, int]) -> None:
             problems.append(f"{name} {value!r} is not a whole number.")
         elif value < (0 if name == "zero" else 1):
             problems.append(f"{name} {value} is below 1.")
-    if fixed.get("zero", 0) not in range(4):
+    if fixed.get("zero", 0) not in range(4) and not problems:
         problems.append(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
     raise_all(BadShape, problems)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwise.arrays import Num
 from shardwise.estimate.memory import step_memory
@@ -158,10 +158,10 @@ class Block:
         capacity = self.rates.chip.need("hbm_bytes")
         works, one, shapes = self._passes(fastest)  # what is kept does not depend on remat
         memory = step_memory(self.config, self.job, works, least, capacity, shapes=shapes)
-        time = step_time(self.config, fastest, one, self.cells.prices, self.rates)
-        apart = sum((time.comm_s.get(r, 0.0) for r in ("expert", "context", "pipe")), 0.0)
-        if self.group.piped:
-            apart = apart + time.head_s
+        traffic = {r: t for r, t in one.traffic.items() if r not in ("expert", "context")}
+        bare = replace(one, traffic=traffic)
+        time = step_time(self.config, fastest, bare, self.cells.prices, self.rates)
+        apart = time.comm_s["pipe"] + time.head_s if self.group.piped else 0.0
         return ~memory.fits, time.step_s - time.bubble_s - apart
 
     def parts(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:

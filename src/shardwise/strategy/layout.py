@@ -24,13 +24,14 @@ PARTS = (
 
 # Policy -> the parts that run again, from most memory to least: "norms" drops the gathered inputs
 # of blocks (Megatron's sequence parallelism gathers them again, arXiv 2205.05198), "dots" keeps the
-# results of matmuls (MaxText's minimal_with_context), "mlp" those of attention only
+# results of matmuls (MaxText's minimal_with_context; what is wide in latent attention runs again, as
+# in DeepSeek-V3, arXiv 2412.19437 section 3.2.3), "mlp" those of attention only
 # (save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
 REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "norms": ("norms",),
-    "dots": ("norms", "activation"),
-    "mlp": ("norms", "gate", "up", "activation"),
+    "dots": ("norms", "mla_up", "activation"),
+    "mlp": ("norms", "mla_up", "gate", "up", "activation"),
     "full": (),
 }
 

@@ -105,10 +105,18 @@ def layout_of(
 
 
 def dispatcher_of(record: Fields) -> str:
-    """What sends tokens to experts: "deepep", "hybridep", or "" where the source does not say."""
-    stated = record.inner("overlap")
+    """What sends tokens to experts: "deepep", "hybridep", or "" where nothing is known.
+
+    DeepSeek's own framework sends through DeepEP (arXiv 2412.19437, section 3.2.2), as do NVIDIA's
+    recipes on H100 (Megatron-Bridge, scripts/performance: `enable_deepep = gpu in ["h100"]`).
+    """
+    stated, source = record.inner("overlap"), record.inner("source")
     named = stated.text("moe_dispatcher", "").lower()
-    return named or ("deepep" if "DeepEP" in stated.text("kernels", "") else "")
+    if named or "DeepEP" in stated.text("kernels", ""):
+        return named or "deepep"
+    bridge = source.text("repo", "").startswith("NVIDIA-NeMo/Megatron-Bridge")
+    on_hopper = bridge and record.inner("hardware").text("family", "") == "H100"
+    return "deepep" if on_hopper or source.text("paper", "").startswith("DeepSeek") else ""
 
 
 def _shards(par: Fields, inner: int, devices: int, assumed: dict[str, str]) -> _Shards:

@@ -15,6 +15,9 @@ FLASH_SINCE = "2023-03"
 WITHOUT_FLASH = ("VIA-Research/vTrain",)  # its profiles are of unfused attention
 # PyTorch's scaled_dot_product_attention and llm-foundry run FlashAttention-2 on every GPU.
 WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
+# Composer's default for FSDP: backward_prefetch BACKWARD_POST gathers a layer's weights when the
+# backward pass of the layer before is done.
+GATHERS_LATE = ("mosaicml/",)
 SEND_ONCE = ("deepep", "hybridep")  # a token goes once to a node, whatever experts it has there
 # Element-wise operations run one by one, but where torch.compile or modules written for experts
 # (AutoModel's own, which send by DeepEP) fuse them.
@@ -84,6 +87,7 @@ def kernels_of(run: Run) -> Kernels:
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
+        prefetch=not run.source.startswith(GATHERS_LATE),
         graphs=run.graphs,
         once=run.dispatcher in SEND_ONCE,
     )
