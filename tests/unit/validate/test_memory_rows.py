@@ -7,8 +7,17 @@ import functools
 
 import pytest
 
-from shardwise.validate import Run, load
-from shardwise.validate.memory import MemoryRow, chosen_on, medians, memory_rows
+from shardwise.estimate.memory import RUNTIME
+from shardwise.validate import Run, Underivable, load
+from shardwise.validate.memory import (
+    FROM_DRIVER,
+    MemoryRow,
+    check_memory,
+    chosen_on,
+    medians,
+    memory_rows,
+)
+from shardwise.validate.score import validate
 
 
 @functools.cache
@@ -22,7 +31,32 @@ def test_every_published_peak_is_predicted() -> None:
     assert len(stated) > 90
     for row in rows():
         assert row.err == row.predicted / row.measured - 1
-        assert row.predicted >= float(row.memory.total)
+        assert row.unit == "bytes"
+
+
+def test_the_margin_is_added_where_a_driver_was_read() -> None:
+    run = next(
+        r for r in load() if isinstance(r, Run) and r.source in FROM_DRIVER and r.memory_bytes
+    )
+    (driver,) = memory_rows([run])
+    moved = dataclasses.replace(run, source="bigscience-workshop/other")
+    (allocator,) = memory_rows([moved])
+    assert driver.predicted > allocator.predicted + RUNTIME
+
+
+def test_peaks_are_part_of_a_validation() -> None:
+    some = [r for r in load() if isinstance(r, Run) and r.memory_bytes][:3]
+    timed = next(r for r in load() if isinstance(r, Run) and not r.memory_bytes)
+    found = validate([*some, timed])
+    assert found is not None
+    assert found.memory == check_memory(some)
+    assert found.memory is not None
+    assert found.memory.n == 3
+    assert found.memory.median_abs_err == sorted(abs(r.err) for r in found.memory.rows)[1]
+    assert found.memory.bias == sorted(r.err for r in found.memory.rows)[1]
+    without = validate([timed, Underivable(id="x", source="s", reason="no global batch: none.")])
+    assert without is not None
+    assert without.memory is None
 
 
 def test_errors_stay_where_they_are() -> None:
