@@ -10,11 +10,10 @@ from shardwise.cli.inputs import (
     Inputs,
     is_sized,
     parse_mesh,
-    parse_range,
-    parse_ranged_sizes,
     parse_words,
     roles,
 )
+from shardwise.cli.ranges import parse_ranged_sizes, parse_values
 from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName
 from tests.golden.terminal import run
 
@@ -34,12 +33,12 @@ from tests.golden.terminal import run
     ],
 )
 def test_ranges(text: str, numbers: tuple[int, ...]) -> None:
-    assert parse_range(text, "batch") == numbers
+    assert parse_values(text, "batch") == numbers
 
 
 @given(low=st.integers(1, 10**6), factor=st.integers(2, 9), n=st.integers(0, 12))
 def test_a_range_multiplies(low: int, factor: int, n: int) -> None:
-    found = parse_range(f"{low}-{low * factor**n}*{factor}", "batch")
+    found = parse_values(f"{low}-{low * factor**n}*{factor}", "batch")
     assert found == tuple(low * factor**i for i in range(n + 1))
 
 
@@ -48,7 +47,7 @@ def test_a_range_multiplies(low: int, factor: int, n: int) -> None:
 )
 def test_no_ranges(text: str) -> None:
     with pytest.raises(BadUnit):
-        parse_range(text, "batch")
+        parse_values(text, "batch")
 
 
 def test_sizes_with_a_range() -> None:
@@ -86,7 +85,7 @@ def test_one_problem_keeps_its_kind() -> None:
     inputs = Inputs()
     assert inputs.read(int, "3") == 3
     inputs.done()
-    inputs.read(parse_range, "x", "batch")
+    inputs.read(parse_values, "x", "batch")
     with pytest.raises(BadUnit):
         inputs.done()
     inputs.refuse("and this.")
@@ -115,7 +114,7 @@ def test_any_word_is_answered(first: str, rest: str) -> None:
 @given(text=WORDS)
 def test_ranges_raise_only_our_errors(text: str) -> None:
     try:
-        found = parse_range(text, "batch")
+        found = parse_values(text, "batch")
     except ShardwiseError:
         return
     assert all(n >= 1 for n in found)
