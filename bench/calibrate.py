@@ -15,6 +15,9 @@ import math
 import statistics
 import sys
 from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
@@ -45,39 +48,36 @@ def in_training(group: str) -> bool:
     return int(hashlib.sha256(group.encode()).hexdigest(), 16) % 2 == 0
 
 
-def errors(rows: Rows, cal: Calibration) -> list[float]:
-    """predicted / measured - 1 of every row."""
-    return [
-        float(one.at(cal, kernels_of(run)).step_s) / run.measured_step_s - 1 for run, one in rows
-    ]
+def errors(rows: Rows, cal: Calibration) -> list[Any]:
+    """predicted / measured - 1 of every row: numbers, or arrays where `cal` has an array."""
+    return [one.at(cal, kernels_of(run)).step_s / run.measured_step_s - 1 for run, one in rows]
 
 
-def changed(cal: Calibration, name: str, value: float) -> Calibration:
+def changed(cal: Calibration, name: str, value: Any) -> Calibration:
     if name in ("bf16", "fp8"):
         return dataclasses.replace(cal, matmuls={**cal.matmuls, name: value})
     return dataclasses.replace(cal, **{name: value})
 
 
 def fitted(rows: Rows, start: Calibration) -> Calibration:
-    """Coordinate descent over `GRID`."""
-
+    """Coordinate descent over `GRID`, all values of a coordinate at once."""
     counts = Counter(run.group for run, _ in rows)
-    weights = [counts[run.group] ** -0.5 for run, _ in rows]
+    weights = np.array([counts[run.group] ** -0.5 for run, _ in rows])
 
-    def loss(cal: Calibration) -> float:
-        found = (w * min(abs(e), CAP) for w, e in zip(weights, errors(rows, cal), strict=True))
-        return sum(found) / sum(weights)
+    def losses(cal: Calibration, n: int) -> Any:
+        found = [np.broadcast_to(np.minimum(np.abs(e), CAP), n) for e in errors(rows, cal)]
+        return weights @ np.array(found) / weights.sum()
 
-    best, cal = loss(start), start
+    best, cal = losses(start, 1)[0], start
     gpu = rows[0][0].system.chip.kind == "gpu"  # a TPU runs one kernel for all experts
     for _ in range(SWEEPS):
         for name, values in GRID.items():
             if name == "expert_s" and not gpu:
                 continue
-            for value in values:
-                other = changed(cal, name, value)
-                if (found := loss(other)) < best - 1e-4:
-                    best, cal = found, other
+            found = losses(changed(cal, name, np.array(values)), len(values))
+            i = int(np.argmin(found))
+            if found[i] < best - 1e-4:
+                best, cal = found[i], changed(cal, name, values[i])
     return cal
 
 
@@ -109,10 +109,11 @@ def gather() -> dict[str, Rows]:
         if run.tier != "core" or run.quality == "C" or cal is PEAK:
             continue
         try:
-            found_step = derived(run)
+            one = derived(run)
+            one.at(cal, kernels_of(run))
         except ShardwiseError:
             continue
-        found[cal.name].append((run, found_step))
+        found[cal.name].append((run, one))
     return found
 
 

@@ -26,6 +26,7 @@ _PUBLIC = {
     "Plan": ("shardwise.plan", "Plan"),
     "Serve": ("shardwise.workload", "Serve"),
     "ShardwiseError": ("shardwise.errors", "ShardwiseError"),
+    "Sweep": ("shardwise.plan.sweep", "Sweep"),
     "System": ("shardwise.hardware", "System"),
     "Torus": ("shardwise.hardware", "Torus"),
     "Train": ("shardwise.workload", "Train"),
@@ -46,6 +47,7 @@ _PUBLIC = {
     "search": ("shardwise.plan", "search"),
     "sensitivity": ("shardwise.plan.explain", "sensitivity"),
     "shard": ("shardwise.estimate.matmul", "shard"),
+    "sweep": ("shardwise.plan.sweep", "sweep"),
 }
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
     from shardwise.plan import Plan, evaluate, load, plan, search
     from shardwise.plan.explain import explain, sensitivity
+    from shardwise.plan.sweep import Sweep, sweep
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.workload import Serve, Train
@@ -72,6 +75,7 @@ __all__ = [
     "Plan",
     "Serve",
     "ShardwiseError",
+    "Sweep",
     "System",
     "Torus",
     "Train",
@@ -92,6 +96,7 @@ __all__ = [
     "search",
     "sensitivity",
     "shard",
+    "sweep",
 ]
 
 

@@ -226,8 +226,6 @@ class Rates:
 
     def start_s(self, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
         """Seconds to start a collective, if there is anything to collect."""
-        if not self.cal.collective_s:
-            return 0.0
         return where(shards(axes, mesh) > 1, self.cal.collective_s, 0.0)
 
 

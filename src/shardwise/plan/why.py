@@ -56,6 +56,7 @@ def reasons(
         *_communication(chosen),
         *_tensor(chosen, ranked),
         *_tokens_per_chip(model, job, system, chosen),
+        *_across_slices(job, system, chosen),
         *_bubble(model, chosen),
         *_assumption(chosen, ranked),
         *_notes(model, job, chosen),
@@ -184,6 +185,28 @@ def _tokens_per_chip(
         text=(
             f"{per_chip:,.0f} tokens per {each}, {side} the {needed:,.0f} (peak over {over}) "
             "from which pure data sharding hides."
+        ),
+    )
+
+
+def _across_slices(job: Train, system: System, chosen: Candidate) -> Iterator[Reason]:
+    """Tokens of a slice from which sums of gradients over DCN hide: C / W_dcn. Book §5.
+
+    Every chip of a slice sends its shard, so chips cancel out.
+    """
+    if system.n_slices == 1:
+        return
+    rate = system.chip.need("dcn_bytes_per_s_per_chip")
+    needed, tokens = system.chip.peak(job.compute) / rate, job.tokens_per_step / system.n_slices
+    side = "below" if tokens < needed else "above"
+    over = [r for r, span in chosen.placement.spans if any(t.name == "dcn" for t in span.tiers)]
+    yield Reason(
+        constraint="dcn",
+        margin=tokens / needed,
+        text=(
+            f"{' and '.join(over)} crosses {system.n_slices} slices: "
+            f"{units.show_count(tokens)} tokens per slice, {side} the {needed:,.0f} (peak over "
+            f"{units.show_rate(rate, 'B/s')} of DCN) from which gradients over DCN hide."
         ),
     )
 

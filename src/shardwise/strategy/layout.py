@@ -24,9 +24,9 @@ PARTS = (
 
 # Policy -> the parts that run again, from most memory to least: "norms" drops the gathered inputs
 # of blocks (Megatron's sequence parallelism gathers them again, arXiv 2205.05198), "dots" keeps the
-# results of matmuls (MaxText's minimal_with_context; what is wide in latent attention runs again, as
-# in DeepSeek-V3, arXiv 2412.19437 section 3.2.3), "mlp" those of attention only
-# (save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
+# results of matmuls (MaxText's minimal_with_context; not the wide ones of latent attention, as in
+# DeepSeek-V3, arXiv 2412.19437 section 3.2.3), "mlp" those of attention only (MaxText's
+# save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
 REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "norms": ("norms",),
