@@ -184,3 +184,12 @@ def parse_batch(text: str) -> tuple[int, int]:
         )
     sequences = units.parse_whole(parts[0], "batch sequences")
     return sequences, units.parse_whole(parts[1], "sequence length")
+
+
+def held_in(dtype: str) -> str:
+    """The dtype of weights and gradients under arithmetic in `dtype`: 16 bits at least.
+
+    >>> held_in("fp8"), held_in("fp32")
+    ('bf16', 'fp32')
+    """
+    return dtype if units.bytes_per_element(dtype) >= 2 else "bf16"

@@ -10,6 +10,7 @@ from shardwise.workload import (
     OFFLOADED,
     OPTIMIZER_MOMENTS,
     REMAT,
+    held_in,
     parse_batch,
 )
 
@@ -58,11 +59,6 @@ def read_job(
         overlap=listed(overlap),
         offload=listed(offload),
     )
-
-
-def held_in(dtype: str) -> str:
-    """Arithmetic in one byte still holds weights and gradients in two."""
-    return dtype if units.bytes_per_element(dtype) >= 2 else "bf16"
 
 
 def listed(text: str) -> tuple[str, ...]:

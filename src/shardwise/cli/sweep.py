@@ -14,9 +14,9 @@ from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json, Model
 from shardwise.cli.inputs import Inputs, parse_word, parse_words
-from shardwise.cli.jobs import held_in, listed
+from shardwise.cli.jobs import listed
 from shardwise.cli.ranges import MOST_POINTS, parse_batches, parse_values
-from shardwise.errors import BadInput, BadShape, NoPlan
+from shardwise.errors import BadShape, NoPlan
 from shardwise.report import sweep as report
 from shardwise.search.forms import WORDS
 from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
@@ -82,7 +82,7 @@ def run(
         "context_kind": (context_kind, WORDS["context_kind"]),
         "remat": (remat, REMAT),
         "optimizer": (optimizer, tuple(OPTIMIZER_MOMENTS)),
-        "compute": (dtype, tuple(units.BYTES_PER_ELEMENT)),
+        "dtype": (dtype, tuple(units.BYTES_PER_ELEMENT)),
         "reduce": (reduce, tuple(units.BYTES_PER_ELEMENT)),
     }
     config = inputs.read(sw.model, model)
@@ -95,10 +95,7 @@ def run(
     if output:
         inputs.read(parse_word, output, "format", report.FORMATS)
     inputs.done()
-    held = held_in(options["compute"][0])
-    job = sw.Train(
-        batch=1, seq=1, tokens=total, weights=held, gradients=held, overlap=hidden, offload=waiting
-    )
+    job = sw.Train(batch=1, seq=1, tokens=total, overlap=hidden, offload=waiting)
     found = _sweep(config, systems, job, {**sizes, **options}, peak=peak)
     some = any(row.step_s for row in found.rows)
     return Answer(
@@ -162,9 +159,8 @@ def _words(
     found = {}
     for name, (text, known) in given.items():
         if text == "all":
-            found[name] = tuple(word for word in known if word not in ("auto", "none")) + (
-                ("none",) if name == "remat" else ()
-            )
+            left_out = ("auto",) if name == "remat" else ("none",)
+            found[name] = tuple(word for word in known if word not in left_out)
         elif text:
             found[name] = inputs.read(parse_words, text, name.replace("_", " "), known)
     return found

@@ -16,13 +16,15 @@ from shardwise.plan import build
 from shardwise.plan.value import Plan, Range
 from shardwise.search.forms import NUMBERS, WORDS
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.workload import Train
+from shardwise.workload import Train, held_in
 
 MOST_POINTS = 1000  # each is a search of up to seconds
 
 JOB = tuple(field.name for field in dataclasses.fields(Train))
 STRATEGY = (*INSIDE_OUT, *NUMBERS, *WORDS)
 HARDWARE = "hardware"
+DTYPE = "dtype"  # of the arithmetic, with weights and gradients held in it or in 16 bits
+OPTIONS = (DTYPE, *JOB, *STRATEGY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,9 @@ def sweep(
         peak: expect peak rates.
         progress: called before each row with its number from 0 and the number of rows.
         options: fields of `Train`, roles of the mesh and words of a strategy, each with its values:
-            `tensor=[1, 2, 4]`, `schedule=["1f1b", "interleaved"]`, `remat=["none", "full"]`. One
-            value, not in a list, holds for all rows.
+            `tensor=[1, 2, 4]`, `schedule=["1f1b", "interleaved"]`, `remat=["none", "full"]`; and
+            `dtype`, of the arithmetic, which also sets weights and gradients (16 bits at least).
+            One value, not in a list, holds for all rows.
 
     Raises:
         UnknownName: an option that is none. BadInput: one without values, or over 1,000 rows.
@@ -104,7 +107,7 @@ def sweep(
             f"{counts or 'the sweep'} on {len(systems):,} machines is {n:,} plans; at most "
             f"{MOST_POINTS:,} are searched. Take fewer values."
         )
-    rows = []
+    rows: list[Row] = []
     for machine, *chosen in itertools.product(systems, *values.values()):
         if progress:
             progress(len(rows), n)
@@ -118,8 +121,8 @@ def sweep(
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
-    if name not in (*JOB, *STRATEGY):
-        raise UnknownName("option of a sweep", name, (*JOB, *STRATEGY))
+    if name not in OPTIONS:
+        raise UnknownName("option of a sweep", name, OPTIONS)
     one = isinstance(given, str) or not isinstance(given, Iterable)
     found = (given,) if one else tuple(given)
     if not found:
@@ -137,11 +140,14 @@ def _row(
     peak: bool,
 ) -> Row:
     """The plan of one combination, or why there is none."""
-    # `remat` is a word of both: as part of the work it is in the plan's inputs.
+    # `remat` is a word of both; as part of the work it may be "auto".
     work = {name: value for name, value in given.items() if name in JOB}
-    fixed = {name: value for name, value in given.items() if name not in JOB}
+    fixed = {name: v for name, v in given.items() if name in STRATEGY and name not in JOB}
     empty = Row(swept=told, hardware=system.name, n_chips=system.n_chips)
     try:
+        if DTYPE in given:
+            held = held_in(given[DTYPE])
+            work = {"compute": given[DTYPE], "weights": held, "gradients": held, **work}
         best = build.plan(model, system, dataclasses.replace(job, **work), fixed, peak=peak)
     except ShardwiseError as error:
         return dataclasses.replace(empty, problem=error.problems[0])

@@ -10,19 +10,25 @@ from typing import Any
 
 from shardwise import units
 from shardwise.plan.sweep import Row, Sweep
-from shardwise.report.style import Block, quiet, strong, table
+from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import mesh_text, percent
 
 FORMATS = ("md", "csv", "jsonl")
-WORDS = {"compute": "dtype", "n_microbatches": "microbatches"}  # as the options are called
+WORDS = {"n_microbatches": "microbatches"}  # as the options are called
 DASH = "–"
 
 
 def blocks(found: Sweep) -> Iterator[Block]:
     """The best row in words, then all rows."""
     yield strong(headline(found))
-    heads = [*_swept(found), ">step", ">tokens/s/chip", ">MFU", ">HBM", "bound", "mesh, or why not"]
-    yield table(heads, [_cells(row, found) for row in found.rows])
+    problems = list(dict.fromkeys(row.problem for row in found.rows if row.problem))
+    heads = [*_swept(found), ">step", ">tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
+    rows = [_cells(row) for row in found.rows]
+    for row, cells in zip(found.rows, rows, strict=True):
+        if row.problem:
+            cells[-1] = f"none ({problems.index(row.problem) + 1})"
+    yield table(heads, rows)
+    yield labelled((f"({i})", problem) for i, problem in enumerate(problems, 1))
     yield quiet("type  -o md, csv or jsonl writes it with the roofline  ·  shardwise plan has all")
 
 
@@ -57,16 +63,26 @@ def text(found: Sweep, how: str) -> str:
 
 
 def _markdown(found: Sweep) -> str:
-    heads = [*(h.lstrip(">") for h in _swept(found))]
-    heads += ["step", "roofline", "tokens/s/chip", "MFU", "HBM", "bound", "mesh"]
+    heads = [
+        *_swept(found),
+        ">step",
+        ">roofline",
+        ">tokens/s/chip",
+        ">MFU",
+        ">HBM",
+        "bound",
+        "mesh",
+    ]
     rows = []
     for row in found.rows:
-        cells = _cells(row, found)
-        n = len(row.swept)
+        cells, n = _cells(row), len(row.swept)
         lower = units.show_seconds(row.step_s.lower) if row.step_s else DASH
         rows.append([*cells[: n + 1], lower, *cells[n + 1 :]])
-    right = "".join("|" + ("---:" if i < len(heads) - 2 else "---") for i in range(len(heads)))
-    lines = [_line(heads), f"{right}|", *(_line(row) for row in rows)]
+    lines = [
+        _line([head.lstrip(">") for head in heads]),
+        "".join("|---:" if head.startswith(">") else "|---" for head in heads) + "|",
+        *(_line(row) for row in rows),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -84,7 +100,7 @@ def _word(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _cells(row: Row, found: Sweep) -> list[str]:
+def _cells(row: Row) -> list[str]:
     options = [_word(value) for value in row.swept.values()]
     if row.step_s is None:
         return [*options, *[DASH] * 5, row.problem or ""]
