@@ -22,7 +22,7 @@ def blocks(found: Sweep) -> Iterator[Block]:
     """The best row in words, then all rows."""
     yield strong(headline(found))
     problems = list(dict.fromkeys(row.problem for row in found.rows if row.problem))
-    heads = [*_swept(found), ">step", ">tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
+    heads = [*_swept(found), ">step", ">!tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
     rows = [_cells(row) for row in found.rows]
     for row, cells in zip(found.rows, rows, strict=True):
         if row.problem:
