@@ -1,4 +1,4 @@
-"""Tiles, exponentials, power; stages; tokens sent once: small formulas, against counts by hand."""
+"""Tiles, exponentials, power, tokens sent once: small formulas, against counts by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from shardwise.estimate.kernels import (
     warp_share,
 )
 from shardwise.estimate.routing import places_hit, sent_once_s_per_byte
-from shardwise.estimate.stages import busiest_stage, layers_of_busiest
 from shardwise.strategy.span import Span, Tier
 
 
@@ -33,9 +32,6 @@ def test_formulas_take_arrays() -> None:
     rows = np.array([1024, 4096, 16384])
     assert np.all(np.diff(tile_share(rows, 8192, 132)) >= 0)
     assert np.all(np.diff(depth_share(rows, 4096.0)) > 0)
-    layers, ends = busiest_stage(1.0, 0.0, 0.1, np.array([80, 126]), 8, 2)
-    assert layers == pytest.approx([0.125, 16 / 126])
-    assert ends == pytest.approx([0.1, 14 / 126 + 0.1 - 16 / 126])
 
 
 def test_short_sums_narrow_heads_and_fast_dtypes_lose_more() -> None:
@@ -54,13 +50,6 @@ def test_masks_are_computed_in_tiles() -> None:
 def test_power() -> None:
     assert power_share(700.0, 700.0) == power_share(900.0, 700.0) == 1.0
     assert power_share(500.0, 700.0) == pytest.approx(0.845, abs=1e-3)
-
-
-def test_the_head_lengthens_the_last_stage_only_when_layers_divide() -> None:
-    assert layers_of_busiest(126, 16, 8) == 8
-    assert busiest_stage(80.0, 0.0, 3.0, 80, 8, 1) == (10.0, 3.0)
-    assert busiest_stage(126.0, 0.0, 1.5, 126, 16, 8) == (8.0, 0.0)  # 120 + 6 and the head
-    assert busiest_stage(8.0, 1.0, 3.0, 8, 1, 1) == (8.0, 4.0)
 
 
 def test_a_token_goes_once_to_a_place() -> None:
