@@ -60,6 +60,12 @@ def run(
     peak: Annotated[
         bool, typer.Option("--peak", help="expect peak rates, as the book does")
     ] = False,
+    mtbf: Annotated[
+        str, typer.Option(metavar="TIME", help="between failures of one chip: 50000h")
+    ] = "",
+    restart: Annotated[
+        str, typer.Option(metavar="TIME", help="from a failure to new steps  [default: 10min]")
+    ] = "",
     top: Annotated[str, typer.Option(metavar="N", help="list the N best splits")] = "1",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="save the plan as JSON")
@@ -85,6 +91,10 @@ def run(
     fixed = inputs.read(parse_fixed, fix) if fix else {}
     limits = inputs.read(parse_mesh, most, roles()) if most else {}
     n = inputs.read(_count, top)
+    between = inputs.read(_time, mtbf, "--mtbf") if mtbf else None
+    again = inputs.read(_time, restart, "--restart") if restart else None
+    if restart and not mtbf:
+        inputs.refuse("--restart needs --mtbf, the time between failures of one chip.")
     inputs.done()
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if mesh:
@@ -93,6 +103,10 @@ def run(
             plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes), words, peak=peak)]
         else:
             plans = sw.search(config, system, job, fixed, n, most=limits, peak=peak)
+    if between:
+        from shardwise.plan.failures import RESTART_S, with_failures
+
+        plans = [with_failures(plan, between, again or RESTART_S) for plan in plans]
     return _answer(plans, output, verbose=verbose, as_json=json)
 
 
@@ -117,3 +131,10 @@ def _count(text: str) -> int:
     if n > MOST:
         raise BadInput(f"--top {n:,} is more than {MOST}, which is as many as can be read.")
     return n
+
+
+def _time(text: str, what: str) -> float:
+    seconds = units.parse_seconds(text, what)
+    if not seconds:
+        raise BadInput(f"{what} {text} is no time: above 0.")
+    return seconds

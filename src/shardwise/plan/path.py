@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise import units
+from shardwise.estimate import optimizers
 from shardwise.hardware import Torus
 from shardwise.models import count
 from shardwise.plan.crossovers import Crossover, tokens_per_chip
@@ -60,7 +61,10 @@ def path(case: Case, chosen: Candidate, table: tuple[Crossover, ...]) -> tuple[D
 
 def _state(case: Case) -> float:
     """Bytes of weights, gradients and optimizer state of the whole model."""
-    return count.parameters(case.model).total * case.job.state_bytes
+    job = case.job
+    each = job.weight_bytes + units.bytes_per_element(job.gradients)
+    each += optimizers.state_bytes(case.model, job)
+    return count.parameters(case.model).total * each
 
 
 def _holds(case: Case) -> float:

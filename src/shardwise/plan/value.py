@@ -134,6 +134,34 @@ class AtMfu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGoodput:
+    """The run with failures, at the checkpoint interval of the highest goodput.
+
+    Args:
+        mtbf_s: seconds between failures of one chip; `mtbf_of_run_s` of all.
+        checkpoint_bytes, storage_bytes_per_s: what is written, and by all hosts together.
+        goodput: share of the wall time that new steps get; `writing`, `redone` and `restarting` are
+            the others.
+        run_s, usd: of the whole run with them, where its tokens are given.
+    """
+
+    mtbf_s: float
+    mtbf_of_run_s: float
+    restart_s: float
+    checkpoint_bytes: float
+    storage_bytes_per_s: float
+    n_hosts: int
+    write_s: float
+    interval_s: float
+    goodput: float
+    writing: float
+    redone: float
+    restarting: float
+    run_s: float | None
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatesUsed:
     """The calibration behind `expected`: "peak" where the chip has none.
 
@@ -155,6 +183,7 @@ class Estimate:
         compute_s, hbm_s, comm_s: the roofline at peak rates, nothing hidden: FLOPs over the peak,
             bytes of products over the HBM bandwidth, collectives by role.
         expected_s: the expected step by what spends it; the sum is `step_s.expected`.
+        goodput: where failures were asked for.
         joules: of the whole run at the chips' stated power, an upper bound for the chips alone.
     """
 
@@ -176,6 +205,7 @@ class Estimate:
     usd: float | None
     joules: float | None
     at_mfu: AtMfu
+    goodput: PlannedGoodput | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.plan import Plan
+from shardwise.plan.value import PlannedGoodput
 from shardwise.report.plan_details import details
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
@@ -82,11 +83,28 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
         + _price(plan)
         + f" ({_source(plan)})",
     )
+    if estimate.goodput:
+        yield "failures", _failures(estimate.goodput)
     yield (
         "book",
         f"at its {percent(at.mfu)} MFU: step {units.show_seconds(at.step_s)}"
         + _run(at.run_s, at.chip_hours, at.usd),
     )
+
+
+def _failures(told: PlannedGoodput) -> str:
+    """The goodput with what it rests on."""
+    seconds = units.show_seconds
+    each = units.show_rate(told.storage_bytes_per_s / told.n_hosts, "B/s", 1)
+    hosts = f"{told.n_hosts:,} host{'s' if told.n_hosts > 1 else ''}"
+    text = (
+        f"goodput {100 * told.goodput:.1f} %, one failure in {seconds(told.mtbf_of_run_s)}: a "
+        f"checkpoint every {seconds(told.interval_s)} takes {seconds(told.write_s)} "
+        f"({units.show_bytes(told.checkpoint_bytes)} from {hosts}, {each} each, assumed), "
+        f"a restart {seconds(told.restart_s)}"
+    )
+    text += f"; {seconds(told.run_s)}" if told.run_s else ""
+    return text + (f", {units.show_dollars(told.usd)}" if told.usd else "")
 
 
 def _spread(plan: Plan) -> str:

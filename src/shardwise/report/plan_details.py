@@ -22,6 +22,10 @@ def details(plan: Plan) -> Iterator[Block]:
     yield ""
     yield strong(f"Expected step, at the rates of {plan.estimate.rates.name}")
     yield table(["part", ">time", ""], _parts(plan))
+    if plan.estimate.joules is not None and plan.estimate.run_s is not None:
+        energy = units.show_rate(plan.estimate.joules / units.HOUR, "Wh")
+        watts = plan.estimate.joules / plan.estimate.run_s / plan.hardware.n_chips
+        yield f"  energy of the run: {energy} at most, at {watts:,.0f} W a chip, hosts not counted"
     yield ""
     yield strong(f"Memory per chip, remat {plan.strategy.remat}")
     yield table(["part", ">bytes", ""], _memory(plan))
