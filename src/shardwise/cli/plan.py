@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -10,13 +11,15 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Hardware, Json, Model
-from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles
 from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report import plan as report
+from shardwise.search.forms import Fixed
 from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
 
+FRONTS = ("memory", "chips")
 MOST = 100  # plans that one command lists
 
 
@@ -66,6 +69,9 @@ def run(
     restart: Annotated[
         str, typer.Option(metavar="TIME", help="from a failure to new steps  [default: 10min]")
     ] = "",
+    pareto: Annotated[
+        str, typer.Option(metavar="WHAT", help="step time against memory, or against chips")
+    ] = "",
     top: Annotated[str, typer.Option(metavar="N", help="list the N best splits")] = "1",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="save the plan as JSON")
@@ -93,9 +99,17 @@ def run(
     n = inputs.read(_count, top)
     between = inputs.read(_time, mtbf, "--mtbf") if mtbf else None
     again = inputs.read(_time, restart, "--restart") if restart else None
+    if pareto:
+        inputs.read(parse_word, pareto, "front", FRONTS)
+        given = {"--mesh": mesh, "-o": output, "--mtbf": mtbf, "--top": "" if n == 1 else top}
+        other = [name for name, value in given.items() if value]
+        if other:
+            inputs.refuse(f"--pareto lists many plans; {', '.join(other)} is for one.")
     if restart and not mtbf:
         inputs.refuse("--restart needs --mtbf, the time between failures of one chip.")
     inputs.done()
+    if pareto:
+        return _front(config, system, job, fixed, limits, pareto, peak, verbose, json)
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if mesh:
             sizes = {r: n for r, n in whole.items() if r in roles() and isinstance(n, int)}
@@ -108,6 +122,31 @@ def run(
 
         plans = [with_failures(plan, between, again or RESTART_S) for plan in plans]
     return _answer(plans, output, verbose=verbose, as_json=json)
+
+
+def _front(
+    config: sw.ModelConfig,
+    system: sw.System,
+    job: sw.Train,
+    fixed: Fixed,
+    limits: Mapping[str, int],
+    against: str,
+    peak: bool,
+    verbose: bool,
+    as_json: bool,
+) -> Answer:
+    """The front against memory or chips."""
+    from shardwise.plan.pareto import chips_front, memory_front
+    from shardwise.report import pareto as fronts
+
+    find = memory_front if against == "memory" else chips_front
+    with progress(f"searching every split of {system.n_chips:,} chips"):
+        front = find(config, system, job, fixed, most=limits, peak=peak)
+    return Answer(
+        document=lambda: front,
+        blocks=fronts.blocks(front, verbose=verbose),
+        as_json=as_json,
+    )
 
 
 def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) -> Answer:

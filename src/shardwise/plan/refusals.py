@@ -85,12 +85,13 @@ def nearby(system: System) -> list[System]:
     if isinstance(topology, Torus):
         slices = [s for s in legal_slices(system.chip) if low <= s.n_chips <= high]
         near = sorted(slices, key=lambda s: abs(s.n_chips - topology.n_chips))[:200]
-        return [_renamed(system, s) for s in near if s != topology]
+        return [renamed(system, s) for s in near if s != topology]
     sizes = [n for n in (2**k for k in range(24)) if low <= n <= high and n % topology.domain == 0]
-    return [_renamed(system, dataclasses.replace(topology, n_gpus=n)) for n in sizes]
+    return [renamed(system, dataclasses.replace(topology, n_gpus=n)) for n in sizes]
 
 
-def _renamed(system: System, topology: Torus | Switched) -> System:
+def renamed(system: System, topology: Torus | Switched) -> System:
+    """One machine of the same chip with another topology."""
     given = "".join(system.name.partition(",")[1:])
     name = f"{system.chip.name}:{topology}{given}"
     return dataclasses.replace(system, topology=topology, name=name, n_slices=1)
