@@ -131,8 +131,8 @@ def test_all_problems_are_found() -> None:
     job, system = Train(batch=7, seq=99), parse_system("v5p:4x4x4")
     mesh = {"tensor": 12, "fsdp": 3, "context": 2, "pipe": 81, "expert": 2}
     found = problems(LLAMA, job, system, mesh, whole=True)
-    for said in ("11,664 chips", "tensor 12 does not", "pipe 81 is more", "expert 2:", "7 sequences",
-                 "99 tokens", "d_model 8,192"):  # fmt: skip
+    for said in ("11,664 chips", "tensor 12 does not", "pipe 81 is more", "expert 2:",
+                 "7 sequences", "99 tokens", "d_model 8,192"):  # fmt: skip
         assert sum(said in problem for problem in found) == 1, said
     assert len(found) == 7
 
