@@ -10,7 +10,7 @@ import typer
 import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
-from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_word, split_of
 from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
@@ -54,10 +54,11 @@ def run(
             _asked, plan, hardware, (batch, tokens, dtype, optimizer, remat), mesh, fix
         )
         inputs.done()
-        model, system, job, sizes, fixed = read
+        model, system, job, whole, fixed = read
         with progress(f"searching splits of {system.n_chips:,} chips"):
-            if sizes:
-                given = sw.evaluate(model, system, job, sw.Mesh(**sizes), peak=peak)
+            if whole:
+                split, words = split_of(whole)
+                given = sw.evaluate(model, system, job, split, words, peak=peak)
             else:
                 given = sw.plan(model, system, job, fixed, peak=peak)
     else:
@@ -72,7 +73,7 @@ def run(
     return Answer(document=lambda: told, blocks=report.blocks(told, verbose=verbose), as_json=json)
 
 
-Asked = tuple[sw.ModelConfig, sw.System, sw.Train, dict[str, int], dict[str, int | str]]
+Asked = tuple[sw.ModelConfig, sw.System, sw.Train, dict[str, int | str], dict[str, int | str]]
 
 
 def _asked(
@@ -85,10 +86,10 @@ def _asked(
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
     job = inputs.read(read_job, *words)
-    sizes = inputs.read(parse_mesh, mesh, roles()) if mesh else {}
+    whole = inputs.read(parse_fixed, mesh) if mesh else {}
     fixed = inputs.read(parse_fixed, fix) if fix else {}
     inputs.done()
-    return config, system, job, sizes, fixed
+    return config, system, job, whole, fixed
 
 
 def _load(path: str) -> sw.Plan:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
 from shardwise.hardware import Chip, parse_chip, parse_system
+
+if TYPE_CHECKING:
+    from shardwise.strategy.mesh import Mesh
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -98,6 +101,14 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     sizes = inputs.read(parse_mesh, ",".join(rest), fixable()) if rest else {}
     inputs.done()
     return {**sizes, **words}
+
+
+def split_of(whole: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:
+    """The mesh of what is given of a whole strategy, and the rest of it."""
+    from shardwise.strategy.mesh import Mesh
+
+    sizes = {name: n for name, n in whole.items() if name in roles() and isinstance(n, int)}
+    return Mesh(**sizes), {name: value for name, value in whole.items() if name not in sizes}
 
 
 def fixable() -> tuple[str, ...]:

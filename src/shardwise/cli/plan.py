@@ -11,7 +11,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Hardware, Json, Model
-from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles, split_of
 from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
@@ -112,9 +112,8 @@ def run(
         return _front(config, system, job, fixed, limits, pareto, peak, verbose, json)
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if mesh:
-            sizes = {r: n for r, n in whole.items() if r in roles() and isinstance(n, int)}
-            words = {name: value for name, value in whole.items() if name not in sizes}
-            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes), words, peak=peak)]
+            split, words = split_of(whole)
+            plans = [sw.evaluate(config, system, job, split, words, peak=peak)]
         else:
             plans = sw.search(config, system, job, fixed, n, most=limits, peak=peak)
     if between:

@@ -92,9 +92,11 @@ def _runner_up(told: Explanation) -> Iterator[tuple[str, str]]:
         yield "runner-up", "there is no other split"
     else:
         now, then = told.plan.step_s.expected, other.step_s.expected
+        faster = then < now
+        lost = f"although it has {told.loses}" if faster else told.loses
         yield (
-            "runner-up",
-            f"{mesh_text(other.mesh)}: {ms(then)} ({_change(now, then)}), {told.loses}",
+            "better" if faster else "runner-up",
+            f"{mesh_text(other.mesh)}: {ms(then)} ({_change(now, then)}), {lost}",
         )
     yield "path", " · ".join(_step(decision) for decision in told.path)
 
