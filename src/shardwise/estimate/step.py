@@ -17,7 +17,7 @@ from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.passes import BACKWARD, Passes, residual_bytes
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
-from shardwise.estimate.sums import gradient_sums, update_s
+from shardwise.estimate.sums import Sums, gradient_sums, update_s
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import Times, find
@@ -95,7 +95,8 @@ def step_time(
         # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
         traffic["tensor"] = traffic["tensor"] + m * one.regather * stage.share
     waited = sum(exposed.values()) / m
-    traffic["data"], exposed["data"] = sums, _exposed_sums(split, sums, layers, backward)
+    traffic["data"] = sums.all_s
+    exposed["data"] = _exposed_sums(split, sums, layers, backward)
     return StepTime(
         compute_s=m * layers,
         head_s=_ends(config, split, one, stage, layers, rates),
@@ -245,12 +246,10 @@ def _take_turns(found: dict[str, Num], traffic: Mapping[str, Num], compute: Num)
         found[role] = found[role] + late * seconds
 
 
-def _exposed_sums(split: Layout | Layouts, sums: Num, layers: Num, backward: Num) -> Num:
-    """Sums run beside the last backward pass, gathers beside the first forward pass.
-
-    ZeRO-2 scatters beside every backward pass.
-    """
-    each = split.n_microbatches if split.zero == 2 else 1
-    beside = {"grad_reduce": each * backward, "param_gather": layers - backward}
-    room = sum((t for name, t in beside.items() if name in split.overlap), 0.0)
-    return maximum(sums / each * LAST_BUCKET, sums - room)
+def _exposed_sums(split: Layout | Layouts, sums: Sums, layers: Num, backward: Num) -> Num:
+    """Sums run beside the backward pass before them, gathers beside the next forward pass."""
+    beside = backward if "grad_reduce" in split.overlap else 0.0
+    before = layers - backward if "param_gather" in split.overlap else 0.0
+    late = sums.times * maximum(sums.reduce_s - beside, 0.0)
+    late = late + maximum(sums.gather_s - before, 0.0)
+    return maximum((sums.reduce_s + sums.gather_s) * LAST_BUCKET, late)

@@ -66,26 +66,38 @@ def summed_parameters(
     yield ("data",), experts / shared
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Seconds to sum gradients once, how often that is done, and to send updated weights back."""
+
+    reduce_s: Num
+    times: Num
+    gather_s: Num
+
+    @property
+    def all_s(self) -> Num:
+        """All of a step."""
+        return self.times * self.reduce_s + self.gather_s
+
+
 def gradient_sums(
     config: ModelConfig, split: Layout | Layouts, stage: Stages, prices: Prices, rates: Rates
-) -> Num:
-    """Seconds to sum gradients and, under ZeRO-1 and 2, to send updated weights back.
+) -> Sums:
+    """Sums of gradients and, under ZeRO-1 and 2, gathers of updated weights.
 
     ZeRO-2 keeps a shard of the gradients only, so it scatters those of every microbatch.
     """
-    job, mesh, total = rates.job, split.sizes, 0.0
+    job, mesh, reduce_s, gather_s = rates.job, split.sizes, 0.0, 0.0
     gradient, weight = job.reduce_bytes, minimum(job.weight_bytes, 2.0)
-    if rates.extras.frozen:
-        return total
-    for axes, parameters in summed_parameters(config, split, stage):
-        if split.zero == 0 or split.zero == 3:
-            total = total + rates.send_s(prices, "all_reduce", axes, parameters * gradient, mesh)
-            continue
-        times = split.n_microbatches if split.zero == 2 else 1
-        scatter = rates.send_s(prices, "reduce_scatter", axes, parameters * gradient, mesh)
-        gather = rates.send_s(prices, "all_gather", axes, parameters * weight, mesh)
-        total = total + times * scatter + gather
-    return total
+    held = () if rates.extras.frozen else summed_parameters(config, split, stage)
+    kind = "reduce_scatter" if split.zero in (1, 2) else "all_reduce"
+    for axes, parameters in held:
+        reduce_s = reduce_s + rates.send_s(prices, kind, axes, parameters * gradient, mesh)
+        if split.zero in (1, 2):
+            back = rates.send_s(prices, "all_gather", axes, parameters * weight, mesh)
+            gather_s = gather_s + back
+    times = split.n_microbatches if split.zero == 2 else 1
+    return Sums(reduce_s=reduce_s, times=times, gather_s=gather_s)
 
 
 def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Num:

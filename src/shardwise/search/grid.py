@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardwise.arrays import Num
+from shardwise.arrays import Num, minimum
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.passes import Passes, passes
 from shardwise.estimate.rates import Rates
@@ -25,7 +25,7 @@ from shardwise.search.legal import context_fits
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
 from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.schedules import find
-from shardwise.strategy.stages import stages
+from shardwise.strategy.stages import filled
 from shardwise.workload import Train
 
 BLOCK = 1 << 12  # cells that are evaluated together
@@ -152,7 +152,18 @@ class Block:
         Under 1F1B with full remat and all of ZeRO a cell holds least. No form is faster than 1F1B
         without remat, bubble, ends, routing, and traffic of the context and between stages.
         """
-        forms = [f for f in self.group.forms(self.config, self.job, {}) if not f.expert_tensor]
+        forms = list(self.group.forms(self.config, self.job, {}))
+        found = [
+            self._bound([f for f in forms if f.expert_tensor == split])
+            for split in dict.fromkeys(f.expert_tensor for f in forms)
+        ]
+        too_large, seconds = found[0]
+        for also_too_large, others in found[1:]:
+            too_large, seconds = too_large & also_too_large, minimum(seconds, others)
+        return too_large, seconds
+
+    def _bound(self, forms: Sequence[Form]) -> tuple[Num, Num]:
+        """The same for forms that deal out experts alike."""
         plain = [f for f in forms if f.schedule in ("none", "1f1b")]
         least, fastest = self._layouts(plain[-1], 1), self._layouts(plain[0], 1)
         capacity = self.rates.chip.need("hbm_bytes")
@@ -217,8 +228,7 @@ class Block:
             return legal
         schedule, p = find(form.schedule), sizes["pipe"]
         chunks = schedule.chunks or split.virtual
-        # A stage may hold a layer less than another, not a chunk less.
-        even = stages(self.config.n_layers, split).spare < p
+        even = filled(self.config.n_layers, schedule.parts(p, chunks))
         return legal & even & schedule.legal(p, split.n_microbatches, chunks)
 
     def _passes(self, split: Layouts) -> tuple[Step, Passes, Shapes]:

@@ -11,6 +11,7 @@ from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
 from shardwise.strategy.layout import Form, data_shards
 from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.stages import filled
 from shardwise.workload import Train
 
 
@@ -99,8 +100,14 @@ def _tensor(config: ModelConfig, tensor: int) -> list[str]:
 
 def _layers(config: ModelConfig, pipe: int, expert: int) -> Iterator[str]:
     """What pipeline stages and expert parallelism deal out."""
-    if pipe > config.n_layers:
-        yield f"pipe {pipe} is more than the {config.n_layers} layers of {config.name}."
+    if not filled(config.n_layers, pipe):
+        places = -(-config.n_layers // pipe) * pipe
+        fits = [n for n in range(1, config.n_layers + 1) if filled(config.n_layers, n)]
+        near = sorted(sorted(fits, key=lambda n: abs(n - pipe))[:6])
+        yield (
+            f"pipe {pipe}: {config.n_layers} layers leave {places - config.n_layers} of {places} "
+            f"places in equal stages empty. Sizes that fill them: {', '.join(map(str, near))}."
+        )
     experts = n_experts(config)
     if expert > 1 and experts == 1:
         yield f"expert {expert}: {config.name} has no experts to deal out; leave it at 1."
@@ -120,7 +127,7 @@ def near_multiples(n: int, of: int) -> str:
 def legal_meshes(
     config: ModelConfig, job: Train, system: System, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
-    """Every mesh that divides evenly. `pipe` need not divide the layers: stages may differ by one.
+    """Every mesh that divides evenly; layers need only fill the stages of `pipe`.
 
     Args:
         fixed: roles whose size is given.
@@ -137,7 +144,7 @@ def legal_meshes(
                 continue
             for pipe in _sizes(rest, "pipe", fixed):
                 shards = rest // pipe
-                if pipe > config.n_layers or job.batch % shards:
+                if job.batch % shards or not filled(config.n_layers, pipe):
                     continue
                 for expert in _sizes(math.gcd(experts, shards), "expert", fixed):
                     ranks = shards // expert
