@@ -26,6 +26,7 @@ QUESTIONS = {
     "expert": "experts hide",
     "memory": "it fits",
 }
+SMALL_SIDE = 0.02  # sides below this share of the longest are left to the document
 SMALL = 0.002  # parts of both steps below this share are left out of the comparison
 
 
@@ -56,7 +57,8 @@ def blocks(told: Explanation, *, verbose: bool = False) -> Iterator[Block]:
 def _binding(told: Explanation) -> str:
     """`Compute-bound ×1.5 over data: ...`."""
     sides = dict(sorted(told.sides.items(), key=lambda side: -side[1]))
-    listed = ", ".join(f"{name} {ms(t)}" for name, t in sides.items() if t > 0)
+    least = SMALL_SIDE * max(sides.values())
+    listed = ", ".join(f"{name} {ms(t)}" for name, t in sides.items() if t > least)
     bound = {"hbm": "HBM"}.get(told.bound, told.bound.capitalize())
     over = f" by ×{told.margin:.2f}" if told.margin else ""
     return (
@@ -139,7 +141,9 @@ def _numbers(told: Explanation) -> Block:
 
 
 def _now(s: Sensitivity) -> str:
-    return show_value(s.value, s.unit) if s.name in HARDWARE else f"{s.value:,.0f}"
+    if s.name not in HARDWARE:
+        return f"{s.value:,.0f}"
+    return show_value(s.value, "B") if s.unit == "B" else units.show_rate(s.value, s.unit)
 
 
 def _slope(s: Sensitivity) -> str:
@@ -154,7 +158,7 @@ def _at(even: BreakEven | None) -> str:
 def _searches(told: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
     """The best splits at other sizes; `verbose`: the splits that win beyond the break-evens."""
     for s in told.sensitivities.values():
-        found = "; ".join(_searched(one) for one in s.searched)
+        found = "; ".join(_searched(one, verbose) for one in s.searched)
         if found:
             yield s.name, found
         if verbose and s.overtaken:
@@ -162,11 +166,12 @@ def _searches(told: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
             yield s.name, f"{_at(s.overtaken)}: {other} is faster"
 
 
-def _searched(found: Searched) -> str:
+def _searched(found: Searched, verbose: bool) -> str:
     at = f"×{found.factor:g}"
     if found.step_s is None or found.mesh is None:
-        return f"{at} {found.problem}"
-    split = "same split" if found.same else mesh_text(found.mesh)
+        return f"{at} {found.problem if verbose else 'no split'}"
+    other = mesh_text(found.mesh) if verbose else "another split"
+    split = "same split" if found.same else other
     return f"{at} {split}, {ms(found.step_s)}"
 
 
