@@ -78,6 +78,7 @@ def passes(
         prices: of collectives on the layouts' placements.
     """
     layers = {p: rates.casts_s(works, split.sizes, p) for p in ("forward", "backward", "remat")}
+    layers["backward"] = layers["backward"] + rates.added_s(works, split)
     parts: dict[str, Num] = {}
     ends: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
     attention: Num = 0.0

@@ -42,6 +42,7 @@ DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles 
 # A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
 # the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
 CAST_BYTES = 4.0
+ADDED_BYTES = 8.0  # a gradient in 16 bits written by its product, then read with the sum, and added
 NARROW = ("fp8", "fp4", "int8")
 SCORES_AGAIN = 1.25  # the backward pass of attention in tiles: five products for four
 
@@ -211,6 +212,22 @@ class Rates:
             block = matmul.name.split(".")[0] if left.name == "x" else ""
             arrays[block + left.name] = n
         return sum(arrays.values(), 0.0) * CAST_BYTES / self.hbm
+
+    def added_s(self, works: Step, split: Layout | Layouts) -> Num:
+        """Gradients of weights added to their sum by a kernel of its own, not by the product.
+
+        Megatron fuses the two (gradient_accumulation_fusion) since 2022, about when attention in
+        tiles came; ZeRO-3 scatters gradients at once.
+        """
+        if self.kernels.flash or split.zero == 3:
+            return 0.0
+        total: Num = 0.0
+        for matmul in works.matmuls:
+            output = matmul.program.local.output
+            if output.name.startswith("d") and output.name[1:] in works.weights:
+                here = matmul.count * output.local_elements(matmul.sizes, split.sizes)
+                total = total + (0.0 if is_end(matmul.name) else here)
+        return total * ADDED_BYTES / self.hbm
 
     def send_s(
         self,

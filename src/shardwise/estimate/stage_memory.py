@@ -27,7 +27,7 @@ from shardwise.estimate.state_held import (
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.strategy.layout import Form, Layout, Layouts, table
-from shardwise.strategy.schedules import Schedule, find
+from shardwise.strategy.schedules import find
 from shardwise.workload import Train
 
 GATHERED_LAYERS = 2  # a layer's gathered weights, and the next one's on the way
@@ -83,11 +83,11 @@ class FullestStages:
         """The parts of every stage that may be the fullest."""
         split, pipe, m = self.split, self.sizes["pipe"], self.split.n_microbatches
         first, last, both = self.outer
+        held = stage_layers(self.config, split)
         if split.schedule == "none":
-            yield self._stage(self._held(None), both, 1, head=True)
+            yield self._stage(held, both, 1, head=True)
             return
         schedule = find(split.schedule)
-        held = self._held(schedule)
         shape = (pipe, m, held.chunks)
         if schedule.ends_meet:
             flying = schedule.in_flight(*shape, 0)
@@ -100,9 +100,6 @@ class FullestStages:
         yield self._stage(held, first, flying, head=False)
         flying = schedule.in_flight(*shape, pipe - 1) / held.chunks
         yield self._stage(at_last, last, flying, head=True)
-
-    def _held(self, schedule: Schedule | None) -> StageLayers:
-        return stage_layers(self.config, schedule, self.sizes, self.split.virtual)
 
     def _stage(self, held: StageLayers, outer: Parameters, flying: Num, *, head: bool) -> Parts:
         """Weights, gradients, optimizer, activations and other of one stage.

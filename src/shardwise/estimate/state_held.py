@@ -9,9 +9,9 @@ from shardwise.arrays import Num, ceil_div, maximum, minimum
 from shardwise.estimate.local import Local, weight_term
 from shardwise.models.model import ModelConfig
 from shardwise.models.weights import Weight, layer_weights, outer_weights
-from shardwise.strategy.layout import Form
+from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.rules import Rules
-from shardwise.strategy.schedules import Schedule
+from shardwise.strategy.stages import stages
 
 # How the experts of a layer are dealt out: whole ones first, then parts of one.
 EXPERTS: Rules = {
@@ -132,21 +132,14 @@ class StageLayers:
     kinds: tuple[Num, ...]
 
 
-def stage_layers(
-    config: ModelConfig, schedule: Schedule | None, sizes: Mapping[str, Num], virtual: Num
-) -> StageLayers:
-    """ceil(layers / parts) x chunks, where a pipeline cuts the layers into equal parts.
+def stage_layers(config: ModelConfig, split: Layout | Layouts) -> StageLayers:
+    """The fullest stage's layers (`strategy.stages`) by kind.
 
     Kinds of layers are mixed as in the model: of each its share of a stage, rounded up, those with
     most parameters first.
     """
-    pipe, layers = sizes["pipe"], config.n_layers
-    if schedule is None:
-        chunks, held = 1, layers
-    else:
-        chunks = virtual if schedule.chunks is None else schedule.chunks
-        held = ceil_div(layers, schedule.parts(pipe, chunks)) * chunks
-    return StageLayers(chunks=chunks, all=held, kinds=_kinds(config, held))
+    cut = stages(config.n_layers, split)
+    return StageLayers(chunks=cut.chunks, all=cut.held, kinds=_kinds(config, cut.held))
 
 
 def layers_by_work(
