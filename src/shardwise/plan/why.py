@@ -14,6 +14,7 @@ from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
 ms = units.show_seconds
+NO_BUBBLE = 1e-3  # shares of a step below it are none
 CARRIED = 0.05  # a plan rests on an overlap that hides more than this share of its step
 # Parts of a step that no collective spends, in words.
 ON_CHIP = {
@@ -101,7 +102,7 @@ def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
     uneven = f", {stage.spare} places for layers stay empty" if stage.spare else ""
     yield Reason(
         constraint="bubble",
-        margin=float("inf") if not idle else 1 / idle,
+        margin=1 / max(idle, NO_BUBBLE),
         text=(
             f"{layout.n_microbatches} microbatches of {layout.micro_batch} through "
             f"{layout.mesh.pipe} stages{chunks} ({layout.schedule}): {idle:.1%} of the step is "

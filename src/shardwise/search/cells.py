@@ -71,7 +71,8 @@ def cells(
     rows = list(_rows(config, job, system, fixed, most))
     if not rows:
         return None
-    table = np.array([(*mesh.sizes.values(), b, n) for mesh, _, b, n in rows])
+    # Whole numbers, as floats: products of absurd sizes grow large and not negative.
+    table = np.array([(*mesh.sizes.values(), b, n) for mesh, _, b, n in rows], dtype=float)
     roles = rows[0][0].sizes
     distinct: dict[Placement, int] = {}
     index = [distinct.setdefault(placement, len(distinct)) for _, placement, _, _ in rows]

@@ -126,7 +126,7 @@ def rank(
         cal: what the chip reaches of its rates.
         fixed: roles of the mesh and words of a form that are given.
         most: largest sizes of mesh roles.
-        keep: how many of the best to return, with the best of every tensor size that is no more
+        keep: how many of the best to return, `SHOWN` at least, with the best of every tensor size that is no more
             than `FAR` times slower.
         exhaustive: evaluate every strategy, also those that the bound excludes.
         front: find the front of step time against memory too, which takes all strategies.
@@ -139,7 +139,7 @@ def rank(
     if every is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
-    best = Best(keep, [] if front else None)
+    best = Best(max(keep, SHOWN), [] if front else None)
     parts = []
     for group, some in groups(every, job.seq):
         block = Block(config, job, group, some, rates, fixed)
