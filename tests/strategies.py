@@ -16,6 +16,7 @@ from shardwise.search.legal import divisors, problems
 from shardwise.strategy.layout import REMAT_POLICIES, Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.schedules import find, names
+from shardwise.strategy.stages import FILLED
 from shardwise.workload import Train
 
 ROLES = ("tensor", "context", "expert", "fsdp", "data")
@@ -57,8 +58,9 @@ def pipelines(config: ModelConfig, mesh: Mesh, microbatches: int) -> Iterator[tu
         several = range(2, min(MOST_CHUNKS, config.n_layers // 2) + 1)
         for chunks in [schedule.chunks] if schedule.chunks else several:
             parts = schedule.parts(mesh.pipe, chunks)
-            spare = -config.n_layers % parts
-            if spare < mesh.pipe and schedule.legal(mesh.pipe, microbatches, chunks):
+            places = -(-config.n_layers // parts) * parts
+            filled = config.n_layers >= FILLED * places
+            if filled and schedule.legal(mesh.pipe, microbatches, chunks):
                 yield name, 1 if schedule.chunks else chunks
 
 

@@ -75,7 +75,8 @@ def test_the_best_are_the_best_of_all(
     assert {c.fits for c in every} == ({True, False} if "hbm" in machine else {True})
     found = rank(name, machine, job, exhaustive=exhaustive, keep=4).candidates
     meshes = fastest(every, lambda c: c.mesh)
-    # BUG? Memory of one layout lacks the gathered unembedding, so too many of them fit.
+    # BUG? Memory of one layout lacks the gathered unembedding, so too many of them fit; and ZeRO-1
+    # over the copies that experts have of all other weights is not tried.
     assert [c.time.step_s for c in found[:4]] == near(sorted(meshes.values())[:4])
     widths = fastest(every, lambda c: c.mesh.tensor)
     shown = {w: t for w, t in widths.items() if t < FAR * min(widths.values())}
