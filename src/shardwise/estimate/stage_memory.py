@@ -165,11 +165,12 @@ class FullestStages:
         """Logits of a microbatch, what they are computed from and its gradient, the unembedding."""
         logits, job = self.step.logits, self.job
         bt = activation_term(logits).factors[:2]
-        n = self.local.total([activation_term(logits)]) / self.software.loss_chunks
+        n = self.local.total([activation_term(logits)])
         inputs = 2 * self.config.d_model * self.local.product(bt) * job.activation_bytes
         if not self.software.root_unit:
-            vocab = activation_term(logits).factors[2:]
-            outer = Parameters(dense=self.config.d_model * self.local.product(vocab))
+            vocab = n / self.local.product(bt)
+            outer = Parameters(dense=self.config.d_model * vocab)
         n_bytes = self._gather_bytes(1)
         gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
+        n = n / self.software.loss_chunks
         return n * self.software.logit_bytes + inputs + gathered

@@ -110,9 +110,11 @@ def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates:
     job, mesh = rates.job, split.sizes
     if rates.extras.frozen:
         return 0.0
-    held = sum(n for _, n in summed_parameters(config, split, stage))
-    if 0 < split.zero < 3:
-        held = held / shards(("data", "context"), mesh)
+    shared = split.zero in (1, 2)
+    held = sum(
+        n / shards(axes, mesh) if shared else n
+        for axes, n in summed_parameters(config, split, stage)
+    )
     state = state_bytes(config, job)
     kept = 2 * job.weight_bytes + units.bytes_per_element(job.gradients)
     if "optimizer" in split.offload:

@@ -59,7 +59,10 @@ class Group:
             "schedule": SCHEDULES if self.piped else ("none",),
         }
         # What never wins is tried when it is asked for.
-        also = {"zero": (0,) if self.copied and not self.sharded else (), "schedule": ("gpipe",)}
+        also = {
+            "zero": (0,) if self.copied and not self.sharded else (),
+            "schedule": ("gpipe",) if self.piped else (),
+        }
         allowed = {
             k: [o for o in (*some, *also.get(k, ())) if o == fixed[k]] if k in fixed else some
             for k, some in options.items()

@@ -40,7 +40,7 @@ def groups(every: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
     """
     sizes = every.sizes
     piped, cut, fsdp = sizes["pipe"] > 1, sizes["context"] > 1, sizes["fsdp"] > 1
-    copied = sizes["data"] * sizes["context"] > 1
+    copied = sizes["data"] * sizes["context"] * sizes["expert"] > 1
     even = seq % (sizes["tensor"] * sizes["context"]) == 0
     for sharded, *has in itertools.product((False, True), repeat=5):
         mask = (fsdp | cut) if sharded else ~fsdp

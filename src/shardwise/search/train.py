@@ -126,8 +126,8 @@ def rank(
         cal: what the chip reaches of its rates.
         fixed: roles of the mesh and words of a form that are given.
         most: largest sizes of mesh roles.
-        keep: how many of the best to return, `SHOWN` at least, with the best of every tensor size that is no more
-            than `FAR` times slower.
+        keep: how many of the best to return, `SHOWN` at least, and the best of every tensor size
+            that is no more than `FAR` times slower.
         exhaustive: evaluate every strategy, also those that the bound excludes.
         front: find the front of step time against memory too, which takes all strategies.
 
