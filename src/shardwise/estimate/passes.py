@@ -164,10 +164,15 @@ def _regather(works: Step, split: Layout | Layouts, prices: Prices, rates: Rates
     """Seconds to gather the inputs of blocks once more."""
     found: Num = 0.0
     for transfer in works.transfers:
-        gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
-        if gathers and transfer.phase == "forward" and not is_end(transfer.name):
+        if regathers(transfer):
             found = found + transfer_s(transfer, works.weights, split.sizes, prices, rates)
     return found
+
+
+def regathers(transfer: Transfer) -> bool:
+    """Whether it gathers the input of a block over `tensor`, which remat of norms does again."""
+    gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
+    return gathers and transfer.phase == "forward" and not is_end(transfer.name)
 
 
 def _offloaded(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:

@@ -57,13 +57,11 @@ def summed_parameters(
     outer = n.outer / mesh["tensor"] / minimum(2, mesh["pipe"])
     dense = (n.matrices / mesh["tensor"] + n.vectors) * whole + outer
     experts = n.routed * whole / (mesh["expert"] * mesh["tensor"])
-    if split.zero < 3:
-        yield ("data", "expert", "context"), dense
-        yield ("data", "context"), experts
-        return
-    shared = mesh["fsdp"] * mesh["context"]
-    yield ("data", "expert"), dense / shared
-    yield ("data",), experts / shared
+    shared = mesh["fsdp"] * mesh["context"] if split.zero == 3 else 1
+    over = () if split.zero == 3 else ("context",)
+    yield ("data", "expert", *over), dense / shared
+    if n.routed:
+        yield ("data", *over), experts / shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.estimate.passes import transfer_bytes, waits
+from shardwise.estimate.passes import part_of, regathers, transfer_bytes, waits
 from shardwise.estimate.rates import IDEAL, Rates, hbm_bytes, is_end
 from shardwise.estimate.sums import summed_parameters
 from shardwise.hardware import Chip
@@ -39,26 +39,30 @@ def operations(
     stage = stages(model.n_layers, chosen.layout)
     rates = Rates(chip=chip, job=job, kernels=IDEAL)
     return (
-        *_matmuls(rates, chosen, stage),
+        *_matmuls(model, rates, chosen, stage),
         *_transfers(rates, chosen, stage),
         *_beside(chosen),
         _optimizer(model, rates, chosen, stage),
     )
 
 
-def _matmuls(rates: Rates, chosen: Candidate, stage: Stages) -> Iterator[Operation]:
+def _matmuls(
+    model: ModelConfig, rates: Rates, chosen: Candidate, stage: Stages
+) -> Iterator[Operation]:
     mesh, weights = chosen.mesh.sizes, chosen.works.weights
-    bandwidth, again = rates.hbm, set(chosen.layout.recomputed)
+    layout, bandwidth = chosen.layout, rates.hbm
     for matmul in chosen.works.matmuls:
-        share = 1.0 if is_end(matmul.name) else float(stage.share)
-        n = share * chosen.layout.n_microbatches
-        flops = n * float(matmul.flops(mesh))
-        hbm = n * float(hbm_bytes(matmul, weights, rates.job, mesh))
-        math_s, hbm_s = flops / rates.chip.peak(rates.dtype(matmul)), hbm / bandwidth
-        phases = [matmul.phase]
-        if matmul.phase == "forward" and matmul.name.split(".")[-1] in again:
-            phases.append("remat")
-        for phase in phases:
+        at_end = is_end(matmul.name)
+        once = (1.0 if at_end else float(stage.share)) * layout.n_microbatches
+        # Work that runs again does so in the layers that remat applies to.
+        share = min(1.0, (layout.remat_layers or model.n_layers) / model.n_layers)
+        phases = {matmul.phase: once * share if matmul.phase == "remat" else once}
+        if matmul.phase == "forward" and not at_end and part_of(matmul) in layout.recomputed:
+            phases["remat"] = once * share
+        one = float(matmul.flops(mesh)), float(hbm_bytes(matmul, weights, rates.job, mesh))
+        for phase, n in phases.items():
+            flops, hbm = n * one[0], n * one[1]
+            math_s, hbm_s = flops / rates.chip.peak(rates.dtype(matmul)), hbm / bandwidth
             yield Operation(
                 name=matmul.name,
                 phase=phase,
@@ -94,14 +98,13 @@ def _transfers(rates: Rates, chosen: Candidate, stage: Stages) -> Iterator[Opera
         times = transfer.count * share * layout.n_microbatches
         n_bytes = float(transfer_bytes(transfer, works.weights, rates, mesh))
         received = collective.received_bytes(move.kind, n_bytes, shards(move.axes, mesh))
-        yield _collective(
-            chosen,
-            transfer.role,
-            (transfer.name, transfer.phase, str(move), move.kind),
-            times,
-            received,
-            float(prices.of(move.kind, move.axes).time_s(n_bytes)),
-        )
+        seconds = float(prices.of(move.kind, move.axes).time_s(n_bytes))
+        phases = [transfer.phase]
+        if "norms" in layout.recomputed and regathers(transfer):
+            phases.append("remat")
+        for phase in phases:
+            names = (transfer.name, phase, str(move), move.kind)
+            yield _collective(chosen, transfer.role, names, times, received, seconds)
 
 
 def _collective(
