@@ -2,7 +2,8 @@
 
 Each `Term` is one matmul of the forward pass, written without shardings; its gradients and its
 communication follow from the algebra. Letters are those of the model's weights: x is the input of
-a block, y its output, q k v s o the attention, h the MLP.
+a block, y its output, q k v s o the attention, h the MLP. A Mamba block scans chunks: Z of them, Tc
+(or Sc) tokens in each; its C, B and values stand as q, k and v, and M is the width of its state.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from shardwise.arrays import Num
-from shardwise.models import Attention, Layer, Mlp, ModelConfig, Moe
+from shardwise.arrays import Num, ceil_div, minimum
+from shardwise.models import Attention, Layer, Mamba, Mlp, ModelConfig, Moe
 from shardwise.models.count import mean_visible
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.notation import read_einsum
@@ -44,11 +45,16 @@ class Term:
 def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]:
     """The matmuls of one layer in the order of the forward pass, for sequences of `seq` tokens."""
     ffn_block = "attn" if layer.parallel else "mlp"
-    if isinstance(layer.ffn, Moe):
-        ffn = tuple(_moe(layer.ffn, ffn_block))
-    else:
-        ffn = tuple(_mlp(layer.ffn, ffn_block))
-    return (*_attention(config, layer.attention, seq), *ffn)
+    terms: list[Term] = []
+    if layer.attention:
+        terms += _attention(config, layer.attention, seq)
+    if layer.mamba:
+        terms += _mamba(layer.mamba, seq)
+    if layer.ffn:
+        terms += (
+            _moe(layer.ffn, ffn_block) if isinstance(layer.ffn, Moe) else _mlp(layer.ffn, ffn_block)
+        )
+    return tuple(terms)
 
 
 def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
@@ -115,6 +121,34 @@ def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) 
     o = Array("o", tuple(map(Dim, ("B", "T", "N", value))))
     for name, einsum in (("scores", Einsum(q, keys, s)), ("values", Einsum(s, values, o))):
         yield Term(name=f"attn.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
+
+
+def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
+    """Projections, and the four products of the scan (arXiv 2405.21060, section 6, listing 1).
+
+    Heads of a group share its B and C, as query heads share keys. Chunks need nothing of each
+    other but the states that `estimate.passes` sends on.
+    """
+    chunk = minimum(mamba.chunk, seq)
+    sizes = {"N": mamba.n_heads, "K": mamba.n_groups, "H": mamba.d_head, "M": mamba.d_state}
+    sizes |= {"Z": ceil_div(seq, chunk), "Tc": chunk, "Sc": chunk, "F": mamba.d_projected}
+    into, out = "x[B,T,D] . w_in[D,F] -> p[B,T,F]", "o[B,T,N,H] . w_out[N,H,D] -> y[B,T,D]"
+    yield Term(name="mamba.in", block="mamba", einsum=_einsum(into), sizes=sizes)
+    heads = Dim("N", (), "K")
+    q, k = (Array(name, (*map(Dim, ("B", "Z", "Tc")), heads, Dim("M"))) for name in ("q", "k"))
+    scores = read_einsum("q[B,Z,Tc,K,M] . k[B,Z,Sc,K,M] -> s[B,Z,K,Tc,Sc]")
+    values = read_einsum("s[B,Z,N,Tc,Sc] . v[B,Z,Sc,N,H] -> o[B,Z,Tc,N,H]")
+    v, o = (Array(name, tuple(map(Dim, ("B", "Z", "Tc", "N", "H")))) for name in ("v", "o"))
+    state = Array("state", tuple(map(Dim, ("B", "Z", "N", "M", "H"))))
+    core = {
+        "scores": (scores, 0.5),  # the tokens of a chunk that come before, in the mean
+        "values": (values, 0.5),
+        "states": (Einsum(k, v, state), 1.0),
+        "read": (Einsum(q, state, o), 1.0),
+    }
+    for name, (einsum, share) in core.items():
+        yield Term(name=f"mamba.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
+    yield Term(name="mamba.out", block="mamba", einsum=_einsum(out), sizes=sizes)
 
 
 def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
