@@ -50,6 +50,8 @@ PRODUCED = {
     # Only the gradient of its gate reads it, which is also hidden times what comes back through
     # w_down: frameworks that fuse the gate with the activation keep no output (Megatron Core).
     "expert_output": ("down", "activation"),
+    "latent": ("gate", "up"),  # what tokens are sent as
+    "latent_output": ("down", "activation"),
 }
 ALWAYS = ("layer_input",)  # remat starts from it
 # Tokens as sent to their experts: sent again only where all products of the experts run again.
@@ -59,7 +61,7 @@ SENT = ("expert_input", ("gate", "up"))
 # DeepSeek-V3, arXiv 2412.19437 section 3.3.3).
 MULTIPLIED = frozenset(
     {"attention_input", "q_normed", "kv_normed", "ffn_input", "expert_input", "hidden"}
-    | {"shared_hidden", "mamba_input", "scan_normed"}
+    | {"shared_hidden", "mamba_input", "scan_normed", "latent_output"}
 )
 
 # A score kept without flash attention, in 16-bit elements: softmax, dropout and its mask of one

@@ -37,6 +37,8 @@ PART = {
     "k_up": "mla_up",
     "v_up": "mla_up",
     "in": "q",
+    "latent_down": "up",
+    "latent_up": "down",
     "states": "attention",
     "read": "attention",
 }
@@ -141,7 +143,7 @@ def _elementwise(config: ModelConfig, layer: Layer) -> tuple[float, float]:
     if isinstance(ffn := layer.ffn, Moe):
         across += ELEMENTWISE["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
         # Tokens are copied to their experts and their results back and added.
-        along += 4.0 * ffn.experts_per_token * D
+        along += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
     elif ffn:
         across += ELEMENTWISE["F"] * ffn.d_ff
     return along, across
@@ -243,10 +245,11 @@ def _routing(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates
     """
     axes = ("tensor", "expert") if split.expert_tensor == 1 else ("expert",)
     mesh, total = split.sizes, 0.0
-    here = residual_bytes(config, split, rates.job.seq)
+    residual = residual_bytes(config, split, rates.job.seq)
     for group in config.groups:
         if isinstance(group.layer.ffn, Moe):
             chosen = group.layer.ffn.experts_per_token
+            here = residual * (group.layer.ffn.d_latent or config.d_model) / config.d_model
             if rates.kernels.once:
                 per_byte = prices.sent_once(axes, chosen) / rates.cal.network
                 one = here * per_byte + rates.start_s(axes, mesh)

@@ -179,10 +179,14 @@ def _moe(D: int, moe: Moe) -> list[Activation]:
     E, k, F, shared = moe.n_experts, moe.experts_per_token, moe.d_ff, moe.d_ff_shared
     up = ("gate", "up") if moe.gated else ("up",)
     rows = [_saved("router_logits", "E", (E,), "dots")]
-    rows.append(_saved("expert_input", "k D", (k, D), "none"))
+    letter, width = ("C", moe.d_latent) if moe.d_latent else ("D", D)
+    if moe.d_latent:
+        rows.append(_saved("latent", "C", (width,), "dots"))
+        rows.append(_saved("latent_output", "C", (width,), "none"))
+    rows.append(_saved("expert_input", f"k {letter}", (k, width), "none"))
     rows += [_saved(name, "k F", (k, F), "dots") for name in up]
     rows.append(_saved("hidden", "k F", (k, F), "none"))
-    rows.append(_saved("expert_output", "k D", (k, D), "dots"))
+    rows.append(_saved("expert_output", f"k {letter}", (k, width), "dots"))
     if shared:
         rows += [_saved(f"shared_{name}", "F", (shared,), "dots") for name in up]
         rows.append(_saved("shared_hidden", "F", (shared,), "none"))

@@ -173,6 +173,8 @@ class Moe:
         gated: Experts have a gate.
         n_shared_experts: Experts that every token uses (0: none).
         d_ff_shared: Width of all shared experts together.
+        d_latent: Width that routed experts read and write, where tokens are projected to it before
+            they are sent and back after (Nemotron 3's LatentMoE); None for the model's.
         shared_gate: A learned scalar per token scales the shared experts.
         router_bias: The router has a bias that is a parameter.
         bias: Every expert projection carries a bias.
@@ -184,6 +186,7 @@ class Moe:
     gated: bool = True
     n_shared_experts: int = 0
     d_ff_shared: int = 0
+    d_latent: int | None = None
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False

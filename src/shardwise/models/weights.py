@@ -2,8 +2,9 @@
 
 Letters are the book's: D model width, F feed-forward width, N query heads, K key/value heads,
 H head width, V vocabulary, E experts. Latent attention adds Q query latent, C' key/value latent,
-C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. A Mamba block has N heads of
-width H and F columns in its input projection; W counts tokens of its convolution.
+C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. Experts on a latent read and
+write C. A Mamba block has N heads of width H, F columns in its input projection and F' of them in
+its convolution over W tokens.
 """
 
 from __future__ import annotations
@@ -156,8 +157,8 @@ def _mamba(D: int, m: Mamba) -> list[Weight]:
     N, H, F, scanned = m.n_heads, m.d_head, m.d_projected, m.d_scanned
     return [
         _weight("w_in", "D F", (D, F), "mamba"),
-        _vector("conv", "F W", (scanned, m.d_conv), "mamba"),
-        _vector("b_conv", "F", (scanned,), "mamba"),
+        _vector("conv", "F' W", (scanned, m.d_conv), "mamba"),
+        _vector("b_conv", "F'", (scanned,), "mamba"),
         _vector("a_log", "N", (N,), "mamba"),
         _vector("skip", "N", (N,), "mamba"),
         _vector("b_dt", "N", (N,), "mamba"),
@@ -183,8 +184,13 @@ def _moe(D: int, moe: Moe) -> list[Weight]:
     E, F, shared = moe.n_experts, moe.d_ff, moe.d_ff_shared
     up = ["gate", "up"] if moe.gated else ["up"]
     weights = [_weight("router", "D E", (D, E), "moe")]
-    weights += [_weight(f"w_{name}", "E D F", (E, D, F), "moe") for name in up]
-    weights.append(_weight("w_down", "E F D", (E, F, D), "moe"))
+    letter, width = ("C", moe.d_latent) if moe.d_latent else ("D", D)
+    if moe.d_latent:
+        weights.append(_weight("latent_down", "D C", (D, width), "moe"))
+    weights += [_weight(f"w_{name}", f"E {letter} F", (E, width, F), "moe") for name in up]
+    weights.append(_weight("w_down", f"E F {letter}", (E, F, width), "moe"))
+    if moe.d_latent:
+        weights.append(_weight("latent_up", "C D", (width, D), "moe"))
     if shared:
         weights += [_weight(f"shared_{name}", "D F", (D, shared), "moe") for name in up]
         weights.append(_weight("shared_down", "F D", (shared, D), "moe"))
@@ -194,7 +200,7 @@ def _moe(D: int, moe: Moe) -> list[Weight]:
         weights.append(_vector("b_router", "E", (E,), "moe"))
     if moe.bias:
         weights += [_vector(f"b_{name}", "E F", (E, F), "moe") for name in up]
-        weights.append(_vector("b_down", "E D", (E, D), "moe"))
+        weights.append(_vector("b_down", f"E {letter}", (E, width), "moe"))
     return weights
 
 

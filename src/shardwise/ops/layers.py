@@ -17,7 +17,7 @@ from shardwise.models.count import mean_visible
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.notation import read_einsum
 
-RESIDUAL = frozenset({"x", "y", "cq", "ckv"})  # split over the sequence between blocks
+RESIDUAL = frozenset({"x", "y", "cq", "ckv", "cx", "cy"})  # split over the sequence between blocks
 # Never written to HBM: attention scores (flash attention), and the one-hot of a lookup.
 ON_CHIP = frozenset({"s", "onehot"})
 MOE_CHOSEN = ("E",)
@@ -169,14 +169,23 @@ def _gated(
 def _moe(moe: Moe, block: str) -> Iterator[Term]:
     """Router, the R experts of each token, shared experts. Each token is multiplied R times."""
     sizes = {"E": moe.n_experts, "R": moe.experts_per_token, "F": moe.d_ff}
+    x, y, width = ("cx", "cy", "C") if moe.d_latent else ("x", "y", "D")
+    if moe.d_latent:
+        sizes["C"] = moe.d_latent
     router = _einsum("x[B,T,D] . router[D,E] -> gates[B,T,E]")
     yield Term(name="moe.router", block=block, einsum=router, sizes=sizes)
+    if moe.d_latent:
+        narrow = _einsum("x[B,T,D] . latent_down[D,C] -> cx[B,T,C]")
+        yield Term(name="moe.latent_down", block=block, einsum=narrow, sizes=sizes)
     for part in ("gate", "up") if moe.gated else ("up",):
-        text = f"x[B,T,D] . w_{part}[E,D,F] -> {part}[B,T,R,F]"
+        text = f"{x}[B,T,{width}] . w_{part}[E,{width},F] -> {part}[B,T,R,F]"
         einsum = _einsum(text, MOE_CHOSEN)
         yield Term(name=f"moe.{part}", block=block, einsum=einsum, sizes=sizes)
-    down = _einsum("h[B,T,R,F] . w_down[E,F,D] -> y[B,T,D]", MOE_CHOSEN)
+    down = _einsum(f"h[B,T,R,F] . w_down[E,F,{width}] -> {y}[B,T,{width}]", MOE_CHOSEN)
     yield Term(name="moe.down", block=block, einsum=down, sizes=sizes)
+    if moe.d_latent:
+        wide = _einsum("cy[B,T,C] . latent_up[C,D] -> y[B,T,D]")
+        yield Term(name="moe.latent_up", block=block, einsum=wide, sizes=sizes)
     if moe.shared_gate:
         scale = _einsum("x[B,T,D] . shared_scale[D] -> scale[B,T]")
         yield Term(name="moe.shared_scale", block=block, einsum=scale, sizes=sizes)

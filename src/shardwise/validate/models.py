@@ -178,14 +178,13 @@ def _mlp(model: Fields) -> Mlp:
 
 def _moe(model: Fields) -> Moe:
     d_ff = model.whole("moe_d_ff")
-    if model.states("moe_latent_size"):
-        raise BadFile("unknown experts: they work on a latent narrower than the model.")
     shared = model.maybe_whole("shared_experts", 0) or 0
     return Moe(
         n_experts=model.whole("experts"),
         experts_per_token=model.whole("top_k"),
         d_ff=d_ff,
         gated=_gated(model),
+        d_latent=model.maybe_whole("moe_latent_size"),
         n_shared_experts=shared,
         d_ff_shared=(model.maybe_whole("shared_d_ff") or shared * d_ff) if shared else 0,
     )
