@@ -21,7 +21,10 @@ def divisors(n: int) -> list[int]:
 
 
 def tensor_widths(config: ModelConfig) -> dict[str, int]:
-    """What tensor parallelism splits, over all layers: greatest common divisors by name."""
+    """What tensor parallelism splits, over all layers: greatest common divisors by name.
+
+    Each chip has whole groups of a Mamba block (Megatron Core's MambaMixer asserts it).
+    """
     heads = [a.n_heads for a, _ in config.attentions]
     heads += [m.n_heads for m, _ in config.mambas]
     widths = []
@@ -29,17 +32,13 @@ def tensor_widths(config: ModelConfig) -> dict[str, int]:
         widths.append(ffn.d_ff)
         if isinstance(ffn, Moe) and ffn.d_ff_shared:
             widths.append(ffn.d_ff_shared)
-    found = {"n_heads": heads, "d_ff": widths}
+    found = {"n_heads": heads, "d_ff": widths, "n_groups": [m.n_groups for m, _ in config.mambas]}
     return {name: math.gcd(*sizes) for name, sizes in found.items() if sizes}
 
 
 def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
-    """Each chip holds whole key/value heads, or each head lies on a whole number of chips.
-
-    So it does with the groups of Mamba blocks.
-    """
+    """Each chip holds whole key/value heads, or each head lies on a whole number of chips."""
     heads = {a.n_kv_heads for a, _ in config.attentions if not a.mla}
-    heads |= {m.n_groups for m, _ in config.mambas}
     return all(k % tensor == 0 or tensor % k == 0 for k in heads)
 
 

@@ -15,7 +15,7 @@ from shardwise.models import ModelConfig, count
 from shardwise.ops.program import training_step
 from shardwise.plan import plan
 from shardwise.plan.rebuild import rebuild
-from shardwise.search.legal import kv_heads_divide, tensor_widths
+from shardwise.search.legal import problems, tensor_widths
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN
@@ -166,10 +166,11 @@ def test_experts_on_a_latent_send_less() -> None:
 
 
 def test_what_tensor_parallelism_splits() -> None:
-    assert tensor_widths(MODELS["hybrid"]) == {"n_heads": 8, "d_ff": 256}
-    assert tensor_widths(paired()) == {"n_heads": 16, "d_ff": 512}
-    assert kv_heads_divide(paired(), 2)
-    assert not kv_heads_divide(paired(), 3)
+    assert tensor_widths(MODELS["hybrid"]) == {"n_heads": 8, "d_ff": 256, "n_groups": 4}
+    assert tensor_widths(paired()) == {"n_heads": 16, "d_ff": 512, "n_groups": 4}
+    system, job = parse_system("h100:8"), Train(batch=BATCH, seq=SEQ)
+    assert problems(paired(), job, system, {"tensor": 4}, whole=False) == []
+    assert "n_groups 4 (/8 = 0.5)" in problems(paired(), job, system, {"tensor": 8}, whole=False)[0]
 
 
 @EVERY

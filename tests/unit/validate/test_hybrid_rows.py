@@ -54,8 +54,10 @@ def test_blocks_of_a_row(runs: dict[str, Run]) -> None:
 def test_flops_reproduce_the_stated_tflops(
     hybrids: list[Run], records: dict[str, dict[str, Any]]
 ) -> None:
-    """Stated TFLOP/s over tokens/s. Megatron-Bridge counts Nano's Mamba blocks too wide, by 6.5 % of
-    the whole, and prediction of several tokens with the model.
+    """Stated TFLOP/s over tokens/s.
+
+    Megatron-Bridge counts Nano's Mamba blocks too wide, by 6.5 % of the whole, and the prediction
+    of several tokens with the model.
     """
     checked = 0
     for run in hybrids:
