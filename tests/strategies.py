@@ -76,7 +76,7 @@ def context_kinds(config: ModelConfig, mesh: Mesh) -> tuple[str, ...]:
     if mesh.context == 1:
         return ("gather",)
     ways = mesh.tensor * mesh.context
-    heads = [g.layer.attention for g in config.groups]
+    heads = [attention for attention, _ in config.attentions]
     whole = all(
         a.n_heads % ways == 0 and (a.mla or a.n_kv_heads % ways == 0 or ways % a.n_kv_heads == 0)
         for a in heads

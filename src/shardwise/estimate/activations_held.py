@@ -12,7 +12,7 @@ from shardwise import units
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.software import Software
-from shardwise.models.config import Layer
+from shardwise.models.config import Attention, Layer
 from shardwise.models.model import ModelConfig
 from shardwise.ops.program import Kept, Step
 from shardwise.strategy.layout import Form
@@ -23,6 +23,11 @@ from shardwise.workload import Train
 PRODUCED = {
     "attention_input": ("norms",),
     "ffn_input": ("norms",),
+    "mamba_input": ("norms",),
+    "projected": ("q",),  # of a Mamba block: what its scan reads
+    "scanned": ("attention",),
+    "scan_normed": ("activation",),  # its norm is gated
+    "mamba_output": ("out",),
     "q_normed": ("norms",),
     "kv_normed": ("norms",),
     "q_latent": ("q",),
@@ -45,6 +50,8 @@ PRODUCED = {
     # Only the gradient of its gate reads it, which is also hidden times what comes back through
     # w_down: frameworks that fuse the gate with the activation keep no output (Megatron Core).
     "expert_output": ("down", "activation"),
+    "latent": ("gate", "up"),  # what tokens are sent as
+    "latent_output": ("down", "activation"),
 }
 ALWAYS = ("layer_input",)  # remat starts from it
 # Tokens as sent to their experts: sent again only where all products of the experts run again.
@@ -54,7 +61,7 @@ SENT = ("expert_input", ("gate", "up"))
 # DeepSeek-V3, arXiv 2412.19437 section 3.3.3).
 MULTIPLIED = frozenset(
     {"attention_input", "q_normed", "kv_normed", "ffn_input", "expert_input", "hidden"}
-    | {"shared_hidden"}
+    | {"shared_hidden", "mamba_input", "scan_normed", "latent_output"}
 )
 
 # A score kept without flash attention, in 16-bit elements: softmax, dropout and its mask of one
@@ -96,15 +103,16 @@ def layers_held(
     for i, group in enumerate(config.groups):
         rows = [k for k in step.kept if k.group == i]
         terms = {k.array.name: activation_term(k, _times(k, job, split, local)) for k in rows}
-        if not software.fused and group.layer.ffn.gated:  # the activated gate, beside the product
+        ffn = group.layer.ffn
+        if not software.fused and ffn and ffn.gated:  # the activated gate, beside the product
             hidden = [k for k in rows if k.array.name in ("hidden", "shared_hidden")]
             terms |= {f"activated_{k.array.name}": activation_term(k) for k in hidden}
         dropped = {name for name in terms if _runs_again(split, name, group.layer)}
         offloaded = {name for name in terms if _waits_outside(split, name)} - dropped
         every = local.total(terms.values())
         scores: Num = 0
-        if not software.flash:
-            scores = _scores(step, group.layer, local)
+        if not software.flash and group.layer.attention:
+            scores = _scores(step, group.layer.attention, local)
         less = again * local.total(terms[n] for n in dropped) if dropped else 0
         if not software.flash and split.recomputes("attention"):
             less = less + again * scores
@@ -142,10 +150,11 @@ def _runs_again(split: Form, name: str, layer: Layer) -> bool:
         return False
     if name == SENT[0]:
         return all(map(split.recomputes, SENT[1]))
-    if name == "attended" and not split.recomputes("norms"):
+    if name in ("attended", "scanned") and not split.recomputes("norms"):
         return False
     parts = PRODUCED[name.removeprefix("activated_")]
-    known = [p for p in parts if p != "mla_up" or layer.attention.mla]
+    latent = layer.attention is not None and layer.attention.mla is not None
+    known = [p for p in parts if p != "mla_up" or latent]
     return any(map(split.recomputes, known))
 
 
@@ -155,11 +164,11 @@ def _waits_outside(split: Form, name: str) -> bool:
     return any(word in split.offload for word in ("activations", *parts))
 
 
-def _scores(step: Step, layer: Layer, local: Local) -> Num:
+def _scores(step: Step, attention: Attention, local: Local) -> Num:
     """16-bit elements of the attention scores that one layer keeps without flash attention."""
     q = next(k for k in step.kept if k.array.name == "q")
     factors = tuple(
-        (d.name, None, d.axes) if d.name in "BT" else ("", layer.attention.n_heads, d.axes)
+        (d.name, None, d.axes) if d.name in "BT" else ("", attention.n_heads, d.axes)
         for d in q.array.dims
         if d.name in ("B", "T", "N")
     )

@@ -14,18 +14,20 @@ from shardwise.arrays import Num, minimum
 from shardwise.estimate.activations_held import layers_held
 from shardwise.estimate.local import Local
 from shardwise.estimate.prices import Prices
-from shardwise.estimate.rates import Rates, element_bytes, is_core, is_end, is_routed
+from shardwise.estimate.rates import Rates, element_bytes, is_attention, is_end, is_routed
 from shardwise.estimate.software import PLANNED
 from shardwise.estimate.state_held import with_experts
-from shardwise.models import ModelConfig, Moe
+from shardwise.models import Layer, ModelConfig, Moe
 from shardwise.ops.einsum import shards
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Form, Layout, Layouts, expert_degree
 
 # Reads and writes of element-wise steps in one layer, forward, in multiples of each width: two
-# norms and two sums of D, rotation of queries and keys, activation of F. The backward pass has
-# twice as many.
-ELEMENTWISE = {"D": 10.0, "heads": 2.0, "F": 3.0}
+# norms and two sums of D (half of them in a layer of one block), rotation of queries and keys,
+# activation of F; in a Mamba block the convolution, the gated norm, and states, which are written
+# in fp32 (one more than the product writes), read, and passed on in 16 bits (state-spaces/mamba,
+# ssd_combined.py, `states_in_fp32`). The backward pass has twice as many.
+ELEMENTWISE = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
 BACKWARD = 2.0
 # Products whose part of `strategy.layout.PARTS` has another name.
 PART = {
@@ -34,6 +36,11 @@ PART = {
     "q_up": "mla_up",
     "k_up": "mla_up",
     "v_up": "mla_up",
+    "in": "q",
+    "latent_down": "up",
+    "latent_up": "down",
+    "states": "attention",
+    "read": "attention",
 }
 
 
@@ -89,7 +96,7 @@ def passes(
             ends[name] = ends[name] + seconds
             continue
         layers[matmul.phase] = layers[matmul.phase] + seconds
-        attention = attention + (seconds if is_core(matmul) else 0.0)
+        attention = attention + (seconds if is_attention(matmul) else 0.0)
         if matmul.phase == "forward":
             part = part_of(matmul)
             parts[part] = parts.get(part, 0.0) + seconds
@@ -120,17 +127,27 @@ def elementwise_bytes(config: ModelConfig, split: Layout | Layouts, rates: Rates
     whole = 1 if split.sequence_parallel else tensor
     total: Num = 0.0
     for group in config.groups:
-        layer, D = group.layer, float(config.d_model)
-        heads = (layer.attention.n_heads + layer.attention.n_kv_heads) * layer.attention.d_head
-        ffn = layer.ffn
-        width = float(ffn.d_ff)
-        if isinstance(ffn, Moe):
-            width = ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared
-            # Tokens are copied to their experts and their results back and added.
-            D = D * (1 + 4 * ffn.experts_per_token / ELEMENTWISE["D"])
-        split_width = ELEMENTWISE["heads"] * heads + ELEMENTWISE["F"] * width
-        total = total + group.count * (ELEMENTWISE["D"] * D * whole + split_width) / tensor
+        along, across = _elementwise(config, group.layer)
+        total = total + group.count * (along * whole + across) / tensor
     return tokens * total * rates.job.activation_bytes
+
+
+def _elementwise(config: ModelConfig, layer: Layer) -> tuple[float, float]:
+    """Reads and writes of a token in one layer: of width D, and of widths that `tensor` splits."""
+    D = config.d_model
+    along, across = ELEMENTWISE["D"] * D * (1.0 if layer.has_both else 0.5), 0.0
+    if a := layer.attention:
+        across += ELEMENTWISE["heads"] * (a.n_heads + a.n_kv_heads) * a.d_head
+    if m := layer.mamba:
+        across += ELEMENTWISE["conv"] * m.d_scanned + ELEMENTWISE["gated_norm"] * m.d_inner
+        across += ELEMENTWISE["states"] * m.d_inner * m.d_state / m.chunk
+    if isinstance(ffn := layer.ffn, Moe):
+        across += ELEMENTWISE["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
+        # Tokens are copied to their experts and their results back and added.
+        along += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
+    elif ffn:
+        across += ELEMENTWISE["F"] * ffn.d_ff
+    return along, across
 
 
 def _traffic(
@@ -157,6 +174,8 @@ def _traffic(
         found["expert"] = _routing(config, split, prices, rates)
     if split.context_kind == "ulysses":
         found["context"] = _exchange_of_heads(config, split, prices, rates)
+    if config.mambas:
+        found["context"] = found.get("context", 0.0) + _states(config, split, prices, rates)
     return found
 
 
@@ -232,10 +251,11 @@ def _routing(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates
     """
     axes = ("tensor", "expert") if split.expert_tensor == 1 else ("expert",)
     mesh, total = split.sizes, 0.0
-    here = residual_bytes(config, split, rates.job.seq)
+    residual = residual_bytes(config, split, rates.job.seq)
     for group in config.groups:
         if isinstance(group.layer.ffn, Moe):
             chosen = group.layer.ffn.experts_per_token
+            here = residual * (group.layer.ffn.d_latent or config.d_model) / config.d_model
             if rates.kernels.once:
                 per_byte = prices.sent_once(axes, chosen) / rates.cal.network
                 one = here * per_byte + rates.start_s(axes, mesh)
@@ -252,10 +272,20 @@ def _exchange_of_heads(
     """Ulysses: queries, keys and values leave with all their tokens and some heads, the attended
     come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3)."""
     mesh, total = split.sizes, 0.0
-    for group in config.groups:
-        a = group.layer.attention
+    for a, n in config.attentions:
         width = 2 * a.n_heads * a.d_head + 2 * a.n_kv_heads * a.d_head
         n_bytes = split.micro_batch * rates.job.seq * width * 2.0 / mesh["tensor"]
         one = rates.send_s(prices, "all_to_all", ("context",), n_bytes, mesh)
-        total = total + 2 * group.count * one
+        total = total + 2 * n * one
+    return total
+
+
+def _states(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
+    """Scans over `context`: the state at the end of each chip's tokens, gathered by all, forward
+    and backward (arXiv 2405.21060, section 8.2)."""
+    mesh, total = split.sizes, 0.0
+    for m, n in config.mambas:
+        held = split.micro_batch * m.d_inner * m.d_state / mesh["tensor"]
+        n_bytes = held * mesh["context"] * rates.job.activation_bytes
+        total = total + 2 * n * rates.send_s(prices, "all_gather", ("context",), n_bytes, mesh)
     return total

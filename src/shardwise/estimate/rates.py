@@ -31,7 +31,9 @@ from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
 
 ENDS = ("embed", "unembed")
-CORE = ("attn.scores", "attn.values")
+ATTENTION = ("attn.scores", "attn.values")
+SCAN = ("mamba.scores", "mamba.values", "mamba.states", "mamba.read")
+CORE = (*ATTENTION, *SCAN)
 UNFUSED = 2.5  # operations for one fused kernel: a norm or an activation is two or three
 SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
 CLOCK = 1.8e9  # Hz of a GPU whose file gives none
@@ -44,7 +46,9 @@ DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles 
 CAST_BYTES = 4.0
 ADDED_BYTES = 8.0  # a gradient in 16 bits written by its product, then read with the sum, and added
 NARROW = ("fp8", "fp4", "int8")
-SCORES_AGAIN = 1.25  # the backward pass of attention in tiles: five products for four
+# The backward pass of attention in tiles: five products for four. That of a scan computes scores
+# and states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
+SCORES_AGAIN = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +144,10 @@ class Rates:
         flops, n_bytes = matmul.flops(mesh), hbm_bytes(matmul, works.weights, self.job, mesh)
         starts: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
         if core:
-            reached = self._attention(config)
-            flops = flops * self._scores(matmul)
-            if not self.kernels.flash:
+            scanned = is_scan(matmul)
+            reached = self.cal.attention if scanned else self._attention(config)
+            flops = flops * (self._chunks(matmul) if scanned else self._scores(matmul))
+            if not (self.kernels.flash or scanned):
                 n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
         else:
             reached = self.cal.matmul(self.dtype(matmul))
@@ -184,6 +189,20 @@ class Rates:
         edges = 1 if 2 * visible >= seq else 2
         tile = MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
         return times * min(float(tiled_keys(visible, edges, tile)), float(seq)) / visible
+
+    def _chunks(self, matmul: Matmul) -> float:
+        """Products of a scan that are computed over those counted: whole tiles of masked chunks.
+
+        Packed documents change no chunk: their masks cut states that pass on.
+        """
+        if self.kernels.ideal:
+            return 1.0
+        times = SCORES_AGAIN if matmul.phase == "backward" else 1.0
+        if matmul.share == 1:
+            return times
+        chunk = float(matmul.sizes["Tc"])
+        visible, tile = float(matmul.share) * chunk, MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+        return times * min(float(tiled_keys(visible, 1, tile)), chunk) / visible
 
     def elementwise_s(self, n_bytes: Num) -> Num:
         """Seconds of steps that read and write `n_bytes` when they are fused."""
@@ -253,8 +272,18 @@ def _figure(chip: Chip, name: str, default: float) -> float:
 
 
 def is_core(matmul: Matmul) -> bool:
-    """Scores and weighted values: the products that attention kernels fuse."""
+    """The products that kernels of attention and of scans fuse: they stay in 16 bits."""
     return matmul.name.startswith(CORE)
+
+
+def is_attention(matmul: Matmul) -> bool:
+    """Scores and weighted values of attention."""
+    return matmul.name.startswith(ATTENTION)
+
+
+def is_scan(matmul: Matmul) -> bool:
+    """Products of the scan of a Mamba block."""
+    return matmul.name.startswith(SCAN)
 
 
 def is_end(name: str) -> bool:

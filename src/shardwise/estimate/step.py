@@ -154,7 +154,9 @@ def _ends(
     last = one.last
     if rates.extras.mtp_layers:  # joins two residuals, has a layer and a pass through the head
         join_s = 3 * 2 * _tokens(split, rates) * 2 * config.d_model**2 / rates.matmul_flops_per_s
-        last = last + rates.extras.mtp_layers * (last + each + join_s)
+        # Its layer has both blocks, also where those of the model have one.
+        blocks = 1 if config.main_layer.has_both else 2
+        last = last + rates.extras.mtp_layers * (last + blocks * each + join_s)
     if split.schedule == "none":
         return m * (one.first + last)
     schedule = find(split.schedule)

@@ -23,7 +23,7 @@ from shardwise.strategy.rules import Rules, layout
 # Activations that lie between blocks, split over the sequence by `tensor` too.
 KEPT_SPLIT = frozenset(
     {"layer_input", "middle", "attention_output", "ffn_output", "shared_output", "expert_output"}
-    | {"q_latent", "kv_latent"}
+    | {"q_latent", "kv_latent", "mamba_output", "latent", "latent_output"}
 )
 
 
@@ -251,10 +251,9 @@ def _read_backward(layer: Layer, terms: tuple[Term, ...]) -> frozenset[str]:
     """The terms whose output the backward pass reads: the last product of a block ends in a sum,
     which only a norm behind it, or the next block of the layer, would read."""
     normed = layer.norms in ("post", "both")
+    between = ("attn.out", "mamba.out") if layer.has_both and not layer.parallel else ()
     return frozenset(
-        t.name
-        for t in terms
-        if normed or t.einsum.output.name != "y" or (t.name == "attn.out" and not layer.parallel)
+        t.name for t in terms if normed or t.einsum.output.name != "y" or t.name in between
     )
 
 

@@ -110,11 +110,11 @@ def _data_ranks(case: Case) -> int:
 
 
 def active_width(model: ModelConfig) -> int:
-    """Widths of the feed-forward blocks that a token goes through in the most common layer."""
-    ffn = model.main_layer.ffn
+    """Widths of the feed-forward blocks that a token goes through in the most common block."""
+    ffn = model.main_ffn
     if isinstance(ffn, Moe):
         return ffn.experts_per_token * ffn.d_ff + ffn.d_ff_shared
-    return ffn.d_ff
+    return model.d_ff
 
 
 def _data(case: Case) -> Iterator[Crossover]:
@@ -161,7 +161,7 @@ def _mixed(case: Case) -> Iterator[Crossover]:
 
 
 def _expert(case: Case) -> Iterator[Crossover]:
-    ffn, topology = case.model.main_layer.ffn, case.system.topology
+    ffn, topology = case.model.main_ffn, case.system.topology
     if not isinstance(ffn, Moe):
         return
     own = case.layout.expert_degree
@@ -205,7 +205,9 @@ def _pipe(case: Case) -> Iterator[Crossover]:
 
 
 def _context(case: Case) -> Iterator[Crossover]:
-    attention = case.model.main_layer.attention
+    attention = case.model.main_attention
+    if not attention:
+        return
     degree = max(2, case.layout.mesh.context)
     width = attention.n_kv_heads * (attention.d_head + attention.d_head_v)
     if attention.mla:  # the latent and the shared key are passed on

@@ -10,7 +10,7 @@ from shardwise.estimate.calibration import PEAK, calibration
 from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.models import ModelConfig
-from shardwise.models.config import Attention, Layer, LayerGroup, Mlp, Moe
+from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
 from shardwise.plan.value import Plan
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout
@@ -64,12 +64,12 @@ def _model(data: dict[str, Any]) -> ModelConfig:
 
 
 def _layer(data: dict[str, Any]) -> Layer:
-    ffn = data["ffn"]
-    made: dict[str, Any] = {
-        **data,
-        "attention": _convert(data["attention"], Attention),
-        "ffn": _convert(ffn, Moe) if "n_experts" in ffn else _convert(ffn, Mlp),
-    }
+    made = dict(data)
+    kinds: dict[str, type[Any]] = {"attention": Attention, "mamba": Mamba}
+    kinds["ffn"] = Moe if "n_experts" in (data["ffn"] or ()) else Mlp
+    for name, kind in kinds.items():
+        if data.get(name) is not None:
+            made[name] = _convert(data[name], kind)
     return Layer(**made)
 
 

@@ -256,7 +256,8 @@ def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason
                 f"vocab {model.vocab:,} does not divide over tensor {tensor}: padded to {padded:,}."
             ),
         )
-    if tensor > model.n_kv_heads and not model.main_layer.attention.mla:
+    attention = model.main_attention
+    if attention and tensor > attention.n_kv_heads and not attention.mla:
         copies = tensor // model.n_kv_heads
         yield Reason(
             constraint="kv_heads",

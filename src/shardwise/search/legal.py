@@ -22,20 +22,24 @@ def divisors(n: int) -> list[int]:
 
 
 def tensor_widths(config: ModelConfig) -> dict[str, int]:
-    """What tensor parallelism splits, over all layers: greatest common divisors by name."""
-    heads, widths = [], []
-    for group in config.groups:
-        heads.append(group.layer.attention.n_heads)
-        ffn = group.layer.ffn
+    """What tensor parallelism splits, over all layers: greatest common divisors by name.
+
+    Each chip has whole groups of a Mamba block (Megatron Core's MambaMixer asserts it).
+    """
+    heads = [a.n_heads for a, _ in config.attentions]
+    heads += [m.n_heads for m, _ in config.mambas]
+    widths = []
+    for ffn in (group.layer.ffn for group in config.groups if group.layer.ffn):
         widths.append(ffn.d_ff)
         if isinstance(ffn, Moe) and ffn.d_ff_shared:
             widths.append(ffn.d_ff_shared)
-    return {"n_heads": math.gcd(*heads), "d_ff": math.gcd(*widths)}
+    found = {"n_heads": heads, "d_ff": widths, "n_groups": [m.n_groups for m, _ in config.mambas]}
+    return {name: math.gcd(*sizes) for name, sizes in found.items() if sizes}
 
 
 def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
     """Each chip holds whole key/value heads, or each head lies on a whole number of chips."""
-    heads = {g.layer.attention.n_kv_heads for g in config.groups if not g.layer.attention.mla}
+    heads = {a.n_kv_heads for a, _ in config.attentions if not a.mla}
     return all(k % tensor == 0 or tensor % k == 0 for k in heads)
 
 
@@ -200,8 +204,7 @@ def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> N
     fits = split > 0
     if form.context_kind != "ulysses":
         return fits
-    for group in config.groups:
-        a = group.layer.attention
+    for a, _ in config.attentions:
         fits = fits & (a.n_heads % split == 0)
         if not a.mla:
             fits = fits & ((a.n_kv_heads % split == 0) | (split % a.n_kv_heads == 0))

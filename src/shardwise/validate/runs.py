@@ -18,7 +18,7 @@ from shardwise.strategy.layout import Layout
 from shardwise.validate.fields import Fields
 from shardwise.validate.jobs import origin_of, train_of
 from shardwise.validate.layouts import dispatcher_of, layout_of
-from shardwise.validate.models import config_of
+from shardwise.validate.models import assumed_of, config_of
 from shardwise.validate.rates import step_seconds
 from shardwise.validate.remat import remat_of
 from shardwise.validate.systems import system_of
@@ -156,7 +156,7 @@ def _run(record: Fields) -> Run:
     name, hardware = record.text("id"), record.inner("hardware")
     system, assumed = system_of(hardware)
     origin, more = origin_of(record, tpu=system.chip.kind == "tpu")
-    assumed = assumed | more
+    assumed = assumed | more | assumed_of(record.inner("model"))
     config = config_of(record.inner("model"), record.whole("seq_len"))
     remat, more = remat_of(record, config.n_layers)
     assumed = assumed | more
