@@ -218,7 +218,7 @@ class Rates:
         """
         if self.job.compute not in NARROW or self.kernels.ideal:
             return 0.0
-        arrays: dict[str, Num] = {}
+        arrays: dict[tuple[int, str], Num] = {}
         for matmul in works.matmuls:
             left = matmul.program.local.left
             if matmul.phase != phase or is_core(matmul) or is_end(matmul.name):
@@ -229,7 +229,7 @@ class Rates:
             if matmul.program.einsum.chosen and "R" not in left.names:
                 n = n * matmul.sizes["R"]
             block = matmul.name.split(".")[0] if left.name == "x" else ""
-            arrays[block + left.name] = n
+            arrays[matmul.group, block + left.name] = n
         return sum(arrays.values(), 0.0) * CAST_BYTES / self.hbm
 
     def added_s(self, works: Step, split: Layout | Layouts) -> Num:

@@ -233,8 +233,8 @@ def _exposed(
     _take_turns(found, traffic, compute)
     if "pipe" in found and "pipe_p2p" in overlap:
         # Between the first and the last microbatch a stage has others to work on.
-        filling = split.sizes["pipe"] - 1
-        found["pipe"] = found["pipe"] * filling / (split.n_microbatches * stage.passes)
+        filling = (split.sizes["pipe"] - 1) / (split.n_microbatches * stage.passes)
+        found["pipe"] = found["pipe"] * minimum(1.0, filling)
     return found
 
 

@@ -37,6 +37,7 @@ class Matmul:
     program: Program
     sizes: Mapping[str, Num]
     share: Num
+    group: int = 0  # of layers of one kind
 
     def flops(self, mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the fullest chip, all `count` together."""
@@ -163,11 +164,11 @@ def _derived(
     weights: frozenset[str] = frozenset()
     for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
-        _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers)
+        _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
         # A layer that is computed again keeps what it gathers for its backward pass at once.
         again = ("remat", "backward") if remat == "full" else ("backward",)
         read = _read_backward(group.layer, terms)
-        _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read)
+        _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i)
         kept += _kept(config, i, common, rules)
         weights |= _weights(terms)
     outer = outer_terms(config)
@@ -197,11 +198,13 @@ def _derive(
     matmuls: list[Matmul],
     transfers: list[Transfer],
     again: frozenset[str] = frozenset(),
+    group: int = 0,
 ) -> None:
     """Add the works of phases. A move that several terms of a block need happens once in them.
 
     Args:
         again: the terms of phase `remat`.
+        group: of layers of one kind.
     """
     weights = _weights(terms)
     seen: set[tuple[str, Move]] = set()
@@ -215,6 +218,7 @@ def _derive(
                     name=name,
                     phase=phase,
                     count=count,
+                    group=group,
                     program=program,
                     sizes=sizes,
                     share=term.share,
