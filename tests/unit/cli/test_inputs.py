@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shardwise.cli.inputs import (
     Inputs,
     is_sized,
+    parse_fixed,
     parse_mesh,
     parse_words,
     roles,
@@ -69,6 +70,41 @@ def test_meshes() -> None:
     with pytest.raises(BadInput) as error:
         parse_mesh("X=4,Y=2", roles())
     assert len(error.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("tensor=8", {"tensor": 8}),
+        ("tensor=8,zero=1,schedule=1f1b,virtual=2",
+         {"tensor": 8, "zero": 1, "schedule": "1f1b", "virtual": 2}),
+        (" pipe = 4 , remat = dots ", {"pipe": 4, "remat": "dots"}),
+        ("context_kind=ulysses,micro_batch=2,n_microbatches=1Ki,expert_tensor=1",
+         {"context_kind": "ulysses", "micro_batch": 2, "n_microbatches": 1024,
+          "expert_tensor": 1}),
+        ("zero=0", {"zero": 0}),  # BUG? a stage of ZeRO, and not a size
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_fixed(text: str, given: dict[str, int | str]) -> None:
+    assert parse_fixed(text) == given
+
+
+def test_all_problems_of_what_is_fixed_are_told() -> None:
+    with pytest.raises(BadInput) as error:
+        parse_fixed("schedule=1f2b,tensr=8,remat=some")
+    for said in ('"1f2b"', '"tensr"', '"some"'):
+        assert sum(said in problem for problem in error.value.problems) == 1, said
+
+
+@given(text=st.text(max_size=30))
+def test_what_is_fixed_raises_only_our_errors(text: str) -> None:
+    for known in (text, f"tensor={text}", f"schedule={text}", f"{text}=2"):
+        try:
+            found = parse_fixed(known)
+        except ShardwiseError:
+            continue
+        assert all(isinstance(value, int | str) for value in found.values())
 
 
 def test_words() -> None:
