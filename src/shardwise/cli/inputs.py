@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from shardwise import units
 from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
 from shardwise.hardware import Chip, parse_chip, parse_system
 
@@ -92,12 +93,17 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     """
     from shardwise.search.forms import WORDS
 
-    parts = [part.partition("=") for part in text.split(",")]
-    words = {name.strip(): value.strip() for name, _, value in parts if name.strip() in WORDS}
     inputs = Inputs()
-    for name, value in words.items():
-        inputs.read(parse_word, value, name, WORDS[name])
-    rest = [part for part in text.split(",") if part.partition("=")[0].strip() not in WORDS]
+    words: dict[str, int | str] = {}
+    rest = []
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if name in WORDS:
+            words[name] = inputs.read(parse_word, value, name, WORDS[name])
+        elif name == "zero" and equals:  # the one number that may be none
+            words[name] = inputs.read(units.parse_whole, value, name, low=0)
+        else:
+            rest.append(part)
     sizes = inputs.read(parse_mesh, ",".join(rest), fixable()) if rest else {}
     inputs.done()
     return {**sizes, **words}

@@ -57,7 +57,7 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
     for batch in near:
         other = dataclasses.replace(job, batch=batch)
         try:
-            best = train.rank(model, other, system, PEAK, keep=1).candidates[0]
+            best = train.rank(model, other, system, PEAK, {"pipe": 1}).candidates[0]
         except NoStrategy:
             continue
         if best.fits:

@@ -12,7 +12,7 @@ from shardwise.report.plan_details import details
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
 
-SHOWN_ALTERNATIVES = 4
+SHOWN_ALTERNATIVES = 2
 SHOWN_HBM = 0.1  # HBM-bound work is shown from this share of T_math on
 
 
@@ -52,6 +52,8 @@ def words(plan: Plan) -> str:
         found.append(f"ZeRO-{strategy.zero}")
     if strategy.mesh["context"] > 1 and strategy.context_kind != "gather":
         found.append(f"{strategy.context_kind} context")
+    if strategy.n_microbatches > 1:
+        found.append(f"{strategy.n_microbatches} microbatches")
     return f" ({', '.join(found)})" if found else ""
 
 
@@ -108,8 +110,8 @@ def _failures(told: PlannedGoodput) -> str:
 
 
 def _spread(plan: Plan) -> str:
-    spread = plan.estimate.rates.spread
-    return f" ±{percent(spread)}" if spread else ""
+    rates = plan.estimate.rates
+    return f" ±{percent(rates.spread)}" if rates.name != "peak" else ""
 
 
 def _source(plan: Plan) -> str:
@@ -148,8 +150,6 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     memory = plan.memory
     strategy = plan.strategy
     share = f"of {units.show_gib(memory.capacity)} HBM, remat {strategy.remat}"
-    if strategy.n_microbatches > 1:
-        share += f", {strategy.n_microbatches} microbatches of {strategy.micro_batch}"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
 
 

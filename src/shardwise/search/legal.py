@@ -104,9 +104,9 @@ def _tensor(config: ModelConfig, tensor: int) -> list[str]:
 
 def _layers(config: ModelConfig, pipe: int, expert: int) -> Iterator[str]:
     """What pipeline stages and expert parallelism deal out."""
-    if not filled(config.n_layers, pipe):
+    if not _stages_fill(config, pipe):
         places = -(-config.n_layers // pipe) * pipe
-        fits = [n for n in range(1, config.n_layers + 1) if filled(config.n_layers, n)]
+        fits = [n for n in range(1, config.n_layers + 1) if _stages_fill(config, n)]
         near = sorted(sorted(fits, key=lambda n: abs(n - pipe))[:6])
         yield (
             f"pipe {pipe}: {config.n_layers} layers leave {places - config.n_layers} of {places} "
@@ -120,6 +120,11 @@ def _layers(config: ModelConfig, pipe: int, expert: int) -> Iterator[str]:
             f"expert {expert} does not divide {experts} experts. Sizes that do: "
             f"{near_divisors(experts, expert)}."
         )
+
+
+def _stages_fill(config: ModelConfig, pipe: int) -> bool:
+    """Whether every stage has a layer, and the stages are about equal."""
+    return pipe <= config.n_layers and bool(filled(config.n_layers, pipe))
 
 
 def near_multiples(n: int, of: int) -> str:
@@ -148,7 +153,7 @@ def legal_meshes(
                 continue
             for pipe in _sizes(rest, "pipe", fixed):
                 shards = rest // pipe
-                if job.batch % shards or not filled(config.n_layers, pipe):
+                if job.batch % shards or not _stages_fill(config, pipe):
                     continue
                 for expert in _sizes(math.gcd(experts, shards), "expert", fixed):
                     ranks = shards // expert
