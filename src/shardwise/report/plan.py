@@ -13,6 +13,8 @@ from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
 
 SHOWN_ALTERNATIVES = 2
+SHOWN_REASONS = 4  # and all under -v
+SMALL = 0.01  # traffic below this share of the longest bar has none
 SHOWN_HBM = 0.1  # HBM-bound work is shown from this share of T_math on
 
 
@@ -21,7 +23,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield strong(headline(plan))
     yield labelled(_times(plan))
     yield table(["", ">", "", ""], _bars(plan, verbose))
-    yield labelled([*_reasons(plan), *_alternatives(plan)])
+    yield labelled([*_reasons(plan, verbose), *_alternatives(plan)])
     if verbose:
         yield from details(plan)
     yield (
@@ -52,8 +54,6 @@ def words(plan: Plan) -> str:
         found.append(f"ZeRO-{strategy.zero}")
     if strategy.mesh["context"] > 1 and strategy.context_kind != "gather":
         found.append(f"{strategy.context_kind} context")
-    if strategy.n_microbatches > 1:
-        found.append(f"{strategy.n_microbatches} microbatches")
     return f" ({', '.join(found)})" if found else ""
 
 
@@ -145,17 +145,24 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     if verbose or estimate.bound == "hbm" or on_chip > SHOWN_HBM:
         yield ["  T_hbm", units.show_seconds(estimate.hbm_s), bar(estimate.hbm_s, full), ""]
     for role, seconds in sorted(estimate.comm_s.items(), key=lambda pair: -pair[1]):
+        if seconds < SMALL * full and not verbose:
+            continue
         kind = "beside the math" if hidden.get(role) else "waited for"
         yield [f"  {role}", units.show_seconds(seconds), bar(seconds, full), kind]
     memory = plan.memory
     strategy = plan.strategy
     share = f"of {units.show_gib(memory.capacity)} HBM, remat {strategy.remat}"
+    if strategy.n_microbatches > 1:
+        share += f", cut in {strategy.n_microbatches:,}"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
 
 
-def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
-    # The bar says what the memory reason says.
-    for i, reason in enumerate(r for r in plan.why if r.constraint != "memory"):
+def _reasons(plan: Plan, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Not that of the memory, which its bar tells; of many, not the threshold of the book."""
+    told = [r for r in plan.why if r.constraint != "memory"]
+    if len(told) > SHOWN_REASONS and not verbose:
+        told = [r for r in told if r.constraint != "tokens_per_chip"]
+    for i, reason in enumerate(told):
         yield "" if i else "why", _times_sign(reason.text)
 
 
