@@ -34,23 +34,21 @@ MACHINES = [
     "v5e:4x4*2",
     "h100:16",
     "h100:8,sharp=on,hbm=12GB",
-    "gb200:72",
+    "a100:16",
 ]
 JOBS = [
-    sw.Train(batch=64, seq=2048),
-    sw.Train(batch=16, seq=8192, overlap=("tp_comm",), remat="none"),
-    sw.Train(batch=144, seq=1024, remat="full", reduce="fp32"),
+    sw.Train(batch=64, seq=2048, remat="none"),
+    sw.Train(batch=16, seq=8192, remat="mlp", overlap=("tp_comm",)),
+    sw.Train(batch=48, seq=1024, remat="full", reduce="fp32"),
 ]
+ANY_REMAT = sw.Train(batch=64, seq=2048)
 FASTER = ["ici", "hbm", "node", "scale_out", "dcn", "peak", "capacity"]
 LOOSE = 1 + 1e-9
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[str, str, sw.Train]:
-    return (
-        draw(st.sampled_from(MODELS)),
-        draw(st.sampled_from(MACHINES)),
-        draw(st.sampled_from(JOBS)),
+def cases(*jobs: sw.Train) -> st.SearchStrategy[tuple[str, str, sw.Train]]:
+    return st.tuples(
+        st.sampled_from(MODELS), st.sampled_from(MACHINES), st.sampled_from(jobs or JOBS)
     )
 
 
@@ -95,7 +93,7 @@ def faster(system: System, what: str, times: float) -> System:
     return dataclasses.replace(system, chip=chip)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(cases(), st.sampled_from(FASTER), st.floats(1.01, 10), st.booleans())
 def test_a_faster_machine_is_never_slower(
     case: tuple[str, str, sw.Train], what: str, times: float, peak: bool
@@ -159,8 +157,8 @@ def test_a_faster_machine_can_be_faster() -> None:
         assert before is None or after.time.step_s < before.time.step_s * 0.999, what
 
 
-@settings(max_examples=25)
-@given(cases(), st.data())
+@settings(max_examples=20)
+@given(cases(ANY_REMAT, JOBS[1]), st.data())
 def test_no_legal_strategy_beats_the_plan(
     case: tuple[str, str, sw.Train], data: st.DataObject
 ) -> None:
@@ -261,11 +259,9 @@ def test_fixing_a_role_is_never_faster(
         assert free.time.step_s <= fixed.time.step_s * LOOSE
 
 
-@settings(max_examples=3)
-@given(cases())
-def test_remat_auto_is_the_best_of_all(case: tuple[str, str, sw.Train]) -> None:
-    name, machine, job = case
-    system = sw.hardware(machine)
+@pytest.mark.parametrize(("name", "machine"), [(MODELS[0], MACHINES[0]), (MODELS[3], MACHINES[4])])
+def test_remat_auto_is_the_best_of_all(name: str, machine: str) -> None:
+    system, job = sw.hardware(machine), ANY_REMAT
     found = [
         best(name, system, dataclasses.replace(job, remat=remat))
         for remat in ("auto", "none", "norms", "dots", "mlp", "full")

@@ -82,7 +82,7 @@ def test_meshes() -> None:
         ("context_kind=ulysses,micro_batch=2,n_microbatches=1Ki,expert_tensor=1",
          {"context_kind": "ulysses", "micro_batch": 2, "n_microbatches": 1024,
           "expert_tensor": 1}),
-        ("zero=0", {"zero": 0}),  # BUG? a stage of ZeRO, and not a size
+        ("zero=0", {"zero": 0}),  # a stage of ZeRO, and not a size
     ],
     ids=str,
 )  # fmt: skip

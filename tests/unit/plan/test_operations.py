@@ -66,7 +66,6 @@ def test_operations_sum_to_the_roofline(name: str, machine: str, job: Train) -> 
     some = every[:: max(1, len(every) // 60)]
     assert {layout.schedule for layout in some} >= {"none", "interleaved"}
     for layout in some:
-        # BUG? Inputs of blocks that are gathered again; projections of MLA that run again.
         compare(*listed(name, machine, job, layout))
 
 
@@ -76,7 +75,7 @@ def test_what_runs_again_is_listed_twice(name: str, part: str) -> None:
     """Whatever part of a layer it is; of MLA the projections go by one name."""
     job = Train(batch=8, seq=1024)
     layout = Layout(mesh=Mesh(data=8), zero=1, remat="selective", recomputed=(part,))
-    compare(*listed(name, "h100:8", job, layout))  # BUG? attention, mla_up
+    compare(*listed(name, "h100:8", job, layout))
 
 
 @pytest.mark.parametrize("remat", ["full", "selective"])
@@ -84,7 +83,7 @@ def test_what_runs_again_in_some_layers(remat: str) -> None:
     job = Train(batch=8, seq=1024)
     layout = Layout(mesh=Mesh(data=8), zero=1, remat=remat, remat_layers=8,
                     recomputed=("gate", "up") if remat == "selective" else ())  # fmt: skip
-    compare(*listed("llama3-8b", "h100:8", job, layout))  # BUG?
+    compare(*listed("llama3-8b", "h100:8", job, layout))
 
 
 def test_flops_of_operations_are_those_of_the_busiest_stage() -> None:

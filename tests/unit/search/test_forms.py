@@ -58,7 +58,7 @@ def test_what_never_wins_is_tried_when_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", *SCHEDULES])
 def test_without_a_pipeline_there_is_no_schedule(schedule: str) -> None:
-    assert list(group().forms(DENSE, JOB, {"schedule": schedule})) == []  # BUG? gpipe
+    assert list(group().forms(DENSE, JOB, {"schedule": schedule})) == []
 
 
 @pytest.mark.parametrize(

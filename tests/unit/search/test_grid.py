@@ -57,7 +57,7 @@ def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) ->
             if not does_not_fit:
                 cell = block.cells.meshes[i], block.cells.n_microbatches[i]
                 assert not too_large[i], f"{cell}: {block.layout(i)}"
-                assert seconds[i] <= best * (1 + 1e-9), f"{cell}: {block.layout(i)}"  # BUG?
+                assert seconds[i] <= best * (1 + 1e-9), f"{cell}: {block.layout(i)}"
                 close += seconds[i] > best / 2
     assert close  # a bound of zero would hold, and would exclude nothing
 
@@ -72,7 +72,7 @@ def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
             fitting += not does_not_fit
             told += bool(too_large[i])
             if too_large[i]:
-                assert does_not_fit, f"{block.cells.meshes[i]}: {block.layout(i)}"  # BUG?
+                assert does_not_fit, f"{block.cells.meshes[i]}: {block.layout(i)}"
     assert told
     assert fitting
 

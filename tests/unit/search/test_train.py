@@ -75,8 +75,6 @@ def test_the_best_are_the_best_of_all(
     assert {c.fits for c in every} == ({True, False} if "hbm" in machine else {True})
     found = rank(name, machine, job, exhaustive=exhaustive, keep=4).candidates
     meshes = fastest(every, lambda c: c.mesh)
-    # BUG? Memory of one layout lacks the gathered unembedding, so too many of them fit; and ZeRO-1
-    # over the copies that experts have of all other weights is not tried.
     assert [c.time.step_s for c in found[:4]] == near(sorted(meshes.values())[:4])
     widths = fastest(every, lambda c: c.mesh.tensor)
     shown = {w: t for w, t in widths.items() if t < FAR * min(widths.values())}
@@ -103,7 +101,7 @@ def test_the_front_is_that_of_all(name: str, machine: str, job: Train) -> None:
             s <= c.time.step_s * (1 + 1e-9) and b <= c.memory.total * (1 + 1e-9) for s, b in front
         )
     ]
-    assert [c.layout for c in beaten] == []  # BUG? As above.
+    assert [c.layout for c in beaten] == []
 
 
 @pytest.mark.parametrize("exhaustive", [True, False], ids=["all", "best first"])
@@ -146,7 +144,7 @@ def test_the_best_first_search_looks_at_less() -> None:
     case = ("llama3-8b", "h100:64", Train(batch=512, seq=2048))
     quick, whole = rank(*case, keep=1), rank(*case, keep=1, exhaustive=True)
     assert quick.n_strategies < whole.n_strategies
-    assert quick.candidates[0].time.step_s == near(whole.candidates[0].time.step_s)  # BUG?
+    assert quick.candidates[0].time.step_s == near(whole.candidates[0].time.step_s)
 
 
 def test_strategies_are_counted() -> None:
@@ -180,7 +178,7 @@ def test_the_fewest_microbatches_that_fit_are_taken() -> None:
             given = {**fixed, "n_microbatches": n}
             less = train.rank(config, job, system, calibration("v5e"), given).candidates[0]
             assert less.layout.n_microbatches == n
-            assert not less.fits  # BUG? Memory of one layout, as above.
+            assert not less.fits
 
 
 @pytest.mark.parametrize("remat", REMAT_POLICIES)
@@ -194,7 +192,7 @@ def test_a_remat_policy_that_is_asked_for(remat: str) -> None:
     "fixed",
     [
         {"tensor": 2, "pipe": 2},
-        {"schedule": "gpipe", "micro_batch": 2},  # BUG?
+        {"schedule": "gpipe", "micro_batch": 2},
         {"schedule": "interleaved", "virtual": 4},
         {"schedule": "none", "zero": 3},
         {"zero": 0, "data": 4},
