@@ -18,7 +18,7 @@ from shardwise.hardware import System
 from shardwise.ops.program import training_step
 from shardwise.search import train
 from shardwise.strategy.layout import Layout, table
-from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.mesh import Mesh, place
 from tests.strategies import every_mesh, layouts
 
 MODELS = [  # of few layers: fewer ways to cut them
@@ -108,7 +108,7 @@ def test_a_faster_machine_is_never_slower(
         assert after.roofline.lower_s > 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(cases(), st.sampled_from(FASTER), st.floats(1.01, 10), st.booleans(), st.data())
 def test_a_layout_on_a_faster_machine_is_never_slower(
     case: tuple[str, str, sw.Train], what: str, times: float, peak: bool, data: st.DataObject
@@ -120,12 +120,15 @@ def test_a_layout_on_a_faster_machine_is_never_slower(
         return
     layout = data.draw(layouts(model, job, system, meshes(*case)))
     cal = PEAK if peak else calibration(system.chip.name)
-    before = train.evaluate(model, job, system, layout, cal)
-    after = train.evaluate(model, job, faster(system, what, times), layout, cal)
-    assert after.time.step_s <= before.time.step_s * LOOSE  # BUG?
-    assert after.roofline.lower_s <= before.roofline.lower_s * LOOSE
-    assert after.time.upper_s <= before.time.upper_s * LOOSE
-    assert after.fits >= before.fits
+    other = faster(system, what, times)
+    ways = zip(place(system, layout.sizes), place(other, layout.sizes), strict=True)
+    for here, there in itertools.islice(ways, 3):
+        before = train.evaluate(model, job, system, layout, cal, here)
+        after = train.evaluate(model, job, other, layout, cal, there)
+        assert after.time.step_s <= before.time.step_s * LOOSE
+        assert after.roofline.lower_s <= before.roofline.lower_s * LOOSE
+        assert after.time.upper_s <= before.time.upper_s * LOOSE
+        assert after.fits >= before.fits
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -143,6 +146,18 @@ def test_what_hides_does_not_count_twice(zero: int, what: str) -> None:
             for k in range(5)
         ]
         assert all(b <= a * LOOSE for a, b in itertools.pairwise(times))  # BUG?
+
+
+def test_where_the_head_is_the_longest_stage_no_more_is_waited_for() -> None:
+    """HBM twice as fast: layers take less, and the head stands out by as much more."""
+    model, job = sw.model("gemma-2b"), sw.Train(batch=64, seq=2048)
+    layout = Layout(mesh=Mesh(fsdp=2, pipe=8), zero=3, n_microbatches=32, schedule="1f1b")
+    slow, fast = (
+        train.evaluate(model, job, faster(sw.hardware("v5e:4x4"), "hbm", times), layout, PEAK).time
+        for times in (1.0, 2.0)
+    )
+    assert fast.compute_s < slow.compute_s
+    assert fast.step_s <= slow.step_s * LOOSE  # BUG?
 
 
 def test_a_faster_machine_can_be_faster() -> None:

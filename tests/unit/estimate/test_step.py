@@ -107,14 +107,31 @@ def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
     step = LayoutStep(config, system, job, layout)
     assert one.placement == step.placement in place(system, layout.sizes)
     assert (one.time, one.roofline) == (step.at(cal, Kernels()), step.at(PEAK))
-    ways = [
-        train.evaluate(config, job, system, layout, cal, p) for p in place(system, layout.sizes)
-    ]
-    assert one.time.step_s == min(way.time.step_s for way in ways)
     batch = layout.micro_batch * layout.data_shards
     works = training_step(config, batch, job.seq, table(layout), remat="none")
     memory = step_memory(config, job, works, layout, system.chip.hbm_bytes)
     assert one.memory == memory
+
+
+@pytest.mark.parametrize(
+    ("machine", "layout"),
+    [
+        ("v5p:4x4x4", Layout(mesh=Mesh(fsdp=64), zero=3)),
+        ("v5p:4x4x4", Layout(mesh=Mesh(fsdp=32, tensor=2), zero=3, micro_batch=2)),
+        # Gradients are summed once, the residual is gathered for every microbatch.
+        ("v5p:2x4x4", Layout(mesh=Mesh(data=2, tensor=16), zero=1, n_microbatches=32,
+                             sequence_parallel=True)),
+    ],
+)  # fmt: skip
+def test_a_layout_is_placed_where_it_is_fastest(machine: str, layout: Layout) -> None:
+    config, system = load("llama3.2-1b"), parse_system(machine)
+    job, cal = Train(batch=layout.global_batch, seq=2048), calibration("v5p")
+    one = train.evaluate(config, job, system, layout, cal)
+    ways = [
+        train.evaluate(config, job, system, layout, cal, placement)
+        for placement in place(system, layout.sizes)
+    ]
+    assert one.time.step_s == pytest.approx(min(w.time.step_s for w in ways), rel=1e-12)  # BUG?
 
 
 def test_one_chip_sends_nothing() -> None:

@@ -107,7 +107,7 @@ def test_fixed_roles_are_kept() -> None:
             {"pipe": 32},
             "pipe 32: 80 layers leave 16 of 96 places in equal stages empty. Sizes that",
         ),
-        ({"pipe": 84}, "pipe 84:"),  # BUG? four stages without a layer
+        ({"pipe": 84}, "pipe 84:"),  # four stages without a layer
         (
             {"fsdp": 48},
             "64 sequences do not divide over 48 shards (fsdp 48). Nearest batches that do: 48, 96.",
