@@ -69,6 +69,13 @@ def changed(cal: Calibration, name: str, value: Any) -> Calibration:
     return dataclasses.replace(cal, **{name: value})
 
 
+def start_of(chip: str, rows: Rows) -> Calibration:
+    """`START` for the dtypes of a chip."""
+    known = {dtype for run, _ in rows for dtype in run.system.chip.peak_flops_per_s}
+    matmuls = {d: share for d, share in START.matmuls.items() if d in known}
+    return dataclasses.replace(START, matmuls=matmuls, kernel_s=calibration(chip).kernel_s)
+
+
 def fitted(rows: Rows, start: Calibration) -> Calibration:
     """Coordinate descent over `GRID`, all values of a coordinate at once."""
     counts = Counter(run.group for run, _ in rows)
@@ -82,7 +89,7 @@ def fitted(rows: Rows, start: Calibration) -> Calibration:
     gpu = rows[0][0].system.chip.kind == "gpu"  # a TPU runs one kernel for all experts
     for _ in range(SWEEPS):
         for name, values in GRID.items():
-            if name == "expert_s" and not gpu:
+            if (name == "expert_s" and not gpu) or (name == "fp8" and name not in cal.matmuls):
                 continue
             found = losses(changed(cal, name, np.array(values)), len(values))
             i = int(np.argmin(found))
@@ -134,7 +141,7 @@ def main() -> int:
         held_back = [row for row in rows if not in_training(row[0].group)]
         if not training:
             continue
-        start = dataclasses.replace(START, kernel_s=calibration(chip).kernel_s)
+        start = start_of(chip, rows)
         cal = fitted(training, start)
         cal = dataclasses.replace(cal, spread=round(spread(training, start), 2))
         told = {"training": training, "held_back": held_back, "as_committed": held_back}

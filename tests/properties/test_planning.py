@@ -145,7 +145,7 @@ def test_what_hides_does_not_count_twice(zero: int, what: str) -> None:
             train.evaluate(model, job, faster(system, what, 2.0**k), layout, PEAK).time.step_s
             for k in range(5)
         ]
-        assert all(b <= a * LOOSE for a, b in itertools.pairwise(times))  # BUG?
+        assert all(b <= a * LOOSE for a, b in itertools.pairwise(times))
 
 
 def test_where_the_head_is_the_longest_stage_no_more_is_waited_for() -> None:
@@ -157,7 +157,7 @@ def test_where_the_head_is_the_longest_stage_no_more_is_waited_for() -> None:
         for times in (1.0, 2.0)
     )
     assert fast.compute_s < slow.compute_s
-    assert fast.step_s <= slow.step_s * LOOSE  # BUG?
+    assert fast.step_s <= slow.step_s * LOOSE
 
 
 def test_a_faster_machine_can_be_faster() -> None:

@@ -98,7 +98,9 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     rest = []
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if name in WORDS:
+        if name in words:
+            inputs.refuse(f"{name} is given twice.")
+        elif name in WORDS:
             words[name] = inputs.read(parse_word, value, name, WORDS[name])
         elif name == "zero" and equals:  # the one number that may be none
             words[name] = inputs.read(units.parse_whole, value, name, low=0)

@@ -96,7 +96,8 @@ def step_time(
         traffic["tensor"] = traffic["tensor"] + m * one.regather * stage.share
     waited = sum(exposed.values()) / m
     traffic["data"] = sums.all_s
-    exposed["data"] = _exposed_sums(split, sums, layers, backward)
+    free = _free(exposed, traffic, m * layers)
+    exposed["data"] = _exposed_sums(split, sums, free * layers, free * backward)
     return StepTime(
         compute_s=m * layers,
         head_s=_ends(config, split, one, stage, layers, rates),
@@ -246,6 +247,12 @@ def _take_turns(found: dict[str, Num], traffic: Mapping[str, Num], compute: Num)
     late = maximum(total - compute, 0.0) / maximum(total, TINY)
     for role, seconds in hidden.items():
         found[role] = found[role] + late * seconds
+
+
+def _free(found: Mapping[str, Num], traffic: Mapping[str, Num], compute: Num) -> Num:
+    """Share of the computation that hides nothing yet."""
+    hidden = sum((traffic[r] - found[r] for r in TURNS if r in found), 0.0)
+    return maximum(1.0 - hidden / maximum(compute, TINY), 0.0)
 
 
 def _exposed_sums(split: Layout | Layouts, sums: Sums, layers: Num, backward: Num) -> Num:

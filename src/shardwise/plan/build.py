@@ -13,7 +13,7 @@ from shardwise.plan import refusals, value, why
 from shardwise.plan.operations import operations
 from shardwise.search import train
 from shardwise.search.forms import Fixed, check_fixed
-from shardwise.search.legal import problems
+from shardwise.search.legal import layout_problems, problems
 from shardwise.search.train import Candidate
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import INSIDE_OUT, Mesh
@@ -115,6 +115,7 @@ def evaluate(
                 f"{split.micro_batch} x n_microbatches {split.n_microbatches} x "
                 f"{split.data_shards:,} shards); the batch has {job.batch:,}."
             )
+        raise_all(NotDivisible, layout_problems(model, split))
         ranked = [train.evaluate(model, job, system, split, cal)]
     return _write(model, system, job, cal, ranked[0], ranked)
 

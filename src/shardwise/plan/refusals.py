@@ -12,7 +12,7 @@ from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.search import train
 from shardwise.search.forms import Fixed
-from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths
+from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths, worth_cutting
 from shardwise.search.train import Candidate
 from shardwise.workload import Train
 
@@ -34,9 +34,10 @@ def no_strategy(
         given = " and ".join([*fixed, *most])
         return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")
     if shards:
+        listed = ", ".join(f"{s:,}" for s in shards[:8])
         problems.append(
-            f"The batch must be a multiple of one of {', '.join(f'{s:,}' for s in shards[:8])}: "
-            f"{system.n_chips:,} chips over the tensor and context sizes that divide the model."
+            f"Without a pipeline it must be a multiple of one of {listed}: {system.n_chips:,} "
+            "chips over the tensor and context sizes that divide the model."
         )
     offers = [*_batches(model, job, system, shards), *_machines(model, job, system)]
     if offers:
@@ -72,7 +73,8 @@ def _machines(model: ModelConfig, job: Train, system: System) -> list[str]:
     """The legal machine of the same chip, nearest in size, on which the batch divides."""
     found = []
     for other in nearby(system):
-        if next(legal_meshes(model, job, other, {}), None) is not None:
+        meshes = legal_meshes(model, job, other, {})
+        if any(worth_cutting(job.seq, mesh.context) for mesh in meshes):
             found.append((abs(other.n_chips - system.n_chips), other))
     found.sort(key=lambda pair: pair[0])
     return [f"{other.name} ({other.n_chips:,} chips)" for _, other in found[:1]]

@@ -10,14 +10,10 @@ from shardwise.errors import NoStrategy
 from shardwise.estimate.prices import Prices
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.legal import divisors, legal_meshes
+from shardwise.search.legal import divisors, legal_meshes, worth_cutting
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import INSIDE_OUT, Mesh, Placement, place
 from shardwise.workload import Train
-
-# Tokens of a sequence that a chip keeps under `context` unless it is asked for: the fewest in any
-# published run. Products and attention over fewer leave their tiles unfilled.
-LEAST_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,7 @@ def _rows(
     for mesh in legal_meshes(config, job, system, fixed):
         if any(mesh.sizes[role] > n for role, n in most.items()):
             continue
-        if mesh.context > 1 and "context" not in fixed and job.seq < mesh.context * LEAST_TOKENS:
+        if "context" not in fixed and not worth_cutting(job.seq, mesh.context):
             continue
         key = tuple(mesh.sizes[role] for role in INSIDE_OUT)
         if key not in known:

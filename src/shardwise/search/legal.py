@@ -9,10 +9,20 @@ from shardwise.arrays import Num
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
-from shardwise.strategy.layout import Form, data_shards
+from shardwise.strategy.layout import Form, Layout, data_shards
 from shardwise.strategy.mesh import Mesh
-from shardwise.strategy.stages import filled
+from shardwise.strategy.schedules import find
+from shardwise.strategy.stages import FILLED, filled
 from shardwise.workload import Train
+
+# Tokens of a sequence that a chip keeps under `context` unless it is asked for: the fewest in any
+# published run. Products and attention over fewer leave their tiles unfilled.
+LEAST_TOKENS = 1024
+
+
+def worth_cutting(seq: int, context: int) -> bool:
+    """Whether a search cuts sequences so far."""
+    return context == 1 or seq >= context * LEAST_TOKENS
 
 
 def divisors(n: int) -> list[int]:
@@ -185,7 +195,7 @@ def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
 
 
 def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
-    """Over how many shards a batch can be split on all chips, by some tensor and context."""
+    """Over how many shards a search splits a batch on all chips without a pipeline."""
     found = set()
     widths = math.gcd(*tensor_widths(config).values())
     for tensor in divisors(widths):
@@ -193,7 +203,7 @@ def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
             continue
         rest = system.n_chips // tensor
         for context in divisors(math.gcd(rest, seq)):
-            if config.d_model % context == 0:
+            if config.d_model % context == 0 and worth_cutting(seq, context):
                 found.add(rest // context)
     return sorted(found)
 
@@ -214,3 +224,28 @@ def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> N
         if not a.mla:
             fits = fits & ((a.n_kv_heads % split == 0) | (split % a.n_kv_heads == 0))
     return fits
+
+
+def layout_problems(config: ModelConfig, layout: Layout) -> list[str]:
+    """What of a layout's words does not go with its mesh: the schedule, heads for tokens.
+
+    Raises:
+        BadShape: numbers that the schedule cannot have.
+    """
+    found = []
+    if not context_fits(config, layout, layout.sizes):
+        found.append(
+            f"ulysses deals {config.n_heads} heads out over tensor {layout.mesh.tensor} x context "
+            f"{layout.mesh.context}: each chip needs whole ones. Take context_kind ring."
+        )
+    if layout.schedule == "none":
+        return found
+    schedule, stages = find(layout.schedule), layout.mesh.pipe
+    chunks = schedule.chunks or layout.virtual
+    schedule.check(stages, layout.n_microbatches, chunks)
+    if not filled(config.n_layers, schedule.parts(stages, chunks)):
+        found.append(
+            f"{config.n_layers} layers fill less than {FILLED:.0%} of the places in {stages} "
+            f"stages of {chunks} chunks. Take fewer chunks."
+        )
+    return found

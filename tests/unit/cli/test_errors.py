@@ -120,7 +120,7 @@ BAD = [
     (f"{PLAN} --fix zero=4", 2, "✗ zero 4 is not a stage of ZeRO: 0, 1, 2 or 3.\n"),
     (f"{PLAN} --fix virtual=0", 2, 'virtual "0" is below 1.\n'),
     (f"{PLAN} --fix virtual=2,virtual=4", 2, "virtual is given twice.\n"),
-    (f"{PLAN} --fix schedule=1f1b,schedule=zb-v", 2, "schedule is given twice.\n"),  # BUG?
+    (f"{PLAN} --fix schedule=1f1b,schedule=zb-v", 2, "schedule is given twice.\n"),
     (f"{PLAN} --max tensor=0", 2, '✗ mesh axis tensor "0" is below 1.\n'),
     (f"{PLAN} --max zero=1", 2, '✗ unknown mesh axis "zero". Known: context, data, expert, fsdp'),
     (f"{PLAN} --max schedule=1f1b", 2, "✗ "),

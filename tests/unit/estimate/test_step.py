@@ -131,7 +131,7 @@ def test_a_layout_is_placed_where_it_is_fastest(machine: str, layout: Layout) ->
         train.evaluate(config, job, system, layout, cal, placement)
         for placement in place(system, layout.sizes)
     ]
-    assert one.time.step_s == pytest.approx(min(w.time.step_s for w in ways), rel=1e-12)  # BUG?
+    assert one.time.step_s == pytest.approx(min(w.time.step_s for w in ways), rel=1e-12)
 
 
 def test_one_chip_sends_nothing() -> None:

