@@ -93,7 +93,7 @@ def faster(system: System, what: str, times: float) -> System:
     return dataclasses.replace(system, chip=chip)
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(cases(), st.sampled_from(FASTER), st.floats(1.01, 10), st.booleans())
 def test_a_faster_machine_is_never_slower(
     case: tuple[str, str, sw.Train], what: str, times: float, peak: bool
@@ -172,7 +172,7 @@ def test_a_faster_machine_can_be_faster() -> None:
         assert before is None or after.time.step_s < before.time.step_s * 0.999, what
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(cases(ANY_REMAT, JOBS[1]), st.data())
 def test_no_legal_strategy_beats_the_plan(
     case: tuple[str, str, sw.Train], data: st.DataObject
@@ -254,7 +254,7 @@ def test_a_word_about_an_axis_of_one_chip_changes_nothing(
         assert time.upper_s == pytest.approx(times[0].upper_s, rel=1e-12)
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(cases(), st.sampled_from(["fsdp", "tensor", "context", "pipe"]), st.sampled_from([1, 2, 4]))
 def test_fixing_a_role_is_never_faster(
     case: tuple[str, str, sw.Train], role: str, size: int
@@ -274,7 +274,7 @@ def test_fixing_a_role_is_never_faster(
         assert free.time.step_s <= fixed.time.step_s * LOOSE
 
 
-@pytest.mark.parametrize(("name", "machine"), [(MODELS[0], MACHINES[0]), (MODELS[3], MACHINES[4])])
+@pytest.mark.parametrize(("name", "machine"), [(MODELS[0], MACHINES[0]), (MODELS[3], MACHINES[0])])
 def test_remat_auto_is_the_best_of_all(name: str, machine: str) -> None:
     system, job = sw.hardware(machine), ANY_REMAT
     found = [

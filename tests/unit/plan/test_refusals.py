@@ -66,20 +66,16 @@ def multiples(text: str) -> list[int]:
     return [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", listed.replace(", ", " "))]
 
 
-def test_multiples_that_are_named_are_splits() -> None:
+def test_multiples_that_are_named_are_the_splits() -> None:
+    """`must` is what it says: without a pipeline, what is no multiple of any cannot be split."""
     pod = sw.hardware("v5p:16x20x28")
     named = multiples(refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)))
-    for n in named:
-        assert next(legal_meshes(LLAMA, sw.Train(batch=n, seq=4096), pod, {}), None)
-
-
-@pytest.mark.parametrize("batch", [1024, 1025, 1280, 1281])
-def test_batches_that_are_no_such_multiples_have_no_split(batch: int) -> None:
-    """`must` is what it says: without a pipeline, what is no multiple of any cannot be split."""
-    pod, job = sw.hardware("v5p:16x20x28"), sw.Train(batch=batch, seq=4096)
-    named = multiples(refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)))
-    if all(batch % n for n in named):
-        assert next(legal_meshes(LLAMA, job, pod, {"pipe": 1}), None) is None
+    others = [n for n in (1024, 1025, 1280, 1281) if all(n % m for m in named)]
+    assert others
+    for batch in (*named, *others):
+        job = sw.Train(batch=batch, seq=4096)
+        found = next(legal_meshes(LLAMA, job, pod, {"pipe": 1}), None)
+        assert (found is not None) == (batch in named), batch
 
 
 def test_roles_that_leave_no_mesh() -> None:
