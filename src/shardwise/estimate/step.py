@@ -90,17 +90,19 @@ def step_time(
         of = minimum(1.0, split.offload_layers / stage.held) if split.offload_layers else 1.0
         traffic["host"] = m * one.offloaded * stage.share * of
     sums = gradient_sums(config, split, stage, prices, rates)
-    exposed = _exposed(config, split, one, stage, traffic, m * layers, rates)
+    head = _ends(config, split, one, stage, layers, rates)
+    beside = m * layers + head  # all that the busiest stage computes
+    exposed = _exposed(config, split, one, stage, traffic, beside, rates)
     if "norms" in split.recomputed and "tensor" in traffic:
         # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
         traffic["tensor"] = traffic["tensor"] + m * one.regather * stage.share
     waited = sum(exposed.values()) / m
     traffic["data"] = sums.all_s
-    free = _free(exposed, traffic, m * layers)
+    free = _free(exposed, traffic, beside)
     exposed["data"] = _exposed_sums(split, sums, free * layers, free * backward)
     return StepTime(
         compute_s=m * layers,
-        head_s=_ends(config, split, one, stage, layers, rates),
+        head_s=head,
         traffic_s=traffic,
         # What runs beside a product takes a part of the chip from it.
         comm_s={r: t + rates.cal.contention * (traffic[r] - t) for r, t in exposed.items()},

@@ -20,7 +20,7 @@ from shardwise.search.forms import Fixed
 from shardwise.search.grid import Best, Block, groups
 from shardwise.search.legal import roles_of
 from shardwise.strategy.layout import Layout
-from shardwise.strategy.mesh import Mesh, Placement
+from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
 SHOWN = 8  # strategies ranked in full: the reasons and alternatives are taken from them
@@ -92,8 +92,13 @@ def evaluate(
     cal: Calibration,
     placement: Placement | None = None,
 ) -> Candidate:
-    """One strategy; on the placement with the least traffic when none is given."""
-    one = LayoutStep(config, system, job, layout, placement)
+    """One strategy; on the placement where it is fastest when none is given."""
+    if placement is None:
+        ways = place(system, layout.sizes, best=True)
+        steps = [LayoutStep(config, system, job, layout, way) for way in ways]
+        one = min(steps, key=lambda step: float(step.at(cal, Kernels()).step_s))
+    else:
+        one = LayoutStep(config, system, job, layout, placement)
     capacity = system.chip.need("hbm_bytes")
     return Candidate(
         layout=layout,
