@@ -3,7 +3,8 @@
     Quantity(3.0, byte=1) / Quantity(1.5, byte=1, second=-1)  ->  2.0 second
 
 A `Quantity` is a float, so the functions under test need not know of it. Plain numbers have no
-unit; only zero and infinity may meet any unit, as starting values and "never".
+unit; only zero and infinity may meet any unit, as starting values and "never". Nothing times
+something is nothing, in any unit.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def _scales(
 ) -> Callable[..., Quantity]:
     def method(self: Quantity, other: float) -> Quantity:
         a, b = (other, self) if swap else (self, other)
-        return Quantity(function(float(a), float(b)), **_product(a, b, sign))
+        value = function(float(a), float(b))
+        return Quantity(value, **(_product(a, b, sign) if value else {}))
 
     return method
 

@@ -26,11 +26,13 @@ _PUBLIC = {
     "Plan": ("shardwise.plan", "Plan"),
     "Serve": ("shardwise.workload", "Serve"),
     "ShardwiseError": ("shardwise.errors", "ShardwiseError"),
+    "Sweep": ("shardwise.plan.sweep", "Sweep"),
     "System": ("shardwise.hardware", "System"),
     "Torus": ("shardwise.hardware", "Torus"),
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
+    "explain": ("shardwise.plan.explain", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
     "hardware": ("shardwise.hardware", "parse_system"),
@@ -43,7 +45,9 @@ _PUBLIC = {
     "plan": ("shardwise.plan", "plan"),
     "roofline": ("shardwise.estimate.roofs", "roofline"),
     "search": ("shardwise.plan", "search"),
+    "sensitivity": ("shardwise.plan.explain", "sensitivity"),
     "shard": ("shardwise.estimate.matmul", "shard"),
+    "sweep": ("shardwise.plan.sweep", "sweep"),
 }
 
 if TYPE_CHECKING:
@@ -57,6 +61,8 @@ if TYPE_CHECKING:
     from shardwise.models import load as model
     from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
     from shardwise.plan import Plan, evaluate, load, plan, search
+    from shardwise.plan.explain import explain, sensitivity
+    from shardwise.plan.sweep import Sweep, sweep
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.workload import Serve, Train
@@ -69,11 +75,13 @@ __all__ = [
     "Plan",
     "Serve",
     "ShardwiseError",
+    "Sweep",
     "System",
     "Torus",
     "Train",
     "chip",
     "evaluate",
+    "explain",
     "fit",
     "flops",
     "hardware",
@@ -86,7 +94,9 @@ __all__ = [
     "plan",
     "roofline",
     "search",
+    "sensitivity",
     "shard",
+    "sweep",
 ]
 
 

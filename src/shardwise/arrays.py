@@ -46,7 +46,11 @@ def where(condition: Num, a: Num, b: Num) -> Num:
 
 def ceil_div(a: Num, b: Num) -> Num:
     """Elementwise a / b rounded up: the size of the largest shard of a dim of a over b shards."""
-    return -(-a // b)
+    if isinstance(a, _SCALAR) and isinstance(b, _SCALAR):
+        return -(-a // b)
+    import numpy as np
+
+    return np.ceil(a / b)  # exact for whole numbers below 2^53, and faster than dividing integers
 
 
 def sqrt(a: Num) -> Num:

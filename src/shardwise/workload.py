@@ -22,7 +22,11 @@ _OTHER_MOMENTS = {
     ("muon", "embedding"): 2.0,
     ("muon", "vector"): 2.0,
 }
-REMAT = ("none", "full", "auto")
+REMAT = ("none", "norms", "dots", "mlp", "full", "auto")
+# Communication that is hidden when it is asked for: products over `tensor` cut into pieces
+# (collective matmul), tokens on their way to experts beside another half of the batch.
+CHOSEN_OVERLAPS = ("tp_comm", "expert_all_to_all")
+OFFLOADED = ("optimizer", "activations")  # what may wait in host memory
 LARGEST_BATCH = 2**31  # sequences or tokens; beyond it the input is a slip, not a plan
 
 
@@ -37,10 +41,11 @@ class Train:
         weights, compute, gradients, moments: dtypes held and computed in.
         master: dtype of a second, exact copy of the weights, or None.
         optimizer: `adamw`, `momentum`, `sgd`, `adafactor` or `muon`.
-        remat: `none` keeps every array that the backward pass reads, `full` keeps the layers'
-            inputs and computes each layer again, `auto` takes `none` where it fits.
-        reduce: dtype in which gradients are sent when chips sum them (`int8`: a quantised
-            reduction), or None for the dtype they are held in.
+        remat: `none` keeps every array that the backward pass reads, `norms` all but the gathered
+            inputs of blocks, `dots` the results of matmuls, `mlp` those of attention, `full` the
+            layers' inputs; `auto` takes the fastest that fits.
+        overlap: words of `CHOSEN_OVERLAPS`.
+        offload: words of `OFFLOADED`.
 
     Raises:
         BadInput: for sizes that cannot be; UnknownName for a dtype or optimizer.
@@ -57,6 +62,8 @@ class Train:
     optimizer: str = "adamw"
     remat: str = "auto"
     reduce: str | None = None
+    overlap: tuple[str, ...] = ()
+    offload: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = [*_bad_size("batch", self.batch), *_bad_size("sequence length", self.seq)]
@@ -71,6 +78,13 @@ class Train:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
         if self.remat not in REMAT:
             raise UnknownName("remat policy", self.remat, REMAT)
+        for what, words, known in (
+            ("overlap", self.overlap, CHOSEN_OVERLAPS),
+            ("offload", self.offload, OFFLOADED),
+        ):
+            for word in words:
+                if word not in known:
+                    raise UnknownName(what, word, known)
 
     @property
     def tokens_per_step(self) -> int:
@@ -170,3 +184,12 @@ def parse_batch(text: str) -> tuple[int, int]:
         )
     sequences = units.parse_whole(parts[0], "batch sequences")
     return sequences, units.parse_whole(parts[1], "sequence length")
+
+
+def held_in(dtype: str) -> str:
+    """The dtype of weights and gradients under arithmetic in `dtype`: 16 bits at least.
+
+    >>> held_in("fp8"), held_in("fp32")
+    ('bf16', 'fp32')
+    """
+    return dtype if units.bytes_per_element(dtype) >= 2 else "bf16"

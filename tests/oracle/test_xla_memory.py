@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.estimate.memory import held_parameters
 from shardwise.models import ModelConfig, load
 from shardwise.models.weights import Weight, layer_weights, outer_weights
+from shardwise.ops.program import weight_elements
 from shardwise.strategy.rules import TRAIN, only
 from tests.oracle import transformer, xla
 from tests.oracle.hlo import Mesh
@@ -47,5 +47,8 @@ def argument_bytes(config: ModelConfig, mesh: Mesh) -> int:
 )
 def test_weights_take_the_bytes_of_the_arguments(name, mesh):
     config = load(name)
-    held = held_parameters(config, only(TRAIN, mesh), mesh)
+    rules = only(TRAIN, mesh)
+    weights = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
+    weights += [(w, 1) for w in outer_weights(config)]
+    held = sum(n * weight_elements(w.dims, w.shape, rules, mesh) for w, n in weights)
     assert argument_bytes(config, mesh) == held * ELEMENT

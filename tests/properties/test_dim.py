@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,19 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.estimate import cost, roofline, training
+from shardwise.arrays import minimum
+from shardwise.estimate import cost, memory, passes, rates, roofline, stage_memory, step, sums
+from shardwise.estimate.calibration import PEAK as PEAK_RATES
+from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.memory import Memory, step_memory
 from shardwise.estimate.prices import Prices
-from shardwise.estimate.training import step_cost
+from shardwise.estimate.rates import IDEAL, Kernels, Rates
+from shardwise.estimate.software import LOSS_IN_PLACE, Software
+from shardwise.estimate.step import StepTime, step_time
 from shardwise.models import load
 from shardwise.ops.collective import KINDS, inbound_bytes_per_s, price, time_s
 from shardwise.ops.program import training_step
 from shardwise.ops.sharded import Program
-from shardwise.strategy.mesh import Placement
-from shardwise.strategy.rules import TRAIN, only
+from shardwise.strategy.layout import Layout, table
+from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.span import Ring, Span, Tier
 from shardwise.workload import Train
 from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds, units_of
 
+# Bytes that formulas name: of an element in 16 bits, of a score, of a runtime.
+NAMED_BYTES = ((rates, "SCORE_BYTES"), (rates, "CAST_BYTES"), (stage_memory, "HALF"),
+               (memory, "RUNTIME"))  # fmt: skip
 SECOND = units_of(seconds(1))
 BYTE = units_of(n_bytes(1))
 NONE = ()
@@ -95,6 +104,11 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 class Device:
     """Stands for a chip: its figures carry their units."""
 
+    name, kind, matrix_unit, power_w = "test", "tpu", (128, 128), None
+    peak_flops_per_s: Mapping[str, Quantity] = {"bf16": PEAK}
+    pcie_bytes_per_s_per_chip = per_second(n_bytes(1.6e10))
+    figures: Mapping[str, Any] = {}
+
     def need(self, path: str) -> Quantity:
         return {"hbm_bytes_per_s": RATE, "hbm_bytes": n_bytes(9.5e10)}[path]
 
@@ -109,33 +123,88 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {name: n_bytes(size) for name, size in units.BYTES_PER_ELEMENT.items()}
     monkeypatch.setattr(units, "BYTES_PER_ELEMENT", sizes)
     monkeypatch.setattr(Train, "activation_bytes", n_bytes(2))
+    for module, name in NAMED_BYTES:
+        monkeypatch.setattr(module, name, n_bytes(getattr(module, name)))
+    monkeypatch.setattr(step, "TINY", seconds(step.TINY))
     plain = Program.local_flops
     counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
     monkeypatch.setattr(Program, "local_flops", counted)
+    _sixteen_bits(monkeypatch)
 
 
-def one_step(name: str, span: Span, remat: str, device: Any = None) -> training.StepCost:
-    config, job = load(name), Train(batch=64, seq=2048, master="fp32")
-    mesh = {"data": 2, "fsdp": 4, "tensor": 2, "context": 2}
-    rules = only(TRAIN, mesh)
-    step = training_step(config, 64, 2048, rules, remat=remat)
-    placement = Placement(tuple((axis, span) for axis in mesh), (4, 5, 4), (True, True, True))
-    chip = device or Device()
-    return step_cost(config, job, step, rules, chip, mesh, Prices([placement]), remat=remat)
+def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Formulas that write 2.0 for the bytes of an element in 16 bits: their results are bytes."""
+    monkeypatch.setattr(rates.Rates, "dtype", lambda *_: "bf16")
+    monkeypatch.setattr(passes, "element_bytes", lambda *_: n_bytes(2))
+    monkeypatch.setattr(rates, "element_bytes", lambda *_: n_bytes(2))
+    residual = passes.residual_bytes
+    of_residual: Callable[..., Quantity] = lambda *given: n_bytes(float(residual(*given)))
+    for module in (passes, step):
+        monkeypatch.setattr(module, "residual_bytes", of_residual)
+    least: Callable[..., Any] = lambda a, b: n_bytes(min(float(a), b)) if units_of(a) else (
+        minimum(a, b)
+    )  # fmt: skip
+    monkeypatch.setattr(sums, "minimum", least)
+
+
+LAYOUTS = {
+    "zero 3": Layout(
+        mesh=Mesh(data=2, fsdp=4, tensor=2, context=2), zero=3, sequence_parallel=True
+    ),
+    "ring": Layout(mesh=Mesh(data=2, fsdp=4, context=2), zero=3, context_kind="ring"),
+    "zero 2": Layout(mesh=Mesh(data=8, tensor=2, context=2), zero=2, remat="full"),
+    "pipeline": Layout(
+        mesh=Mesh(data=8, tensor=2, pipe=2), zero=1, n_microbatches=4, schedule="1f1b",
+        remat="selective", recomputed=("norms", "gate", "up", "activation"),
+        overlap=("grad_reduce", "param_gather", "pipe_p2p", "tp_comm"),
+    ),
+    "experts": Layout(
+        mesh=Mesh(data=2, expert=4, tensor=2, pipe=2), n_microbatches=4, schedule="dualpipe",
+        overlap=("expert_all_to_all",), sequence_parallel=True,
+    ),
+}  # fmt: skip
+
+
+def one_step(
+    name: str, span: Span, layout: Layout, device: Any = None, cal: Calibration = PEAK_RATES
+) -> tuple[StepTime, Memory]:
+    config, job = load(name), Train(batch=layout.global_batch, seq=2048, master="fp32")
+    batch = layout.micro_batch * layout.data_shards
+    remat = "full" if layout.remat == "full" else "none"
+    works = training_step(config, batch, 2048, table(layout), remat=remat)
+    spans = tuple((axis, span) for axis, n in layout.sizes.items() if n > 1)
+    prices = Prices([Placement(spans, (4, 5, 4), (True, True, True))])
+    kernels = IDEAL if cal is PEAK_RATES else Kernels()
+    reached = Rates(chip=device or Device(), job=job, cal=cal, kernels=kernels)
+    one = passes.passes(config, works, layout, prices, reached)
+    software = Software(logit_bytes=n_bytes(LOSS_IN_PLACE))
+    held = step_memory(config, job, works, layout, reached.chip.need("hbm_bytes"), software)
+    return step_time(config, layout, one, prices, reached), held
+
+
+CORRECTED = Calibration(
+    matmuls={"bf16": 0.6}, attention=0.5, grouped=0.4, hbm=0.8, network=0.9,
+    kernel_s=seconds(1e-6), collective_s=seconds(1e-5),
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("units_everywhere")
 @pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite"])
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("split", LAYOUTS)
 @pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)
-def test_a_step_takes_seconds_and_holds_bytes(name: str, remat: str, span: Span) -> None:
-    found = one_step(name, span, remat)
-    times = (found.compute_s, found.hbm_s, found.roofline_s, *found.comm_s.values())
-    times += (found.lower, found.expected, found.upper, found.hidden_s, found.critical_s)
-    assert {units_of(t) for t in times} == {SECOND}
-    held = found.memory
+@pytest.mark.parametrize("cal", [PEAK_RATES, CORRECTED], ids=["peak", "corrected"])
+def test_a_step_takes_seconds_and_holds_bytes(
+    name: str, split: str, span: Span, cal: Calibration
+) -> None:
+    if split == "experts" and name == "llama3-8b":
+        return
+    found, held = one_step(name, span, LAYOUTS[split], cal=cal)
+    times = [found.compute_s, found.head_s, found.update_s, *found.traffic_s.values()]
+    times += [found.bubble_s, *found.comm_s.values(), found.on_chip_s]
+    times += [found.lower_s, found.step_s, found.upper_s]
+    assert {units_of(t) for t in times if t} == {SECOND}
     parts = (held.weights, held.gradients, held.optimizer, held.activations, held.other)
-    assert {units_of(p) for p in (*parts, held.total, held.capacity)} == {BYTE}
+    assert {units_of(p) for p in (*parts, held.total, held.capacity, held.margin)} == {BYTE}
     assert held.fits in (True, False)
 
 
@@ -148,7 +217,14 @@ def test_a_step_with_a_wrong_figure_is_seen() -> None:
             return PEAK if path == "hbm_bytes_per_s" else super().need(path)
 
     with pytest.raises(WrongUnits):
-        one_step("llama3-8b", SPANS["ring"], "none", Wrong())
+        one_step("llama3-8b", SPANS["ring"], LAYOUTS["zero 3"], Wrong())
+
+
+@pytest.mark.usefixtures("units_everywhere")
+def test_a_step_with_a_wrong_correction_is_seen() -> None:
+    wrong = Calibration(kernel_s=n_bytes(1e-6))
+    with pytest.raises(WrongUnits):
+        one_step("llama3-8b", SPANS["ring"], LAYOUTS["zero 3"], cal=wrong)
 
 
 def test_a_collective_with_a_wrong_figure_is_seen() -> None:

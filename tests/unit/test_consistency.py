@@ -6,10 +6,14 @@ import functools
 
 import pytest
 
-from shardwise.estimate.memory import held_parameters
+from shardwise.estimate.memory import step_memory
+from shardwise.estimate.sums import summed_parameters
 from shardwise.models import ModelConfig, Moe, count, load, names
 from shardwise.ops.program import Step, training_step
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN, only
+from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
 BATCH, SEQ = 8, 512
@@ -98,9 +102,12 @@ def test_all_four_roles_together() -> None:
     assert 32 * flops("llama3-70b", mesh) == pytest.approx(flops("llama3-70b", {}), rel=1e-12)
 
 
-def test_parameters_of_a_job_are_those_of_the_model() -> None:
-    for name in names():
-        total = count.parameters(model(name)).total
-        assert held_parameters(model(name), TRAIN, {}) == total
-    job = Train(batch=BATCH, seq=SEQ)
+@EVERY
+def test_parameters_of_a_job_are_those_of_the_model(name: str) -> None:
+    """What a chip holds, what it sums gradients of, and what the model counts."""
+    config, one, job = model(name), Layout(mesh=Mesh()), Train(batch=BATCH, seq=SEQ)
+    total = count.parameters(config).total
+    summed = summed_parameters(config, one, stages(config.n_layers, one))
+    assert sum(n for _, n in summed) == total
+    assert step_memory(config, job, step(name), one, 1.0).weights == 2 * total
     assert job.state_bytes == 2 + 2 + 8

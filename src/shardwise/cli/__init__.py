@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 VERBS = {
     "plan": "how to split a training step over a machine, with time, memory, cost and reasons",
     "fit": "the smallest machine that holds a model, and what is left on it",
+    "explain": "what binds a plan, its runner-up, what would change it, and the way that led to it",
+    "sweep": "the best plan for every combination of options, as a table",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",
     "hw": "chips, slices and systems, every figure with its source",

@@ -17,12 +17,14 @@ class Answer:
     Args:
         document: makes what `--json` prints, every number of the lines in it.
         blocks: what a person reads.
-        as_json: which of the two was asked for.
+        raw: the lines as they are to be written, whatever the stream's width, instead of blocks.
+        as_json: document or lines.
         exit_code: 0, or 3 and 4 where the answer is that something does not hold.
     """
 
     document: Callable[[], Any]
     blocks: Iterable[Block]
+    raw: str = ""
     as_json: bool = False
     exit_code: int = 0
 
@@ -30,8 +32,10 @@ class Answer:
         """The answer as `stream` can show it."""
         if self.as_json:
             return _encoded(self.document(), stream)
-        from shardwise.report.style import render
+        from shardwise.report.style import render, showable
 
+        if self.raw:
+            return showable(self.raw, stream)
         return render(self.blocks, stream)
 
 

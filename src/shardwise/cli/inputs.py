@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from shardwise import units
-from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName, raise_all
+from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
 from shardwise.hardware import Chip, parse_chip, parse_system
+
+if TYPE_CHECKING:
+    from shardwise.strategy.mesh import Mesh
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-MOST_POINTS = 1000  # of a range; more cannot be read
-
-_RANGE = re.compile(r"(?P<low>[^-+*]+)-(?P<high>[^-+*]+?)(?:(?P<how>[*+])(?P<by>[^-+*]+))?")
 
 
 class Inputs:
@@ -87,58 +85,52 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     return found
 
 
+def parse_fixed(text: str) -> dict[str, int | str]:
+    """`tensor=8,schedule=1f1b` -> what is given of a strategy.
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
+    from shardwise.search.forms import WORDS
+
+    inputs = Inputs()
+    words: dict[str, int | str] = {}
+    rest = []
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if name in words:
+            inputs.refuse(f"{name} is given twice.")
+        elif name in WORDS:
+            words[name] = inputs.read(parse_word, value, name, WORDS[name])
+        elif name == "zero" and equals:  # the one number that may be none
+            words[name] = inputs.read(units.parse_whole, value, name, low=0)
+        else:
+            rest.append(part)
+    sizes = inputs.read(parse_mesh, ",".join(rest), fixable()) if rest else {}
+    inputs.done()
+    return {**sizes, **words}
+
+
+def split_of(whole: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:
+    """The mesh of what is given of a whole strategy, and the rest of it."""
+    from shardwise.strategy.mesh import Mesh
+
+    sizes = {name: n for name, n in whole.items() if name in roles() and isinstance(n, int)}
+    return Mesh(**sizes), {name: value for name, value in whole.items() if name not in sizes}
+
+
+def fixable() -> tuple[str, ...]:
+    """Everything of a strategy that may be given: axes, numbers and words."""
+    from shardwise.search.forms import NUMBERS, WORDS
+
+    return (*roles(), *NUMBERS, *WORDS)
+
+
 def roles() -> tuple[str, ...]:
     """The mesh axes that a plan has."""
     from shardwise.strategy.mesh import Mesh
 
     return tuple(field.name for field in fields(Mesh))
-
-
-def parse_range(text: str, what: str) -> tuple[int, ...]:
-    """`8`, `1,8,64`, `8-512*2` (doubling) or `8-64+8` (stepping) -> whole numbers.
-
-    >>> parse_range("1-16*4", "batch")
-    (1, 4, 16)
-    """
-    if "," in text:
-        return tuple(units.parse_whole(part, what) for part in text.split(","))
-    match = _RANGE.fullmatch(text)
-    if not match:
-        return (units.parse_whole(text, what),)
-    low, high = units.parse_whole(match["low"], what), units.parse_whole(match["high"], what)
-    by = units.parse_whole(match["by"] or "2", f"step of {what}")
-    times = match["how"] != "+"
-    if low > high or (times and by < 2):
-        raise BadUnit(f'{what} "{text}" is no range. Write LOW-HIGH*FACTOR (1-512*2) or +STEP.')
-    found = [low]
-    while (following := found[-1] * by if times else found[-1] + by) <= high:
-        found.append(following)
-        if len(found) > MOST_POINTS:
-            raise BadUnit(f'{what} "{text}" has over {MOST_POINTS:,} values. Take larger steps.')
-    return tuple(found)
-
-
-def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
-    """`("B=1-1024*2", "D=8192")` -> one size or several for each dim.
-
-    Raises:
-        BadInput: with every part that is wrong.
-    """
-    from shardwise.estimate.matmul import parse_sizes
-
-    values: dict[str, str] = {}
-    first = []
-    for part in parts:
-        name, equals, text = part.partition("=")
-        ranged = bool(_RANGE.fullmatch(text)) or "," in text
-        if ranged:
-            values[name.strip()] = text
-        first.append(f"{name}{equals}1" if ranged else part)
-    inputs = Inputs()
-    sizes: Mapping[str, Any] = inputs.read(parse_sizes, first)
-    several = {name: inputs.read(parse_range, text, f"dim {name}") for name, text in values.items()}
-    inputs.done()
-    return {**sizes, **several}
 
 
 def is_sized(hardware: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -10,12 +11,15 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Hardware, Json, Model
-from shardwise.cli.inputs import Inputs, parse_mesh, parse_word, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles, split_of
+from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report import plan as report
-from shardwise.workload import OPTIMIZER_MOMENTS, REMAT, parse_batch
+from shardwise.search.forms import Fixed
+from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
 
+FRONTS = ("memory", "chips")
 MOST = 100  # plans that one command lists
 
 
@@ -29,10 +33,16 @@ def run(
     ] = "",
     tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run: 15T")] = "",
     mesh: Annotated[
-        str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32")
+        str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32,zero=1")
     ] = "",
     fix: Annotated[
-        str, typer.Option(metavar="ROLE=N,...", help="search among splits with these sizes")
+        str,
+        typer.Option(
+            metavar="WHAT=...", help="search with these: tensor=8,zero=1,schedule=1f1b,virtual=2"
+        ),
+    ] = "",
+    most: Annotated[
+        str, typer.Option("--max", metavar="ROLE=N,...", help="search up to these: tensor=8,pipe=4")
     ] = "",
     remat: Annotated[str, typer.Option(metavar="WORD", help=", ".join(REMAT))] = "auto",
     dtype: Annotated[
@@ -41,6 +51,27 @@ def run(
     optimizer: Annotated[
         str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS))
     ] = "adamw",
+    reduce: Annotated[
+        str, typer.Option(metavar="DTYPE", help="gradients are sent in it: int8")
+    ] = "",
+    overlap: Annotated[
+        str, typer.Option(metavar="WORDS", help=f"also hidden: {', '.join(CHOSEN_OVERLAPS)}")
+    ] = "",
+    offload: Annotated[
+        str, typer.Option(metavar="WORDS", help=f"in host memory: {', '.join(OFFLOADED)}")
+    ] = "",
+    peak: Annotated[
+        bool, typer.Option("--peak", help="expect peak rates, as the book does")
+    ] = False,
+    mtbf: Annotated[
+        str, typer.Option(metavar="TIME", help="between failures of one chip: 50000h")
+    ] = "",
+    restart: Annotated[
+        str, typer.Option(metavar="TIME", help="from a failure to new steps  [default: 10min]")
+    ] = "",
+    pareto: Annotated[
+        str, typer.Option(metavar="WHAT", help="step time against memory, or against chips")
+    ] = "",
     top: Annotated[str, typer.Option(metavar="N", help="list the N best splits")] = "1",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="save the plan as JSON")
@@ -57,20 +88,64 @@ def run(
         )
     elif not train:
         inputs.refuse("what to plan is not said. Add --train.")
-    if mesh and fix:
-        inputs.refuse("--mesh gives the whole split and --fix a part of it. Use one of them.")
+    if mesh and (fix or most):
+        inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(_job, batch, tokens, dtype, optimizer, remat)
-    sizes = inputs.read(parse_mesh, mesh or fix, roles()) if mesh or fix else {}
+    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload)
+    whole = inputs.read(parse_fixed, mesh) if mesh else {}
+    fixed = inputs.read(parse_fixed, fix) if fix else {}
+    limits = inputs.read(parse_mesh, most, roles()) if most else {}
     n = inputs.read(_count, top)
+    between = inputs.read(_time, mtbf, "--mtbf") if mtbf else None
+    again = inputs.read(_time, restart, "--restart") if restart else None
+    if pareto:
+        inputs.read(parse_word, pareto, "front", FRONTS)
+        given = {"--mesh": mesh, "-o": output, "--mtbf": mtbf, "--top": "" if n == 1 else top}
+        other = [name for name, value in given.items() if value]
+        if other:
+            inputs.refuse(f"--pareto lists many plans; {', '.join(other)} is for one.")
+    if restart and not mtbf:
+        inputs.refuse("--restart needs --mtbf, the time between failures of one chip.")
     inputs.done()
+    if pareto:
+        return _front(config, system, job, fixed, limits, pareto, peak, verbose, json)
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if mesh:
-            plans = [sw.evaluate(config, system, job, sw.Mesh(**sizes))]
+            split, words = split_of(whole)
+            plans = [sw.evaluate(config, system, job, split, words, peak=peak)]
         else:
-            plans = sw.search(config, system, job, sizes, n)
+            plans = sw.search(config, system, job, fixed, n, most=limits, peak=peak)
+    if between:
+        from shardwise.plan.failures import RESTART_S, with_failures
+
+        plans = [with_failures(plan, between, again or RESTART_S) for plan in plans]
     return _answer(plans, output, verbose=verbose, as_json=json)
+
+
+def _front(
+    config: sw.ModelConfig,
+    system: sw.System,
+    job: sw.Train,
+    fixed: Fixed,
+    limits: Mapping[str, int],
+    against: str,
+    peak: bool,
+    verbose: bool,
+    as_json: bool,
+) -> Answer:
+    """The front against memory or chips."""
+    from shardwise.plan.pareto import chips_front, memory_front
+    from shardwise.report import pareto as fronts
+
+    find = memory_front if against == "memory" else chips_front
+    with progress(f"searching every split of {system.n_chips:,} chips"):
+        front = find(config, system, job, fixed, most=limits, peak=peak)
+    return Answer(
+        document=lambda: front,
+        blocks=fronts.blocks(front, verbose=verbose),
+        as_json=as_json,
+    )
 
 
 def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) -> Answer:
@@ -80,7 +155,7 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
     blocks = [*report.blocks(best, verbose=verbose, saved=output)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
-    fits = best.memory.total <= best.memory.capacity
+    fits = best.memory.total + best.memory.margin <= best.memory.capacity
     return Answer(
         document=lambda: best if len(plans) == 1 else {"plans": plans},
         blocks=blocks,
@@ -89,32 +164,15 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
     )
 
 
-def _job(batch: str, tokens: str, dtype: str, optimizer: str, remat: str) -> sw.Train:
-    inputs = Inputs()
-    if not batch:
-        inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
-    sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
-    total = inputs.read(units.parse_count, tokens, "tokens") if tokens else None
-    element = inputs.read(units.bytes_per_element, dtype)
-    inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
-    inputs.read(parse_word, remat, "remat policy", REMAT)
-    inputs.done()
-    # Arithmetic in one byte still holds weights and gradients in two.
-    held = dtype if element >= 2 else "bf16"
-    return sw.Train(
-        batch=sequences,
-        seq=length,
-        tokens=total,
-        weights=held,
-        compute=dtype,
-        gradients=held,
-        optimizer=optimizer,
-        remat=remat,
-    )
-
-
 def _count(text: str) -> int:
     n = units.parse_whole(text, "--top")
     if n > MOST:
         raise BadInput(f"--top {n:,} is more than {MOST}, which is as many as can be read.")
     return n
+
+
+def _time(text: str, what: str) -> float:
+    seconds = units.parse_seconds(text, what)
+    if not seconds:
+        raise BadInput(f"{what} {text} is no time: above 0.")
+    return seconds

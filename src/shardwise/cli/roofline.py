@@ -9,7 +9,8 @@ import typer
 import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
-from shardwise.cli.inputs import Inputs, parse_chip_of, parse_range, parse_ranged_sizes, parse_word
+from shardwise.cli.inputs import Inputs, parse_chip_of, parse_word
+from shardwise.cli.ranges import parse_ranged_sizes, parse_values
 from shardwise.estimate.roofs import RooflineResult
 from shardwise.report import roofline as report
 from shardwise.units import BYTES_PER_ELEMENT, parse_whole
@@ -75,7 +76,7 @@ def _of_model(
         inputs.refuse("no operation is given. Add --op NAME, as --op mlp.up.")
     config = inputs.read(sw.model, words[0])
     chip = inputs.read(parse_chip_of, words[1])
-    batches = inputs.read(parse_range, batch, "batch")
+    batches = inputs.read(parse_values, batch, "batch")
     length = inputs.read(parse_whole, seq, "seq")
     inputs.done()
     return sw.operation_roofline(

@@ -52,13 +52,22 @@ def _blocks(found: Validation, worst: int) -> Iterator[Block]:
         f"mean {percent(overall.mean_abs_err)}, bias {_signed(overall.bias)}."
     )
     rows = [("90 %", f"of the rows are within {percent(overall.p90_abs_err)}")]
-    rows.append(("bounds", f"hold {percent(overall.interval_coverage)} of the measured times"))
+    held = percent(overall.interval_coverage)
+    rows.append(("interval", f"of four in five holds {held} of the measured times"))
     if overall.order_right is not None and overall.regret is not None:
         rows.append(
             (
                 "layouts",
                 f"of one job: {percent(overall.order_right)} of the pairs in the measured order; "
                 f"choosing by prediction costs {percent(overall.regret)} over the best",
+            )
+        )
+    if found.memory:
+        rows.append(
+            (
+                "memory",
+                f"median error {percent(found.memory.median_abs_err)} over the {found.memory.n:,} "
+                f"runs that state their peak, bias {_signed(found.memory.bias)}",
             )
         )
     yield labelled(rows)

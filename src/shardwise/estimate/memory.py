@@ -1,25 +1,39 @@
-"""What each chip holds at the peak of a training step, in bytes. Book §5, §6."""
+"""What each chip holds at the peak of a training step, in bytes. Book §5, §6.
+
+`stage_memory` has the parts of each stage that may be the fullest; here is the fullest one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from shardwise import units
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num, where
+from shardwise.estimate.software import PLANNED, Software
+from shardwise.estimate.stage_memory import FullestStages, Shapes
 from shardwise.models import ModelConfig
-from shardwise.models.weights import layer_weights, outer_weights
-from shardwise.ops.program import Step, weight_elements
-from shardwise.strategy.rules import Rules
+from shardwise.ops.program import Step
+from shardwise.strategy.layout import Layout, Layouts
 from shardwise.workload import Train
 
-LOGITS = "fp32"  # the loss is computed in fp32
-GATHERED_LAYERS = 2  # a layer's gathered weights, and the next one's on the way
+# What a driver and its kernels take before a program allocates anything: 1573 MiB on an A100
+# (BigScience, train/tr11-176B-ml/chronicles-prequel.md, 2022-02, read from nvidia-smi).
+RUNTIME = 1573.0 * units.MiB
+
+# What PyTorch's allocator reserves beyond the parts: of the peaks that torchtitan and nanotron
+# publish, in the groups that constants are chosen on, 12 of 15 lie below the parts and this share.
+FRAGMENTATION = 0.065
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes per chip by part; `capacity` is the chip's documented HBM."""
+    """Bytes per chip by part.
+
+    Args:
+        other: Logits, gathered weights, arrays that live for one layer, communication buffers.
+        capacity: The chip's documented HBM.
+        margin: For what the parts do not count, `RUNTIME` and `FRAGMENTATION`; not part of `total`.
+    """
 
     weights: Num = 0.0
     gradients: Num = 0.0
@@ -28,85 +42,67 @@ class Memory:
     kv_cache: Num = 0.0
     other: Num = 0.0
     capacity: float
+    margin: Num = 0.0
 
     @property
     def total(self) -> Num:
         """The sum of the parts."""
-        return sum(getattr(self, f.name) for f in fields(self) if f.name != "capacity")
+        parts = (f.name for f in fields(self) if f.name not in ("capacity", "margin"))
+        return sum(getattr(self, name) for name in parts)
 
     @property
     def fits(self) -> Num:
-        return self.total <= self.capacity
+        """Whether the parts and the margin fit the capacity."""
+        return self.total + self.margin <= self.capacity
 
 
-def training_memory(
+def step_memory(
     config: ModelConfig,
     job: Train,
     step: Step,
-    rules: Rules,
-    mesh: Mapping[str, Num],
+    split: Layout | Layouts,
     capacity: float,
-    *,
-    remat: str,
+    software: Software = PLANNED,
+    shapes: Shapes | None = None,
 ) -> Memory:
-    """Peak bytes per chip of one training step.
+    """Peak bytes of a chip on the fullest stage of a layout, or of arrays of layouts.
 
-    - weights, gradients, optimizer state: each array's shard, times its bytes per element;
-    - activations: what the layers keep; under remat `full` their inputs, and the largest layer;
-    - other: the larger of two moments. At the head, logits and their gradient in fp32 with the
-      gathered unembedding; in a layer, its gathered weights, the next one's, and its gradient
-      before it is scattered.
+    Each part at its fullest. The allocator of PyTorch keeps a pool for each stream, and memory that
+    activations leave is not lent to gathered weights or gradients, so the parts add up.
+
+    - weights, gradients, optimizer: of the layers of a stage and of its end of the model, sharded
+      as ZeRO says;
+    - activations: what remat leaves of each layer, times the microbatches in flight;
+    - other: the larger of two moments. At the head of the last stage, logits of one microbatch
+      and, under ZeRO 3, the gathered unembedding; in a layer, what runs again, the gradients of its
+      arrays, and its weights gathered, the next one's, and their whole gradient.
+
+    A pipeline is fullest on its first stage (most in flight, the embedding) or its last (logits,
+    the unembedding); both are evaluated.
+
+    Args:
+        config: The model.
+        job: Dtypes.
+        step: Of one microbatch on all chips, from `table(split)`, whatever its remat.
+        split: The layout; `schedule` is "none" where `pipe` is 1 and only there.
+        capacity: HBM of a chip, bytes.
+        software: What a framework fuses and keeps; the defaults are those of a planner.
+        shapes: Of the same model, microbatch and table, if they are worked out already.
     """
-    held, layer, outer = _weights(config, rules, mesh)
-    gradient = units.bytes_per_element(job.gradients)
-    logits = 2 * step.logits.elements(mesh) * units.bytes_per_element(LOGITS)
-    at_head = logits + outer * (job.weight_bytes + gradient)
-    in_layer = layer * (GATHERED_LAYERS * job.weight_bytes + gradient)
+    shapes = shapes or Shapes(config, job, step, split)
+    first, *rest = FullestStages(split, software, shapes).parts()
+    total = sum(first)
+    for other in rest:
+        new = sum(other)
+        first = tuple(where(new > total, b, a) for a, b in zip(first, other, strict=True))
+        total = where(new > total, new, total)
+    weights, gradients, optimizer, activations, left = first
     return Memory(
-        weights=held * job.weight_bytes,
-        gradients=held * gradient,
-        optimizer=held * job.optimizer_bytes,
-        activations=_activations(step, mesh, remat) * job.activation_bytes,
-        other=maximum(at_head, in_layer),
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        other=left,
         capacity=capacity,
+        margin=RUNTIME + FRAGMENTATION * total,
     )
-
-
-def _activations(step: Step, mesh: Mapping[str, Num], remat: str) -> Num:
-    """Elements kept for the backward pass at its start."""
-    if remat == "none":
-        return sum(k.elements(mesh) for k in step.kept)
-    one_layer: dict[int, Num] = {}
-    for kept in step.kept:
-        one_layer[kept.group] = one_layer.get(kept.group, 0) + kept.elements(mesh) / kept.count
-    inputs = sum(k.elements(mesh) for k in step.layer_inputs)
-    return inputs + maximum(0, 0, *one_layer.values())
-
-
-def held_parameters(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> Num:
-    """Parameters that one chip holds."""
-    return _weights(config, rules, mesh)[0]
-
-
-def _weights(config: ModelConfig, rules: Rules, mesh: Mapping[str, Num]) -> tuple[Num, Num, Num]:
-    """(parameters held by a chip, the largest layer gathered, the largest outer weight gathered).
-
-    What nothing shards is not gathered: it is held.
-    """
-    gathered_rules = {
-        row: tuple(a for a in axes if a not in ("fsdp", "context")) for row, axes in rules.items()
-    }
-    held: Num = 0
-    largest: Num = 0
-    for group in config.groups:
-        layer: Num = 0
-        for weight in layer_weights(config, group.layer):
-            held = held + group.count * weight_elements(weight.dims, weight.shape, rules, mesh)
-            layer = layer + weight_elements(weight.dims, weight.shape, gathered_rules, mesh)
-        largest = maximum(largest, layer)
-    outer: Num = 0
-    for weight in outer_weights(config):
-        held = held + weight_elements(weight.dims, weight.shape, rules, mesh)
-        outer = maximum(outer, weight_elements(weight.dims, weight.shape, gathered_rules, mesh))
-    sharded = mesh.get("fsdp", 1) * mesh.get("context", 1) > 1
-    return held, largest * sharded, outer * sharded

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 from shardwise.arrays import Num, maximum, minimum
-from shardwise.models.weights import Weight
+from shardwise.models import ModelConfig
+from shardwise.models.weights import Weight, model_weights
+from shardwise.workload import Train
 
 NEWTON_SCHULZ_STEPS = 5  # of Muon: arXiv 2502.16982, section 2
 
@@ -35,3 +40,30 @@ def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num
     """
     n, m = minimum(rows, columns), maximum(rows, columns)
     return steps * 2 * (2 * n**2 * m + n**3)
+
+
+@functools.lru_cache(maxsize=64)
+def state_bytes(config: ModelConfig, job: Train) -> float:
+    """Bytes of optimizer state per parameter, the mean over the kinds of a model's parameters."""
+    weights = model_weights(config)
+    held = sum(n * w.size * job.optimizer_bytes_of(parameter_kind(w)) for w, n in weights)
+    return held / sum(n * w.size for w, n in weights)
+
+
+@functools.lru_cache(maxsize=64)
+def update_flops(config: ModelConfig, job: Train) -> float:
+    """FLOPs of one update beyond reading and writing: those of Muon, 0 for the others.
+
+    An expert's matrix is one of its own.
+    """
+    if job.optimizer != "muon":
+        return 0.0
+    total = 0.0
+    for weight, n in model_weights(config):
+        if parameter_kind(weight) == "matrix":
+            routed = weight.dims[0] == "E" and len(weight.dims) == 3
+            experts, shape = (weight.shape[0], weight.shape[1:]) if routed else (1, weight.shape)
+            # [D, N, H] maps D to heads, [N, H, D] heads to D.
+            side = shape[-1] if weight.dims[-1] == "D" else shape[0]
+            total += n * experts * float(muon_flops(side, math.prod(shape) // side))
+    return total

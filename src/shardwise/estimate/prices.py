@@ -2,58 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
+from shardwise.estimate.routing import sent_once_s_per_byte
 from shardwise.ops import collective
 from shardwise.ops.collective import Price
 from shardwise.strategy.mesh import Placement
-from shardwise.strategy.span import Span
+
+Key = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Looks up what a kind of collective costs over some mesh axes, for every placement at once."""
+    """Looks up what a kind of collective costs over some mesh axes, for every layout at once.
+
+    Args:
+        placements: distinct ones.
+        index: the placement of each layout; None for the one layout on the one placement.
+        known: prices on `placements`, shared by all that are taken from one another.
+    """
 
     placements: Sequence[Placement]
-    found: dict[tuple[str, tuple[str, ...]], Price] = field(default_factory=dict)
-    spans: dict[tuple[str, ...], list[Span]] = field(default_factory=dict)
-    whole: Prices | None = None
-    rows: Sequence[int] = ()
+    index: Num = None
+    known: dict[Key, Price] = field(default_factory=dict)
+    found: dict[Key, Price] = field(default_factory=dict)
 
-    def take(self, rows: Sequence[int]) -> Prices:
-        """The prices of some of the placements, from what is known of all."""
-        return Prices([self.placements[i] for i in rows], whole=self, rows=rows)
+    def take(self, rows: Num) -> Prices:
+        """The prices of some of the layouts."""
+        index = rows if self.index is None else self.index[rows]
+        return Prices(self.placements, index, self.known)
 
     def of(self, kind: str, axes: tuple[str, ...]) -> Price:
-        """Price over `axes` taken as one: numbers for one placement, arrays for several."""
+        """Price over `axes` taken as one."""
         key = (kind, axes)
+        if key not in self.known:
+            self.known[key] = self._all(kind, axes)
+        price = self.known[key]
+        if self.index is None or len(self.placements) == 1:
+            return price
         if key not in self.found:
-            self.found[key] = self._make(kind, axes)
+            per_byte, latency = price.s_per_byte[self.index], price.latency_s[self.index]
+            self.found[key] = Price(per_byte, latency)
         return self.found[key]
 
-    def _make(self, kind: str, axes: tuple[str, ...]) -> Price:
-        if self.whole and len(self.whole.placements) > 1:
-            found = self.whole.of(kind, axes)
-            rows = list(self.rows) if len(self.rows) > 1 else self.rows[0]
-            return Price(found.s_per_byte[rows], found.latency_s[rows])
-        if axes not in self.spans:
-            self.spans[axes] = [p.span(axes) for p in self.placements]
-        prices = [collective.price(kind, span) for span in self.spans[axes]]
-        if len(prices) == 1:
-            return prices[0]
-        import numpy as np
+    def sent_once(self, axes: tuple[str, ...], chosen: int) -> Num:
+        """Seconds per byte of a chip's residual to exchange tokens with their experts, each sent
+        once to a place (`routing`)."""
+        key = (f"sent_once {chosen}", axes)
+        if key not in self.known:
+            rates = [sent_once_s_per_byte(p.span(axes), chosen) for p in self.placements]
+            self.known[key] = _price([Price(rate, 0.0) for rate in rates])
+        found = self.known[key].s_per_byte
+        return found if self.index is None or len(self.placements) == 1 else found[self.index]
 
-        return Price(
-            np.array([p.s_per_byte for p in prices]), np.array([p.latency_s for p in prices])
-        )
+    def _all(self, kind: str, axes: tuple[str, ...]) -> Price:
+        return _price([collective.price(kind, p.span(axes)) for p in self.placements])
 
 
-def mesh_arrays(meshes: Sequence[Mapping[str, int]]) -> dict[str, Num]:
-    """Axis -> size: numbers for one mesh, integer arrays for several."""
-    if len(meshes) == 1:
-        return dict(meshes[0])
+def _price(prices: list[Price]) -> Price:
+    """One price, or the arrays of several."""
+    if len(prices) == 1:
+        return prices[0]
     import numpy as np
 
-    return {axis: np.array([m[axis] for m in meshes]) for axis in meshes[0]}
+    return Price(np.array([p.s_per_byte for p in prices]), np.array([p.latency_s for p in prices]))

@@ -226,7 +226,7 @@ def score_crossover(model: ModelConfig, *, against: str = "layers", causal: bool
     """
     one = flops(model, 1, causal=causal)
     parts = {
-        "layers": one.attention + one.mlp + one.moe,
+        "layers": one.attention + one.mamba + one.mlp + one.moe,
         "projections": one.attention,
         "mlp": one.mlp + one.moe,
     }

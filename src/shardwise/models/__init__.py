@@ -5,7 +5,7 @@ In: a preset name or a Hugging Face config.json. Out: a `ModelConfig`, its weigh
 cache bytes (`count`). Book: the Transformers chapter. Level 1: imports errors, units, arrays only.
 """
 
-from shardwise.models.config import Attention, Layer, LayerGroup, Mla, Mlp, Moe
+from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Mlp, Moe
 from shardwise.models.hf import from_dict, load
 from shardwise.models.model import ModelConfig
 from shardwise.models.presets import names
@@ -14,6 +14,7 @@ __all__ = [
     "Attention",
     "Layer",
     "LayerGroup",
+    "Mamba",
     "Mla",
     "Mlp",
     "ModelConfig",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import UnknownName
-from shardwise.models.config import Attention, Layer, Mlp, Moe
+from shardwise.models.config import Attention, Layer, Mamba, Mlp, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.units import bytes_per_element
 
@@ -59,9 +59,15 @@ def layer_activations(
         raise UnknownName("activation policy", policy, POLICIES)
     D = config.d_model
     rows = [_saved("layer_input", "D", (D,), "full")]
-    rows += _latent(D, layer.attention) if layer.attention.mla else _attention(D, layer.attention)
-    rows += [_saved("middle", "D", (D,), "none"), _saved("ffn_input", "D", (D,), "none")]
-    rows += _moe(D, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(D, layer.ffn)
+    if layer.attention:
+        rows += (_latent if layer.attention.mla else _attention)(D, layer.attention)
+    if layer.mamba:
+        rows += _mamba(D, layer.mamba)
+    if layer.has_both:
+        rows.append(_saved("middle", "D", (D,), "none"))
+    if layer.ffn:
+        rows.append(_saved("ffn_input", "D", (D,), "none"))
+        rows += _moe(D, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(D, layer.ffn)
     keep, absent = POLICIES.index(policy), _absent(layer, policy)
     return tuple(r for r in rows if r.name not in absent and POLICIES.index(r.policy) >= keep)
 
@@ -100,13 +106,13 @@ def _absent(layer: Layer, policy: str) -> set[str]:
     """
     absent = {"middle"} if layer.parallel else set()
     if layer.norms == "post":  # blocks read the layer input and the middle as they are
-        absent |= {"attention_input", "ffn_input"}
+        absent |= {"attention_input", "mamba_input", "ffn_input"}
     if layer.norms == "shared":
         absent |= {"ffn_input"}
     if layer.norms not in ("post", "both"):
         absent |= {"ffn_output", "shared_output"}
-        if policy == "none" or layer.parallel:
-            absent |= {"attention_output"}
+        if policy == "none" or layer.parallel or not layer.ffn:
+            absent |= {"attention_output", "mamba_output"}
     return absent
 
 
@@ -146,6 +152,18 @@ def _latent(D: int, a: Attention) -> list[Activation]:
     ]
 
 
+def _mamba(D: int, m: Mamba) -> list[Activation]:
+    """What the fused scan keeps: the projected input and its result; convolution, states and
+    scores are computed again (state-spaces/mamba, ssd_combined.py, `save_for_backward`)."""
+    return [
+        _saved("mamba_input", "D", (D,), "none"),
+        _saved("projected", "F", (m.d_projected,), "dots"),
+        _saved("scanned", "N H", (m.n_heads, m.d_head), "dots"),
+        _saved("scan_normed", "N H", (m.n_heads, m.d_head), "none"),
+        _saved("mamba_output", "D", (D,), "dots"),
+    ]
+
+
 def _mlp(D: int, mlp: Mlp) -> list[Activation]:
     F = mlp.d_ff
     gate = [_saved("gate", "F", (F,), "dots")] if mlp.gated else []
@@ -161,10 +179,14 @@ def _moe(D: int, moe: Moe) -> list[Activation]:
     E, k, F, shared = moe.n_experts, moe.experts_per_token, moe.d_ff, moe.d_ff_shared
     up = ("gate", "up") if moe.gated else ("up",)
     rows = [_saved("router_logits", "E", (E,), "dots")]
-    rows.append(_saved("expert_input", "k D", (k, D), "none"))
+    letter, width = ("C", moe.d_latent) if moe.d_latent else ("D", D)
+    if moe.d_latent:
+        rows.append(_saved("latent", "C", (width,), "dots"))
+        rows.append(_saved("latent_output", "C", (width,), "none"))
+    rows.append(_saved("expert_input", f"k {letter}", (k, width), "none"))
     rows += [_saved(name, "k F", (k, F), "dots") for name in up]
     rows.append(_saved("hidden", "k F", (k, F), "none"))
-    rows.append(_saved("expert_output", "k D", (k, D), "dots"))
+    rows.append(_saved("expert_output", f"k {letter}", (k, width), "dots"))
     if shared:
         rows += [_saved(f"shared_{name}", "F", (shared,), "dots") for name in up]
         rows.append(_saved("shared_hidden", "F", (shared,), "none"))

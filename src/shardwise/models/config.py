@@ -1,4 +1,4 @@
-"""What an architecture is: layers of attention and feed-forward, and what stands around them.
+"""What an architecture is: layers of attention, Mamba and feed-forward, and what is around them.
 
 A config holds widths and counts only. Weights (`weights`), activations (`activations`) and every
 number (`count`) are derived from it, so an architecture is described once.
@@ -13,7 +13,7 @@ from shardwise.models.checks import near_divisors, not_counts
 
 # Norms of width D in a layer: before each block, after each block, both, or one that attention
 # and feed-forward share.
-N_NORMS = {"pre": 2, "post": 2, "both": 4, "shared": 1}
+NORMS = ("pre", "post", "both", "shared")
 
 QK_NORMS = ("", "head", "full")
 
@@ -97,6 +97,54 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba:
+    """One Mamba-2 block: N heads of width H, each with a state of H x M instead of keys and values.
+
+    Source: Dao and Gu, arXiv 2405.21060, section 7.1 (the block) and 6 (chunks).
+
+    Args:
+        n_heads: N; the inner width is N x H.
+        d_head: H.
+        d_state: M, numbers of state per number of a head.
+        n_groups: K, groups of heads that share what writes and reads the state (B and C).
+        d_conv: Tokens that the convolution before the scan sees.
+        chunk: Tokens whose products are computed as attention; states pass between chunks.
+    """
+
+    n_heads: int
+    d_head: int
+    d_state: int
+    n_groups: int = 1
+    d_conv: int = 4
+    chunk: int = 256
+
+    def __post_init__(self) -> None:
+        problems = not_counts("mamba", self)
+        if not problems and self.n_heads % self.n_groups:
+            problems.append(
+                f"n_groups {self.n_groups} does not divide n_heads {self.n_heads}: each group "
+                f"serves a whole number of heads. "
+                f"Nearest that do: {near_divisors(self.n_heads, self.n_groups)}."
+            )
+        raise_all(BadShape, problems)
+
+    @property
+    def d_inner(self) -> int:
+        """Width of all heads."""
+        return self.n_heads * self.d_head
+
+    @property
+    def d_scanned(self) -> int:
+        """Columns that the convolution sees: the heads' inputs, B and C."""
+        return self.d_inner + 2 * self.n_groups * self.d_state
+
+    @property
+    def d_projected(self) -> int:
+        """Columns of the input projection: a gate, what is convolved, one time step per head."""
+        return self.d_inner + self.d_scanned + self.n_heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
     """A dense feed-forward block of width F: two matrices, or three when gated.
 
@@ -125,6 +173,8 @@ class Moe:
         gated: Experts have a gate.
         n_shared_experts: Experts that every token uses (0: none).
         d_ff_shared: Width of all shared experts together.
+        d_latent: Width that routed experts read and write, where tokens are projected to it before
+            they are sent and back after (Nemotron 3's LatentMoE); None for the model's.
         shared_gate: A learned scalar per token scales the shared experts.
         router_bias: The router has a bias that is a parameter.
         bias: Every expert projection carries a bias.
@@ -136,6 +186,7 @@ class Moe:
     gated: bool = True
     n_shared_experts: int = 0
     d_ff_shared: int = 0
+    d_latent: int | None = None
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
@@ -157,30 +208,45 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer.
+    """One layer: a mixer of tokens (attention or Mamba), a feed-forward block, or both.
+
+    Hybrid models alternate layers of one block (Nemotron-H, arXiv 2504.03624, section 2.1).
 
     Args:
-        attention: The attention block.
-        ffn: The feed-forward block, dense or routed.
+        attention: The attention block, if it has one.
+        mamba: The Mamba block that stands in the place of attention, if it has one.
+        ffn: The feed-forward block, dense or routed, if it has one.
         norms: Where norms of width D stand: "pre", "post", "both" or "shared" (one for both).
         norm_bias: Norms carry a bias beside their scale.
         parallel: Attention and feed-forward read the same input and their outputs are added.
     """
 
-    attention: Attention
-    ffn: Mlp | Moe
+    attention: Attention | None = None
+    ffn: Mlp | Moe | None = None
+    mamba: Mamba | None = None
     norms: str = "pre"
     norm_bias: bool = False
     parallel: bool = False
 
     def __post_init__(self) -> None:
-        if self.norms not in N_NORMS:
-            raise BadShape(f'norms "{self.norms}" is none of {", ".join(N_NORMS)}.')
+        if self.norms not in NORMS:
+            raise BadShape(f'norms "{self.norms}" is none of {", ".join(NORMS)}.')
+        if self.attention and self.mamba:
+            raise BadShape("a layer has attention or a Mamba block, not both.")
+        if not (self.has_mixer or self.ffn):
+            raise BadShape("a layer without attention, Mamba block and feed-forward is empty.")
+        if not self.has_both and (self.parallel or self.norms == "shared"):
+            raise BadShape("a layer of one block is not parallel and shares no norm.")
 
     @property
-    def n_norms(self) -> int:
-        """Norms of width D."""
-        return N_NORMS[self.norms]
+    def has_mixer(self) -> bool:
+        """It has attention or a Mamba block."""
+        return bool(self.attention or self.mamba)
+
+    @property
+    def has_both(self) -> bool:
+        """It has a mixer and a feed-forward block."""
+        return self.has_mixer and self.ffn is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, minimum
 from shardwise.models.activations import activation_bytes as activation_bytes
-from shardwise.models.config import Attention, Layer, Moe
+from shardwise.models.config import Attention, Layer, Mamba, Moe
 from shardwise.models.model import ModelConfig
-from shardwise.models.weights import Weight, layer_weights, outer_weights
+from shardwise.models.weights import PARTS, Weight, layer_weights, outer_weights
 
 TRAINING_PASSES = 3  # one forward; the backward pass is two matmuls for each of its matmuls
 
@@ -24,6 +24,7 @@ class Counts:
 
     Args:
         attention: Projections with their biases and sinks.
+        mamba: Projections, convolution and the numbers of each head.
         mlp: Dense feed-forward.
         moe: Router, routed experts, shared experts.
         norm: Norms of every kind.
@@ -35,6 +36,7 @@ class Counts:
     """
 
     attention: int
+    mamba: int
     mlp: int
     moe: int
     norm: int
@@ -46,7 +48,7 @@ class Counts:
     @property
     def total(self) -> int:
         """All parameters stored."""
-        parts = self.attention + self.mlp + self.moe
+        parts = self.attention + self.mamba + self.mlp + self.moe
         return parts + self.norm + self.embedding + self.unembedding
 
 
@@ -57,6 +59,8 @@ class FlopCounts:
     Args:
         attention: Projections, 2 per parameter.
         scores: Queries times keys and weights times values.
+        mamba: Projections of Mamba blocks, 2 per parameter.
+        scan: Products of their scans, `scan_flops`.
         mlp: Dense feed-forward, 2 per parameter.
         moe: Router, the experts a token uses and the shared experts, 2 per parameter.
         unembedding: 2DV.
@@ -64,6 +68,8 @@ class FlopCounts:
 
     attention: Num
     scores: Num
+    mamba: Num
+    scan: Num
     mlp: Num
     moe: Num
     unembedding: Num
@@ -71,7 +77,8 @@ class FlopCounts:
     @property
     def forward(self) -> Num:
         """FLOPs of the forward pass per token."""
-        return self.attention + self.scores + self.mlp + self.moe + self.unembedding
+        mixers = self.attention + self.scores + self.mamba + self.scan
+        return mixers + self.mlp + self.moe + self.unembedding
 
     @property
     def training(self) -> Num:
@@ -86,7 +93,7 @@ def parameters(config: ModelConfig) -> Counts:
     >>> parameters(load("llama3-70b")).total
     70553706496
     """
-    parts = dict.fromkeys(("attention", "mlp", "moe", "norm", "embedding", "unembedding"), 0)
+    parts = dict.fromkeys(PARTS, 0)
     active = matmul = 0
     for weight, count, used, of in _all_weights(config):
         parts[weight.part] += count * weight.size
@@ -110,18 +117,31 @@ def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
     Returns:
         FLOPs per token by part, with `.forward` and `.training` totals.
     """
-    parts = dict.fromkeys(("attention", "mlp", "moe", "unembedding"), 0)
+    parts = dict.fromkeys(("attention", "mamba", "mlp", "moe", "unembedding"), 0)
     for weight, count, used, of in _all_weights(config):
         if weight.matmul:
             parts[weight.part] += 2 * count * weight.size * used // of
     if config.tied_embeddings:
         parts["unembedding"] += 2 * config.d_model * config.vocab
     scores: Num = 0
-    for group in config.groups:
-        a = group.layer.attention
+    for a, n in config.attentions:
         width = 2 * a.n_heads * (a.d_head + a.d_head_v)
-        scores = scores + group.count * width * mean_visible(a, seq, causal=causal)
-    return FlopCounts(**parts, scores=scores)
+        scores = scores + n * width * mean_visible(a, seq, causal=causal)
+    scan: Num = sum((n * scan_flops(m, seq) for m, n in config.mambas), 0)
+    return FlopCounts(**parts, scores=scores, scan=scan)
+
+
+def scan_flops(mamba: Mamba, seq: Num) -> Num:
+    """Forward FLOPs of one token in the scan of a Mamba-2 block: 2 (KM + NH) C/2 + 4 NHM.
+
+    Inside a chunk of C tokens as masked attention with M-wide keys of K groups and values of N
+    heads, at half the square; the chunk's state is written and the state before it read. What
+    passes states on, a product of widths per chunk, is not counted.
+    Source: arXiv 2405.21060, section 6 and listing 1. A sequence below C is one chunk.
+    """
+    seen = minimum(mamba.chunk, seq) / 2
+    groups = mamba.n_groups * mamba.d_state
+    return 2 * (groups + mamba.d_inner) * seen + 4 * mamba.d_inner * mamba.d_state
 
 
 def mean_visible(attention: Attention, seq: Num, *, causal: bool = True) -> Num:
@@ -154,6 +174,14 @@ def kv_elements(attention: Attention) -> int:
     return 2 * attention.n_kv_heads * attention.d_head
 
 
+def state_elements(mamba: Mamba) -> int:
+    """Elements that one Mamba block holds for a sequence: NHM, and the tokens of its convolution.
+
+    The token that comes is not held: d_conv - 1 of them.
+    """
+    return mamba.d_inner * mamba.d_state + mamba.d_scanned * (mamba.d_conv - 1)
+
+
 def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
     """KV-cache bytes that one more token adds while no window is full: 2LKH bytes per element.
 
@@ -162,11 +190,12 @@ def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
         element: Type of the cache ("bf16", "int8", ...) or bytes per element.
     """
     size = _element_bytes(element)
-    return size * sum(g.count * kv_elements(g.layer.attention) for g in config.groups)
+    return size * sum(n * kv_elements(attention) for attention, n in config.attentions)
 
 
 def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -> Num:
-    """KV-cache bytes of one sequence: layers with a window hold at most their window.
+    """Cache bytes of one sequence: layers with a window hold at most their window, Mamba blocks
+    their state whatever the length.
 
     Args:
         config: The model.
@@ -174,11 +203,10 @@ def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -
         element: Type of the cache ("bf16", "int8", ...) or bytes per element.
     """
     size, total = _element_bytes(element), 0
-    for group in config.groups:
-        a = group.layer.attention
+    for a, n in config.attentions:
         held = seq if a.window is None else minimum(a.window, seq)
-        total = total + group.count * kv_elements(a) * held
-    return size * total
+        total = total + n * kv_elements(a) * held
+    return size * (total + sum(n * state_elements(m) for m, n in config.mambas))
 
 
 def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:

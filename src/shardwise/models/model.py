@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadShape, raise_all
 from shardwise.models.checks import not_counts
-from shardwise.models.config import Attention, Layer, LayerGroup, Mlp, Moe
+from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,29 +120,52 @@ class ModelConfig:
         return max(self.groups, key=lambda g: g.count).layer
 
     @property
+    def attentions(self) -> tuple[tuple[Attention, int], ...]:
+        """Every kind of attention with the layers that have it."""
+        found = ((g.layer.attention, g.count) for g in self.groups)
+        return tuple((attention, n) for attention, n in found if attention)
+
+    @property
+    def mambas(self) -> tuple[tuple[Mamba, int], ...]:
+        """Every kind of Mamba block with the layers that have it."""
+        found = ((g.layer.mamba, g.count) for g in self.groups)
+        return tuple((mamba, n) for mamba, n in found if mamba)
+
+    @property
+    def main_attention(self) -> Attention | None:
+        """The most common attention, or None in a model without."""
+        return max(self.attentions, key=lambda a: a[1])[0] if self.attentions else None
+
+    @property
+    def main_ffn(self) -> Mlp | Moe | None:
+        """The most common feed-forward block, or None in a model without."""
+        found = [g for g in self.groups if g.layer.ffn]
+        return max(found, key=lambda g: g.count).layer.ffn if found else None
+
+    @property
     def n_layers(self) -> int:
         """L."""
         return sum(g.count for g in self.groups)
 
     @property
     def d_ff(self) -> int:
-        """F of the most common layer: of one expert where that layer is routed."""
-        return self.main_layer.ffn.d_ff
+        """F of the most common feed-forward block, of one expert where it is routed; 0 without."""
+        return self.main_ffn.d_ff if self.main_ffn else 0
 
     @property
     def n_heads(self) -> int:
-        """N of the most common layer."""
-        return self.main_layer.attention.n_heads
+        """N of the most common attention; 0 without."""
+        return self.main_attention.n_heads if self.main_attention else 0
 
     @property
     def n_kv_heads(self) -> int:
-        """K of the most common layer."""
-        return self.main_layer.attention.n_kv_heads
+        """K of the most common attention; 0 without."""
+        return self.main_attention.n_kv_heads if self.main_attention else 0
 
     @property
     def d_head(self) -> int:
-        """H of the most common layer."""
-        return self.main_layer.attention.d_head
+        """H of the most common attention; 0 without."""
+        return self.main_attention.d_head if self.main_attention else 0
 
     @property
     def moe(self) -> Moe | None:

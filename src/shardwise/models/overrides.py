@@ -64,13 +64,15 @@ def _refuse_unknown(config: ModelConfig, field: str, values: dict[str, Any]) -> 
         raise UnknownName("model field", field[:80], FIELDS)
     if field in values:
         raise BadUnit(f"{field} of {config.name} is given twice.")
-    attentions = [group.layer.attention for group in config.groups]
+    attentions = [attention for attention, _ in config.attentions]
     if field in _MOE and not config.is_moe:
         raise BadUnit(f"{field}: {config.name} has no experts.")
     if field == "window" and all(a.window is None for a in attentions):
         raise BadUnit(f"window: no layer of {config.name} has local attention.")
     if field in ("n_kv_heads", "d_head") and any(a.mla for a in attentions):
         raise BadUnit(f"{field}: {config.name} rebuilds keys and values from a latent (MLA).")
+    if field in _ATTENTION and not attentions:
+        raise BadUnit(f"{field}: {config.name} has no attention.")
     if field == "n_positions" and not config.n_positions:
         raise BadUnit(f"n_positions: {config.name} has no learned positions.")
 
@@ -92,19 +94,20 @@ def _replace(config: ModelConfig, values: dict[str, Any], said: str) -> ModelCon
 
 
 def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
-    wanted = {k: v for k, v in values.items() if k in _ATTENTION}
-    if layer.attention.window is None:
-        wanted.pop("window", None)
-    if layer.attention.mla and "n_heads" in wanted:
-        wanted["n_kv_heads"] = wanted["n_heads"]
-    ffn = {k: v for k, v in values.items() if k in _MOE and isinstance(layer.ffn, Moe)}
-    if "d_ff" in values and isinstance(layer.ffn, Moe) == is_moe:
-        ffn["d_ff"] = values["d_ff"]
-    return dataclasses.replace(
-        layer,
-        attention=dataclasses.replace(layer.attention, **wanted),
-        ffn=dataclasses.replace(layer.ffn, **ffn),
-    )
+    attention, ffn = layer.attention, layer.ffn
+    if attention:
+        wanted = {k: v for k, v in values.items() if k in _ATTENTION}
+        if attention.window is None:
+            wanted.pop("window", None)
+        if attention.mla and "n_heads" in wanted:
+            wanted["n_kv_heads"] = wanted["n_heads"]
+        attention = dataclasses.replace(attention, **wanted)
+    if ffn:
+        widths = {k: v for k, v in values.items() if k in _MOE and isinstance(ffn, Moe)}
+        if "d_ff" in values and isinstance(ffn, Moe) == is_moe:
+            widths["d_ff"] = values["d_ff"]
+        ffn = dataclasses.replace(ffn, **widths)
+    return dataclasses.replace(layer, attention=attention, ffn=ffn)
 
 
 def _counts(config: ModelConfig, n_layers: int) -> list[int]:

@@ -2,7 +2,9 @@
 
 Letters are the book's: D model width, F feed-forward width, N query heads, K key/value heads,
 H head width, V vocabulary, E experts. Latent attention adds Q query latent, C' key/value latent,
-C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions.
+C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. Experts on a latent read and
+write C. A Mamba block has N heads of width H, F columns in its input projection and F' of them in
+its convolution over W tokens.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from shardwise.models.config import Attention, Layer, Mlp, Moe
+from shardwise.models.config import Attention, Layer, Mamba, Mlp, Moe
 from shardwise.models.model import ModelConfig
 
-PARTS = ("attention", "mlp", "moe", "norm", "embedding", "unembedding")
+PARTS = ("attention", "mamba", "mlp", "moe", "norm", "embedding", "unembedding")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +43,16 @@ class Weight:
 
 
 def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
-    """The weights of one layer, in the order they are used: attention, feed-forward, norms."""
+    """The weights of one layer, in the order they are used: mixer, feed-forward, norms."""
     D = config.d_model
-    attention = (_mla if layer.attention.mla else _attention)(D, layer.attention)
-    ffn = layer.ffn
-    feed_forward = _moe(D, ffn) if isinstance(ffn, Moe) else _mlp(D, ffn)
-    return (*attention, *feed_forward, *_norms(D, layer))
+    weights: list[Weight] = []
+    if layer.attention:
+        weights += (_mla if layer.attention.mla else _attention)(D, layer.attention)
+    if layer.mamba:
+        weights += _mamba(D, layer.mamba)
+    if layer.ffn:
+        weights += _moe(D, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(D, layer.ffn)
+    return (*weights, *_norms(D, layer))
 
 
 def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
@@ -67,6 +73,12 @@ def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     if config.unembedding_bias:
         weights.append(_weight("b_unembedding", "V", (V,), "unembedding", matmul=False))
     return tuple(weights)
+
+
+def model_weights(config: ModelConfig) -> tuple[tuple[Weight, int], ...]:
+    """Every weight of the model with the number of such: one for each layer of a kind."""
+    layers = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
+    return (*layers, *((w, 1) for w in outer_weights(config)))
 
 
 def _weight(
@@ -137,6 +149,24 @@ def _mla(D: int, a: Attention) -> list[Weight]:
     return weights
 
 
+def _mamba(D: int, m: Mamba) -> list[Weight]:
+    """Projections, convolution with its bias, A, D and dt bias of each head, norm of the output.
+
+    Source: arXiv 2405.21060, section 7.1; the norm is gated and of all heads.
+    """
+    N, H, F, scanned = m.n_heads, m.d_head, m.d_projected, m.d_scanned
+    return [
+        _weight("w_in", "D F", (D, F), "mamba"),
+        _vector("conv", "F' W", (scanned, m.d_conv), "mamba"),
+        _vector("b_conv", "F'", (scanned,), "mamba"),
+        _vector("a_log", "N", (N,), "mamba"),
+        _vector("skip", "N", (N,), "mamba"),
+        _vector("b_dt", "N", (N,), "mamba"),
+        _vector("scan_norm", "N H", (N, H), "norm"),
+        _weight("w_out", "N H D", (N, H, D), "mamba"),
+    ]
+
+
 def _mlp(D: int, mlp: Mlp) -> list[Weight]:
     F = mlp.d_ff
     up, biases = ["up"], []
@@ -154,8 +184,13 @@ def _moe(D: int, moe: Moe) -> list[Weight]:
     E, F, shared = moe.n_experts, moe.d_ff, moe.d_ff_shared
     up = ["gate", "up"] if moe.gated else ["up"]
     weights = [_weight("router", "D E", (D, E), "moe")]
-    weights += [_weight(f"w_{name}", "E D F", (E, D, F), "moe") for name in up]
-    weights.append(_weight("w_down", "E F D", (E, F, D), "moe"))
+    letter, width = ("C", moe.d_latent) if moe.d_latent else ("D", D)
+    if moe.d_latent:
+        weights.append(_weight("latent_down", "D C", (D, width), "moe"))
+    weights += [_weight(f"w_{name}", f"E {letter} F", (E, width, F), "moe") for name in up]
+    weights.append(_weight("w_down", f"E F {letter}", (E, F, width), "moe"))
+    if moe.d_latent:
+        weights.append(_weight("latent_up", "C D", (width, D), "moe"))
     if shared:
         weights += [_weight(f"shared_{name}", "D F", (D, shared), "moe") for name in up]
         weights.append(_weight("shared_down", "F D", (shared, D), "moe"))
@@ -165,17 +200,16 @@ def _moe(D: int, moe: Moe) -> list[Weight]:
         weights.append(_vector("b_router", "E", (E,), "moe"))
     if moe.bias:
         weights += [_vector(f"b_{name}", "E F", (E, F), "moe") for name in up]
-        weights.append(_vector("b_down", "E D", (E, D), "moe"))
+        weights.append(_vector("b_down", f"E {letter}", (E, width), "moe"))
     return weights
 
 
 def _norms(D: int, layer: Layer) -> list[Weight]:
-    names = {
-        "pre": ("attention_norm", "ffn_norm"),
-        "post": ("post_attention_norm", "post_ffn_norm"),
-        "both": ("attention_norm", "post_attention_norm", "ffn_norm", "post_ffn_norm"),
-        "shared": ("attention_norm",),
-    }[layer.norms]
+    mixer = "mamba" if layer.mamba else "attention"
+    blocks = [mixer] if layer.has_mixer else []
+    blocks += ["ffn"] if layer.ffn and layer.norms != "shared" else []
+    where = {"pre": ("",), "post": ("post_",), "both": ("", "post_"), "shared": ("",)}[layer.norms]
+    names = [f"{place}{block}_norm" for block in blocks for place in where]
     weights = [_vector(name, "D", (D,), "norm") for name in names]
     if layer.norm_bias:
         weights += [_vector(f"b_{name}", "D", (D,), "norm") for name in names]

@@ -2,7 +2,8 @@
 
 Each `Term` is one matmul of the forward pass, written without shardings; its gradients and its
 communication follow from the algebra. Letters are those of the model's weights: x is the input of
-a block, y its output, q k v s o the attention, h the MLP.
+a block, y its output, q k v s o the attention, h the MLP. A Mamba block scans chunks: Z of them, Tc
+(or Sc) tokens in each; its C, B and values stand as q, k and v, and M is the width of its state.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from shardwise.arrays import Num
-from shardwise.models import Attention, Layer, Mlp, ModelConfig, Moe
+from shardwise.arrays import Num, ceil_div, minimum
+from shardwise.models import Attention, Layer, Mamba, Mlp, ModelConfig, Moe
 from shardwise.models.count import mean_visible
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.notation import read_einsum
 
-RESIDUAL = frozenset({"x", "y", "cq", "ckv"})  # split over the sequence between blocks
+RESIDUAL = frozenset({"x", "y", "cq", "ckv", "cx", "cy"})  # split over the sequence between blocks
 # Never written to HBM: attention scores (flash attention), and the one-hot of a lookup.
 ON_CHIP = frozenset({"s", "onehot"})
 MOE_CHOSEN = ("E",)
@@ -44,11 +45,16 @@ class Term:
 def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]:
     """The matmuls of one layer in the order of the forward pass, for sequences of `seq` tokens."""
     ffn_block = "attn" if layer.parallel else "mlp"
-    if isinstance(layer.ffn, Moe):
-        ffn = tuple(_moe(layer.ffn, ffn_block))
-    else:
-        ffn = tuple(_mlp(layer.ffn, ffn_block))
-    return (*_attention(config, layer.attention, seq), *ffn)
+    terms: list[Term] = []
+    if layer.attention:
+        terms += _attention(config, layer.attention, seq)
+    if layer.mamba:
+        terms += _mamba(layer.mamba, seq)
+    if layer.ffn:
+        terms += (
+            _moe(layer.ffn, ffn_block) if isinstance(layer.ffn, Moe) else _mlp(layer.ffn, ffn_block)
+        )
+    return tuple(terms)
 
 
 def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
@@ -117,6 +123,34 @@ def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) 
         yield Term(name=f"attn.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
 
 
+def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
+    """Projections, and the four products of the scan (arXiv 2405.21060, section 6, listing 1).
+
+    Heads of a group share its B and C, as query heads share keys. Chunks need nothing of each
+    other but the states that `estimate.passes` sends on.
+    """
+    chunk = minimum(mamba.chunk, seq)
+    sizes = {"N": mamba.n_heads, "K": mamba.n_groups, "H": mamba.d_head, "M": mamba.d_state}
+    sizes |= {"Z": ceil_div(seq, chunk), "Tc": chunk, "Sc": chunk, "F": mamba.d_projected}
+    into, out = "x[B,T,D] . w_in[D,F] -> p[B,T,F]", "o[B,T,N,H] . w_out[N,H,D] -> y[B,T,D]"
+    yield Term(name="mamba.in", block="mamba", einsum=_einsum(into), sizes=sizes)
+    heads = Dim("N", (), "K")
+    q, k = (Array(name, (*map(Dim, ("B", "Z", "Tc")), heads, Dim("M"))) for name in ("q", "k"))
+    scores = read_einsum("q[B,Z,Tc,K,M] . k[B,Z,Sc,K,M] -> s[B,Z,K,Tc,Sc]")
+    values = read_einsum("s[B,Z,N,Tc,Sc] . v[B,Z,Sc,N,H] -> o[B,Z,Tc,N,H]")
+    v, o = (Array(name, tuple(map(Dim, ("B", "Z", "Tc", "N", "H")))) for name in ("v", "o"))
+    state = Array("state", tuple(map(Dim, ("B", "Z", "N", "M", "H"))))
+    core = {
+        "scores": (scores, 0.5),  # the tokens of a chunk that come before, in the mean
+        "values": (values, 0.5),
+        "states": (Einsum(k, v, state), 1.0),
+        "read": (Einsum(q, state, o), 1.0),
+    }
+    for name, (einsum, share) in core.items():
+        yield Term(name=f"mamba.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
+    yield Term(name="mamba.out", block="mamba", einsum=_einsum(out), sizes=sizes)
+
+
 def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
     yield from _gated(mlp.gated, "mlp", block, "w_", {"F": mlp.d_ff})
 
@@ -135,14 +169,23 @@ def _gated(
 def _moe(moe: Moe, block: str) -> Iterator[Term]:
     """Router, the R experts of each token, shared experts. Each token is multiplied R times."""
     sizes = {"E": moe.n_experts, "R": moe.experts_per_token, "F": moe.d_ff}
+    x, y, width = ("cx", "cy", "C") if moe.d_latent else ("x", "y", "D")
+    if moe.d_latent:
+        sizes["C"] = moe.d_latent
     router = _einsum("x[B,T,D] . router[D,E] -> gates[B,T,E]")
     yield Term(name="moe.router", block=block, einsum=router, sizes=sizes)
+    if moe.d_latent:
+        narrow = _einsum("x[B,T,D] . latent_down[D,C] -> cx[B,T,C]")
+        yield Term(name="moe.latent_down", block=block, einsum=narrow, sizes=sizes)
     for part in ("gate", "up") if moe.gated else ("up",):
-        text = f"x[B,T,D] . w_{part}[E,D,F] -> {part}[B,T,R,F]"
+        text = f"{x}[B,T,{width}] . w_{part}[E,{width},F] -> {part}[B,T,R,F]"
         einsum = _einsum(text, MOE_CHOSEN)
         yield Term(name=f"moe.{part}", block=block, einsum=einsum, sizes=sizes)
-    down = _einsum("h[B,T,R,F] . w_down[E,F,D] -> y[B,T,D]", MOE_CHOSEN)
+    down = _einsum(f"h[B,T,R,F] . w_down[E,F,{width}] -> {y}[B,T,{width}]", MOE_CHOSEN)
     yield Term(name="moe.down", block=block, einsum=down, sizes=sizes)
+    if moe.d_latent:
+        wide = _einsum("cy[B,T,C] . latent_up[C,D] -> y[B,T,D]")
+        yield Term(name="moe.latent_up", block=block, einsum=wide, sizes=sizes)
     if moe.shared_gate:
         scale = _einsum("x[B,T,D] . shared_scale[D] -> scale[B,T]")
         yield Term(name="moe.shared_scale", block=block, einsum=scale, sizes=sizes)

@@ -6,8 +6,10 @@ be numbers (one strategy, to explain) or arrays (a million, to search).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shardwise.arrays import Num, ceil_div
 from shardwise.models import Layer, ModelConfig
@@ -21,7 +23,7 @@ from shardwise.strategy.rules import Rules, layout
 # Activations that lie between blocks, split over the sequence by `tensor` too.
 KEPT_SPLIT = frozenset(
     {"layer_input", "middle", "attention_output", "ffn_output", "shared_output", "expert_output"}
-    | {"q_latent", "kv_latent"}
+    | {"q_latent", "kv_latent", "mamba_output", "latent", "latent_output"}
 )
 
 
@@ -35,17 +37,18 @@ class Matmul:
     program: Program
     sizes: Mapping[str, Num]
     share: Num
+    group: int = 0  # of layers of one kind
 
     def flops(self, mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the fullest chip, all `count` together."""
         return self.count * self.share * self.program.local_flops(self.sizes, mesh)
 
-    def elements(self, mesh: Mapping[str, Num]) -> Iterator[tuple[str, Num]]:
+    def arrays(self, mesh: Mapping[str, Num]) -> Iterator[tuple[Array, Num]]:
         """(array, elements read or written in HBM by one chip), each input and output once."""
         local = self.program.local
         for array in (*local.inputs, local.output):
             if base_name(array) not in ON_CHIP:
-                yield array.name, self.count * array.local_elements(self.sizes, mesh)
+                yield array, self.count * array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,20 @@ class Step:
     logits: Kept
     weights: frozenset[str]  # names of the weights among the arrays
 
+    def of(self, batch: Num) -> Step:
+        """The same works for so many sequences."""
+
+        def sized(work: Any) -> Any:
+            return replace(work, sizes={**work.sizes, "B": batch})
+
+        return replace(
+            self,
+            matmuls=tuple(map(sized, self.matmuls)),
+            transfers=tuple(map(sized, self.transfers)),
+            kept=tuple(map(sized, self.kept)),
+            logits=sized(self.logits),
+        )
+
     @property
     def layer_inputs(self) -> tuple[Kept, ...]:
         """What enters each layer: all that is kept under remat `full`."""
@@ -122,7 +139,7 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
     return Einsum(left, right, output, einsum.chosen)
 
 
-def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, remat: str) -> Step:
+def training_step(config: ModelConfig, batch: Num, seq: int, rules: Rules, *, remat: str) -> Step:
     """Derive the works of one microbatch of a step.
 
     Args:
@@ -131,18 +148,27 @@ def training_step(config: ModelConfig, batch: Num, seq: Num, rules: Rules, *, re
         rules: the sharding table.
         remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
     """
-    common = {"B": batch, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
+    return _derived(config, seq, tuple(rules.items()), remat).of(batch)
+
+
+@functools.lru_cache(maxsize=256)
+def _derived(
+    config: ModelConfig, seq: int, rows: tuple[tuple[str, tuple[str, ...]], ...], remat: str
+) -> Step:
+    """The works of one sequence: the algebra does not depend on sizes."""
+    rules = dict(rows)
+    common: dict[str, Num] = {"B": 1, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
     matmuls: list[Matmul] = []
     transfers: list[Transfer] = []
     kept: list[Kept] = []
     weights: frozenset[str] = frozenset()
     for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
-        _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers)
+        _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
         # A layer that is computed again keeps what it gathers for its backward pass at once.
         again = ("remat", "backward") if remat == "full" else ("backward",)
         read = _read_backward(group.layer, terms)
-        _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read)
+        _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i)
         kept += _kept(config, i, common, rules)
         weights |= _weights(terms)
     outer = outer_terms(config)
@@ -172,11 +198,13 @@ def _derive(
     matmuls: list[Matmul],
     transfers: list[Transfer],
     again: frozenset[str] = frozenset(),
+    group: int = 0,
 ) -> None:
     """Add the works of phases. A move that several terms of a block need happens once in them.
 
     Args:
         again: the terms of phase `remat`.
+        group: of layers of one kind.
     """
     weights = _weights(terms)
     seen: set[tuple[str, Move]] = set()
@@ -190,6 +218,7 @@ def _derive(
                     name=name,
                     phase=phase,
                     count=count,
+                    group=group,
                     program=program,
                     sizes=sizes,
                     share=term.share,
@@ -226,10 +255,9 @@ def _read_backward(layer: Layer, terms: tuple[Term, ...]) -> frozenset[str]:
     """The terms whose output the backward pass reads: the last product of a block ends in a sum,
     which only a norm behind it, or the next block of the layer, would read."""
     normed = layer.norms in ("post", "both")
+    between = ("attn.out", "mamba.out") if layer.has_both and not layer.parallel else ()
     return frozenset(
-        t.name
-        for t in terms
-        if normed or t.einsum.output.name != "y" or (t.name == "attn.out" and not layer.parallel)
+        t.name for t in terms if normed or t.einsum.output.name != "y" or t.name in between
     )
 
 

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardwise.errors import BadInput, BadShape, NoStrategy, NotDivisible, UnknownName, raise_all
+from shardwise.errors import BadInput, NoStrategy, NotDivisible, raise_all
 from shardwise.estimate import cost
+from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
 from shardwise.plan import refusals, value, why
 from shardwise.plan.operations import operations
 from shardwise.search import train
-from shardwise.search.legal import problems
+from shardwise.search.forms import Fixed, check_fixed
+from shardwise.search.legal import layout_problems, problems
 from shardwise.search.train import Candidate
+from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import INSIDE_OUT, Mesh
-from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
 
 
 def plan(
-    model: ModelConfig, system: System, job: Train, fixed: Mapping[str, int] | None = None
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    fixed: Fixed | None = None,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
 ) -> value.Plan:
     """The best plan.
 
@@ -27,54 +35,94 @@ def plan(
         model: the architecture.
         system: the machine.
         job: the work.
-        fixed: mesh roles whose size is given, `{"tensor": 8}`.
+        fixed: what is given of a strategy: sizes of mesh roles, `micro_batch`, `n_microbatches`,
+            `virtual`, `zero`, and the words `schedule`, `remat`, `context_kind`:
+            `{"tensor": 8, "schedule": "1f1b"}`.
+        most: largest sizes of mesh roles.
+        peak: expect the chip's peak rates, as the book does, and not what it reaches in practice.
 
     Raises:
-        UnknownName: a role that is none. NotDivisible: a fixed size that divides nothing.
+        UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
         NoStrategy: no legal split; the message says what would work.
         DoesNotFit: no legal split fits into memory.
         UnknownFigure: a figure that the chip's file does not have.
     """
-    return search(model, system, job, fixed, n=1)[0]
+    return search(model, system, job, fixed, n=1, most=most, peak=peak)[0]
 
 
 def search(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Mapping[str, int] | None = None,
+    fixed: Fixed | None = None,
     n: int = 5,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
 ) -> list[value.Plan]:
-    """The `n` best plans, best first. Raises as `plan` does."""
+    """The `n` best plans on different meshes, best first. Raises as `plan` does."""
     _check(model, system, job)
-    fixed = dict(fixed or {})
-    for role, size in fixed.items():
-        if role not in INSIDE_OUT:
-            raise UnknownName("mesh role", role, INSIDE_OUT)
-        if not isinstance(size, int):
-            raise BadShape(f"{role} {size!r} is not a whole number.")
-    Mesh(**fixed)
-    raise_all(NotDivisible, problems(model, job, system, fixed, whole=False))
+    fixed, most = dict(fixed or {}), dict(most or {})
+    check_fixed(fixed, most)
+    sizes = {r: k for r, k in fixed.items() if r in INSIDE_OUT and isinstance(k, int)}
+    raise_all(NotDivisible, problems(model, job, system, sizes, whole=False))
+    cal = rates(system, peak=peak)
     try:
-        ranked = train.rank(model, job, system, fixed, keep=max(n, train.SHOWN))
+        ranking = train.rank(model, job, system, cal, fixed, most, keep=max(n, train.SHOWN))
     except NoStrategy:
-        raise refusals.no_strategy(model, job, system, fixed) from None
+        raise refusals.no_strategy(model, job, system, fixed, most) from None
+    ranked = ranking.candidates
     if not ranked[0].fits:
         raise refusals.does_not_fit(model, job, system, ranked)
     fitting = [c for c in ranked if c.fits][:n]
-    return [_write(model, system, job, c, ranked) for c in fitting]
+    asked = (fixed, most)
+    return [_write(model, system, job, cal, c, ranked, asked) for c in fitting]
 
 
-def evaluate(model: ModelConfig, system: System, job: Train, mesh: Mesh) -> value.Plan:
-    """The plan of one given mesh on its best placement, whether it fits or not.
+def evaluate(
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    split: Mesh | Layout,
+    words: Fixed | None = None,
+    *,
+    peak: bool = False,
+) -> value.Plan:
+    """The plan of one given mesh under its best form, or of one layout as it is, on the best
+    placement, whether it fits or not.
+
+    Args:
+        words: with a mesh, what else of the strategy is given: `{"schedule": "1f1b", "zero": 1}`.
 
     Raises:
         NotDivisible: the mesh is not legal; every reason, with what would be.
     """
     _check(model, system, job)
+    mesh = split if isinstance(split, Mesh) else split.mesh
+    fixed = {**mesh.sizes, **(words or {})}
+    check_fixed(fixed, {})
     raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
-    ranked = train.rank(model, job, system, mesh.sizes, keep=1)
-    return _write(model, system, job, ranked[0], ranked)
+    cal = rates(system, peak=peak)
+    if isinstance(split, Mesh):
+        try:
+            ranked = train.rank(model, job, system, cal, fixed, keep=1).candidates
+        except NoStrategy:
+            raise refusals.no_strategy(model, job, system, fixed, {}) from None
+    else:
+        if split.global_batch != job.batch:
+            raise NotDivisible(
+                f"the layout computes {split.global_batch:,} sequences a step (micro_batch "
+                f"{split.micro_batch} x n_microbatches {split.n_microbatches} x "
+                f"{split.data_shards:,} shards); the batch has {job.batch:,}."
+            )
+        raise_all(NotDivisible, layout_problems(model, split))
+        ranked = [train.evaluate(model, job, system, split, cal)]
+    return _write(model, system, job, cal, ranked[0], ranked)
+
+
+def rates(system: System, *, peak: bool) -> Calibration:
+    """What the chip reaches, or its peaks."""
+    return PEAK if peak else calibration(system.chip.name)
 
 
 def _check(model: ModelConfig, system: System, job: Train) -> None:
@@ -86,12 +134,21 @@ def _check(model: ModelConfig, system: System, job: Train) -> None:
     )
     wrong = [(given, by) for given, kind, by in wanted if not isinstance(given, kind)]
     raise_all(BadInput, [f"{given!r} is not what {by} returns." for given, by in wrong])
+    if job.offload:
+        system.chip.need("pcie.bandwidth")
 
 
 def _write(
-    model: ModelConfig, system: System, job: Train, chosen: Candidate, ranked: list[Candidate]
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    cal: Calibration,
+    chosen: Candidate,
+    ranked: list[Candidate],
+    asked: tuple[Fixed, Mapping[str, int]] = ({}, {}),
 ) -> value.Plan:
-    mesh = chosen.mesh.sizes
+    mesh, layout = chosen.mesh.sizes, chosen.layout
+    works = operations(model, job, system.chip, chosen)
     return value.Plan(
         model=_model(model),
         hardware=_hardware(system),
@@ -102,25 +159,39 @@ def _write(
             tokens=job.tokens,
             tokens_per_step=job.tokens_per_step,
             optimizer=job.optimizer,
+            remat=job.remat,
         ),
         strategy=value.PlannedStrategy(
             mesh=mesh,
             placement={r: chosen.placement.describe(r) for r, n in mesh.items() if n > 1},
-            rules=only(TRAIN, mesh),
-            schedule="none",
-            n_microbatches=chosen.n_microbatches,
-            remat=chosen.remat,
+            rules=dict(rules_of(layout)),
+            schedule=layout.schedule,
+            virtual=layout.virtual,
+            micro_batch=layout.micro_batch,
+            n_microbatches=layout.n_microbatches,
+            remat=layout.policy,
+            recomputed=layout.recomputed,
             precision={
                 "weights": job.weights,
                 "compute": job.compute,
                 "gradients": job.gradients,
+                "reduce": job.reduce or job.gradients,
                 "moments": job.moments,
                 "master": job.master,
             },
-            zero=3 if chosen.mesh.fsdp * chosen.mesh.context > 1 else 0,
+            zero=layout.zero,
+            context_kind=layout.context_kind,
+            expert_tensor=layout.expert_tensor,
+            overlap=layout.overlap,
+            offload=layout.offload,
+            sequence_parallel=layout.sequence_parallel,
+            remat_layers=layout.remat_layers,
+            offload_layers=layout.offload_layers,
+            fixed=dict(asked[0]),
+            most=dict(asked[1]),
         ),
-        estimate=_estimate(model, system, job, chosen),
-        operations=operations(model, job, system.chip, chosen),
+        estimate=_estimate(model, system, job, cal, chosen, works),
+        operations=works,
         why=why.reasons(model, job, system, chosen, ranked),
         alternatives=why.alternatives(chosen, ranked),
     )
@@ -175,23 +246,32 @@ def topology_text(system: System) -> str:
     return f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
 
 
-def _estimate(model: ModelConfig, system: System, job: Train, chosen: Candidate) -> value.Estimate:
-    spent, chips = chosen.cost, system.n_chips
+def _estimate(
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    cal: Calibration,
+    chosen: Candidate,
+    works: tuple[value.Operation, ...],
+) -> value.Estimate:
+    time, chips = chosen.time, system.n_chips
     peak = system.chip.peak(job.compute)
     flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
-    expected = float(spent.expected)
+    expected = float(time.step_s)
     run = _run(expected, system, job)
     reference_s = cost.training_s(flops, chips, peak, cost.REFERENCE_MFU)
     reference = _run(reference_s, system, job)
-    memory = spent.memory
+    memory = chosen.memory
     return value.Estimate(
-        step_s=step_range(chosen),
-        bound=why.bound(chosen),
-        compute_s=float(spent.compute_s),
-        hbm_s=float(spent.hbm_s),
-        comm_s={role: float(t) for role, t in spent.comm_s.items()},
-        exposed_comm_s=max(0.0, expected - float(spent.roofline_s)),
-        bubble_fraction=0.0,
+        step_s=why.step_range(chosen),
+        bound=why.bound(chosen, works),
+        compute_s=sum(op.math_s for op in works),
+        hbm_s=sum(op.hbm_s for op in works),
+        comm_s={role: float(t) for role, t in chosen.roofline.traffic_s.items() if t > 0},
+        exposed_comm_s=sum(float(t) for t in time.comm_s.values()),
+        expected_s=why.parts_of(chosen),
+        rates=value.RatesUsed(name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread),
+        bubble_fraction=float(time.bubble_s) / expected,
         mfu=cost.mfu(flops, expected, chips, peak),
         tokens_per_s=job.tokens_per_step / expected,
         tokens_per_s_per_chip=job.tokens_per_step / expected / chips,
@@ -203,11 +283,13 @@ def _estimate(model: ModelConfig, system: System, job: Train, chosen: Candidate)
             kv_cache=float(memory.kv_cache),
             other=float(memory.other),
             total=float(memory.total),
+            margin=float(memory.margin),
             capacity=memory.capacity,
         ),
         run_s=run.seconds if run else None,
         chip_hours=run.chip_hours if run else None,
         usd=run.usd if run else None,
+        joules=cost.energy_j(run.seconds, chips, system.chip.power_w) if run else None,
         at_mfu=value.AtMfu(
             mfu=cost.REFERENCE_MFU,
             step_s=reference_s,
@@ -215,14 +297,6 @@ def _estimate(model: ModelConfig, system: System, job: Train, chosen: Candidate)
             chip_hours=reference.chip_hours if reference else None,
             usd=reference.usd if reference else None,
         ),
-    )
-
-
-def step_range(candidate: Candidate) -> value.Range:
-    """The three step times of a candidate, seconds."""
-    spent = candidate.cost
-    return value.Range(
-        lower=float(spent.lower), expected=float(spent.expected), upper=float(spent.upper)
     )
 
 

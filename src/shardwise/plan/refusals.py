@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoStrategy
+from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.search import train
-from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths
+from shardwise.search.forms import Fixed
+from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths, worth_cutting
 from shardwise.search.train import Candidate
 from shardwise.workload import Train
 
@@ -18,21 +20,24 @@ NEAR = 1.25  # offer batches and machines within a quarter of what was asked
 
 
 def no_strategy(
-    model: ModelConfig, job: Train, system: System, fixed: Mapping[str, int]
+    model: ModelConfig, job: Train, system: System, fixed: Fixed, most: Mapping[str, int]
 ) -> NoStrategy:
     """Why no mesh is legal, with batches and machines that have one."""
     asked = "".join(f", {role} {n}" for role, n in fixed.items())
+    asked += "".join(f", {role} at most {n}" for role, n in most.items())
     problems = [
         f"no split of {system.n_chips:,} chips divides {job.batch:,} sequences of {job.seq:,} "
         f"tokens, {_sizes(model)}{asked}."
     ]
     shards = batch_shards(model, job.seq, system)
-    if fixed:
-        return NoStrategy(*problems, f"Leave {' and '.join(fixed)} free, or choose other sizes.")
+    if fixed or most:
+        given = " and ".join([*fixed, *most])
+        return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")
     if shards:
+        listed = ", ".join(f"{s:,}" for s in shards[:8])
         problems.append(
-            f"The batch must be a multiple of one of {', '.join(f'{s:,}' for s in shards[:8])}: "
-            f"{system.n_chips:,} chips over the tensor and context sizes that divide the model."
+            f"Without a pipeline it must be a multiple of one of {listed}: {system.n_chips:,} "
+            "chips over the tensor and context sizes that divide the model."
         )
     offers = [*_batches(model, job, system, shards), *_machines(model, job, system)]
     if offers:
@@ -53,11 +58,11 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
     for batch in near:
         other = dataclasses.replace(job, batch=batch)
         try:
-            best = train.rank(model, other, system, keep=1)[0]
+            best = train.rank(model, other, system, PEAK, {"pipe": 1}).candidates[0]
         except NoStrategy:
             continue
         if best.fits:
-            scored.append((float(best.cost.expected) / batch, batch))
+            scored.append((float(best.time.step_s) / batch, batch))
     return [
         f"--batch {batch}x{job.seq} ({batch / job.batch - 1:+.1%})"
         for _, batch in sorted(scored)[:1]
@@ -68,7 +73,8 @@ def _machines(model: ModelConfig, job: Train, system: System) -> list[str]:
     """The legal machine of the same chip, nearest in size, on which the batch divides."""
     found = []
     for other in nearby(system):
-        if next(legal_meshes(model, job, other, {}), None) is not None:
+        meshes = legal_meshes(model, job, other, {})
+        if any(worth_cutting(job.seq, mesh.context) for mesh in meshes):
             found.append((abs(other.n_chips - system.n_chips), other))
     found.sort(key=lambda pair: pair[0])
     return [f"{other.name} ({other.n_chips:,} chips)" for _, other in found[:1]]
@@ -81,12 +87,13 @@ def nearby(system: System) -> list[System]:
     if isinstance(topology, Torus):
         slices = [s for s in legal_slices(system.chip) if low <= s.n_chips <= high]
         near = sorted(slices, key=lambda s: abs(s.n_chips - topology.n_chips))[:200]
-        return [_renamed(system, s) for s in near if s != topology]
+        return [renamed(system, s) for s in near if s != topology]
     sizes = [n for n in (2**k for k in range(24)) if low <= n <= high and n % topology.domain == 0]
-    return [_renamed(system, dataclasses.replace(topology, n_gpus=n)) for n in sizes]
+    return [renamed(system, dataclasses.replace(topology, n_gpus=n)) for n in sizes]
 
 
-def _renamed(system: System, topology: Torus | Switched) -> System:
+def renamed(system: System, topology: Torus | Switched) -> System:
+    """One machine of the same chip with another topology."""
     given = "".join(system.name.partition(",")[1:])
     name = f"{system.chip.name}:{topology}{given}"
     return dataclasses.replace(system, topology=topology, name=name, n_slices=1)
@@ -96,8 +103,8 @@ def does_not_fit(
     model: ModelConfig, job: Train, system: System, ranked: list[Candidate]
 ) -> DoesNotFit:
     """The part that is too large, and what would hold it."""
-    least = min(ranked, key=lambda c: float(c.cost.memory.total))
-    memory = least.cost.memory
+    least = min(ranked, key=lambda c: float(c.memory.total))
+    memory = least.memory
     parts = {
         "weights": memory.weights,
         "gradients": memory.gradients,
@@ -110,7 +117,7 @@ def does_not_fit(
     problems = [
         f"does not fit: {model.name} on {system.name} needs {units.show_gib(float(memory.total))} "
         f"per chip at least, {units.show_gib(memory.capacity)} is there (x{over:.1f}).",
-        f"That is {least.mesh}, remat {least.remat}: {listed}.",
+        f"That is {least.mesh}, remat {least.layout.policy}: {listed}.",
     ]
     if float(memory.activations + memory.other) > memory.capacity / 2:
         problems.append(

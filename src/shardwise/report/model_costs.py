@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shardwise import units
-from shardwise.models import ModelConfig
+from shardwise.models import Attention, ModelConfig
 from shardwise.models.count import (
     FlopCounts,
     flops,
     kv_bytes_per_token,
     kv_cache_bytes,
     kv_elements,
+    state_elements,
 )
 from shardwise.report.models import kept_out, letters
 from shardwise.report.style import Block, bar, quiet, strong, table
@@ -38,11 +39,11 @@ def kv_document(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> dict[st
 def _kv_layers(config: ModelConfig) -> list[dict[str, Any]]:
     return [
         {
-            "n_layers": group.count,
-            "kv_elements_per_token": kv_elements(group.layer.attention),
-            "window": group.layer.attention.window,
+            "n_layers": n,
+            "kv_elements_per_token": kv_elements(attention),
+            "window": attention.window,
         }
-        for group in config.groups
+        for attention, n in config.attentions
     ]
 
 
@@ -59,12 +60,16 @@ def kv_blocks(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> Iterator[
         ["layers", "formula", ">elements a token", "grows"],
         [
             [
-                f"{group.count}",
-                _kv_formula(config, i),
-                f"{kv_elements(group.layer.attention):,}",
-                _window(group.layer.attention.window, seq),
+                f"{n}",
+                _kv_formula(attention),
+                f"{kv_elements(attention):,}",
+                _window(attention.window, seq),
             ]
-            for i, group in enumerate(config.groups)
+            for attention, n in config.attentions
+        ]
+        + [
+            [f"{n}", "state NHM + convolution", f"{state_elements(mamba):,} a sequence", "not"]
+            for mamba, n in config.mambas
         ],
     )
     yield table(
@@ -82,8 +87,7 @@ def kv_blocks(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> Iterator[
     yield from kept_out(config)
 
 
-def _kv_formula(config: ModelConfig, group: int) -> str:
-    attention = config.groups[group].layer.attention
+def _kv_formula(attention: Attention) -> str:
     if attention.mla:
         return f"latent {attention.mla.kv_lora_rank} + rope {attention.mla.d_rope}"
     return f"2KH = 2 × {attention.n_kv_heads} × {attention.d_head}"
@@ -114,7 +118,7 @@ def flops_document(config: ModelConfig, seq: int) -> dict[str, Any]:
 
 
 def _by_part(counts: FlopCounts) -> dict[str, float]:
-    parts = ("attention", "scores", "mlp", "moe", "unembedding")
+    parts = ("attention", "scores", "mamba", "scan", "mlp", "moe", "unembedding")
     return {part: float(n) for part in parts if (n := getattr(counts, part))}
 
 
@@ -146,6 +150,8 @@ def flops_blocks(config: ModelConfig, seq: int) -> Iterator[Block]:
 _SAID = {
     "attention": "projections, 2 per parameter",
     "scores": "QK and AV",
+    "mamba": "projections, 2 per parameter",
+    "scan": "2(KM + NH)C/2 + 4NHM, chunks of C",
     "mlp": "2 per parameter",
     "moe": "2 per parameter used",
     "unembedding": "2DV",

@@ -20,6 +20,13 @@ def details(plan: Plan) -> Iterator[Block]:
         ["dim", "mesh axes"], [[f"  {r}", ", ".join(a)] for r, a in plan.strategy.rules.items()]
     )
     yield ""
+    yield strong(f"Expected step, at the rates of {plan.estimate.rates.name}")
+    yield table(["part", ">time", ""], _parts(plan))
+    if plan.estimate.joules is not None and plan.estimate.run_s is not None:
+        energy = units.show_rate(plan.estimate.joules / units.HOUR, "Wh")
+        watts = plan.estimate.joules / plan.estimate.run_s / plan.hardware.n_chips
+        yield f"  energy of the run: {energy} at most, at {watts:,.0f} W a chip, hosts not counted"
+    yield ""
     yield strong(f"Memory per chip, remat {plan.strategy.remat}")
     yield table(["part", ">bytes", ""], _memory(plan))
     yield ""
@@ -27,6 +34,13 @@ def details(plan: Plan) -> Iterator[Block]:
     yield strong("the network for a collective")
     heads = ["!operation", "!phase", ">count", "!FLOPs, or collective", ">bytes", ">time"]
     yield table(heads, [_operation(op) for op in plan.operations])
+
+
+def _parts(plan: Plan) -> Iterator[list[str]]:
+    expected = plan.step.expected
+    for name, seconds in plan.estimate.expected_s.items():
+        yield [f"  {name}", units.show_seconds(seconds), bar(seconds, expected)]
+    yield ["  step", units.show_seconds(expected), bar(expected, expected)]
 
 
 def _memory(plan: Plan) -> Iterator[list[str]]:
@@ -39,6 +53,7 @@ def _memory(plan: Plan) -> Iterator[list[str]]:
         "kv_cache": memory.kv_cache,
         "other": memory.other,
         "total": memory.total,
+        "kept free": memory.margin,
         "capacity": memory.capacity,
     }
     for name, n_bytes in parts.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import DoesNotFit
+from shardwise.estimate.optimizers import state_bytes
 from shardwise.hardware import Chip, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.workload import Serve, Train
@@ -85,7 +86,7 @@ def _held(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
         return {
             "weights": params * job.weight_bytes,
             "gradients": params * units.bytes_per_element(job.gradients),
-            "optimizer": params * job.optimizer_bytes,
+            "optimizer": params * state_bytes(model, job),
         }
     kv = (job.batch or 1) * count.kv_cache_bytes(model, job.context, job.kv)
     return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv)}

@@ -5,11 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from shardwise.arrays import Num
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
+from shardwise.strategy.layout import Form, Layout, data_shards
 from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.schedules import find
+from shardwise.strategy.stages import FILLED, filled
 from shardwise.workload import Train
+
+# Tokens of a sequence that a chip keeps under `context` unless it is asked for: the fewest in any
+# published run. Products and attention over fewer leave their tiles unfilled.
+LEAST_TOKENS = 1024
+
+
+def worth_cutting(seq: int, context: int) -> bool:
+    """Whether a search cuts sequences so far."""
+    return context == 1 or seq >= context * LEAST_TOKENS
 
 
 def divisors(n: int) -> list[int]:
@@ -19,20 +32,24 @@ def divisors(n: int) -> list[int]:
 
 
 def tensor_widths(config: ModelConfig) -> dict[str, int]:
-    """What tensor parallelism splits, over all layers: greatest common divisors by name."""
-    heads, widths = [], []
-    for group in config.groups:
-        heads.append(group.layer.attention.n_heads)
-        ffn = group.layer.ffn
+    """What tensor parallelism splits, over all layers: greatest common divisors by name.
+
+    Each chip has whole groups of a Mamba block (Megatron Core's MambaMixer asserts it).
+    """
+    heads = [a.n_heads for a, _ in config.attentions]
+    heads += [m.n_heads for m, _ in config.mambas]
+    widths = []
+    for ffn in (group.layer.ffn for group in config.groups if group.layer.ffn):
         widths.append(ffn.d_ff)
         if isinstance(ffn, Moe) and ffn.d_ff_shared:
             widths.append(ffn.d_ff_shared)
-    return {"n_heads": math.gcd(*heads), "d_ff": math.gcd(*widths)}
+    found = {"n_heads": heads, "d_ff": widths, "n_groups": [m.n_groups for m, _ in config.mambas]}
+    return {name: math.gcd(*sizes) for name, sizes in found.items() if sizes}
 
 
 def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
     """Each chip holds whole key/value heads, or each head lies on a whole number of chips."""
-    heads = {g.layer.attention.n_kv_heads for g in config.groups if not g.layer.attention.mla}
+    heads = {a.n_kv_heads for a, _ in config.attentions if not a.mla}
     return all(k % tensor == 0 or tensor % k == 0 for k in heads)
 
 
@@ -45,21 +62,21 @@ def problems(
         sizes: role -> size; a role that is not given counts as 1.
         whole: the sizes are a whole mesh, not a part of one that a search may complete.
     """
-    n = {"data": 1, "fsdp": 1, "tensor": 1, "context": 1, **sizes}
+    n = {**Mesh().sizes, **sizes}
     found = _chips(system, sizes, whole=whole)
-    if not_yet := [r for r in ("expert", "pipe") if n.get(r, 1) > 1]:
-        found.append(f"{' and '.join(not_yet)} cannot be planned by this version; leave it at 1.")
     found += _tensor(config, n["tensor"])
-    if job.batch % (n["data"] * n["fsdp"]):
-        shards = n["data"] * n["fsdp"]
+    found += _layers(config, n["pipe"], n["expert"])
+    shards = data_shards(n)
+    if job.batch % shards:
+        split = " x ".join(f"{r} {n[r]}" for r in ("data", "fsdp", "expert") if n[r] > 1)
         found.append(
-            f"{job.batch:,} sequences do not divide over {shards:,} shards (data {n['data']} x "
-            f"fsdp {n['fsdp']}). Nearest batches that do: {near_multiples(job.batch, shards)}."
+            f"{job.batch:,} sequences do not divide over {shards:,} shards ({split}). Nearest "
+            f"batches that do: {near_multiples(job.batch, shards)}."
         )
-    if job.seq % (n["context"] * n["tensor"]):
+    if job.seq % n["context"]:
         found.append(
-            f"{job.seq:,} tokens of a sequence do not divide over context {n['context']} x "
-            f"tensor {n['tensor']}."
+            f"{job.seq:,} tokens of a sequence do not divide over context {n['context']}. Sizes "
+            f"that do: {near_divisors(job.seq, n['context'])}."
         )
     if config.d_model % (n["fsdp"] * n["context"]):
         found.append(
@@ -95,6 +112,31 @@ def _tensor(config: ModelConfig, tensor: int) -> list[str]:
     return []
 
 
+def _layers(config: ModelConfig, pipe: int, expert: int) -> Iterator[str]:
+    """What pipeline stages and expert parallelism deal out."""
+    if not _stages_fill(config, pipe):
+        places = -(-config.n_layers // pipe) * pipe
+        fits = [n for n in range(1, config.n_layers + 1) if _stages_fill(config, n)]
+        near = sorted(sorted(fits, key=lambda n: abs(n - pipe))[:6])
+        yield (
+            f"pipe {pipe}: {config.n_layers} layers leave {places - config.n_layers} of {places} "
+            f"places in equal stages empty. Sizes that fill them: {', '.join(map(str, near))}."
+        )
+    experts = n_experts(config)
+    if expert > 1 and experts == 1:
+        yield f"expert {expert}: {config.name} has no experts to deal out; leave it at 1."
+    elif experts % expert:
+        yield (
+            f"expert {expert} does not divide {experts} experts. Sizes that do: "
+            f"{near_divisors(experts, expert)}."
+        )
+
+
+def _stages_fill(config: ModelConfig, pipe: int) -> bool:
+    """Whether every stage has a layer, and the stages are about equal."""
+    return pipe <= config.n_layers and bool(filled(config.n_layers, pipe))
+
+
 def near_multiples(n: int, of: int) -> str:
     """The multiples of `of` below and above n."""
     below, above = n // of * of, -(-n // of) * of
@@ -104,27 +146,45 @@ def near_multiples(n: int, of: int) -> str:
 def legal_meshes(
     config: ModelConfig, job: Train, system: System, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
-    """Every mesh of data, fsdp, tensor and context that divides evenly.
+    """Every mesh that divides evenly; layers need only fill the stages of `pipe`.
 
     Args:
         fixed: roles whose size is given.
     """
     chips = system.n_chips
     widths = math.gcd(*tensor_widths(config).values())
+    experts = n_experts(config)
     for tensor in _sizes(widths, "tensor", fixed):
-        if chips % tensor or not kv_heads_divide(config, tensor) or job.seq % tensor:
+        if chips % tensor or not kv_heads_divide(config, tensor):
             continue
-        rest = chips // tensor
-        for context in _sizes(math.gcd(rest, job.seq // tensor), "context", fixed):
+        for context in _sizes(math.gcd(chips // tensor, job.seq), "context", fixed):
+            rest = chips // tensor // context
             if config.d_model % context:
                 continue
-            shards = rest // context
-            if job.batch % shards:
-                continue
-            for fsdp in _sizes(math.gcd(shards, config.d_model // context), "fsdp", fixed):
-                data = shards // fsdp
-                if fixed.get("data", data) == data:
-                    yield Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context)
+            for pipe in _sizes(rest, "pipe", fixed):
+                shards = rest // pipe
+                if job.batch % shards or not _stages_fill(config, pipe):
+                    continue
+                for expert in _sizes(math.gcd(experts, shards), "expert", fixed):
+                    ranks = shards // expert
+                    whole = math.gcd(ranks, config.d_model // context)
+                    for fsdp in _sizes(whole, "fsdp", fixed):
+                        data = ranks // fsdp
+                        if fixed.get("data", data) == data:
+                            yield Mesh(
+                                data=data,
+                                fsdp=fsdp,
+                                tensor=tensor,
+                                context=context,
+                                expert=expert,
+                                pipe=pipe,
+                            )
+
+
+def n_experts(config: ModelConfig) -> int:
+    """What expert parallelism deals out, over all layers: the greatest common divisor, or 1."""
+    routed = [g.layer.ffn.n_experts for g in config.groups if isinstance(g.layer.ffn, Moe)]
+    return math.gcd(*routed) if routed else 1
 
 
 def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
@@ -135,14 +195,57 @@ def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
 
 
 def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
-    """Over how many shards a batch can be split on all chips, by some tensor and context."""
+    """Over how many shards a search splits a batch on all chips without a pipeline."""
     found = set()
     widths = math.gcd(*tensor_widths(config).values())
     for tensor in divisors(widths):
-        if system.n_chips % tensor or seq % tensor or not kv_heads_divide(config, tensor):
+        if system.n_chips % tensor or not kv_heads_divide(config, tensor):
             continue
         rest = system.n_chips // tensor
-        for context in divisors(math.gcd(rest, seq // tensor)):
-            if config.d_model % context == 0:
+        for context in divisors(math.gcd(rest, seq)):
+            if config.d_model % context == 0 and worth_cutting(seq, context):
                 found.add(rest // context)
     return sorted(found)
+
+
+def roles_of(fixed: Mapping[str, int | str]) -> dict[str, int]:
+    """The sizes among what is given: of mesh roles and microbatches."""
+    return {name: n for name, n in fixed.items() if isinstance(n, int)}
+
+
+def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
+    """Whether heads can be exchanged for tokens: each chip needs whole ones. True elsewhere."""
+    split = sizes["tensor"] * sizes["context"]
+    fits = split > 0
+    if form.context_kind != "ulysses":
+        return fits
+    for a, _ in config.attentions:
+        fits = fits & (a.n_heads % split == 0)
+        if not a.mla:
+            fits = fits & ((a.n_kv_heads % split == 0) | (split % a.n_kv_heads == 0))
+    return fits
+
+
+def layout_problems(config: ModelConfig, layout: Layout) -> list[str]:
+    """What of a layout's words does not go with its mesh: the schedule, heads for tokens.
+
+    Raises:
+        BadShape: numbers that the schedule cannot have.
+    """
+    found = []
+    if not context_fits(config, layout, layout.sizes):
+        found.append(
+            f"ulysses deals {config.n_heads} heads out over tensor {layout.mesh.tensor} x context "
+            f"{layout.mesh.context}: each chip needs whole ones. Take context_kind ring."
+        )
+    if layout.schedule == "none":
+        return found
+    schedule, stages = find(layout.schedule), layout.mesh.pipe
+    chunks = schedule.chunks or layout.virtual
+    schedule.check(stages, layout.n_microbatches, chunks)
+    if not filled(config.n_layers, schedule.parts(stages, chunks)):
+        found.append(
+            f"{config.n_layers} layers fill less than {FILLED:.0%} of the places in {stages} "
+            f"stages of {chunks} chunks. Take fewer chunks."
+        )
+    return found

@@ -1,19 +1,26 @@
-"""Rank training strategies: all legal meshes on all their placements, evaluated as arrays."""
+"""Rank training strategies: every legal one, the best first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from shardwise.errors import NoStrategy
-from shardwise.estimate.prices import Prices, mesh_arrays
-from shardwise.estimate.training import StepCost, step_cost
+from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.layout_step import LayoutStep
+from shardwise.estimate.memory import Memory, step_memory
+from shardwise.estimate.prices import Prices
+from shardwise.estimate.rates import Kernels, Rates
+from shardwise.estimate.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.ops.program import Step, training_step
-from shardwise.search.legal import divisors, legal_meshes
+from shardwise.ops.program import Step
+from shardwise.search.cells import cells
+from shardwise.search.forms import Fixed
+from shardwise.search.grid import Best, Block, groups
+from shardwise.search.legal import roles_of
+from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
-from shardwise.strategy.rules import TRAIN, only
 from shardwise.workload import Train
 
 SHOWN = 8  # strategies ranked in full: the reasons and alternatives are taken from them
@@ -24,66 +31,83 @@ Score = tuple[bool, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One strategy with its cost."""
+    """One strategy with its cost.
 
-    mesh: Mesh
+    Args:
+        time: at the rates of the calibration.
+        roofline: at the peaks, products only.
+    """
+
+    layout: Layout
     placement: Placement
-    remat: str
-    n_microbatches: int
-    cost: StepCost
-    step: Step
+    works: Step
+    prices: Prices
+    time: StepTime
+    roofline: StepTime
+    memory: Memory
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.layout.mesh
 
     @property
     def fits(self) -> bool:
-        return bool(self.cost.memory.fits)
+        return bool(self.memory.fits)
 
     @property
     def rank(self) -> Score:
         """See `Score`."""
-        cost = self.cost
-        return _score(self.fits, cost.expected, cost.upper, cost.memory.total)
+        return score(self.fits, self.time.step_s, self.time.upper_s, self.memory.total)
 
 
-def remat_policies(job: Train) -> tuple[str, ...]:
-    """The policies to try: the one asked for, or all."""
-    return ("none", "full") if job.remat == "auto" else (job.remat,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What a search found.
+
+    Args:
+        candidates: the best, best first.
+        n_strategies: legal strategies that were evaluated.
+        n_fitting: those that fit into memory.
+        front: strategies than which none is both faster and smaller, fastest first, if asked for.
+    """
+
+    candidates: list[Candidate]
+    n_strategies: int
+    n_fitting: int
+    front: list[Candidate] = field(default_factory=list)
 
 
-def microbatch_counts(job: Train, mesh: Mesh) -> list[int]:
-    """Into how many microbatches a mesh can cut the batch: whole sequences on every shard."""
-    return divisors(job.batch // (mesh.data * mesh.fsdp))
+def score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
+    """Times that differ by the order of their sums alone are equal."""
+    if not fits:
+        return (True, float(n_bytes), 0.0)
+    return (False, float(f"{expected:.9e}"), float(f"{upper:.9e}"))
 
 
 def evaluate(
     config: ModelConfig,
     job: Train,
     system: System,
-    mesh: Mesh,
-    placement: Placement,
-    remat: str,
-    n_microbatches: int = 1,
+    layout: Layout,
+    cal: Calibration,
+    placement: Placement | None = None,
 ) -> Candidate:
-    """One strategy, its program written with the axes that it really uses."""
-    rules = only(TRAIN, mesh.sizes)
-    step = training_step(config, job.batch // n_microbatches, job.seq, rules, remat=remat)
-    cost = step_cost(
-        config,
-        job,
-        step,
-        rules,
-        system.chip,
-        mesh.sizes,
-        Prices([placement]),
-        remat=remat,
-        n_microbatches=n_microbatches,
-    )
+    """One strategy; on the placement where it is fastest when none is given."""
+    if placement is None:
+        ways = place(system, layout.sizes, best=True)
+        steps = [LayoutStep(config, system, job, layout, way) for way in ways]
+        one = min(steps, key=lambda step: float(step.at(cal, Kernels()).step_s))
+    else:
+        one = LayoutStep(config, system, job, layout, placement)
+    capacity = system.chip.need("hbm_bytes")
     return Candidate(
-        mesh=mesh,
-        placement=placement,
-        remat=remat,
-        n_microbatches=n_microbatches,
-        cost=cost,
-        step=step,
+        layout=layout,
+        placement=one.placement,
+        works=one.works,
+        prices=one.prices,
+        time=one.at(cal, Kernels()),
+        roofline=one.at(),
+        memory=step_memory(config, job, one.works, layout, capacity),
     )
 
 
@@ -91,98 +115,58 @@ def rank(
     config: ModelConfig,
     job: Train,
     system: System,
-    fixed: Mapping[str, int] | None = None,
+    cal: Calibration,
+    fixed: Fixed | None = None,
+    most: Mapping[str, int] | None = None,
     keep: int = SHOWN,
-) -> list[Candidate]:
-    """The best meshes on their best placement and remat policy, best first.
+    exhaustive: bool = False,
+    front: bool = False,
+) -> Ranking:
+    """The best meshes, each under its best form, best first.
+
+    Cells are taken in the order of a bound below all their strategies; those whose bound lies above
+    what has been found are left out.
 
     Args:
-        fixed: roles whose size is given.
-        keep: how many of the best to return; the best of every tensor size is always there.
+        cal: what the chip reaches of its rates.
+        fixed: roles of the mesh and words of a form that are given.
+        most: largest sizes of mesh roles.
+        keep: how many of the best to return, `SHOWN` at least, and the best of every tensor size
+            that is no more than `FAR` times slower.
+        exhaustive: evaluate every strategy, also those that the bound excludes.
+        front: find the front of step time against memory too, which takes all strategies.
 
     Raises:
-        NoStrategy: when no mesh is legal.
+        NoStrategy: when no strategy is legal.
     """
-    pairs = [
-        (mesh, placement)
-        for mesh in legal_meshes(config, job, system, fixed or {})
-        for placement in _placements(system, mesh)
-    ]
-    if not pairs:
+    fixed = fixed or {}
+    every = cells(config, job, system, roles_of(fixed), most or {})
+    if every is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    prices = Prices([p for _, p in pairs])
-    scored = []
-    for remat in remat_policies(job):
-        scored += _order(config, job, system, pairs, prices, remat)
-    scored.sort(key=lambda row: row[0])
-    best: dict[Mesh, Candidate] = {}
-    widths: set[int] = set()
-    for _, i, n, remat in scored:
-        mesh, placement = pairs[i]
-        if mesh not in best and (len(best) < keep or mesh.tensor not in widths):
-            best[mesh] = evaluate(config, job, system, mesh, placement, remat, n)
-            widths.add(mesh.tensor)
-    return sorted(best.values(), key=lambda c: c.rank)
-
-
-def _score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
-    """Times that differ by the order of their sums alone are equal."""
-    if not fits:
-        return (True, float(n_bytes), 0.0)
-    return (False, float(f"{expected:.9e}"), float(f"{upper:.9e}"))
-
-
-def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:
-    try:
-        return place(system, mesh.sizes)
-    except NoStrategy:
-        return ()
-
-
-def _order(
-    config: ModelConfig,
-    job: Train,
-    system: System,
-    pairs: Sequence[tuple[Mesh, Placement]],
-    prices: Prices,
-    remat: str,
-) -> list[tuple[Score, int, int, str]]:
-    """(score, index, microbatches, remat) of every pair with the fewest microbatches that fit.
-
-    More microbatches never make a step faster, they only hold less at a time: pairs that fit are
-    done, the others are evaluated again, together, with the next count that divides their batch.
-    """
-    counts = [microbatch_counts(job, mesh) for mesh, _ in pairs]
-    found: dict[int, tuple[Score, int, int, str]] = {}
-    left = list(range(len(pairs)))
-    for n in sorted({n for c in counts for n in c}):
-        rows = [i for i in left if n in counts[i]]
-        if not rows:
-            continue
-        meshes = [pairs[i][0] for i in rows]
-        scores = _scores(config, job, system, meshes, prices.take(rows), remat, n)
-        found |= {i: (s, i, n, remat) for i, s in zip(rows, scores, strict=True)}
-        left = [i for i in left if i not in found or found[i][0][0]]
-    return list(found.values())
-
-
-def _scores(
-    config: ModelConfig,
-    job: Train,
-    system: System,
-    meshes: Sequence[Mesh],
-    prices: Prices,
-    remat: str,
-    n: int,
-) -> list[Score]:
-    """The scores of many meshes at one count of microbatches, from one evaluation on arrays."""
-    import numpy as np
-
-    step = training_step(config, job.batch // n, job.seq, TRAIN, remat=remat)
-    mesh = mesh_arrays([m.sizes for m in meshes])
-    cost = step_cost(
-        config, job, step, TRAIN, system.chip, mesh, prices, remat=remat, n_microbatches=n
+    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
+    best = Best(max(keep, SHOWN), [] if front else None)
+    parts = []
+    for group, some in groups(every, job.seq):
+        block = Block(config, job, group, some, rates, fixed)
+        bounds = block.bound()
+        parts += [(least, block, rows, bounds) for least, rows in block.parts(*bounds)]
+    for _, block, rows, bounds in sorted(parts, key=lambda part: part[0]):
+        if not exhaustive:
+            too_large, seconds = (bound[rows] for bound in bounds)
+            rows = rows[best.worth(block.cells.take(rows), too_large, seconds)]
+        if len(rows):
+            block.take(rows).run(best)
+    if not best.n_strategies:
+        raise NoStrategy("no schedule, microbatch and mesh go together.")
+    chosen = [
+        evaluate(config, job, system, layout, cal, placement) for layout, placement in best.first()
+    ]
+    return Ranking(
+        candidates=sorted(chosen, key=lambda c: c.rank),
+        n_strategies=best.n_strategies,
+        n_fitting=best.n_fitting,
+        front=[
+            evaluate(config, job, system, block.layout(i, n), cal, block.cells.placements[i])
+            for _, _, block, i, n in best.front or ()
+        ],
     )
-    numbers = (cost.memory.fits, cost.expected, cost.upper, cost.memory.total)
-    columns = [np.broadcast_to(c, (len(meshes),)).tolist() for c in numbers]
-    return [_score(*row) for row in zip(*columns, strict=True)]

@@ -22,6 +22,19 @@ PARTS = (
     "norms", "mla_up", "q", "k", "v", "attention", "out", "gate", "up", "activation", "down",
 )  # fmt: skip
 
+# Policy -> the parts that run again, from most memory to least: "norms" drops the gathered inputs
+# of blocks (Megatron's sequence parallelism gathers them again, arXiv 2205.05198), "dots" keeps the
+# results of matmuls (MaxText's minimal_with_context; not the wide ones of latent attention, as in
+# DeepSeek-V3, arXiv 2412.19437 section 3.2.3), "mlp" those of attention only (MaxText's
+# save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
+REMAT_POLICIES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "norms": ("norms",),
+    "dots": ("norms", "mla_up", "activation"),
+    "mlp": ("norms", "mla_up", "gate", "up", "activation"),
+    "full": (),
+}
+
 # What may wait in host memory: state, or every kept activation, or those of named parts.
 OFFLOADS = ("weights", "gradients", "optimizer", "activations", "layer_input", *PARTS)
 
@@ -67,6 +80,14 @@ class Form:
     offload: tuple[str, ...] = ()
     offload_layers: int | None = None
     overlap: tuple[str, ...] = ()
+
+    @property
+    def policy(self) -> str:
+        """The remat policy by its name, or the parts that run again."""
+        if self.remat != "selective":
+            return self.remat
+        named = [p for p, parts in REMAT_POLICIES.items() if parts == self.recomputed]
+        return named[0] if named else ",".join(self.recomputed)
 
     def recomputes(self, part: str) -> bool:
         """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""

@@ -95,6 +95,7 @@ def place(
     *,
     order: tuple[str, ...] = INSIDE_OUT,
     lend: bool = False,
+    best: bool = False,
 ) -> tuple[Placement, ...]:
     """Every way to lay mesh axes of these sizes over the system's links.
 
@@ -103,6 +104,7 @@ def place(
         sizes: mesh axis -> size. Chips that no axis uses stay idle.
         order: mesh axes from the inside out; on one physical axis the inner lie contiguously.
         lend: torus axes that no mesh axis uses carry a share of every collective.
+        best: only placements of which no other takes in more bytes a second on every mesh axis.
 
     Raises:
         NoStrategy: when the sizes do not factor over the machine.
@@ -119,7 +121,7 @@ def place(
     slices = max(1, total // system.chips_per_slice)
     dcn = _across_slices(inner, names, system, slices) if slices > 1 else {}
     if isinstance(system.topology, Torus):
-        found = tuple(_on_torus(system.chip, system.topology, inner, names, lend))
+        found = tuple(_on_torus(system.chip, system.topology, inner, names, lend=lend, best=best))
     else:
         found = tuple(_on_switches(system, system.topology, inner, names))
     if not found:
@@ -148,12 +150,13 @@ def _across_slices(
 
 
 def _on_torus(
-    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], lend: bool
+    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], *, lend: bool, best: bool
 ) -> Iterator[Placement]:
     rate, hop = chip.need("ici.link_bytes_per_s_one_way"), chip.need("ici.hop_s")
     ends = tuple(zip(torus.shape, torus.wrapped, strict=True))
     seen = set()
-    for factors in _factorings(tuple(sizes[a] for a in names), torus.shape):
+    every = _factorings(tuple(sizes[a] for a in names), torus.shape)
+    for factors in _undominated(tuple(every), torus) if best else every:
         # Equal physical axes may be exchanged: keep one of each such set.
         same = tuple(sorted(zip(ends, *factors, strict=True)))
         if same in seen:
@@ -187,6 +190,28 @@ def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
         rest = tuple(n // p for n, p in zip(shape, parts, strict=True))
         for tail in _factorings(sizes[1:], rest):
             yield (parts, *tail)
+
+
+def _undominated(every: tuple[tuple[Shape, ...], ...], torus: Torus) -> Iterator[tuple[Shape, ...]]:
+    """The ways of which no other gives every mesh axis at least its links.
+
+    A mesh axis takes in bytes over all its runs: two links of a closed one, one of a line, shared
+    by as many groups as its stride.
+    """
+    if len(every) < 2 or not every[0]:
+        yield from every
+        return
+    import numpy as np
+
+    factors = np.array(every)  # way, mesh axis, torus axis
+    ends = np.cumprod(factors, axis=1)
+    closed = (ends == np.array(torus.shape)) & np.array(torus.wrapped)
+    links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
+    kept: list[int] = []
+    for i in np.argsort(-links.sum(axis=1), kind="stable"):
+        if not (links[kept] >= links[i]).all(axis=1).any():
+            kept.append(int(i))
+    yield from (every[i] for i in sorted(kept))
 
 
 @functools.lru_cache(maxsize=65536)

@@ -28,6 +28,7 @@ TRAIN: Rules = {
     "activations.B": ("data", "fsdp"),
     "activations.T": ("context",),
     "activations.S": ("context",),
+    "activations.Z": ("context",),
     "activations.N": ("tensor",),
     "activations.K": ("tensor",),
     "activations.F": ("tensor",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import BadFile
 from shardwise.strategy.layout import Layout
@@ -28,6 +28,20 @@ _OVERLAPS = {
 
 # Sources whose mixture-of-experts recipes set expert_tensor_parallel_size to 1.
 _WHOLE_EXPERTS = ("NVIDIA-NeMo/Megatron-Bridge",)
+
+
+# NeMo, its recipes and what grew out of them overlap by default: data-parallel sums and gathers of
+# the distributed optimizer, tensor parallelism with sequence parallelism, and what interleaved
+# stages send. Source: NVIDIA/NeMo, MegatronCommOverlapCallback; Megatron-Bridge, CommOverlapConfig;
+# NVIDIA's MLPerf configurations set the same (TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE).
+_NEMO = (
+    "NVIDIA-NeMo/Megatron-Bridge",
+    "NVIDIA-NeMo/NeMo",
+    "NVIDIA/NeMo",
+    "NVIDIA NeMo",
+    "NVIDIA/dgxc-benchmarking",
+    "mlcommons/",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +76,17 @@ def layout_of(
     shards = _shards(par, tensor * context * pipe, n_chips * per_chip, assumed)
     shards = _in_chips(shards, per_chip)
     routed = record.inner("model").states("experts")
+    ranks, degree = shards.data * shards.fsdp, par.maybe_whole("ep") or 1
     if routed and not par.states("ep") and origin.framework != "jax":
-        assumed["expert"] = "1, not stated"
-    expert, expert_tensor = _experts(par, origin, tensor, shards.data * shards.fsdp, assumed)
+        if dispatcher_of(record):  # it has no use but to send tokens to experts on other ranks
+            degree = math.gcd(record.inner("model").whole("experts"), ranks)
+        assumed["expert"] = f"{degree}, not stated"
+    expert, expert_tensor = _experts(par, degree, origin, tensor, ranks, assumed)
     micro, n_micro = _batches(record, origin, batch, shards.data * shards.fsdp, assumed)
     virtual = par.maybe_whole("vpp") or 1
     schedule = _schedule(record, pipe, virtual)
     data, fsdp = _without(expert, shards)
-    return Layout(
+    layout = Layout(
         mesh=Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context, expert=expert, pipe=pipe),
         zero=shards.zero,
         micro_batch=micro,
@@ -83,8 +100,23 @@ def layout_of(
         expert_tensor=expert_tensor,
         offload=remat.offload,
         offload_layers=remat.offload_layers,
-        overlap=_overlap(record),
-    ), assumed
+    )
+    return replace(layout, overlap=_overlap(record, origin, layout)), assumed
+
+
+def dispatcher_of(record: Fields) -> str:
+    """What sends tokens to experts: "deepep", "hybridep", or "" where nothing is known.
+
+    DeepSeek's own framework sends through DeepEP (arXiv 2412.19437, section 3.2.2), as do NVIDIA's
+    recipes on H100 (Megatron-Bridge, scripts/performance: `enable_deepep = gpu in ["h100"]`).
+    """
+    stated, source = record.inner("overlap"), record.inner("source")
+    named = stated.text("moe_dispatcher", "").lower()
+    if named or "DeepEP" in stated.text("kernels", ""):
+        return named or "deepep"
+    bridge = source.text("repo", "").startswith("NVIDIA-NeMo/Megatron-Bridge")
+    on_hopper = bridge and record.inner("hardware").text("family", "") == "H100"
+    return "deepep" if on_hopper or source.text("paper", "").startswith("DeepSeek") else ""
 
 
 def _shards(par: Fields, inner: int, devices: int, assumed: dict[str, str]) -> _Shards:
@@ -147,10 +179,10 @@ def _without(expert: int, shards: _Shards) -> tuple[int, int]:
 
 
 def _experts(
-    par: Fields, origin: Origin, tensor: int, ranks: int, assumed: dict[str, str]
+    par: Fields, degree: int, origin: Origin, tensor: int, ranks: int, assumed: dict[str, str]
 ) -> tuple[int, int | None]:
     """The share of the data ranks that experts take, and the ways one expert is split."""
-    degree, split = par.maybe_whole("ep") or 1, par.maybe_whole("etp")
+    split = par.maybe_whole("etp")
     if degree == 1:
         return 1, None
     if split is None and tensor > 1:
@@ -212,7 +244,17 @@ def _sequence_parallel(par: Fields, origin: Origin, tensor: int, assumed: dict[s
     return False
 
 
-def _overlap(record: Fields) -> tuple[str, ...]:
+def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
+    """Communication that is hidden: as stated, else as the framework does it by default."""
     stated = record.inner("overlap")
+    told = {ours for theirs, ours in _OVERLAPS.items() if stated.states(theirs)}
     names = [ours for theirs, ours in _OVERLAPS.items() if stated.flag(theirs)]
+    if origin.source.startswith(_NEMO):
+        by_default = {
+            "grad_reduce": layout.zero == 1,
+            "param_gather": layout.zero == 1,
+            "tp_comm": layout.sequence_parallel,
+            "pipe_p2p": layout.virtual > 1,
+        }
+        names += [name for name, on in by_default.items() if on and name not in told]
     return tuple(dict.fromkeys(names))

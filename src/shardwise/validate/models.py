@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from shardwise.errors import BadFile
-from shardwise.models.config import Attention, Layer, LayerGroup, Mla, Mlp, Moe
+from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Mlp, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.validate.fields import Fields
 
 # Attention that is read, and what else a record may call it.
 _ATTENTION = ("mha", "gqa", "mqa", "mla")
+
+# Kinds of single-block layers in a hybrid model, as `layer_counts` names them.
+_HYBRID = ("mamba", "attention", "moe", "mlp")
+CHUNK = 128  # tokens of a scan's chunk, Megatron Core's default (MambaMixer, `chunk_size`)
 
 _MATRICES = {2: False, 3: True}  # matrices of a feed-forward block -> it has a gate
 
@@ -27,7 +32,7 @@ def config_of(model: Fields, seq: int) -> ModelConfig:
     Raises:
         BadInput: dimensions that are missing, or an architecture that ModelConfig cannot hold.
     """
-    _refuse_unknown_layers(model)
+    _refuse_unknown_attention(model)
     missing = [name for name in ("layers", "d_model", "n_heads", "vocab") if not model.states(name)]
     if missing:
         raise BadFile(f"dimensions not published: {', '.join(missing)}.")
@@ -37,20 +42,26 @@ def config_of(model: Fields, seq: int) -> ModelConfig:
         family="published",
         d_model=model.whole("d_model"),
         vocab=model.whole("vocab"),
-        groups=_groups(model, learned),
+        groups=_hybrid(model, learned) if is_hybrid(model) else _groups(model, learned),
         tied_embeddings=model.flag("tied_embeddings"),
         n_positions=seq if learned else 0,
         max_seq=seq,
     )
 
 
-def _refuse_unknown_layers(model: Fields) -> None:
-    mamba = model.inner("layer_counts").maybe_whole("mamba", 0)
-    if mamba or model.states("mamba"):
-        raise BadFile(
-            f"Mamba layers: {mamba or 'some'} of them, and a model here is made of layers of "
-            "attention and feed-forward."
-        )
+def is_hybrid(model: Fields) -> bool:
+    """Some layers are Mamba blocks."""
+    return model.states("mamba") or bool(model.inner("layer_counts").maybe_whole("mamba", 0))
+
+
+def assumed_of(model: Fields) -> dict[str, str]:
+    """What of an architecture a record leaves open, and what is taken."""
+    if not is_hybrid(model) or model.inner("mamba").states("chunk"):
+        return {}
+    return {"mamba_chunk": f"{CHUNK}, not stated"}
+
+
+def _refuse_unknown_attention(model: Fields) -> None:
     kind = model.text("attention", "gqa")
     if kind not in _ATTENTION or model.states("sparse"):
         raise BadFile(
@@ -79,6 +90,36 @@ def _groups(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
             count=count,
         )
         for (is_local, is_routed), count in Counter(zip(local, routed, strict=True)).items()
+    )
+
+
+def _hybrid(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
+    """Layers of one block each, counted by kind (Nemotron-H, arXiv 2504.03624, section 2.1)."""
+    n_layers, stated = model.whole("layers"), model.inner("layer_counts")
+    counts = {kind: stated.maybe_whole(kind, 0) or 0 for kind in _HYBRID}
+    if sum(counts.values()) != n_layers:
+        listed = ", ".join(f"{kind} {n}" for kind, n in counts.items())
+        raise BadFile(
+            f"layers do not add up: {listed} are {sum(counts.values()):,} blocks in "
+            f"{n_layers:,} layers."
+        )
+    makers: dict[str, Callable[[], Layer]] = {
+        "mamba": lambda: Layer(mamba=_mamba(model.inner("mamba"))),
+        "attention": lambda: Layer(attention=_attention(model, False, learned)),
+        "moe": lambda: Layer(ffn=_moe(model)),
+        "mlp": lambda: Layer(ffn=_mlp(model)),
+    }
+    return tuple(LayerGroup(layer=makers[kind](), count=n) for kind, n in counts.items() if n)
+
+
+def _mamba(mamba: Fields) -> Mamba:
+    return Mamba(
+        n_heads=mamba.whole("heads"),
+        d_head=mamba.whole("head_dim"),
+        d_state=mamba.whole("state"),
+        n_groups=mamba.whole("groups"),
+        d_conv=mamba.whole("conv"),
+        chunk=mamba.maybe_whole("chunk") or CHUNK,
     )
 
 
@@ -137,14 +178,13 @@ def _mlp(model: Fields) -> Mlp:
 
 def _moe(model: Fields) -> Moe:
     d_ff = model.whole("moe_d_ff")
-    if model.states("moe_latent_size"):
-        raise BadFile("unknown experts: they work on a latent narrower than the model.")
     shared = model.maybe_whole("shared_experts", 0) or 0
     return Moe(
         n_experts=model.whole("experts"),
         experts_per_token=model.whole("top_k"),
         d_ff=d_ff,
         gated=_gated(model),
+        d_latent=model.maybe_whole("moe_latent_size"),
         n_shared_experts=shared,
         d_ff_shared=(model.maybe_whole("shared_d_ff") or shared * d_ff) if shared else 0,
     )

@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.layout_step import Estimate, Kernels
+from shardwise.estimate.calibration import calibration
+from shardwise.estimate.layout_step import LayoutStep
+from shardwise.estimate.rates import Extras, Kernels
 from shardwise.validate.runs import Run, Underivable
 
 # FlashAttention in Megatron-style frameworks, and what their published runs used before.
 FLASH_SINCE = "2023-03"
 WITHOUT_FLASH = ("VIA-Research/vTrain",)  # its profiles are of unfused attention
-EAGER = ("fsdp", "deepspeed")  # element-wise operations run one by one
+# PyTorch's scaled_dot_product_attention and llm-foundry run FlashAttention-2 on every GPU.
+WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
+# Composer's default for FSDP: backward_prefetch BACKWARD_POST gathers a layer's weights when the
+# backward pass of the layer before is done.
+GATHERS_LATE = ("mosaicml/",)
+SEND_ONCE = ("deepep", "hybridep")  # a token goes once to a node, whatever experts it has there
+# Element-wise operations run one by one, but where torch.compile or modules written for experts
+# (AutoModel's own, which send by DeepEP) fuse them.
+EAGER = ("fsdp", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +29,7 @@ class Prediction:
     """One row: predicted and measured seconds of a step.
 
     Args:
-        lower: everything at peak rates and all communication hidden.
-        upper: achieved rates and no communication hidden.
+        lower, upper: the calibration's `spread` about the prediction: four runs of five.
         err: predicted / measured - 1.
     """
 
@@ -41,28 +49,47 @@ class Prediction:
 
 def predict(run: Run) -> Prediction | Underivable:
     """Predict one run, or say what of it the formulas do not know."""
-    if run.task == "lora":
-        return _not(run, "LoRA: frozen weights need no gradients, and the program has them all.")
-    kernels = Kernels(flash=has_flash(run), fused=run.framework not in EAGER)
     cal = calibration(run.system.chip.name)
     try:
-        estimate = Estimate(run.config, run.system, run.job, run.layout, cal, kernels)
-        step, peak = estimate.step(), estimate.at(PEAK, Kernels()).step()
+        step = derived(run).at(cal, kernels_of(run))
     except ShardwiseError as error:
         return _not(run, " ".join(error.problems))
+    expected = float(step.step_s)
     return Prediction(
         id=run.id,
         source=run.source,
         group=run.group,
         quality=run.quality,
         tier=run.tier,
-        predicted=step.step_s,
-        lower=peak.on_chip_s,
-        upper=step.upper_s,
+        predicted=expected,
+        lower=expected / (1 + cal.spread),
+        upper=expected * (1 + cal.spread),
         measured=run.measured_step_s,
         unit="s",
-        err=step.step_s / run.measured_step_s - 1,
+        err=expected / run.measured_step_s - 1,
         peers=dict(run.peers),
+    )
+
+
+def derived(run: Run) -> LayoutStep:
+    """The step of a run, ready to be priced at any rates.
+
+    Raises:
+        ShardwiseError: what of the run the formulas do not know.
+    """
+    extras = Extras(frozen=run.task == "lora", packed=run.packed, mtp_layers=run.mtp_layers)
+    return LayoutStep(run.config, run.system, run.job, run.layout, extras=extras)
+
+
+def kernels_of(run: Run) -> Kernels:
+    """What the run's framework fuses."""
+    return Kernels(
+        flash=has_flash(run),
+        warp_attention=run.source.startswith(WARP_ATTENTION),
+        fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
+        prefetch=not run.source.startswith(GATHERS_LATE),
+        graphs=run.graphs,
+        once=run.dispatcher in SEND_ONCE,
     )
 
 

@@ -17,8 +17,8 @@ from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.validate.fields import Fields
 from shardwise.validate.jobs import origin_of, train_of
-from shardwise.validate.layouts import layout_of
-from shardwise.validate.models import config_of
+from shardwise.validate.layouts import dispatcher_of, layout_of
+from shardwise.validate.models import assumed_of, config_of
 from shardwise.validate.rates import step_seconds
 from shardwise.validate.remat import remat_of
 from shardwise.validate.systems import system_of
@@ -50,6 +50,9 @@ class Run:
             through the unembedding.
         capacity_factor: Of experts that drop tokens; None for dropless.
         packed: Sequences are packed short documents: attention stays inside each.
+        graphs: One CUDA graph holds the whole step: the host starts nothing.
+        compiled: torch.compile fuses element-wise operations.
+        dispatcher: What sends tokens to experts ("deepep", "hybridep"), "" where not stated.
         system: The machine.
         job: Batch, sequence length, dtypes.
         layout: How it was split.
@@ -75,6 +78,9 @@ class Run:
     mtp_layers: int = 0
     capacity_factor: float | None = None
     packed: bool = False
+    graphs: bool = False
+    compiled: bool = False
+    dispatcher: str = ""
     system: System
     job: Train
     layout: Layout
@@ -150,7 +156,7 @@ def _run(record: Fields) -> Run:
     name, hardware = record.text("id"), record.inner("hardware")
     system, assumed = system_of(hardware)
     origin, more = origin_of(record, tpu=system.chip.kind == "tpu")
-    assumed = assumed | more
+    assumed = assumed | more | assumed_of(record.inner("model"))
     config = config_of(record.inner("model"), record.whole("seq_len"))
     remat, more = remat_of(record, config.n_layers)
     assumed = assumed | more
@@ -173,6 +179,9 @@ def _run(record: Fields) -> Run:
         mtp_layers=model.maybe_whole("mtp_layers", 0) or 0,
         capacity_factor=model.maybe_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
+        graphs=record.inner("overlap").text("cuda_graph", "") == "full_iteration",
+        compiled=record.inner("overlap").flag("torch_compile"),
+        dispatcher=dispatcher_of(record),
         system=system,
         job=job,
         layout=layout,

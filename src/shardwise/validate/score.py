@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shardwise.strategy.layout import Layout
+from shardwise.validate.memory import MemoryCheck, check_memory
 from shardwise.validate.predict import Prediction, predict
 from shardwise.validate.runs import Run, Underivable
 
+TIMES = ("predicted", "measured")
 SAME = 0.02  # runs whose times differ by less are in no order: repeats of one run differ as much
 
 
@@ -60,6 +63,7 @@ class Validation:
     overall: Overall
     sources: tuple[Errors, ...]
     rows: tuple[Prediction, ...]
+    memory: MemoryCheck | None
 
     @property
     def scored(self) -> list[Prediction]:
@@ -74,14 +78,14 @@ def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
     """
     rows: list[Prediction] = []
     missing: list[Underivable] = []
-    jobs: dict[str, tuple[object, ...]] = {}
+    jobs: dict[str, Job] = {}
     for run in runs:
         found = run if isinstance(run, Underivable) else predict(run)
         if isinstance(found, Underivable):
             missing.append(found)
         elif isinstance(run, Run):
             rows.append(found)
-            jobs[run.id] = (run.group, run.config, run.system.n_chips, run.job, run.precision)
+            jobs[run.id] = Job.of(run)
     counted = scored(rows)
     if not counted:
         return None
@@ -103,7 +107,9 @@ def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
         interval_coverage=inside / len(counted),
     )
     sources = sorted((errors(s, r) for s, r in by_source.items()), key=lambda e: -e.n)
-    return Validation(overall=overall, sources=tuple(sources), rows=tuple(rows))
+    return Validation(
+        overall=overall, sources=tuple(sources), rows=tuple(rows), memory=check_memory(runs)
+    )
 
 
 def scored(rows: Sequence[Prediction]) -> list[Prediction]:
@@ -129,21 +135,47 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What two rows must share to differ in nothing but their layout, and the layout.
+
+    Args:
+        key: group, model, chips, work, precision and date; a later date is another software.
+        layout: how it was split.
+    """
+
+    key: str
+    layout: Layout
+
+    @classmethod
+    def of(cls, run: Run) -> Job:
+        """The job of a run. The model goes by name: layouts pad its vocabulary differently."""
+        model = (run.config.name, run.config.n_layers, run.config.d_model, run.mtp_layers)
+        shared = (model, run.system.n_chips, run.job, run.precision)
+        return cls(key=repr((run.group, run.date, *shared)), layout=run.layout)
+
+
 def _order(
-    rows: Iterable[Prediction], jobs: dict[str, tuple[object, ...]]
+    rows: Iterable[Prediction], jobs: Mapping[str, Job]
 ) -> tuple[float | None, float | None]:
-    """(share of pairs in the right order, mean regret) over jobs that ran in several layouts."""
-    same: dict[str, list[Prediction]] = defaultdict(list)
+    """(share of pairs of layouts in the right order, mean regret) over jobs in several layouts.
+
+    Rows of one layout are repeats of one run: their median stands for them.
+    """
+    same: dict[str, dict[Layout, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        same[repr(jobs[row.id])].append(row)
+        same[jobs[row.id].key][jobs[row.id].layout].append(row)
     right = pairs = 0
     regrets = []
-    for found in (r for r in same.values() if len(r) > 1):
-        for a, b in itertools.combinations(found, 2):
-            if abs(a.measured / b.measured - 1) > SAME:
+    for layouts in (found for found in same.values() if len(found) > 1):
+        times = [
+            tuple(statistics.median(getattr(r, name) for r in found) for name in TIMES)
+            for found in layouts.values()
+        ]
+        for a, b in itertools.combinations(times, 2):
+            if abs(a[1] / b[1] - 1) > SAME:
                 pairs += 1
-                right += (a.predicted < b.predicted) == (a.measured < b.measured)
-        best = min(r.measured for r in found)
-        regrets.append(min(found, key=lambda r: r.predicted).measured / best - 1)
+                right += (a[0] < b[0]) == (a[1] < b[1])
+        regrets.append(min(times)[1] / min(measured for _, measured in times) - 1)
     order = right / pairs if pairs else None
     return order, statistics.mean(regrets) if regrets else None

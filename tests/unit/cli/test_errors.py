@@ -14,13 +14,15 @@ from shardwise.models import presets
 from tests.golden.terminal import run
 
 PLAN = "plan llama3-70b v5p:16x20x28 --train --batch 1120x4096"
+SMALL = "plan llama3.2-1b v5e:2x2 --train --batch 8x1024"
+PIPED = "plan llama3-8b h100:16 --train --batch 64x2048"
 SHARD = "shard 'A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]'"
 ROOF = "roofline 'bf16[B,D] x bf16[D,F] -> bf16[B,F]'"
 
 # Exact first lines end with a newline; others are a part of what is said.
 BAD = [
     # the command line itself
-    ("plam", 2, '✗ unknown verb "plam". Close: plan. shardwise --help lists them.\n'),
+    ("plam", 2, '✗ unknown verb "plam". Close: plan, explain. shardwise --help lists them.\n'),
     ("train plan.json", 2, '✗ unknown verb "train".'),
     ("plan", 2, "✗ Missing argument 'MODEL'. shardwise plan --help shows what it takes.\n"),
     ("plan llama3-70b", 2, "✗ Missing argument 'HARDWARE'."),
@@ -87,24 +89,57 @@ BAD = [
     (f"{PLAN} --dtype bf61", 2, '✗ unknown dtype "bf61". Close: bf16, '),
     (f"{PLAN} --dtype tf32", 2, "✗ v5p has no figure for the dense peak at tf32. Known: bf16 459"),
     (f"{PLAN} --optimizer adam", 2, '✗ unknown optimizer "adam". Close: adamw.\n'),
-    (f"{PLAN} --remat half", 2, '✗ unknown remat policy "half". Known: auto, full, none.\n'),
+    (
+        f"{PLAN} --remat half",
+        2,
+        '✗ unknown remat policy "half". Known: auto, dots, full, mlp, none, norms.\n',
+    ),
     (f"{PLAN} --top 0", 2, '✗ --top "0" is below 1.\n'),
     (f"{PLAN} --top 1000", 2, "✗ --top 1,000 is more than 100, which is as many as can be read.\n"),
     (f"{PLAN} --top two", 2, '✗ --top "two" is not a number.'),
-    (f"{PLAN} --mesh tenor=8", 2, '✗ unknown mesh axis "tenor". Close: tensor.\n'),
+    (f"{PLAN} --mesh tenor=8", 2, '✗ unknown mesh axis "tenor". Close: tensor, expert_tensor.\n'),
     (f"{PLAN} --mesh tensor8", 2, '✗ "tensor8" is not NAME=SIZE.'),
     (f"{PLAN} --mesh tensor=8,tensor=4", 2, "✗ mesh axis tensor is given twice.\n"),
     (f"{PLAN} --mesh tensor=0", 2, '✗ mesh axis tensor "0" is below 1.\n'),
     (f"{PLAN} --mesh tensor=8", 2, "✗ tensor 8 is 8 chips; v5p:16x20x28 has 8,960.\n"),
     (f"{PLAN} --mesh tensor=12,fsdp=8", 2, "✗ tensor 12 does not divide: n_heads 64 (/12 = 5.3)"),
-    (f"{PLAN} --mesh pipe=2", 2, "pipe cannot be planned by this version; leave it at 1."),
-    (f"{PLAN} --mesh fsdp=8 --fix tensor=2", 2, "✗ --mesh gives the whole split and --fix a part"),
+    (f"{PLAN} --mesh pipe=2", 2, "✗ pipe 2 is 2 chips; v5p:16x20x28 has 8,960.\n"),
+    (f"{PLAN} --mesh fsdp=8 --fix tensor=2", 2, "✗ --mesh gives the whole split, --fix and --max"),
+    (f"{PLAN} --mesh fsdp=8 --max tensor=2", 2, "✗ --mesh gives the whole split, --fix and --max"),
     (f"{PLAN} --fix tensor=3", 2, "✗ tensor 3 leaves 8,960 / 3 = 2986.67 chips for the other axes"),
-    (PLAN.replace("1120", "1024"), 3, "--batch 1120x4096 (+9.4%), or "),
+    (f"{PLAN} --fix expert=2", 2, "✗ expert 2: llama3-70b has no experts to deal out; leave it"),
+    (f"{PLAN} --fix pipe=224", 2, "✗ pipe 224: 80 layers leave 144 of 224 places in equal stages"),
+    (f"{PLAN} --fix schedule=1f2b", 2, '✗ unknown schedule "1f2b". Close: 1f1b.\n'),
+    (
+        f"{PLAN} --fix schedule",
+        2,
+        '✗ unknown schedule "". Known: 1f1b, dualpipe, gpipe, interleaved',
+    ),
+    (f"{PLAN} --fix remat=half", 2, '✗ unknown remat "half". Known: '),
+    (f"{PLAN} --fix context_kind=rings", 2, '✗ unknown context_kind "rings". Close: ring.\n'),
+    (f"{PLAN} --fix zero=4", 2, "✗ zero 4 is not a stage of ZeRO: 0, 1, 2 or 3.\n"),
+    (f"{PLAN} --fix virtual=0", 2, 'virtual "0" is below 1.\n'),
+    (f"{PLAN} --fix virtual=2,virtual=4", 2, "virtual is given twice.\n"),
+    (f"{PLAN} --fix schedule=1f1b,schedule=zb-v", 2, "schedule is given twice.\n"),
+    (f"{PLAN} --max tensor=0", 2, '✗ mesh axis tensor "0" is below 1.\n'),
+    (f"{PLAN} --max zero=1", 2, '✗ unknown mesh axis "zero". Known: context, data, expert, fsdp'),
+    (f"{PLAN} --max schedule=1f1b", 2, "✗ "),
+    (f"{PLAN} --reduce int7", 2, '✗ unknown dtype "int7". Close: int8'),
+    (f"{PLAN} --overlap tp", 2, '✗ unknown overlap "tp". Close: tp_comm.\n'),
+    (f"{PLAN} --offload weights", 2, '✗ unknown offload "weights". Known: activations, optimizer'),
+    (f"{PIPED} --mesh pipe=4,data=4,zero=9", 2, "✗ zero 9 is not a stage of ZeRO: 0, 1, 2 or 3.\n"),
+    (f"{PIPED} --fix fsdp=4,zero=1", 3, "Leave fsdp and zero free, or choose other sizes."),
+    (f"{PIPED} --fix pipe=4,n_microbatches=2,schedule=zb-v", 3, "n_microbatches 2, schedule zb-v."),
+    (f"{PIPED} --fix pipe=4 --max pipe=2", 3, "pipe 4, pipe at most 2."),
+    (
+        "plan llama3-8b v5p:4x4x52 --train --batch 64x4096",
+        3,
+        "--batch 52x4096 (-18.8%), or v5p:8x8",
+    ),
     ("plan llama3-70b v5e:2x2 --train --batch 4x4096", 3, "✗ does not fit: llama3-70b on v5e:2x2"),
     ("plan llama3-8b cpu:8 --train --batch 8x128", 2, "cpu has no figure for "),
-    (f"{PLAN} -o .", 2, "✗ .: Is a directory. Nothing was saved.\n"),
-    (f"{PLAN} -o no/such/folder/plan.json", 2, "✗ no/such/folder/plan.json: No such file or"),
+    (f"{SMALL} -o .", 2, "✗ .: Is a directory. Nothing was saved.\n"),
+    (f"{SMALL} -o no/such/folder/plan.json", 2, "✗ no/such/folder/plan.json: No such file or"),
     # fit
     ("fit llama3-70b v5:4x2,hbm=16", 2, '✗ unknown chip "v5". Close: v5e, v5p, v4'),
     ("fit llama3-70b v5e --train --serve", 2, "✗ --train and --serve hold different things."),
@@ -129,8 +164,8 @@ BAD = [
     (f"{ROOF} --on v5e B D=2 F=3", 2, '✗ "B" is not NAME=SIZE.'),
     (f"{ROOF} --on v5e B=1 B=2 D=2 F=3", 2, "✗ dim B is given twice.\n"),
     (f"{ROOF} --on v5e B=0 D=2 F=3", 2, '✗ dim B "0" is below 1.\n'),
-    (f"{ROOF} --on v5e B=8-1*2 D=2 F=3", 2, '✗ dim B "8-1*2" is no range. Write LOW-HIGH*FACTOR'),
-    (f"{ROOF} --on v5e B=1-9*1 D=2 F=3", 2, '✗ dim B "1-9*1" is no range.'),
+    (f"{ROOF} --on v5e B=8-1*2 D=2 F=3", 2, '✗ dim B "8-1*2" goes down: 8 is above 1.'),
+    (f"{ROOF} --on v5e B=1-9*1 D=2 F=3", 2, '✗ dim B "1-9*1" does not grow: a factor is 2'),
     (f"{ROOF} --on v5e B=1-1e9+1 D=2 F=3", 2, "has over 1,000 values. Take larger steps.\n"),
     (f"{ROOF} --on v5e B=1-8*2 D=1-8*2 F=3", 2, "✗ dims B, D all have ranges. Give a range to"),
     (f"{ROOF} --on v5x B=1 D=2 F=3", 2, '✗ unknown chip "v5x". Close: v5p, v5e.'),
@@ -293,7 +328,7 @@ def test_errors_as_json() -> None:
 
 
 def test_no_plan_as_json() -> None:
-    done = run(*shlex.split(f"{PLAN.replace('1120', '1024')} --json"))
+    done = run(*shlex.split(f"{PIPED} --fix fsdp=4,zero=1 --json"))
     assert done.code == json.loads(done.out)["error"]["exit_code"] == 3
 
 

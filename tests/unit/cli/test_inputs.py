@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from shardwise.cli.inputs import (
     Inputs,
     is_sized,
+    parse_fixed,
     parse_mesh,
-    parse_range,
-    parse_ranged_sizes,
     parse_words,
     roles,
 )
+from shardwise.cli.ranges import parse_ranged_sizes, parse_values
 from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName
 from tests.golden.terminal import run
 
@@ -34,12 +34,12 @@ from tests.golden.terminal import run
     ],
 )
 def test_ranges(text: str, numbers: tuple[int, ...]) -> None:
-    assert parse_range(text, "batch") == numbers
+    assert parse_values(text, "batch") == numbers
 
 
 @given(low=st.integers(1, 10**6), factor=st.integers(2, 9), n=st.integers(0, 12))
 def test_a_range_multiplies(low: int, factor: int, n: int) -> None:
-    found = parse_range(f"{low}-{low * factor**n}*{factor}", "batch")
+    found = parse_values(f"{low}-{low * factor**n}*{factor}", "batch")
     assert found == tuple(low * factor**i for i in range(n + 1))
 
 
@@ -48,7 +48,7 @@ def test_a_range_multiplies(low: int, factor: int, n: int) -> None:
 )
 def test_no_ranges(text: str) -> None:
     with pytest.raises(BadUnit):
-        parse_range(text, "batch")
+        parse_values(text, "batch")
 
 
 def test_sizes_with_a_range() -> None:
@@ -72,6 +72,41 @@ def test_meshes() -> None:
     assert len(error.value.problems) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("tensor=8", {"tensor": 8}),
+        ("tensor=8,zero=1,schedule=1f1b,virtual=2",
+         {"tensor": 8, "zero": 1, "schedule": "1f1b", "virtual": 2}),
+        (" pipe = 4 , remat = dots ", {"pipe": 4, "remat": "dots"}),
+        ("context_kind=ulysses,micro_batch=2,n_microbatches=1Ki,expert_tensor=1",
+         {"context_kind": "ulysses", "micro_batch": 2, "n_microbatches": 1024,
+          "expert_tensor": 1}),
+        ("zero=0", {"zero": 0}),  # a stage of ZeRO, and not a size
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_fixed(text: str, given: dict[str, int | str]) -> None:
+    assert parse_fixed(text) == given
+
+
+def test_all_problems_of_what_is_fixed_are_told() -> None:
+    with pytest.raises(BadInput) as error:
+        parse_fixed("schedule=1f2b,tensr=8,remat=some")
+    for said in ('"1f2b"', '"tensr"', '"some"'):
+        assert sum(said in problem for problem in error.value.problems) == 1, said
+
+
+@given(text=st.text(max_size=30))
+def test_what_is_fixed_raises_only_our_errors(text: str) -> None:
+    for known in (text, f"tensor={text}", f"schedule={text}", f"{text}=2"):
+        try:
+            found = parse_fixed(known)
+        except ShardwiseError:
+            continue
+        assert all(isinstance(value, int | str) for value in found.values())
+
+
 def test_words() -> None:
     assert parse_words("bf16, int8", "dtype", ("bf16", "int8")) == ("bf16", "int8")
     with pytest.raises(BadInput) as error:
@@ -86,13 +121,13 @@ def test_one_problem_keeps_its_kind() -> None:
     inputs = Inputs()
     assert inputs.read(int, "3") == 3
     inputs.done()
-    inputs.read(parse_range, "x", "batch")
+    inputs.read(parse_values, "x", "batch")
     with pytest.raises(BadUnit):
         inputs.done()
     inputs.refuse("and this.")
     with pytest.raises(BadInput) as error:
         inputs.done()
-    assert error.value.problems[1] == "and this."
+    assert error.value.problems[-1] == "and this."
 
 
 @pytest.mark.parametrize(
@@ -115,7 +150,7 @@ def test_any_word_is_answered(first: str, rest: str) -> None:
 @given(text=WORDS)
 def test_ranges_raise_only_our_errors(text: str) -> None:
     try:
-        found = parse_range(text, "batch")
+        found = parse_values(text, "batch")
     except ShardwiseError:
         return
     assert all(n >= 1 for n in found)

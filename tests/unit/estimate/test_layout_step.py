@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.layout_step import Kernels, LayoutStep, layout_step
+from shardwise.estimate.layout_step import LayoutStep
+from shardwise.estimate.rates import IDEAL, Kernels
+from shardwise.estimate.step import StepTime
 from shardwise.hardware import catalog_chip, chip_names, parse_system
 from shardwise.models import count, load
 from shardwise.strategy.layout import Layout, rules_of
@@ -17,26 +19,33 @@ from shardwise.workload import Train
 LLAMA, MIXTRAL = load("llama3-8b"), load("mixtral-8x7b")
 
 
-def step(mesh: Mesh, system: str = "h100:16", config=LLAMA, **given) -> LayoutStep:
-    kernels = given.pop("kernels", None)
+def step(mesh: Mesh, system: str = "h100:16", config=LLAMA, **given) -> StepTime:
+    kernels = given.pop("kernels", Kernels())
     cal = given.pop("cal", PEAK)
     compute = given.pop("compute", "bf16")
     layout = Layout(mesh=mesh, **{"n_microbatches": 8, **given})
     job = Train(batch=layout.global_batch, seq=4096, compute=compute)
-    return layout_step(config, parse_system(system), job, layout, cal, kernels)
+    return LayoutStep(config, parse_system(system), job, layout).at(cal, kernels)
 
 
-def test_one_chip_computes_the_flops_of_the_model() -> None:
-    found = step(Mesh(), "h100:1", n_microbatches=1)
+@pytest.mark.parametrize("chip", ["h100", "v5p"])
+def test_one_chip_computes_the_flops_of_the_model(chip: str) -> None:
+    system = f"{chip}:1" if chip == "h100" else f"{chip}:1x1x1"
+    found = step(Mesh(), system, n_microbatches=1)
     flops = count.flops(LLAMA, 4096)
-    peak = catalog_chip("h100").peak("bf16")
+    peak = catalog_chip(chip).peak("bf16")
     # The backward pass of attention in tiles computes the scores again: 5 products for 4.
     again = 0.25 * 2 * float(flops.scores)
     least = 4096 * (float(flops.training) + again) / peak
+    # On GPUs tiles do not fill their waves of SMs, and start and end.
+    tiles = 1.05 if chip == "h100" else 1.0
     assert found.compute_s + found.head_s > least
-    assert found.compute_s + found.head_s < 1.15 * least  # element-wise work and HBM-bound products
+    # Element-wise work and HBM-bound products.
+    assert found.compute_s + found.head_s < 1.15 * tiles * least
     assert found.comm_s == {"data": 0.0}
     assert found.bubble_s == 0.0
+    ideal = step(Mesh(), system, n_microbatches=1, kernels=IDEAL)
+    assert 4096 * float(flops.training) / peak <= ideal.compute_s + ideal.head_s < 1.05 * least
 
 
 def test_the_bubble_is_that_of_the_schedule() -> None:
@@ -73,7 +82,7 @@ def test_full_remat_computes_more_and_selected_parts_less() -> None:
 def test_experts_exchange_tokens_and_need_no_sums_among_themselves() -> None:
     alone = step(Mesh(data=16), config=MIXTRAL, zero=1)
     spread = step(Mesh(data=2, expert=8), config=MIXTRAL, zero=1)
-    assert "expert" not in alone.traffic_s
+    assert alone.traffic_s["expert"] == 0
     assert spread.traffic_s["expert"] > 0
     assert spread.traffic_s["data"] < alone.traffic_s["data"]
     beside = step(Mesh(data=2, expert=8), config=MIXTRAL, zero=1, overlap=("expert_all_to_all",))

@@ -17,13 +17,18 @@ CASES = [
     ("mixtral-8x7b", "h100:64", sw.Train(batch=64, seq=4096)),
     ("deepseek-v2-lite", "v5p:4x4x4", sw.Train(batch=64, seq=1024, master="fp32")),
     ("qwen2-0.5b", "h100:1", sw.Train(batch=1, seq=1024)),
-    ("llama3-8b", "v5e:16x16*2", sw.Train(batch=512, seq=2048, optimizer="momentum")),
+    ("llama3-8b", "v5e:4x8*2", sw.Train(batch=64, seq=2048, optimizer="momentum", remat="dots")),
     ("gemma2-9b", "gb200:72", sw.Train(batch=144, seq=4096, remat="full")),
+]
+PIPED = [
+    {"pipe": 4, "schedule": "interleaved", "virtual": 2},
+    {"pipe": 2, "schedule": "dualpipe"},  # without a bubble
+    {"pipe": 4, "schedule": "zb-v", "zero": 2},
 ]
 
 
-def make(name: str, machine: str, job: sw.Train) -> Plan:
-    return sw.plan(sw.model(name), sw.hardware(machine), job)
+def make(name: str, machine: str, job: sw.Train, fixed: dict[str, int | str] | None = None) -> Plan:
+    return sw.plan(sw.model(name), sw.hardware(machine), job, fixed)
 
 
 @pytest.fixture(scope="module")
@@ -48,26 +53,41 @@ def test_a_plan_is_read_back_equal(name: str, machine: str, job: sw.Train, tmp_p
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("fixed", PIPED, ids=lambda fixed: fixed["schedule"])
+def test_a_pipeline_is_read_back_equal(fixed: dict[str, int | str]) -> None:
+    plan = make("llama3-8b", "h100:16", sw.Train(batch=64, seq=2048, remat="dots"), fixed)
+    assert plan.strategy.schedule == fixed["schedule"]
+    assert decode(encode(plan)) == plan
+
+
 def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
     assert raw["schema"] == "shardwise.plan/1"
     assert set(raw) == {"schema", "model", "hardware", "workload", "strategy", "estimate",
                         "operations", "why", "alternatives"}  # fmt: skip
-    assert set(raw["strategy"]) >= {"mesh", "placement", "rules", "schedule", "n_microbatches",
-                                    "remat", "precision", "zero"}  # fmt: skip
+    assert set(raw["strategy"]) >= {
+        "mesh", "placement", "rules", "schedule", "virtual", "micro_batch", "n_microbatches",
+        "remat", "recomputed", "precision", "zero", "context_kind", "expert_tensor", "overlap",
+        "offload",
+    }  # fmt: skip
     assert list(raw["strategy"]["mesh"]) == ["data", "fsdp", "tensor", "context", "expert", "pipe"]
     assert set(raw["estimate"]) >= {
         "step_s", "bound", "compute_s", "hbm_s", "comm_s", "exposed_comm_s", "bubble_fraction",
         "mfu", "tokens_per_s", "tokens_per_s_per_chip", "memory_bytes_per_chip", "run_s",
-        "chip_hours", "usd",
+        "chip_hours", "usd", "joules", "expected_s", "rates", "at_mfu",
     }  # fmt: skip
+    assert set(raw["estimate"]["rates"]) == {"name", "as_of", "source", "spread"}
     assert set(raw["estimate"]["step_s"]) == {"lower", "expected", "upper"}
     assert set(raw["estimate"]["memory_bytes_per_chip"]) == {
         "weights", "gradients", "optimizer", "activations", "kv_cache", "other", "total",
-        "capacity",
+        "margin", "capacity",
     }  # fmt: skip
     assert set(raw["operations"][0]) == {
         "name", "phase", "expression", "count", "flops", "hbm_bytes", "collective", "role",
-        "network_bytes", "time_s", "hidden",
+        "network_bytes", "time_s", "math_s", "hbm_s", "hidden",
+    }  # fmt: skip
+    assert set(raw["alternatives"][0]) >= {
+        "mesh", "schedule", "zero", "remat", "n_microbatches", "step_s", "memory_bytes_per_chip",
+        "fits", "text",
     }  # fmt: skip
     assert set(raw["why"][0]) == {"constraint", "margin", "text"}
 

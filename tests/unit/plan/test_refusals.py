@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -14,7 +15,8 @@ from shardwise.search.legal import legal_meshes
 LLAMA = sw.model("llama3-70b")
 
 
-def refused(name: str, machine: str, job: sw.Train, **fixed: int) -> str:
+@functools.cache
+def refused(name: str, machine: str, job: sw.Train, **fixed: int | str) -> str:
     with pytest.raises(NoStrategy) as error:
         sw.plan(sw.model(name), sw.hardware(machine), job, fixed)
     return str(error.value)
@@ -36,10 +38,10 @@ def test_a_batch_that_no_split_of_the_pod_divides() -> None:
     ("name", "machine", "job"),
     [
         ("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)),
-        ("llama3-8b", "v5p:16x20x28", sw.Train(batch=7, seq=4096)),
-        ("llama3-8b", "h100:1024", sw.Train(batch=1023, seq=4095)),
-        ("llama3-8b", "v5p:4x4x12", sw.Train(batch=64, seq=4096)),
-        ("mixtral-8x7b", "v5e:16x16*3", sw.Train(batch=512, seq=4096)),
+        ("llama3-8b", "v5p:4x4x52", sw.Train(batch=7, seq=4096)),
+        ("llama3-8b", "h100:104", sw.Train(batch=127, seq=4095)),
+        ("llama3-8b", "v5p:4x4x52", sw.Train(batch=64, seq=4096)),
+        ("mixtral-8x7b", "v5e:4x4*13", sw.Train(batch=128, seq=4096)),
         ("llama3-8b", "gb200:72", sw.Train(batch=64, seq=4096)),
     ],
 )
@@ -59,17 +61,48 @@ def test_every_offer_is_legal(name: str, machine: str, job: sw.Train) -> None:
         assert found[0].hardware.name == other_machine
 
 
-def test_multiples_that_are_named_are_splits() -> None:
-    text = refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096))
+def multiples(text: str) -> list[int]:
     listed = re.search(r"multiple of one of (.*): 8,960", text)[1]
-    for n in re.findall(r"\d[\d,]*", listed.replace(", ", " ")):
-        job = sw.Train(batch=int(n.replace(",", "")), seq=4096)
-        assert next(legal_meshes(LLAMA, job, sw.hardware("v5p:16x20x28"), {}), None)
+    return [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", listed.replace(", ", " "))]
+
+
+def test_multiples_that_are_named_are_the_splits() -> None:
+    """`must` is what it says: without a pipeline, what is no multiple of any cannot be split."""
+    pod = sw.hardware("v5p:16x20x28")
+    named = multiples(refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1024, seq=4096)))
+    others = [n for n in (1024, 1025, 1280, 1281) if all(n % m for m in named)]
+    assert others
+    for batch in (*named, *others):
+        job = sw.Train(batch=batch, seq=4096)
+        found = next(legal_meshes(LLAMA, job, pod, {"pipe": 1}), None)
+        assert (found is not None) == (batch in named), batch
 
 
 def test_roles_that_leave_no_mesh() -> None:
     text = refused("llama3-70b", "v5p:16x20x28", sw.Train(batch=1120, seq=4096), tensor=16, data=8)
     assert text.splitlines()[-1] == "Leave tensor and data free, or choose other sizes."
+
+
+@pytest.mark.parametrize(
+    ("fixed", "told"),
+    [
+        ({"pipe": 5, "schedule": "dualpipe"}, "Leave pipe and schedule free"),
+        ({"n_microbatches": 3}, "Leave n_microbatches free"),
+        ({"pipe": 1, "schedule": "1f1b"}, "Leave pipe and schedule free"),
+        ({"fsdp": 2, "zero": 1}, "Leave fsdp and zero free"),
+    ],
+)
+def test_words_that_leave_no_strategy(fixed: dict[str, int | str], told: str) -> None:
+    text = refused("llama3-8b", "h100:80", sw.Train(batch=80, seq=4096), **fixed)
+    for name, value in fixed.items():
+        assert f"{name} {value}" in text
+    assert text.splitlines()[-1].startswith(told)
+
+
+def test_limits_that_leave_no_mesh() -> None:
+    with pytest.raises(NoStrategy, match="tensor at most 1"):
+        sw.plan(LLAMA, sw.hardware("h100:64"), sw.Train(batch=8, seq=1024), {"pipe": 1},
+                most={"tensor": 1})  # fmt: skip
 
 
 def test_what_does_not_fit_and_by_how_much() -> None:

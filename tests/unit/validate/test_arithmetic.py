@@ -21,7 +21,8 @@ LOOSE = {"GPT 1.7B": 0.14, "GPT 7.1B": 0.08, "GPT2 1B": 0.17, "GPT2 4B": 0.06, "
 
 # Sizes that names do not say.
 TOTALS = {"DeepSeek-V3": 671e9, "Kimi-K2": 1026e9, "Mixtral-8x7B": 46.7e9,
-          "Llama-4-Maverick (text)": 401e9, "Llama-4-Scout (text)": 108e9}  # fmt: skip
+          "Llama-4-Maverick (text)": 401e9, "Llama-4-Scout (text)": 108e9,
+          "Nemotron-3-Nano-30B-A3B": 31.6e9}  # fmt: skip
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)(T|B)\b")
 SCALE = {"T": 1e12, "B": 1e9}
@@ -46,7 +47,8 @@ def test_degrees_are_those_of_the_record(
             assert layout.mesh.tensor == (par.get("tp") or 1), name
             assert layout.mesh.context == (par.get("cp") or 1), name
             assert layout.mesh.pipe == (par.get("pp") or 1), name
-            assert layout.expert_degree == (par.get("ep") or 1), name
+            if par.get("ep") or "expert" not in runs[name].assumed:
+                assert layout.expert_degree == (par.get("ep") or 1), name
             assert runs[name].config.n_layers == record["model"]["layers"], name
 
 
@@ -84,6 +86,8 @@ def test_flops_are_counted_as_the_sources_count_them(
             continue
         run = runs[name]
         if run.measured_from == "tflops_per_chip" or run.task != "pretrain":
+            continue
+        if run.config.mambas:  # in test_hybrid_rows: their multi-token prediction is 12 %
             continue
         found = flops_per_token(run.config, run.job.seq, convention) * run.tokens_per_s_per_chip
         ratio = found / (stated * units.TB)

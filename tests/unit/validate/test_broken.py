@@ -26,7 +26,8 @@ def test_a_good_record() -> None:
     run = run_of(record())
     assert run.layout.mesh == Mesh(data=4, tensor=2, pipe=2)
     assert (run.layout.n_microbatches, run.layout.sequence_parallel) == (8, True)
-    assert run.layout.overlap == ("grad_reduce",)
+    # What the record states, and what its framework does by default.
+    assert run.layout.overlap == ("grad_reduce", "param_gather", "tp_comm", "pipe_p2p")
     assert run.measured_step_s == 1.5
 
 
@@ -117,7 +118,9 @@ def test_two_devices_of_a_chip_become_one() -> None:
         ({"model__mlp_matrices": 4}, "mlp_matrices 4 is neither 2 nor 3"),
         ({"model__n_kv_heads": 3}, "n_kv_heads 3 does not divide n_heads 8"),
         ({"model__attention": "linear"}, 'unknown attention: "linear"'),
-        ({"model__mamba": {"heads": 8}}, "Mamba layers: some of them"),
+        ({"model__mamba": {"heads": 8}}, "mlp 0 are 0 blocks in 8 layers"),
+        ({"model__layer_counts": {"mamba": 8}}, "not stated: model.mamba.heads"),
+        ({"model__layer_counts": {"mamba": 8, "mlp": 1}}, "are 9 blocks in 8 layers"),
         ({"measured": {}}, "no step time: measured is nothing"),
         ({"measured": {"step_time_s": -1}}, "measured.step_time_s -1 is not a number above 0"),
         ({"measured": {"tflops_per_chip": 400}, "flops_convention": "none"}, "unknown FLOPs"),

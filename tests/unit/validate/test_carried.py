@@ -10,7 +10,6 @@ from shardwise.validate import Run, Underivable
 
 REASONS = {
     "layout not published": 42,
-    "Mamba layers": 23,
     "layout contradicts the chips": 10,
     "no global batch": 10,
     "no step time": 7,
@@ -37,8 +36,8 @@ def test_reasons_why_rows_are_no_runs(refused: dict[str, Underivable]) -> None:
 
 def test_which_figure_the_step_time_follows_from(runs: dict[str, Run]) -> None:
     assert Counter(run.measured_from for run in runs.values()) == {
-        "step_time_s": 388 + 1301,
-        "tokens_per_s_per_chip": 448,
+        "step_time_s": 390 + 1301,
+        "tokens_per_s_per_chip": 469,
         "tflops_per_chip": 61,
         "samples_per_s": 48,
         "mfu": 24,
@@ -47,8 +46,8 @@ def test_which_figure_the_step_time_follows_from(runs: dict[str, Run]) -> None:
 
 def test_tasks_and_kinds_of_models(runs: dict[str, Run]) -> None:
     published = [run for run in runs.values() if not run.id.startswith("vtrain")]
-    assert Counter(run.task for run in published) == {"pretrain": 854, "lora": 96, "sft": 19}
-    assert sum(run.config.is_moe for run in published) == 190 - 10  # ten are refused
+    assert Counter(run.task for run in published) == {"pretrain": 877, "lora": 96, "sft": 19}
+    assert sum(run.config.is_moe for run in published) == 213 - 10  # ten are refused
     assert sum(run.packed for run in published) == 37
     assert Counter(run.framework for run in published).keys() == {
         "megatron", "deepspeed", "fsdp", "jax",
@@ -58,7 +57,6 @@ def test_tasks_and_kinds_of_models(runs: dict[str, Run]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mb-26.04-nemotron3-super-gb200-mxfp8-64", "Mamba layers: 40"),
         ("mb-26.08-deepseek-v4-flash-gb200-mxfp8-128", "mqa-latent-sparse"),
         ("bloom-648", "layout contradicts the chips: dp 8, tp 8, cp 1, pp 10"),
         ("fms-llama2-13b-a100-80-128", "no global batch: global_batch_seqs is not stated"),

@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.validate import Run, Underivable, load
 from shardwise.validate.predict import Prediction, predict
-from shardwise.validate.score import Validation, errors, validate
+from shardwise.validate.score import SAME, Validation, errors, validate
 
 ROW = Prediction(
     id="a",
@@ -66,23 +66,84 @@ def test_order_and_regret_are_of_layouts_of_one_job() -> None:
     run = next(r for r in load() if isinstance(r, Run) and r.tier == "core" and r.quality == "A")
     told = predict(run)
     assert isinstance(told, Prediction)
+    other = dataclasses.replace(run.layout, zero=3 if run.layout.zero != 3 else 1)
+    other = dataclasses.replace(other, mesh=dataclasses.replace(other.mesh, fsdp=1))
+    known = predict(dataclasses.replace(run, layout=other))
+    assert isinstance(known, Prediction)
+    ahead = known.predicted > told.predicted
     slower = dataclasses.replace(
-        run, id="slower", measured_step_s=2 * run.measured_step_s
-    )  # the same prediction, twice the time
+        run, id="slower", layout=other, measured_step_s=2 * run.measured_step_s
+    )
     found = validate([run, slower])
     assert found is not None
-    assert found.overall.order_right == 0.0  # equal predictions put no pair in order
-    assert found.overall.regret == 0.0  # the first of equals is the faster one
+    assert found.overall.order_right == float(ahead)
+    assert found.overall.regret == (0.0 if ahead else 1.0)
     single = validate([run])
     assert single is not None
     assert (single.overall.order_right, single.overall.regret) == (None, None)
 
 
-def test_frozen_weights_are_not_predicted() -> None:
-    lora = next(r for r in load() if isinstance(r, Run) and r.task == "lora")
-    found = predict(lora)
-    assert isinstance(found, Underivable)
-    assert found.reason.startswith("LoRA:")
+def test_repeats_and_later_software_are_no_pair() -> None:
+    run = next(r for r in load() if isinstance(r, Run) and r.tier == "core" and r.quality == "A")
+    again = dataclasses.replace(run, id="again", measured_step_s=2 * run.measured_step_s)
+    later = dataclasses.replace(
+        again, date="2099-01-01", layout=dataclasses.replace(run.layout, zero=2)
+    )
+    for second in (again, later):
+        found = validate([run, second])
+        assert found is not None
+        assert (found.overall.order_right, found.overall.regret) == (None, None)
+
+
+def two_layouts() -> tuple[Run, Run]:
+    """One job in two layouts, the first predicted to be faster, both measured as predicted."""
+    run = next(r for r in load() if r.id == "sc21-145.6b-1536")
+    assert isinstance(run, Run)
+    longer = dataclasses.replace(run.layout, remat="none")
+    pair = [dataclasses.replace(run, id="a", layout=longer), dataclasses.replace(run, id="b")]
+    told = [predict(r) for r in pair]
+    found = [
+        dataclasses.replace(r, measured_step_s=p.predicted)
+        for r, p in zip(pair, told, strict=True)
+        if isinstance(p, Prediction)
+    ]
+    first, second = sorted(found, key=lambda r: r.measured_step_s)
+    return first, second
+
+
+def test_repeats_of_a_layout_count_by_their_median() -> None:
+    fast, slow = two_layouts()
+    seconds = [0.5, 2.0, 3.0]  # the median is slower than the other layout, the mean is too
+    repeats = [
+        dataclasses.replace(fast, id=f"r{s}", measured_step_s=s * slow.measured_step_s)
+        for s in seconds
+    ]
+    found = validate([*repeats, slow])
+    assert found is not None
+    assert found.overall.order_right == 0.0
+    assert found.overall.regret == pytest.approx(1.0)
+
+
+def test_times_that_are_nearly_equal_are_in_no_order() -> None:
+    fast, slow = two_layouts()
+    near = dataclasses.replace(fast, measured_step_s=slow.measured_step_s * (1 + 0.9 * SAME))
+    found = validate([near, slow])
+    assert found is not None
+    assert found.overall.order_right is None
+    assert found.overall.regret == pytest.approx(0.9 * SAME)
+    apart = dataclasses.replace(fast, measured_step_s=slow.measured_step_s * (1 + 1.1 * SAME))
+    found = validate([apart, slow])
+    assert found is not None
+    assert found.overall.order_right == 0.0
+
+
+def test_coverage_counts_measurements_inside_the_interval() -> None:
+    fast, slow = two_layouts()
+    far = dataclasses.replace(slow, id="far", measured_step_s=100 * slow.measured_step_s)
+    for runs, share in (([fast, slow], 1.0), ([fast, far], 0.5), ([far], 0.0)):
+        found = validate(runs)
+        assert found is not None
+        assert found.overall.interval_coverage == share
 
 
 def test_nothing_to_predict() -> None:

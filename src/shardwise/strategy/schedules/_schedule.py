@@ -94,6 +94,12 @@ class Schedule(ABC):
         """Equal parts that the layers are cut into: the length of a path."""
         return stages * chunks // self.weight_copies
 
+    @property
+    def ends_meet(self) -> bool:
+        """Whether the first stage has both ends of the model."""
+        paths = self.paths(2, self.chunks or 2)
+        return any(p[0][0] == 0 for p in paths) and any(p[-1][0] == 0 for p in paths)
+
     def work(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """Seconds that the busiest stage works in a step: m v (f + b + w)."""
         return microbatches * chunks // self.weight_copies * times.one

@@ -1,0 +1,37 @@
+"""Tokens that go to experts on other chips, each once to a place however many experts it has there.
+
+Sources: DeepEP (deepseek-ai/DeepEP) and the hybrid dispatcher of Megatron Core send a token once to
+each node and hand it on inside; DeepSeek-V3 (arXiv 2412.19437, section 3.2.2).
+"""
+
+from __future__ import annotations
+
+from shardwise.arrays import Num
+from shardwise.strategy.span import Span
+
+
+def places_hit(places: Num, chosen: Num) -> Num:
+    """Expected places of `places` that hold one of `chosen` experts, all alike.
+
+    >>> places_hit(8, 1)
+    1.0
+    >>> round(places_hit(8, 8), 2)
+    5.25
+    """
+    return places * (1 - (1 - 1 / places) ** chosen)
+
+
+def sent_once_s_per_byte(span: Span, chosen: int) -> float:
+    """Seconds of one exchange per byte of the residual that a chip holds.
+
+    Args:
+        span: the links between the chips that share experts.
+        chosen: experts of a token.
+    """
+    slowest, places = 0.0, 1
+    for tier in reversed(span.tiers):  # between nodes first, then from node to chip
+        places *= tier.size
+        if tier.size > 1:
+            away = (tier.size - 1) / tier.size
+            slowest = max(slowest, places_hit(places, chosen) * away / tier.bytes_per_s)
+    return slowest

@@ -1,0 +1,176 @@
+"""The parts of what a stage of a pipeline holds at its fullest, in bytes.
+
+What is kept for the backward pass stands in `activations_held`, what is held of the model in
+`state_held`; here they become bytes, for the first stage and the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise import units
+from shardwise.arrays import Num, maximum
+from shardwise.estimate.activations_held import LayerHeld, layers_held
+from shardwise.estimate.local import Local, activation_term
+from shardwise.estimate.optimizers import state_bytes
+from shardwise.estimate.software import Software
+from shardwise.estimate.state_held import (
+    Parameters,
+    StageLayers,
+    layers_by_work,
+    layers_parameters,
+    outer_parameters,
+    stage_layers,
+    with_experts,
+    zero_shards,
+)
+from shardwise.models import ModelConfig
+from shardwise.ops.program import Step
+from shardwise.strategy.layout import Form, Layout, Layouts, table
+from shardwise.strategy.schedules import find
+from shardwise.workload import Train
+
+GATHERED_LAYERS = 2  # a layer's gathered weights, and the next one's on the way
+HALF = 2.0  # bytes of what is gathered or bucketed: weights held wider are cast to 16 bits first
+# Transformer Engine keeps a weight in fp8 and, as Hopper multiplies in one layout only, its
+# transpose, from a step's first microbatch on ("FP8 weight caching" in its user guide).
+FP8_COPIES = 2.0
+
+# Bytes of weights, gradients, optimizer, activations, other.
+Parts = tuple[Num, Num, Num, Num, Num]
+
+
+class Shapes:
+    """What of a model's arrays lies on a chip: the same for all forms of one table and microbatch.
+
+    A search works it out once for a block of layouts.
+    """
+
+    def __init__(
+        self, config: ModelConfig, job: Train, step: Step, split: Layout | Layouts
+    ) -> None:
+        self.config, self.job, self.step = config, job, step
+        self.sizes = with_experts(split, split.sizes)
+        common = {name: step.logits.sizes[name] for name in ("B", "T")}
+        self.local = Local(self.sizes, {**common, "tensor": self.sizes["tensor"]})
+        rules = table(split)
+        self.layers = layers_parameters(config, rules, self.local)
+        self.outer = outer_parameters(config, rules, self.local)
+        self._kept: dict[tuple[object, ...], list[LayerHeld]] = {}
+
+    def kept(self, form: Form, stage_layers: Num, software: Software) -> list[LayerHeld]:
+        """For each kind of layer, what one of them holds for a microbatch."""
+        given = (self.config, self.job, self.step, form, self.local, stage_layers, software)
+        if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
+            return layers_held(*given)
+        key = (form.remat, form.recomputed, form.offload, form.expert_tensor, software)
+        if key not in self._kept:
+            self._kept[key] = layers_held(*given)
+        return self._kept[key]
+
+
+class FullestStages:
+    """The stages of one layout (or of arrays of them) that may be the fullest."""
+
+    def __init__(self, split: Layout | Layouts, software: Software, shapes: Shapes) -> None:
+        self.split, self.software, self.shapes = split, software, shapes
+        self.config, self.job, self.step = shapes.config, shapes.job, shapes.step
+        self.sizes, self.local = shapes.sizes, shapes.local
+        self.layers, self.outer = shapes.layers, shapes.outer
+        self.shards = zero_shards(split, self.sizes)
+
+    def parts(self) -> Iterator[Parts]:
+        """The parts of every stage that may be the fullest."""
+        split, pipe, m = self.split, self.sizes["pipe"], self.split.n_microbatches
+        first, last, both = self.outer
+        held = stage_layers(self.config, split)
+        if split.schedule == "none":
+            yield self._stage(held, both, 1, head=True)
+            return
+        schedule = find(split.schedule)
+        shape = (pipe, m, held.chunks)
+        if schedule.ends_meet:
+            flying = schedule.in_flight(*shape, 0)
+            yield self._stage(held, both, flying / held.chunks, head=True)
+            return
+        at_last = held
+        if self.software.stages_by_work:
+            held, at_last = layers_by_work(self.config, held, pipe)
+        flying = schedule.in_flight(*shape, 0) / held.chunks
+        yield self._stage(held, first, flying, head=False)
+        flying = schedule.in_flight(*shape, pipe - 1) / held.chunks
+        yield self._stage(at_last, last, flying, head=True)
+
+    def _stage(self, held: StageLayers, outer: Parameters, flying: Num, *, head: bool) -> Parts:
+        """Weights, gradients, optimizer, activations and other of one stage.
+
+        Args:
+            flying: Microbatches in flight, in whole stages.
+            head: Logits are computed here.
+        """
+        whole = outer
+        for n, layer in zip(held.kinds, self.layers, strict=True):
+            whole = whole.plus(layer, n)
+        kept = self.shapes.kept(self.split, held.all, self.software)
+        every = sum(n * layer.kept for n, layer in zip(held.kinds, kept, strict=True))
+        working = maximum(0, 0, *(layer.working for layer in kept))
+        peak = working * self.job.activation_bytes + self._gathered_layer()
+        if head:
+            peak = maximum(peak, self._head(outer))
+        state = self._state(whole)
+        peak = peak + self.software.buffers * HALF
+        return (*state, every * flying * self.job.activation_bytes, peak)
+
+    def _state(self, whole: Parameters) -> tuple[Num, Num, Num]:
+        """Bytes of weights, gradients and optimizer state."""
+        job, zero, offload = self.job, self.split.zero, self.split.offload
+        sharded = self.shards.of(whole) if zero else whole.all
+        gradient = units.bytes_per_element(job.gradients)
+        weights = (sharded if zero == 3 else whole.all) * job.weight_bytes
+        gradients = (sharded if zero >= 2 else whole.all) * gradient
+        if job.compute == "fp8" and zero < 3:
+            weights = weights + whole.matmuls * FP8_COPIES
+        if self.software.gradient_buckets and gradient > HALF:
+            gradients = gradients + whole.all * HALF
+        wide = units.bytes_per_element(job.master) if job.master else 0.0
+        if gradient < wide and "optimizer" not in offload:
+            gradients = gradients + sharded * wide  # a shard's gradients, cast before the update
+        return (
+            0.0 if "weights" in offload else weights,
+            0.0 if "gradients" in offload else gradients,
+            0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job),
+        )
+
+    def _gathered_layer(self) -> Num:
+        """The largest layer's gathered weights, and the next one's, and its whole gradient."""
+        n_bytes = self._gather_bytes(GATHERED_LAYERS)
+        if not n_bytes:
+            return 0.0
+        return maximum(0, 0, *map(self._scattered, self.layers)) * n_bytes
+
+    def _gather_bytes(self, copies: int) -> float:
+        """Bytes per parameter that is gathered `copies` times, its gradient scattered once."""
+        gathers = self.split.zero == 3 or "weights" in self.split.offload
+        scatters = self.split.zero >= 2 or "gradients" in self.split.offload
+        weights = copies * min(self.job.weight_bytes, HALF) if gathers else 0.0
+        return weights + (units.bytes_per_element(self.job.gradients) if scatters else 0.0)
+
+    def _scattered(self, held: Parameters) -> Num:
+        """Parameters that lie on other chips, or in host memory; what nothing shards is held."""
+        if {"weights", "gradients"} & {*self.split.offload}:
+            return held.all
+        return held.dense * (self.shards.dense > 1) + held.routed * (self.shards.routed > 1)
+
+    def _head(self, outer: Parameters) -> Num:
+        """Logits of a microbatch, what they are computed from and its gradient, the unembedding."""
+        logits, job = self.step.logits, self.job
+        bt = activation_term(logits).factors[:2]
+        n = self.local.total([activation_term(logits)])
+        inputs = 2 * self.config.d_model * self.local.product(bt) * job.activation_bytes
+        if not self.software.root_unit:
+            vocab = n / self.local.product(bt)
+            outer = Parameters(dense=self.config.d_model * vocab)
+        n_bytes = self._gather_bytes(1)
+        gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
+        n = n / self.software.loss_chunks
+        return n * self.software.logit_bytes + inputs + gathered

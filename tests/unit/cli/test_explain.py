@@ -1,0 +1,116 @@
+"""`shardwise explain`: a screen that answers first, the same numbers as JSON, and every mistake."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.cli.explain import parse_changes
+from shardwise.errors import BadInput
+from tests.golden.terminal import run
+
+SMALL = "explain llama3-8b v5e:4x4 --batch 16x2048"
+LINES = 25
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("plans") / "plan.json")
+    model, system = sw.model("mixtral-8x7b"), sw.hardware("h100:32")
+    sw.plan(model, system, sw.Train(batch=128, seq=2048), {"schedule": "none"}).save(path)
+    return path
+
+
+def test_one_screen(saved: str) -> None:
+    for command in (SMALL, f"explain {saved}"):
+        said = run(*shlex.split(command))
+        assert said.code == 0, said.err
+        lines = said.out.splitlines()
+        assert len(lines) <= LINES
+        assert max(map(len, lines)) <= 80
+        assert "-bound by ×" in lines[0]
+        assert said.out.count("runner-up") == 2
+        assert "peak_flops" in said.out
+        assert "×0.5 " in said.out
+
+
+def test_the_question_is_answered_first(saved: str) -> None:
+    said = run("explain", saved, "--what-if", "node x0.1, scale_out x2")
+    assert said.code == 0, said.err
+    assert said.out.startswith("node ×0.1, scale_out ×2: this split takes ")
+    told = json.loads(run("explain", saved, "--what-if", "node x0.1,scale_out x2", "--json").out)
+    assert told["what_if"]["factors"] == {"node": 0.1, "scale_out": 2.0}
+    stays = "The best split stays" in " ".join(said.out.split())
+    assert stays == told["what_if"]["stays"]
+
+
+def test_verbose_tells_the_way(saved: str) -> None:
+    said = run("explain", saved, "--what-if", "hbm x0.1", "-v")
+    assert "No split fits." in " ".join(said.out.split())
+    assert "The way to this split, in the order of the book" in said.out
+    assert "At least" in said.out or "at least" in said.out
+    assert "not used" in said.out
+
+
+def test_a_saved_plan_and_its_model_explain_alike(tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    options = ["llama3-8b", "v5e:4x4", "--batch", "16x2048", "--fix", "tensor=2", "--peak"]
+    assert run("plan", *options, "--train", "-o", path).code == 0
+    asked = run("explain", *options, "--json")
+    assert json.loads(asked.out) == json.loads(run("explain", path, "--json").out)
+    given = run("explain", "llama3-8b", "v5e:4x4", "--batch", "16x2048", "--mesh", "fsdp=16")
+    assert "fsdp 16 on v5e:4x4" in " ".join(given.out.split())
+
+
+BAD = [
+    ("explain", 2, "Missing argument 'PLAN.json|MODEL'"),
+    ("explain nothere.json", 2, "✗ nothere.json: No such file"),
+    ("explain llama3-8b", 2, "shardwise explain llama3-8b HARDWARE --batch NxT."),
+    ("explain llama3-8b v5e:4x4", 2, "✗ no batch is given."),
+    ("explain llama3-8c v5e:4x5 --batch 16 --what-if ici", 2, '✗ --what-if "ici" is not NAME'),
+    ("explain llama3-8c v5e:4x5 --batch 16 --what-if ici", 2, '✗ batch "16" is not SEQUENCES'),
+    ("explain llama3-8c v5e:4x5 --batch 16 --what-if ici", 2, '✗ unknown model "llama3-8c"'),
+    (f"{SMALL} --mesh fsdp=16 --fix tensor=2", 2, "✗ --mesh gives the whole split, --fix a part"),
+    (f"{SMALL} --what-if 'node x2'", 2, "✗ node: v5e has no figure for it to multiply."),
+    (f"{SMALL} --what-if 'icy x2'", 2, '✗ unknown number of the hardware "icy". Close: ici'),
+    ("explain p.json --batch 16x2048 --fix tensor=2", 2, "✗ --batch, --fix: a saved plan has its"),
+    ("explain llama3-70b v5e:2x2 --batch 4x4096", 3, "✗ does not fit: llama3-70b on v5e:2x2"),
+    ("explain llama3-8b v5e:4x4 --batch 16x2048 --fix tensor=3", 2, "tensor 3"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "words"), BAD)
+def test_mistakes(command: str, code: int, words: str) -> None:
+    said = run(*shlex.split(command))
+    assert said.code == code
+    assert said.out == ""
+    assert " ".join(words.split()) in " ".join(said.err.split())
+
+
+def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"schema": "other"}')
+    said = run("explain", str(path))
+    assert said.code == 2
+    assert 'schema "other"' in said.err
+
+
+def test_changes() -> None:
+    assert parse_changes("ici x0.5, hbm × 2,flops*1e1") == {"ici": 0.5, "hbm": 2, "flops": 10}
+    for text, words in (
+        ("ici x0", "between 0.001 and 1000"),
+        ("ici xnan", "between 0.001 and 1000"),
+        ("ici xtwo", "is not a number"),
+        ("ici x2,ici x3", "is given twice"),
+        ("", "NAME xFACTOR"),
+        ("ici 2", "NAME xFACTOR"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            parse_changes(text)
+    with pytest.raises(BadInput) as error:
+        parse_changes("icy x2,hbm xx")
+    assert len(error.value.problems) == 2

@@ -1,0 +1,61 @@
+"""Tiles, exponentials, power, tokens sent once: small formulas, against counts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardwise.estimate.kernels import (
+    depth_share,
+    head_share,
+    power_share,
+    tile_share,
+    tiled_keys,
+    warp_share,
+)
+from shardwise.estimate.routing import places_hit, sent_once_s_per_byte
+from shardwise.strategy.span import Span, Tier
+
+
+def test_a_tile_too_many_costs_a_wave() -> None:
+    assert tile_share(256 * 108, 128, 108) == 1.0
+    assert tile_share(256 * 108 + 1, 128, 108) < 0.7
+    one_row = tile_share(1, 128, 1)
+    assert one_row == pytest.approx(0.95 / 128)  # the smallest tile, one row of it useful
+
+
+def test_experts_together_fill_what_one_leaves_idle() -> None:
+    assert tile_share(512, 512, 132, groups=16) > 2 * tile_share(512, 512, 132)
+
+
+def test_formulas_take_arrays() -> None:
+    rows = np.array([1024, 4096, 16384])
+    assert np.all(np.diff(tile_share(rows, 8192, 132)) >= 0)
+    assert np.all(np.diff(depth_share(rows, 4096.0)) > 0)
+
+
+def test_short_sums_narrow_heads_and_fast_dtypes_lose_more() -> None:
+    assert depth_share(2048, 4096.0) < depth_share(8192, 4096.0) < 1
+    assert depth_share(2048, 8192.0) < depth_share(2048, 4096.0)
+    assert head_share(128, 4096.0) == pytest.approx(1.0)
+    assert head_share(64, 8192.0) < head_share(64, 2048.0) < 1
+    assert (warp_share(2048.0), warp_share(8192.0)) == (1.0, pytest.approx(0.315))
+
+
+def test_masks_are_computed_in_tiles() -> None:
+    assert tiled_keys(2048, 1, 128) == 2112
+    assert tiled_keys(128, 2, 128) == 256  # a window of one tile lies across two
+
+
+def test_power() -> None:
+    assert power_share(700.0, 700.0) == power_share(900.0, 700.0) == 1.0
+    assert power_share(500.0, 700.0) == pytest.approx(0.845, abs=1e-3)
+
+
+def test_a_token_goes_once_to_a_place() -> None:
+    draws = np.random.default_rng(0).integers(0, 8, (20000, 8))
+    mean = np.mean([len(set(row)) for row in draws])
+    assert places_hit(8, 8) == pytest.approx(mean, rel=0.01)
+    span = Span(tiers=(Tier("node", 8, 450e9), Tier("scale-out", 8, 50e9)))
+    # Between nodes: 5.25 of 8, of which an eighth stay; the network is slower than NVLink here.
+    assert sent_once_s_per_byte(span, 8) == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
