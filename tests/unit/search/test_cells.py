@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from shardwise.estimate.calibration import calibration
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops import collective
+from shardwise.search import train
 from shardwise.search.cells import cells, microbatches
 from shardwise.search.legal import LEAST_TOKENS, legal_meshes
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.workload import Train
-from tests.strategies import cuts, every_mesh
+from tests.strategies import cuts, every_layout, every_mesh
 
 CASES = [
     ("llama3-8b", "v5p:4x4x4", Train(batch=64, seq=4096)),
@@ -34,6 +36,25 @@ def test_cells_are_every_mesh_with_every_microbatch(name: str, machine: str, job
     assert len(placed) == len(found)  # no cell is there twice
     for mesh, placement in zip(found.meshes, found.placements, strict=True):
         assert placement in place(system, mesh.sizes)
+
+
+@pytest.mark.parametrize("machine", ["v5p:2x4x4", "v5e:4x8", "v5e:2x4*2"])
+def test_no_placement_that_is_left_out_is_faster(machine: str) -> None:
+    """Of the placements on a torus only those are tried that no other beats on every axis."""
+    config, system = load("qwen1.5-moe-a2.7b,n_layers=4"), parse_system(machine)
+    job, cal = Train(batch=64, seq=2048, remat="none"), calibration(system.chip.name)
+    every = [one for one in every_layout(config, job, system) if one.schedule in ("none", "1f1b")]
+    left_out = 0
+    for layout in every[:: len(every) // 40]:
+        tried, ways = place(system, layout.sizes, best=True), place(system, layout.sizes)
+        assert set(tried) <= set(ways)
+        times = {
+            way: train.evaluate(config, job, system, layout, cal, way).time.step_s for way in ways
+        }
+        fastest = min(times[way] for way in tried)
+        assert fastest <= min(times.values()) * (1 + 1e-9), layout  # BUG?
+        left_out += len(ways) - len(tried)
+    assert left_out
 
 
 def test_the_columns_are_those_of_the_meshes() -> None:
