@@ -93,10 +93,12 @@ def step_time(
     head = _ends(config, split, one, stage, layers, rates)
     beside = m * layers + head  # all that the busiest stage computes
     exposed = _exposed(config, split, one, stage, traffic, beside, rates)
+    waited: Num = 0.0
+    if split.schedule != "none":  # on the stages without a head, which the bubble is made of
+        waited = sum(_exposed(config, split, one, stage, traffic, m * layers, rates).values()) / m
     if "norms" in split.recomputed and "tensor" in traffic:
         # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
         traffic["tensor"] = traffic["tensor"] + m * one.regather * stage.share
-    waited = sum(exposed.values()) / m
     traffic["data"] = sums.all_s
     free = _free(exposed, traffic, beside)
     exposed["data"] = _exposed_sums(split, sums, free * layers, free * backward)
