@@ -156,7 +156,7 @@ def _on_torus(
     ends = tuple(zip(torus.shape, torus.wrapped, strict=True))
     seen = set()
     every = _factorings(tuple(sizes[a] for a in names), torus.shape)
-    for factors in _undominated(tuple(every), torus) if best else every:
+    for factors in _undominated(tuple(every), torus, names) if best else every:
         # Equal physical axes may be exchanged: keep one of each such set.
         same = tuple(sorted(zip(ends, *factors, strict=True)))
         if same in seen:
@@ -192,11 +192,13 @@ def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
             yield (parts, *tail)
 
 
-def _undominated(every: tuple[tuple[Shape, ...], ...], torus: Torus) -> Iterator[tuple[Shape, ...]]:
+def _undominated(
+    every: tuple[tuple[Shape, ...], ...], torus: Torus, names: list[str]
+) -> Iterator[tuple[Shape, ...]]:
     """The ways of which no other gives every mesh axis at least its links.
 
     A mesh axis takes in bytes over all its runs: two links of a closed one, one of a line, shared
-    by as many groups as its stride.
+    by as many groups as its stride. What `pipe` sends goes over one link, the slowest decides.
     """
     if len(every) < 2 or not every[0]:
         yield from every
@@ -207,6 +209,9 @@ def _undominated(every: tuple[tuple[Shape, ...], ...], torus: Torus) -> Iterator
     ends = np.cumprod(factors, axis=1)
     closed = (ends == np.array(torus.shape)) & np.array(torus.wrapped)
     links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
+    if "pipe" in names:
+        sends = np.where(factors > 1, factors / ends, np.inf).min(axis=2)
+        links[:, names.index("pipe")] = sends[:, names.index("pipe")]
     kept: list[int] = []
     for i in np.argsort(-links.sum(axis=1), kind="stable"):
         if not (links[kept] >= links[i]).all(axis=1).any():
