@@ -11,6 +11,8 @@ from shardwise.errors import BadShape, NoStrategy
 from shardwise.hardware import Chip, Shape, Switched, System, Torus
 from shardwise.strategy.span import Ring, Span, Tier, join
 
+FEW_WAYS = 64  # to lay a mesh over a torus: so many are all tried, of more the best on every axis
+
 # From the inside out: the axis whose traffic nothing hides lies closest together.
 INSIDE_OUT = ("tensor", "context", "expert", "fsdp", "data", "pipe")
 
@@ -200,7 +202,7 @@ def _undominated(
     A mesh axis takes in bytes over all its runs: two links of a closed one, one of a line, shared
     by as many groups as its stride. What `pipe` sends goes over one link, the slowest decides.
     """
-    if len(every) < 2 or not every[0]:
+    if len(every) <= FEW_WAYS or not every[0]:
         yield from every
         return
     import numpy as np

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.estimate.calibration import calibration
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops import collective
-from shardwise.search import train
 from shardwise.search.cells import cells, microbatches
 from shardwise.search.legal import LEAST_TOKENS, legal_meshes
 from shardwise.strategy.mesh import Mesh, place
@@ -39,25 +37,20 @@ def test_cells_are_every_mesh_with_every_microbatch(name: str, machine: str, job
 
 
 @pytest.mark.parametrize("machine", ["v5p:2x4x4", "v5e:4x8", "v5e:2x4*2"])
-def test_no_placement_that_is_left_out_is_much_faster(machine: str) -> None:
-    """Of the placements on a torus only those are tried that no other beats on every axis.
-
-    Collectives over several axes are not compared: on these machines that costs up to 1.6 %.
-    """
+def test_of_few_placements_none_is_left_out(machine: str) -> None:
+    """Of many on a torus only those are tried that no other beats on every axis."""
     config, system = load("qwen1.5-moe-a2.7b,n_layers=4"), parse_system(machine)
-    job, cal = Train(batch=64, seq=2048, remat="none"), calibration(system.chip.name)
-    every = [one for one in every_layout(config, job, system) if one.schedule in ("none", "1f1b")]
-    left_out = 0
-    for layout in every[:: len(every) // 40]:
-        tried, ways = place(system, layout.sizes, best=True), place(system, layout.sizes)
-        assert set(tried) <= set(ways)
-        times = {
-            way: train.evaluate(config, job, system, layout, cal, way).time.step_s for way in ways
-        }
-        fastest = min(times[way] for way in tried)
-        assert fastest <= min(times.values()) * 1.02, layout
-        left_out += len(ways) - len(tried)
-    assert left_out
+    job = Train(batch=64, seq=2048, remat="none")
+    for mesh in {one.mesh for one in every_layout(config, job, system)}:
+        assert place(system, mesh.sizes, best=True) == place(system, mesh.sizes)
+
+
+def test_of_many_placements_some_are_left_out() -> None:
+    system = parse_system("v5p:16x20x28")
+    sizes = {"tensor": 4, "context": 2, "fsdp": 16, "data": 35, "pipe": 2}
+    tried, ways = place(system, sizes, best=True), place(system, sizes)
+    assert 0 < len(tried) < len(ways)
+    assert set(tried) <= set(ways)
 
 
 def test_the_columns_are_those_of_the_meshes() -> None:
