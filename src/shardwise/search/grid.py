@@ -15,6 +15,7 @@ from shardwise.arrays import Num, minimum
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.passes import Passes, passes
 from shardwise.estimate.rates import Rates
+from shardwise.estimate.software import planned
 from shardwise.estimate.stage_memory import Shapes
 from shardwise.estimate.step import step_time
 from shardwise.models import ModelConfig
@@ -166,9 +167,9 @@ class Block:
         """The same for forms that deal out experts alike."""
         plain = [f for f in forms if f.schedule in ("none", "1f1b")]
         least, fastest = self._layouts(plain[-1], 1), self._layouts(plain[0], 1)
-        capacity = self.rates.chip.need("hbm_bytes")
+        capacity, software = self.rates.chip.need("hbm_bytes"), planned(self.rates.chip.kind)
         works, one, shapes = self._passes(fastest)  # what is kept does not depend on remat
-        memory = step_memory(self.config, self.job, works, least, capacity, shapes=shapes)
+        memory = step_memory(self.config, self.job, works, least, capacity, software, shapes)
         traffic = {r: t for r, t in one.traffic.items() if r not in ("expert", "context")}
         bare = replace(one, traffic=traffic)
         time = step_time(self.config, fastest, bare, self.cells.prices, self.rates)
@@ -249,8 +250,8 @@ class Block:
 
         works, one, shapes = self._passes(split)
         prices = self.cells.prices
-        capacity = self.rates.chip.need("hbm_bytes")
-        memory = step_memory(self.config, self.job, works, split, capacity, shapes=shapes)
+        capacity, software = self.rates.chip.need("hbm_bytes"), planned(self.rates.chip.kind)
+        memory = step_memory(self.config, self.job, works, split, capacity, software, shapes)
         time = step_time(self.config, split, one, prices, self.rates)
         too_large = ~memory.fits
         value = np.where(too_large, memory.total, time.step_s)

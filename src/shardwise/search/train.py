@@ -11,6 +11,7 @@ from shardwise.estimate.layout_step import LayoutStep
 from shardwise.estimate.memory import Memory, step_memory
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Kernels, Rates
+from shardwise.estimate.software import planned
 from shardwise.estimate.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -107,7 +108,7 @@ def evaluate(
         prices=one.prices,
         time=one.at(cal, Kernels()),
         roofline=one.at(),
-        memory=step_memory(config, job, one.works, layout, capacity),
+        memory=step_memory(config, job, one.works, layout, capacity, planned(system.chip.kind)),
     )
 
 

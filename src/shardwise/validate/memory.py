@@ -22,12 +22,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from shardwise import units
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.software import (
     LOSS_COMPILED,
     LOSS_EAGER,
     LOSS_EAGER_SHARDED,
     LOSS_IN_PLACE,
+    NCCL,
     Software,
 )
 from shardwise.ops.program import training_step
@@ -43,9 +45,17 @@ LONG = "stas00/ml-engineering"
 # torchtitan compiles its loss again (pull request 1033; turned off by 755 in 2024-12), and wraps
 # embedding and unembedding on their own (1094).
 LOSS_COMPILED_SINCE, OWN_UNITS_SINCE = "2025-04", "2025-08"
+# Of the commit that torchtitan's runs on B200 name (6fc499f, components/quantization/mxfp8.md).
+ON_B200 = "2025-08-14"
 
-# DeepSpeed's defaults: elements of `reduce_bucket_size` and `allgather_bucket_size`.
-DEEPSPEED_BUFFERS = 2 * 5e8
+# DeepSpeed's defaults: elements of `reduce_bucket_size` and of `allgather_bucket_size`.
+DEEPSPEED_BUCKET = 5e8
+# DeepSpeed 0.5.10 under fp16 sums each gradient in fp32 to find overflows (`_has_inf_or_nan`), then
+# takes its norm in fp64 (`get_grad_norm_direct`); the copies are of different size, so the
+# allocator keeps both. Its bf16 optimizer casts each to fp32 to add it up (`update_hp_grads`).
+DEEPSPEED_NORM, DEEPSPEED_CAST = 4.0 + 8.0, 4.0
+# Megatron drops out after the embedding by default, outside of what runs again: a byte of mask.
+MEGATRON_MASK = 1.0
 
 FROM_DRIVER = (BLOOM,)  # sources that read nvidia-smi
 
@@ -110,7 +120,13 @@ def chosen_on(group: str) -> bool:
 def memory_rows(runs: Iterable[Run | Underivable]) -> list[MemoryRow]:
     """A row for every run whose source states a peak; LoRA keeps no gradients and is left out."""
     stated = (r for r in runs if isinstance(r, Run) and r.memory_bytes and r.task != "lora")
-    return [_row(run, run.memory_bytes or 0.0) for run in stated]
+    return [_row(run, _measured(run)) for run in stated]
+
+
+def _measured(run: Run) -> float:
+    """The peak in bytes; nvidia-smi prints MiB, of which BLOOM's "GB" are thousands."""
+    stated = run.memory_bytes or 0.0
+    return stated * units.KB * units.MiB / units.GiB if run.source in FROM_DRIVER else stated
 
 
 def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
@@ -148,14 +164,15 @@ def _stated(run: Run) -> tuple[Layout, Train]:
     """Layout and dtypes with what other documents of a source say of memory.
 
     - nanotron: `scripts/scaling_benchmarks.py` runs REDUCE_SCATTER, its sequence parallelism;
-    - ml-engineering: `insights/when-to-upgrade-gpus`, "AdamW state lives on CPU";
+    - ml-engineering: its benchmark.py offloads the optimizer and with it DeepSpeed's gradients, but
+      no checkpoints: those of `gradient_checkpointing_enable` stay on the chip;
     - BLOOM: its bf16 optimizer adds gradients up in fp32, its fp16 one does not.
     """
     layout, job = run.layout, run.job
     if run.source == NANOTRON and layout.mesh.tensor > 1:
         layout = replace(layout, sequence_parallel=True)
     if run.source == LONG:
-        layout = replace(layout, offload=(*layout.offload, "optimizer"))
+        layout = replace(layout, offload=("gradients", "optimizer"))
     if run.source == BLOOM and job.compute == "bf16":
         job = replace(job, gradients="fp32")
     return layout, job
@@ -172,10 +189,20 @@ def software_of(run: Run) -> Software:
             flash=has_flash(run),
             loss_chunks=pieces,
             gradient_buckets=True,
-            buffers=DEEPSPEED_BUFFERS,
+            buffers=DEEPSPEED_BUCKET,
+            in_place=run.source == LONG,
+            whole_at_start=run.source == LONG,
+            ends_are_layers=run.source == BLOOM and run.job.compute == "bf16",
+            embedding_mask=MEGATRON_MASK if run.source == BLOOM else 0.0,
+            norm_bytes=DEEPSPEED_NORM if run.job.compute == "fp16" else 0.0,
+            cast_bytes=DEEPSPEED_CAST if run.source == BLOOM else 0.0,
+            joining=NCCL,
         )
     if run.framework == "fsdp":
-        return Software(logit_bytes=_loss(run), root_unit=run.date < OWN_UNITS_SINCE)
+        date = max(run.date, ON_B200) if run.system.chip.name == "b200" else run.date
+        return Software(
+            compiled=run.compiled, logit_bytes=_loss(run), root_unit=date < OWN_UNITS_SINCE
+        )
     return Software(flash=has_flash(run), logit_bytes=LOSS_IN_PLACE)
 
 
