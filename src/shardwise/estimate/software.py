@@ -36,8 +36,9 @@ class Software:
         loss_chunks: Pieces of a microbatch whose logits exist one after the other (fused linear
             cross entropy). Published long contexts need it: 256k tokens of a 128k vocabulary are
             269 GB of logits in one piece.
-        gradient_buckets: 16-bit gradients lie in buckets beside the fp32 sums that they are added
-            to (PyTorch's DistributedDataParallel without `gradient_as_bucket_view`).
+        gradient_copies: Times that 16-bit gradients are held beside the fp32 sums that they are
+            added to: once, or twice where they also lie in buckets (PyTorch's
+            DistributedDataParallel without `gradient_as_bucket_view`).
         root_unit: Embedding and unembedding are gathered together (the root unit of FSDP), and not
             each when it is used.
         buffers: Elements of a flat bucket of gradients, and of one of gathered 16-bit weights.
@@ -60,7 +61,7 @@ class Software:
     compiled: bool = True
     logit_bytes: float = LOSS_IN_PLACE
     loss_chunks: int = 1
-    gradient_buckets: bool = False
+    gradient_copies: int = 0
     root_unit: bool = False
     buffers: float = 0.0
     stages_by_work: bool = False

@@ -187,8 +187,9 @@ class FullestStages:
         largest: Num = 0
         if self.software.cast_bytes or self.software.norm_bytes:
             largest = self.shapes.largest()[0 if ends else 1]
-        if self.software.gradient_buckets and gradient > HALF:
-            gradients = gradients + whole.all * HALF + largest * self.software.cast_bytes
+        copies = self.software.gradient_copies
+        if copies and gradient > HALF:
+            gradients = gradients + whole.all * copies * HALF + largest * self.software.cast_bytes
         wide = units.bytes_per_element(job.master) if job.master else 0.0
         if gradient < wide and "optimizer" not in offload:
             # A shard's gradients, cast before the update, in the room of what their norm copied.

@@ -3,16 +3,18 @@
 What a source calls peak memory differs: torchtitan and ml-engineering publish what PyTorch reserved
 (`max_memory_reserved`), which the parts are compared with, and nanotron's figure is taken to do so
 (its log has the allocated peak too). BLOOM's chronicles check sizes with nvidia-smi, which shows
-the runtime and the allocator's spare memory, so their tables are compared with the margin added.
+the runtime, NCCL and the allocator's spare memory, so their tables are compared with the margin.
+Their "GB" are taken as thousands of the MiB that nvidia-smi prints: one row of the same chronicles
+is at "80GB", and an A100 of 80 GB has 79.2 GiB.
 
 Constants of the formulas were chosen on the groups that `chosen_on` names; `medians` tells both
 halves. The formulas themselves were written with all rows in sight, so the half held back is no
 blind test of them.
 
-What is not counted and is the likely cause of the larger errors: DeepSpeed keeps the outputs of
-its stages, and NCCL its buffers (BLOOM, 10 % below); Hugging Face layers run operation by
-operation, and checkpoints on their way to host memory are still on the chip (ml-engineering, 40 %
-below); PyTorch reserves memory that was freed in pieces (nanotron, up to 14 % below).
+What no source explains: nanotron's runs are predicted from 14 % below to 8 % above (one layout
+holds 3 GiB more on 16 chips than on 32), torchtitan's third-party runs on H200 reserve 3 to 4 GiB
+more, its run of 70B without asynchronous tensor parallelism 7 GiB. bloom-634 states more at two
+sequences than the row below it at four.
 """
 
 from __future__ import annotations
@@ -181,14 +183,15 @@ def _stated(run: Run) -> tuple[Layout, Train]:
 def software_of(run: Run) -> Software:
     """What the framework of a run fused and kept at its time."""
     if run.source == NANOTRON:
-        return Software(fused=False, gradient_buckets=True, stages_by_work=True)
+        copies = 1 if run.layout.zero else 2  # with ZeRO it sums gradients without PyTorch's DDP
+        return Software(fused=False, gradient_copies=copies, stages_by_work=True)
     if run.framework == "deepspeed":
         # Liger kernels compute the loss in pieces as large as their inputs.
         pieces = -(-run.config.vocab // run.config.d_model) if run.source == LONG else 1
         return Software(
             flash=has_flash(run),
             loss_chunks=pieces,
-            gradient_buckets=True,
+            gradient_copies=1,
             buffers=DEEPSPEED_BUCKET,
             in_place=run.source == LONG,
             whole_at_start=run.source == LONG,
