@@ -58,7 +58,8 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
     for batch in near:
         other = dataclasses.replace(job, batch=batch)
         try:
-            best = train.rank(model, other, system, PEAK, {"pipe": 1}).candidates[0]
+            given = {"pipe": 1}
+            best = train.rank(model, other, system, PEAK, given, keep=1).candidates[0]
         except NoStrategy:
             continue
         if best.fits:

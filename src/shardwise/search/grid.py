@@ -52,7 +52,11 @@ def groups(every: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
 
 @dataclass
 class Best:
-    """The best form of every cell seen so far, and how many strategies there were."""
+    """The best form of every cell seen so far, and how many strategies there were.
+
+    Args:
+        keep: how many meshes are asked for. Of 1 no others are, not even of other tensor sizes.
+    """
 
     keep: int
     front: list[Point] | None
@@ -76,7 +80,7 @@ class Best:
         for mesh, time in self.meshes.items():
             widths[mesh.tensor] = min(time, widths.get(mesh.tensor, np.inf))
         sizes, place = np.unique(some.sizes["tensor"], return_inverse=True)
-        far = FAR * times[0]
+        far = FAR * times[0] if self.keep > 1 else 0.0
         limits = [max(kth, min(widths.get(int(n), np.inf), far)) for n in sizes]
         return ~too_large & (seconds < np.array(limits)[place])
 
@@ -114,7 +118,8 @@ class Best:
         widths: set[int] = set()
         for _, group, i in rows:
             mesh = group.cells.meshes[i]
-            if mesh not in found and (len(found) < self.keep or mesh.tensor not in widths):
+            wanted = len(found) < self.keep or (self.keep > 1 and mesh.tensor not in widths)
+            if mesh not in found and wanted:
                 found[mesh] = (group.layout(i), group.cells.placements[i])
                 widths.add(mesh.tensor)
         return list(found.values())

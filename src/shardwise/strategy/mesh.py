@@ -39,7 +39,7 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {role: getattr(self, role) for role in ROLES}
 
     @property
     def n_chips(self) -> int:
@@ -47,6 +47,9 @@ class Mesh:
 
     def __str__(self) -> str:
         return " x ".join(f"{r} {n}" for r, n in self.sizes.items() if n > 1) or "one chip"
+
+
+ROLES = tuple(f.name for f in fields(Mesh))
 
 
 @dataclass(frozen=True, slots=True)
