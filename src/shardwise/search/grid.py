@@ -150,6 +150,8 @@ class Block:
         self.score = np.full((2, n), np.inf)  # does it not fit; its time, or its memory
         self.form = np.full(n, -1)
         self.known: dict[tuple[str, str, int | None], tuple[Step, Passes, Shapes]] = {}
+        self.products: dict[tuple[str, int | None], Passes] = {}
+        self.legal: dict[tuple[str, int, str, int | None], Num] = {}
 
     def bound(self) -> tuple[Num, Num]:
         """(whether a cell fits under no form, seconds below all its strategies).
@@ -200,10 +202,11 @@ class Block:
         """Evaluate every form."""
         for form in self.group.forms(self.config, self.job, self.fixed):
             for virtual in self._chunks(form):
-                split = self._layouts(form, virtual)
-                legal = self._legal(form, split)
-                if legal.any():
-                    self._evaluate(split, legal, best)
+                key = (form.schedule, virtual, form.context_kind, form.expert_tensor)
+                if key not in self.legal:  # whatever its ZeRO and remat
+                    self.legal[key] = self._legal(form, self._layouts(form, virtual))
+                if self.legal[key].any():
+                    self._evaluate(self._layouts(form, virtual), self.legal[key], best)
         best.add(self)
 
     def _chunks(self, form: Form) -> Sequence[int]:
@@ -244,7 +247,9 @@ class Block:
             batch = split.micro_batch * data_shards(split.sizes)
             remat = "full" if split.remat == "full" else "none"
             works = training_step(self.config, batch, self.job.seq, table(split), remat=remat)
-            found = passes(self.config, works, split, self.cells.prices, self.rates)
+            like = self.products.get((remat, split.expert_tensor))
+            found = passes(self.config, works, split, self.cells.prices, self.rates, like)
+            self.products[remat, split.expert_tensor] = found
             self.known[key] = (works, found, Shapes(self.config, self.job, works, split))
         return self.known[key]
 
