@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadInput, BadShape, NotDivisible, UnknownName
 from shardwise.estimate.calibration import calibration
-from shardwise.plan import Plan
+from shardwise.plan import Plan, why
 from shardwise.plan.build import topology_text
 from shardwise.strategy.layout import REMAT_POLICIES
 
@@ -324,3 +324,9 @@ def test_names_are_not_models_and_machines() -> None:
     for read in (sw.model, sw.hardware):
         with pytest.raises(BadInput, match="3 is no name"):
             read(3)
+
+
+def test_words_are_listed() -> None:
+    assert why.listed(["data"]) == "data"
+    assert why.listed(["data", "fsdp"]) == "data and fsdp"
+    assert why.listed(["data", "fsdp", "pipe"]) == "data, fsdp and pipe"
