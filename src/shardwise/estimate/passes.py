@@ -8,7 +8,8 @@ stage its share of the layers; that is the business of `step`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.activations_held import layers_held
@@ -69,6 +70,16 @@ class Passes:
     ends: Mapping[str, Num] = field(default_factory=dict)
     regather: Num = 0.0
     offloaded: Num = 0.0
+
+    def take(self, rows: Num) -> Passes:
+        """The same of some of the layouts."""
+
+        def some(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: some(one) for name, one in value.items()}
+            return value[rows] if getattr(value, "ndim", 0) else value
+
+        return Passes(**{f.name: some(getattr(self, f.name)) for f in fields(self)})
 
 
 def passes(
