@@ -2,7 +2,7 @@
 
 A page is run in an empty folder, its fenced blocks in the order in which a reader meets them:
 
-    ```console         lines "$ shardwise ..." are run by the shell, and what follows each is
+    ```console         lines "$ shardwise ..." are run as in a shell, and what follows each is
                        compared. A line "..." stands for any number of lines; "[exit N]" at the
                        end for an exit code other than 0, when errors are shown too.
     ```python          with ">>>": every example is run and compared. Without: it is executed.
