@@ -24,10 +24,19 @@ def test_every_file_has_its_command() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["plan_v5p", "plan_h100", "fit_serve", "roofline_typed", "shard"])
+SCREENS = ["plan_v5p", "plan_h100", "plan_moe", "fit_serve", "roofline_typed", "shard"]
+
+
+@pytest.mark.parametrize("name", SCREENS)
 def test_an_answer_is_a_screen(name: str) -> None:
     _, *lines, _ = kept(name).splitlines()
     assert len(lines) <= 25
+
+
+def test_numbers_of_operations_are_not_broken() -> None:
+    """Long names of a mixture's products take a second line, no number does."""
+    text = transcript(COMMANDS["plan_moe"] + " -v")
+    assert re.search(r"operation +phase +count +FLOPs, or collective +bytes +time\n", text)
 
 
 def test_the_plan_of_the_pod_is_the_books() -> None:

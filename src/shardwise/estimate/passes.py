@@ -8,7 +8,8 @@ stage its share of the layers; that is the business of `step`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.activations_held import layers_held
@@ -65,10 +66,20 @@ class Passes:
     attention: Num
     first: Num
     last: Num
-    traffic: Mapping[str, Num]
-    ends: Mapping[str, Num]
-    regather: Num
-    offloaded: Num
+    traffic: Mapping[str, Num] = field(default_factory=dict)
+    ends: Mapping[str, Num] = field(default_factory=dict)
+    regather: Num = 0.0
+    offloaded: Num = 0.0
+
+    def take(self, rows: Num) -> Passes:
+        """The same of some of the layouts."""
+
+        def some(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: some(one) for name, one in value.items()}
+            return value[rows] if getattr(value, "ndim", 0) else value
+
+        return Passes(**{f.name: some(getattr(self, f.name)) for f in fields(self)})
 
 
 def passes(
@@ -77,13 +88,28 @@ def passes(
     split: Layout | Layouts,
     prices: Prices,
     rates: Rates,
+    like: Passes | None = None,
 ) -> Passes:
     """Seconds of one microbatch under the layouts of a split.
 
     Args:
         works: of one microbatch under the split's table, with or without full remat.
         prices: of collectives on the layouts' placements.
+        like: of the same works and layouts with another way of the context, whose products are
+            the same.
     """
+    found = like or _products(config, works, split, rates)
+    return replace(
+        found,
+        traffic=_traffic(config, works, split, prices, rates, at_ends=False),
+        ends=_traffic(config, works, split, prices, rates, at_ends=True),
+        regather=_regather(works, split, prices, rates),
+        offloaded=_offloaded(config, works, split, rates),
+    )
+
+
+def _products(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Passes:
+    """What the chip itself computes."""
     layers = {p: rates.casts_s(works, split.sizes, p) for p in ("forward", "backward", "remat")}
     layers["backward"] = layers["backward"] + rates.added_s(works, split)
     parts: dict[str, Num] = {}
@@ -107,10 +133,6 @@ def passes(
         attention=attention,
         first=ends["embed"],
         last=ends["unembed"],
-        traffic=_traffic(config, works, split, prices, rates, at_ends=False),
-        ends=_traffic(config, works, split, prices, rates, at_ends=True),
-        regather=_regather(works, split, prices, rates),
-        offloaded=_offloaded(config, works, split, rates),
     )
 
 

@@ -58,7 +58,15 @@ class Prices:
         return found if self.index is None or len(self.placements) == 1 else found[self.index]
 
     def _all(self, kind: str, axes: tuple[str, ...]) -> Price:
-        return _price([collective.price(kind, p.span(axes)) for p in self.placements])
+        """On every placement: once for all that share their links."""
+        known: dict[tuple[int, ...], Price] = {}
+        found = []
+        for placement in self.placements:
+            key = tuple([id(span) for axis, span in placement.spans if axis in axes])
+            if key not in known:
+                known[key] = collective.price(kind, placement.span(axes))
+            found.append(known[key])
+        return _price(found)
 
 
 def _price(prices: list[Price]) -> Price:

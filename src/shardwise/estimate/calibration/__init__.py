@@ -43,7 +43,7 @@ class Calibration:
     name: str = "peak"
     as_of: str = ""
     source: str = ""
-    matmuls: Mapping[str, float] = field(default_factory=dict)
+    matmuls: Mapping[str, float] = field(default_factory=dict, hash=False)
     attention: float = 1.0
     grouped: float = 1.0
     hbm: float = 1.0
