@@ -4,8 +4,6 @@ What a source calls peak memory differs: torchtitan and ml-engineering publish w
 (`max_memory_reserved`), which the parts are compared with, and nanotron's figure is taken to do so
 (its log has the allocated peak too). BLOOM's chronicles check sizes with nvidia-smi, which shows
 the runtime, NCCL and the allocator's spare memory, so their tables are compared with the margin.
-Their "GB" are taken as thousands of the MiB that nvidia-smi prints: one row of the same chronicles
-is at "80GB", and an A100 of 80 GB has 79.2 GiB.
 
 Constants of the formulas were chosen on the groups that `chosen_on` names; `medians` tells both
 halves. The formulas themselves were written with all rows in sight, so the half held back is no
@@ -24,7 +22,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise import units
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.software import (
     LOSS_COMPILED,
@@ -122,13 +119,7 @@ def chosen_on(group: str) -> bool:
 def memory_rows(runs: Iterable[Run | Underivable]) -> list[MemoryRow]:
     """A row for every run whose source states a peak; LoRA keeps no gradients and is left out."""
     stated = (r for r in runs if isinstance(r, Run) and r.memory_bytes and r.task != "lora")
-    return [_row(run, _measured(run)) for run in stated]
-
-
-def _measured(run: Run) -> float:
-    """The peak in bytes; nvidia-smi prints MiB, of which BLOOM's "GB" are thousands."""
-    stated = run.memory_bytes or 0.0
-    return stated * units.KB * units.MiB / units.GiB if run.source in FROM_DRIVER else stated
+    return [_row(run, run.memory_bytes or 0.0) for run in stated]
 
 
 def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
