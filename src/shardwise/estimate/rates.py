@@ -14,6 +14,7 @@ from shardwise import units
 from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.kernels import (
+    EXPONENTIALS,
     depth_share,
     head_share,
     power_share,
@@ -58,6 +59,7 @@ class Kernels:
     Args:
         flash: attention in tiles; else the whole square is computed and scores go through HBM.
         warp_attention: attention by kernels written for Ampere (FlashAttention-2).
+        narrow_attention: products of attention in 8 bits, where the job computes in no wider ones.
         fused: element-wise steps read and write once; else each operation does.
         prefetch: sharded weights are gathered ahead of the backward pass too.
         graphs: a graph holds the whole step: the host starts no kernel.
@@ -67,6 +69,7 @@ class Kernels:
 
     flash: bool = True
     warp_attention: bool = False
+    narrow_attention: bool = False
     fused: bool = True
     prefetch: bool = True
     graphs: bool = False
@@ -173,7 +176,11 @@ class Rates:
         if not (self.units and self.kernels.flash):
             return self.cal.attention
         each = self.flops_per_clock("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
-        share = head_share(config.d_head, each)
+        narrow = 1.0
+        if self.kernels.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
+            narrow = self.chip.peak("fp8") / self.chip.peak("bf16")
+        exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
+        share = head_share(config.d_head, each, exponentials, narrow)
         share *= warp_share(each) if self.kernels.warp_attention else 1.0
         return self.cal.attention * float(share)
 

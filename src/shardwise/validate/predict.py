@@ -86,6 +86,7 @@ def kernels_of(run: Run) -> Kernels:
     return Kernels(
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),
+        narrow_attention=run.narrow_attention,
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
         prefetch=not run.source.startswith(GATHERS_LATE),
         graphs=run.graphs,
