@@ -32,6 +32,7 @@ GRID = {
     "grouped": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0],
     "expert_s": [0.0, 5e-6, 1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5],
     "contention": [0.0, 0.1, 0.2, 0.25],  # NCCL runs on 32 of an H100's 132 SMs at most
+    "links": [0.5, 0.6, 0.7, 0.8, 0.9],
     "network": [0.5, 0.6, 0.7, 0.8, 0.9],
     "hbm": [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9],
     "collective_s": [0.0, 1e-5, 2e-5, 4e-5],
@@ -46,6 +47,7 @@ START = Calibration(
     attention=0.5,
     grouped=0.6,
     hbm=0.8,
+    links=0.8,
     network=0.8,
     contention=0.1,
 )

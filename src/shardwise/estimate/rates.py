@@ -79,15 +79,17 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a run trains that its configuration does not say.
+    """What a run trains and runs that its configuration does not say.
 
     Args:
         frozen: weights stay; adapters of no size learn (LoRA).
+        whole_remat: full remat runs all of a layer again, also the product that nothing reads.
         packed: sequences are packed short documents, and attention stays inside each.
         mtp_layers: layers of multi-token prediction, each with its own pass through the head.
     """
 
     frozen: bool = False
+    whole_remat: bool = False
     packed: bool = False
     mtp_layers: int = 0
 
@@ -264,7 +266,7 @@ class Rates:
         mesh: Mapping[str, Num],
     ) -> Num:
         """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
-        sent = prices.of(kind, axes).time_s(n_bytes / self.cal.network)
+        sent = prices.of(kind, axes).time_s(n_bytes, self.cal.links, self.cal.network)
         return sent + self.start_s(axes, mesh)
 
     def start_s(self, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:

@@ -30,7 +30,8 @@ class Calibration:
         attention: share of the 16-bit peak that causal attention in tiles reaches.
         grouped: share of a plain matmul's rate that the products of routed experts reach.
         hbm: share of the HBM bandwidth that element-wise work reaches.
-        network: share of the link rates that collectives reach.
+        links: share of the link rates that collectives reach inside a node or on a torus.
+        network: the same between nodes or slices.
         contention: share of a hidden collective's time by which it slows what hides it: it needs
             SMs, HBM and power.
         kernel_s: seconds to start one kernel.
@@ -47,6 +48,7 @@ class Calibration:
     attention: float = 1.0
     grouped: float = 1.0
     hbm: float = 1.0
+    links: float = 1.0
     network: float = 1.0
     contention: float = 0.0
     kernel_s: float = 0.0
