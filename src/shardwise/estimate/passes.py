@@ -222,7 +222,9 @@ def transfer_bytes(
 ) -> Num:
     """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
     before = transfer.move.before
-    n_bytes = transfer.elements(mesh) * element_bytes(before.name, weights, rates.job)
+    summed = before.name.startswith("d") and before.name[1:] in weights
+    each = rates.job.reduce_bytes if summed else element_bytes(before.name, weights, rates.job)
+    n_bytes = transfer.elements(mesh) * each
     return n_bytes / mesh["expert"] if is_routed(before) else n_bytes
 
 

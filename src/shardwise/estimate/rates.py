@@ -45,7 +45,7 @@ DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles 
 # A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
 # the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
 CAST_BYTES = 4.0
-ADDED_BYTES = 8.0  # a gradient in 16 bits written by its product, then read with the sum, and added
+ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, beside the sum that it is added to
 NARROW = ("fp8", "fp4", "int8")
 # The backward pass of attention in tiles: five products for four. That of a scan computes scores
 # and states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
@@ -61,6 +61,7 @@ class Kernels:
         warp_attention: attention by kernels written for Ampere (FlashAttention-2).
         narrow_attention: products of attention in 8 bits, where the job computes in no wider ones.
         fused: element-wise steps read and write once; else each operation does.
+        adds: products of gradients add to the sum over microbatches themselves.
         prefetch: sharded weights are gathered ahead of the backward pass too.
         graphs: a graph holds the whole step: the host starts no kernel.
         once: a token is sent once to each chip and node with experts of it, not once per expert.
@@ -71,6 +72,7 @@ class Kernels:
     warp_attention: bool = False
     narrow_attention: bool = False
     fused: bool = True
+    adds: bool = True
     prefetch: bool = True
     graphs: bool = False
     once: bool = False
@@ -244,10 +246,9 @@ class Rates:
     def added_s(self, works: Step, split: Layout | Layouts) -> Num:
         """Gradients of weights added to their sum by a kernel of its own, not by the product.
 
-        Megatron fuses the two (gradient_accumulation_fusion) since 2022, about when attention in
-        tiles came; ZeRO-3 scatters gradients at once.
+        ZeRO-3 scatters gradients at once.
         """
-        if self.kernels.flash or split.zero == 3:
+        if self.kernels.adds or split.zero == 3:
             return 0.0
         total: Num = 0.0
         for matmul in works.matmuls:
@@ -255,7 +256,8 @@ class Rates:
             if output.name.startswith("d") and output.name[1:] in works.weights:
                 here = matmul.count * output.local_elements(matmul.sizes, split.sizes)
                 total = total + (0.0 if is_end(matmul.name) else here)
-        return total * ADDED_BYTES / self.hbm
+        n_bytes = ADDED_BYTES + 2 * units.bytes_per_element(self.job.gradients)
+        return total * n_bytes / self.hbm
 
     def send_s(
         self,

@@ -18,6 +18,9 @@ WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
 # Composer's default for FSDP: backward_prefetch BACKWARD_POST gathers a layer's weights when the
 # backward pass of the layer before is done.
 GATHERS_LATE = ("mosaicml/",)
+# Megatron fuses sums of gradients into products (gradient_accumulation_fusion) since 2022, about
+# when attention in tiles came. nanotron's FP32GradientAccumulator adds in a hook.
+ADDS_APART = ("huggingface/nanotron",)
 # CheckpointFunction of Megatron-LM and of DeepSpeed calls the whole layer again. PyTorch's own
 # stops once it has what the backward pass reads, XLA drops what nothing reads.
 RUNS_ALL_AGAIN = ("megatron", "deepspeed")
@@ -96,6 +99,7 @@ def kernels_of(run: Run) -> Kernels:
         warp_attention=run.source.startswith(WARP_ATTENTION),
         narrow_attention=run.narrow_attention,
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
+        adds=has_flash(run) and not run.source.startswith(ADDS_APART),
         prefetch=not run.source.startswith(GATHERS_LATE),
         graphs=run.graphs,
         once=run.dispatcher in SEND_ONCE,

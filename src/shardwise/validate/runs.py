@@ -227,8 +227,9 @@ def _completed(record: dict[str, Any]) -> dict[str, Any]:
     for entry in _stated():
         if isinstance(name, str) and fnmatchcase(name, entry["match"]):
             par = record.get("parallelism")
-            if "vpp" in entry and isinstance(par, dict):
-                record = {**record, "parallelism": {"vpp": entry["vpp"], **par}}
+            if isinstance(par, dict):
+                degrees = {k: v for k, v in entry.items() if k in ("vpp", "fsdp")}
+                record = {**record, "parallelism": {**degrees, **par}}
             more = {k: v for k, v in entry.items() if k in ("micro_batch", "n_microbatches")}
             record = {**more, **{k: v for k, v in record.items() if v is not None}}
             # A recipe's last word: records read the lines of a recipe, not the helpers it calls.
