@@ -30,6 +30,7 @@ GRID = {
     "fp8": [n / 40 for n in range(14, 31)],
     "fp4": [n / 40 for n in range(10, 27)],
     "attention": [n / 20 for n in range(6, 16)],  # 0.75: the best published, FlashAttention-3
+    "scan": [0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.45],
     "grouped": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0],
     "expert_s": [0.0, 5e-6, 1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5],
     "contention": [0.0, 0.1, 0.2, 0.25],  # NCCL runs on 32 of an H100's 132 SMs at most
@@ -89,10 +90,14 @@ def fitted(rows: Rows, start: Calibration) -> Calibration:
         return weights @ np.array(found) / weights.sum()
 
     best, cal = losses(start, 1)[0], start
-    gpu = rows[0][0].system.chip.kind == "gpu"  # a TPU runs one kernel for all experts
+    left_out = {*START.matmuls} - {*cal.matmuls}
+    if rows[0][0].system.chip.kind != "gpu":  # a TPU runs one kernel for all experts
+        left_out |= {"expert_s"}
+    if not any(run.config.mambas for run, _ in rows):
+        left_out |= {"scan"}
     for _ in range(SWEEPS):
         for name, values in GRID.items():
-            if (name == "expert_s" and not gpu) or name in {*START.matmuls} - {*cal.matmuls}:
+            if name in left_out:
                 continue
             found = losses(changed(cal, name, np.array(values)), len(values))
             i = int(np.argmin(found))

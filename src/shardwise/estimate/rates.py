@@ -152,7 +152,7 @@ class Rates:
         starts: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
         if core:
             scanned = is_scan(matmul)
-            reached = self.cal.attention if scanned else self._attention(config)
+            reached = self.cal.scanned if scanned else self._attention(config)
             flops = flops * (self._chunks(matmul) if scanned else self._scores(matmul))
             if not (self.kernels.flash or scanned):
                 n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
