@@ -16,6 +16,7 @@ from shardwise.estimate.activations_held import layers_held
 from shardwise.estimate.local import Local
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates, element_bytes, is_attention, is_end, is_routed
+from shardwise.estimate.routing import SENT_ONCE
 from shardwise.estimate.software import PLANNED
 from shardwise.estimate.state_held import with_experts
 from shardwise.models import Layer, ModelConfig, Moe
@@ -243,7 +244,9 @@ def transfer_bytes(
 ) -> Num:
     """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
     before = transfer.move.before
-    n_bytes = transfer.elements(mesh) * element_bytes(before.name, weights, rates.job)
+    summed = before.name.startswith("d") and before.name[1:] in weights
+    each = rates.job.reduce_bytes if summed else element_bytes(before.name, weights, rates.job)
+    n_bytes = transfer.elements(mesh) * each
     return n_bytes / mesh["expert"] if is_routed(before) else n_bytes
 
 
@@ -279,8 +282,7 @@ def _routing(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates
             chosen = group.layer.ffn.experts_per_token
             here = residual * (group.layer.ffn.d_latent or config.d_model) / config.d_model
             if rates.kernels.once:
-                per_byte = prices.sent_once(axes, chosen) / rates.cal.network
-                one = here * per_byte + rates.start_s(axes, mesh)
+                one = rates.send_s(prices, f"{SENT_ONCE}{chosen}", axes, here, mesh)
             else:
                 copies = minimum(chosen, expert_degree(split, mesh)) * shards(axes, mesh)
                 one = rates.send_s(prices, "all_to_all", axes, here * copies, mesh)
