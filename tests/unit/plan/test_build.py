@@ -59,7 +59,9 @@ def test_the_plan_of_the_book(book: Plan) -> None:
     pure = sw.plan(LLAMA, POD, BOOK, given, peak=True)
     assert pure.estimate.bound == "communication"
     (communication,) = (r for r in pure.why if r.constraint == "communication")
-    assert re.search(r"^At peak fsdp traffic takes .* communication-bound x[12]\.\d", communication.text)
+    assert re.search(
+        r"^At peak fsdp traffic takes .* communication-bound x[12]\.\d", communication.text
+    )
     assert communication.margin < 1
     assert pure.step.lower > book.step.lower
     assert book.step.lower == pytest.approx(0.483, rel=0.02)
