@@ -1,0 +1,29 @@
+"""What serving software adds to the work of the chips, by the engine's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine's habits.
+
+    Args:
+        name: as published runs call it.
+        pass_s: seconds of the host between two passes that no chip works.
+        sequence_s: the same for each sequence of a pass: sampling, detokenising, bookkeeping.
+        mixes: chunks of prompts run in the same pass as decoding; else passes of their own first.
+        chunk: tokens of one pass at most.
+        graphs: kernels of a decoding pass start without the host.
+    """
+
+    name: str
+    pass_s: float = 0.0
+    sequence_s: float = 0.0
+    mixes: bool = True
+    chunk: int = 8192
+    graphs: bool = True
+
+
+IDEAL = Engine(name="ideal")
