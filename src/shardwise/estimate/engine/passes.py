@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, ceil_div, maximum
+from shardwise.arrays import Num, ceil_div, maximum, where
 from shardwise.estimate.engine.attention import batch_shards, core
 from shardwise.estimate.engine.kernels import elementwise_bytes, layer_kernels
 from shardwise.estimate.engine.load import Load
@@ -85,7 +85,8 @@ def pass_time(
         routed = _routing_s(config, form, sizes, prices, rates, load)
         traffic["expert"] = traffic.get("expert", 0.0) + routed
     traffic["pipe"] = _between_stages(config, form, sizes, prices, rates, load)
-    kernels = layer_kernels(config, load) * rates.shares.kernel_s
+    each = rates.shares.kernel_s + rates.engine.launch_s
+    kernels = layer_kernels(config, load) * each
     sequences = load.decode + (load.prefill > 0)
     return PassTime(
         weights=sum((_product_s(m, form, sizes, rates, load.rows) for m in works.matmuls), 0.0),
@@ -137,7 +138,7 @@ def _product_s(
         elements = elements * hit / sizes["expert"]
         groups = maximum(1.0, experts * hit / (sizes["expert"] * whole))
     one = rates.product_s(matmul, given, sizes, elements, groups=groups, head=head)
-    return matmul.count * one
+    return where(rows > 0, matmul.count * one, 0.0)
 
 
 def _collectives(

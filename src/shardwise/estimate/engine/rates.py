@@ -111,7 +111,8 @@ class ServeRates:
         columns = [n for n in local.output.names if n in local.right.names and n != "E"]
         m = size["B"] * sizes.get("R", 1) / groups if matmul.program.einsum.chosen else size["B"]
         n = math.prod(size[name] for name in columns)
-        k = matmul.program.local_flops(sizes, mesh) / (2 * maximum(m, 1e-9) * groups * n)
+        m = maximum(m, 1e-6)  # a pass may have no rows for the unembedding
+        k = matmul.program.local_flops(sizes, mesh) / (2 * m * groups * n)
         each = self.chip.peak(dtype) / sms / _figure(self.chip, "core.clock", CLOCK)
         # Few rows: tiles are cut thinner and the sum is split over SMs, down to one row of tiles.
         thin = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
@@ -122,7 +123,9 @@ class ServeRates:
     ) -> Num:
         """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
         sent = prices.of(kind, axes).time_s(n_bytes / self.shares.network)
-        return sent + where(shards(axes, mesh) > 1, self.shares.message_s, 0.0)
+        n = shards(axes, mesh)
+        start = self.shares.message_s + self.engine.message_s + (n - 1) * self.engine.hop_s
+        return sent + where(n > 1, start, 0.0)
 
 
 def _figure(chip: Chip, name: str, default: float) -> float:
