@@ -72,9 +72,9 @@ def test_mean_read_is_the_mean_over_passes(gain: float) -> None:
     for n in (1, 2, 7, 10, 53, 100, 331):
         decoding = Decoding(Limits(n_blocks=10_000, tokens_per_pass=gain))
         decoding.join(Live(far), 5)
-        decoding.run(13)
+        decoding.run(13, {})
         at_once, read = decoding.mean_read(n), 0.0
         for _ in range(n):
             read += decoding.mean_read(1)
-            decoding.run(1)
+            decoding.run(1, {})
         assert at_once == pytest.approx(read / n, rel=1e-12)

@@ -21,8 +21,9 @@ from shardwise.simulate.engine import Engine, Tally
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.mean_field import MeanField, mean_field
 from shardwise.simulate.metrics import Result, Slo, Spread, Summary
+from shardwise.simulate.passes import Advanced, Chunk, Pass
 from shardwise.simulate.request import Live, Request
-from shardwise.simulate.scheduler import Advanced, Chunk, Pass, Scheduler
+from shardwise.simulate.scheduler import Scheduler
 from shardwise.simulate.times import AffineTimes, Times
 from shardwise.simulate.trace import read_trace
 from shardwise.simulate.traffic import Traffic

@@ -103,6 +103,12 @@ class Blocks:
         self._spare += live.ids
         live.held, live.ids, live.n_blocks = [], [], 0
 
+    def shrink(self, live: Live, before: int, after: int) -> None:
+        """Take back the blocks from number `after` on of a sequence that holds `before`."""
+        self.used -= before - after
+        while len(live.held) + len(live.ids) > after:
+            self._spare.append(live.ids.pop())
+
     def publish(self, live: Live) -> None:
         """Let others read the full blocks that `live` has computed.
 

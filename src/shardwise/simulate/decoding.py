@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import KeysView
+from collections.abc import KeysView, Mapping
 from fractions import Fraction
 
 from shardwise.arrays import ceil_div
@@ -35,7 +35,8 @@ class Decoding:
         self._paged = limits.paged
         self._members: dict[Live, None] = {}
         self._classes = [0] * limits.block  # sequences by base modulo the block size
-        self._ends: list[tuple[int, int, Live]] = []
+        self._ends: list[tuple[int, int, Live]] = []  # those of an older ticket are void
+        self._tickets = 0
         self.passes = 0  # since the start of the run
         self.grown = 0  # tokens that each would have gained since then
         self.kv_tokens = 0  # sum of the contexts
@@ -62,11 +63,17 @@ class Decoding:
     def join(self, live: Live, context: int) -> None:
         """A sequence with `context` tokens in the cache and one sampled decodes from now on."""
         live.base = context - self.grown
-        live.ends = live.request.prompt + live.request.output - 1 - live.base
         self._members[live] = None
         self._classes[live.base % self._block] += 1
         self.kv_tokens += context
-        heapq.heappush(self._ends, (live.ends, live.order, live))
+        self._expect(live)
+
+    def _expect(self, live: Live) -> None:
+        """Note when a sequence will have all of its tokens."""
+        self._tickets += 1
+        live.ticket = self._tickets
+        ends = live.request.prompt + live.request.output - 1 - live.base
+        heapq.heappush(self._ends, (ends, live.ticket, live))
 
     def leave(self, live: Live) -> None:
         """A sequence stops: its tokens and blocks so far are written into it."""
@@ -76,6 +83,7 @@ class Decoding:
         self.kv_tokens -= context
         live.generated = min(context - live.request.prompt + 1, live.request.output)
         live.n_blocks = max(live.n_blocks, ceil_div(context, self._block))
+        live.ticket = 0
 
     def gain(self, n: int) -> int:
         """Tokens that a sequence gains in the next `n` passes."""
@@ -106,8 +114,8 @@ class Decoding:
     def passes_to_end(self) -> int:
         """Passes until the next sequence ends, that pass included."""
         ends = self._ends
-        while ends[0][2].order != ends[0][1] or ends[0][2] not in self._members:
-            heapq.heappop(ends)  # preempted since
+        while ends[0][2].ticket != ends[0][1]:
+            heapq.heappop(ends)
         return max(1, -(-ends[0][0] * self._den // self._num) - self.passes)
 
     def affordable(self, n: int, available: int) -> int:
@@ -120,17 +128,32 @@ class Decoding:
             low, high = (middle, high) if self.blocks(middle) <= available else (low, middle)
         return low
 
-    def run(self, n: int) -> list[Live]:
-        """Run `n` passes; returns the sequences that reached their end, which leave."""
-        gained = self.gain(n)
+    def run(self, n: int, gained: Mapping[Live, int]) -> list[Live]:
+        """Run `n` passes; returns the sequences that reached their end, which leave.
+
+        Args:
+            n: how many.
+            gained: tokens of sequences that gained others than `gain` says.
+        """
+        usual = self.gain(n)
         self.passes += n
-        self.grown += gained
-        self.kv_tokens += gained * len(self._members)
+        self.grown += usual
+        self.kv_tokens += usual * len(self._members)
+        for live, tokens in gained.items():
+            self._shift(live, tokens - usual)
         ended = []
         ends = self._ends
         while ends and ends[0][0] <= self.grown:
-            _, order, live = heapq.heappop(ends)
-            if live.order == order and live in self._members:
+            _, ticket, live = heapq.heappop(ends)
+            if live.ticket == ticket:
                 self.leave(live)
                 ended.append(live)
         return ended
+
+    def _shift(self, live: Live, tokens: int) -> None:
+        """Change the context of one sequence."""
+        self._classes[live.base % self._block] -= 1
+        live.base += tokens
+        self._classes[live.base % self._block] += 1
+        self.kv_tokens += tokens
+        self._expect(live)

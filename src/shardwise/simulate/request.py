@@ -51,13 +51,13 @@ class Live:
     `target` tokens must be in the KV cache before the next token can be sampled, `past` are there
     (both for prefill only: of a sequence that decodes, the scheduler knows the context). `held`
     are its leading blocks, those that others may read, `n_blocks` all of its blocks. `base` and
-    `ends` are of `decoding.Decoding`. `order` counts admissions. `start_s` and `first_s` are the
-    starts of its first pass and the time of its first token, -1 before.
+    `ticket` are of `decoding.Decoding`. `start_s` is the start of its first pass and `first_s` the
+    time of its first token, -1 before.
     """
 
     __slots__ = (
-        "base", "ends", "first_s", "generated", "held", "hit", "ids", "keys", "n_blocks", "order",
-        "past", "preemptions", "ready", "request", "start_s", "target",
+        "base", "first_s", "generated", "held", "hit", "ids", "keys", "n_blocks", "past",
+        "preemptions", "ready", "request", "start_s", "target", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -72,7 +72,7 @@ class Live:
         self.n_blocks = 0
         self.held: list[Cached] = []
         self.ids: list[int] = []
-        self.base = self.ends = self.order = 0
+        self.base = self.ticket = 0
         self.hit = 0  # prompt tokens that were found in the cache
         self.preemptions = 0
         self.start_s = self.first_s = -1.0

@@ -10,52 +10,15 @@ arXiv 2309.06180, section 4.5); prompts may be cut to share a pass with sequence
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.simulate.blocks import Blocks
 from shardwise.simulate.decoding import Decoding
 from shardwise.simulate.limits import Limits
+from shardwise.simulate.passes import NOTHING, Advanced, Chunk, Pass
 from shardwise.simulate.request import Live, Request
-
-
-class Chunk(NamedTuple):
-    """`tokens` of a sequence's prompt, after `past` ones that are in the KV cache."""
-
-    live: Live
-    past: int
-    tokens: int
-
-    @property
-    def pairs(self) -> int:
-        """Query-key pairs: each token sees those before it and itself."""
-        return self.tokens * self.past + self.tokens * (self.tokens + 1) // 2
-
-
-class Pass(NamedTuple):
-    """One pass: who decodes, which prompt tokens are computed, and what both read.
-
-    `decode` is a view that changes with `advance`.
-    """
-
-    decode: Collection[Live]
-    n_decode: int
-    kv_tokens: float
-    chunks: tuple[Chunk, ...]
-    prefill: int
-    pairs: int
-
-
-class Advanced(NamedTuple):
-    """What a pass brought: sequences whose prompt is done, and sequences that ended."""
-
-    prefilled: list[Live]
-    ended: list[Live]
-
-
-NOTHING = Pass((), 0, 0.0, (), 0, 0)
 
 
 class Scheduler:
@@ -74,7 +37,6 @@ class Scheduler:
         self._partial: Live | None = None  # the one prompt that is computed in part
         self._pass = NOTHING
         self._stuck = False  # the first in the queue finds no blocks until some are given back
-        self._orders = 0
         self._keep = int(limits.watermark * limits.n_blocks)
         self._shares = limits.paged and limits.prefix_cache
 
@@ -147,11 +109,15 @@ class Scheduler:
         base = Pass(decoding.members, n, decoding.mean_read(1), (), 0, 0) if n else NOTHING
         return self._set(base, chunks)
 
-    def advance(self, n: int = 1, stopped: Iterable[Live] = ()) -> Advanced:
+    def advance(
+        self, n: int = 1, gained: Mapping[Live, int] | None = None, stopped: Iterable[Live] = ()
+    ) -> Advanced:
         """The pass has run (`n` times, see `steady`): tokens were sampled.
 
         Args:
             n: how often.
+            gained: tokens that sequences which decode have gained, where it was less than the
+                limits' `tokens_per_pass`; give that as the most that a pass can bring, then.
             stopped: sequences of the pass that sampled their last token before their `output`.
         """
         done, decoding = self._pass, self.decoding
@@ -160,7 +126,9 @@ class Scheduler:
         if done.n_decode:
             if n > 1:
                 self.blocks.take(decoding.blocks(n) - decoding.blocks(1))
-            ended = decoding.run(n)
+            if gained:
+                self._give_back(gained)
+            ended = decoding.run(n, gained or {})
         for chunk in done.chunks:
             live = chunk.live
             live.past += chunk.tokens
@@ -208,6 +176,17 @@ class Scheduler:
             return self.blocks.table(live, ceil_div(context, self.limits.block))
         return self.blocks.table(live, live.n_blocks)
 
+    def _give_back(self, gained: Mapping[Live, int]) -> None:
+        """Take back what was taken for tokens that were not gained."""
+        if not self.limits.paged:
+            return
+        block = self.limits.block
+        for live, tokens in gained.items():
+            context = self.decoding.context(live)
+            taken = ceil_div(context + self.decoding.gain(1), block)
+            self.blocks.shrink(live, taken, ceil_div(context + tokens, block))
+            self._stuck = False
+
     def _set(self, base: Pass, chunks: list[Chunk]) -> Pass:
         if chunks:
             prefill = pairs = 0
@@ -253,8 +232,6 @@ class Scheduler:
         if not self.blocks.admit(live, need, hit, self._keep if running else 0):
             self._stuck = True
             return False
-        self._orders += 1
-        live.order = self._orders
         live.past = hit * self.limits.block
         if live.preemptions == 0:
             live.hit = live.past
