@@ -32,6 +32,7 @@ class PassTime:
         traffic: role -> collectives.
         head: unembedding.
         host: what the chips wait for the software.
+        overlaps: collectives run under local work.
     """
 
     weights: Num
@@ -42,6 +43,7 @@ class PassTime:
     traffic: Mapping[str, Num]
     head: Num
     host: Num
+    overlaps: bool = False
 
     @property
     def local_s(self) -> Num:
@@ -56,7 +58,9 @@ class PassTime:
 
     @property
     def step_s(self) -> Num:
-        """Seconds of the pass: every collective is on the critical path of a small pass."""
+        """Seconds of the pass."""
+        if self.overlaps:
+            return maximum(self.local_s, self.comm_s) + self.host
         return self.local_s + self.comm_s + self.host
 
 
@@ -100,6 +104,7 @@ def pass_time(
             0.0,
         ),
         host=rates.engine.pass_s + rates.engine.sequence_s * sequences,
+        overlaps=rates.engine.overlaps,
     )
 
 

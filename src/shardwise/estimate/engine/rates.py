@@ -18,7 +18,7 @@ from shardwise.ops.einsum import local_size, shards
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
-ROW_TILE = 64  # rows of the smallest tile of a matrix unit: wgmma's M (PTX ISA, wgmma.mma_async)
+ROW_TILE = 16  # rows of the smallest tile: M of mma.m16n8k16; wgmma takes few rows as its columns
 CLOCK = 1.8e9  # Hz of a GPU whose file gives none
 
 
@@ -30,12 +30,14 @@ class ServeRates:
         chip, job: what computes, in which dtypes.
         shares: of the chip's peaks.
         engine: what the software adds.
+        parameter_bytes: of one parameter, where a format lies between dtypes.
     """
 
     chip: Chip
     job: Serve
     shares: Shares = AT_PEAK
     engine: Engine = IDEAL
+    parameter_bytes: float | None = None
 
     @property
     def ideal(self) -> bool:
@@ -45,7 +47,7 @@ class ServeRates:
     @property
     def weight_bytes(self) -> float:
         """Of one parameter."""
-        return units.bytes_per_element(self.job.weights)
+        return self.parameter_bytes or units.bytes_per_element(self.job.weights)
 
     @property
     def hbm(self) -> float:
@@ -92,6 +94,8 @@ class ServeRates:
             rows = local.left.local_elements(sizes, mesh) + local.output.local_elements(sizes, mesh)
             moved = moved + 2.0 * rows
         reached = self.shares.matmul(dtype) * self._tiles(matmul, sizes, mesh, dtype, groups)
+        if matmul.program.einsum.chosen:
+            reached = reached * self.shares.grouped
         return maximum(flops / (self.chip.peak(dtype) * reached), moved / self.hbm)
 
     def _tiles(

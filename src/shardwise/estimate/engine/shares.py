@@ -27,6 +27,7 @@ class Shares:
         as_of, source: when and from what the values were made.
         matmuls: dtype -> share of the dense peak that large products reach.
         attention: share of the 16-bit peak that attention over prompts reaches.
+        grouped: share of a plain product's rate that those of routed experts reach.
         stream: share of the HBM bandwidth that reading weights and caches reaches.
         network: share of the link rates that collectives reach.
         kernel_s: seconds between the end of one kernel's work and the start of the next one's.
@@ -40,6 +41,7 @@ class Shares:
     source: str = ""
     matmuls: Mapping[str, float] = field(default_factory=dict)
     attention: float = 1.0
+    grouped: float = 1.0
     stream: float = 1.0
     network: float = 1.0
     kernel_s: float = 0.0
