@@ -11,7 +11,7 @@ from shardwise.estimate.engine.rates import ServeRates
 from shardwise.estimate.engine.shares import Shares, shares
 from shardwise.estimate.engine.software import Engine as Software
 from shardwise.estimate.engine.software import engine_named
-from shardwise.estimate.engine.steady import aggregated
+from shardwise.estimate.engine.steady import aggregated, pass_tokens
 from shardwise.estimate.engine.table import PassTable
 from shardwise.estimate.prices import Prices
 from shardwise.models.count import parameters
@@ -165,16 +165,16 @@ def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
         uniform(n, max(1, round(low * mean)), max(1, round(high * mean)), rng)
         for mean in (run.prompt, run.output)
     )
-    software = engine.rates.engine
+    budget = int(pass_tokens(engine))
     longest = round(high * (run.prompt + run.output)) + 2
     limits = Limits(
         n_blocks=n_blocks(engine, job, longest),
         max_sequences=users,
-        max_tokens=max(software.chunk, users),
-        chunked=software.mixes,
+        max_tokens=max(budget, users),
+        chunked=engine.rates.engine.mixes,
         prefix_cache=False,
     )
-    table = PassTable(engine, software.chunk + users, 2 * longest)
+    table = PassTable(engine, budget + users, 2 * longest)
     traffic = Traffic(prompt=prompt, output=output, users=users)
     return simulate(traffic, Pool(times=table, limits=limits)).summary()
 

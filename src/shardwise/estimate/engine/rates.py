@@ -123,7 +123,12 @@ class ServeRates:
         return maximum(minimum(thin, 0.5), tile_share(m, n, sms, groups) * depth_share(k, each))
 
     def send_s(
-        self, prices: Prices, kind: str, axes: tuple[str, ...], n_bytes: Num, mesh: Mapping[str, Num]
+        self,
+        prices: Prices,
+        kind: str,
+        axes: tuple[str, ...],
+        n_bytes: Num,
+        mesh: Mapping[str, Num],
     ) -> Num:
         """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
         sent = prices.of(kind, axes).time_s(n_bytes / self.shares.network)

@@ -15,7 +15,7 @@ from importlib.resources import files
 from shardwise.estimate import calibration
 from shardwise.estimate.calibration import WIDER
 
-USUAL = {"tpu": "v5e", "gpu": "h100"}  # whose shares stand in for a chip without a table
+USUAL = {"tpu": "v5p", "gpu": "h100"}  # whose shares stand in for a chip without a table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

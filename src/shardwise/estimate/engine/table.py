@@ -11,11 +11,13 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from shardwise.arrays import Num
 from shardwise.estimate.engine.engine import Engine
 from shardwise.estimate.engine.load import Load
 
-FINE = 1.04  # step of the grids
-WHOLE = 64  # rows up to which every number is a point of the grid
+# (up to, step) of the grids: whole tiles of 128 rows are points, as the rate changes there.
+GRID = ((64, 1), (1024, 16), (16384, 128))
+COARSE = 1.1  # step beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,14 @@ class PassTable:
 
 
 def _grid(most: int) -> list[float]:
-    points = [float(n) for n in range(1, min(WHOLE, most) + 1)]
+    points = [1.0]
+    for end, step in GRID:
+        while points[-1] < min(end, most):
+            points.append(float(step * (points[-1] // step + 1)))
     while points[-1] < most:
-        points.append(float(min(most, math.ceil(points[-1] * FINE))))
+        points.append(float(math.ceil(points[-1] * COARSE)))
     return points if len(points) > 1 else [1.0, 2.0]
 
 
-def _line(at: object, values: object) -> Line:
-    import numpy as np
-
-    return Line(tuple(np.asarray(at).tolist()), tuple((values + 0.0 * np.asarray(at)).tolist()))
+def _line(at: Num, values: Num) -> Line:
+    return Line(tuple(at.tolist()), tuple((values + 0.0 * at).tolist()))
