@@ -73,12 +73,13 @@ def _experts(par: Fields, tensor: int, pipe: int, data: int, assumed: dict[str, 
             return Split(mesh=mesh, assumed=assumed)
         assumed["experts"] = f"dealt out over all {ranks} ranks, not stated"
         dealt = ranks
-    dealt = ranks // cut if dealt is None and cut else dealt or 1
-    cut = cut or ranks // dealt
+    stated = " and ".join(
+        f"{name} {par.whole(name)}" for name in ("ep", "moe_tp") if par.states(name)
+    )
+    dealt = dealt or max(1, ranks // (cut or 1))
+    cut = cut or max(1, ranks // dealt)
     if dealt * cut != ranks:
-        raise BadFile(
-            f"layout contradicts itself: ep {dealt} and moe_tp {cut} for tp x dp of {ranks} ranks."
-        )
+        raise BadFile(f"layout contradicts itself: {stated} over tp x dp of {ranks} ranks.")
     mesh = Mesh(tensor=tensor, pipe=pipe, expert=data)
     if cut > tensor:
         assumed["experts"] = (
