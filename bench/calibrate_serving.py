@@ -28,7 +28,7 @@ from shardwise.validate.serving_predict import predicted_with
 from shardwise.validate.serving_runs import ServeRun, load
 from shardwise.validate.serving_score import RATES, kind_of
 
-OWN = ("a100", "h100", "h20", "b200", "rtx-4090", "m2-ultra", "v5p")  # chips with a table
+OWN = ("a100", "h100", "h20", "b200", "rtx-4090", "v5p")  # chips with a table
 CHIP_GRID = {
     "stream": [0.35, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95],
     "grouped": [0.2, 0.3, 0.4, 0.5, 0.7, 1.0],
@@ -36,6 +36,7 @@ CHIP_GRID = {
     "network": [0.4, 0.5, 0.65, 0.8, 0.9],
     "kernel_s": [0.0, 1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6],
     "message_s": [0.0, 2e-6, 4e-6, 6e-6, 8e-6, 12e-6],
+    "routed_s": [0.0, 5e-5, 1e-4, 1.5e-4, 2e-4],
     "bf16": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
     "fp8": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
     "fp4": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
@@ -46,13 +47,14 @@ ENGINE_GRID = {
     "sequence_s": [0.0, 5e-6, 1e-5, 2e-5, 4e-5],
     "message_s": [0.0, 1e-5, 2e-5, 4e-5],
     "hop_s": [0.0, 2e-6, 4e-6, 6e-6, 1e-5],
+    "most_bytes_per_s": [6e11, 7e11, 8e11, 9e11, 1e12, 1.2e12, 1.5e12],
 }
 NCCL = ("FasterTransformer", "gpt-fast")  # engines whose messages are not kernels of their own
 SWEEPS = 2
-EACH = 4  # rows of a group on one chip that a fit looks at: many rows of one group tell the same
+EACH = 8  # rows of a group on one chip that a fit looks at: many rows of one group tell the same
 # What a step away from the start on a grid must gain, in errors added up over the rows: a number
 # that few rows speak for stays where it was.
-STEP = 0.04
+STEP = 0.1
 CAP = math.log(1.8)  # an error beyond it is a row that the formulas do not describe, not a rate
 COVERED = 0.8
 START = Shares(
@@ -64,7 +66,7 @@ START = Shares(
     kernel_s=4e-6,
     message_s=8e-6,
 )
-START_TPU = dataclasses.replace(START, stream=0.9, kernel_s=0.0, message_s=0.0)
+START_TPU = dataclasses.replace(START, stream=0.9, kernel_s=0.0, message_s=0.0, routed_s=1e-4)
 
 
 def in_training(group: str) -> bool:
@@ -130,6 +132,8 @@ class Fit:
             for part, grid in CHIP_GRID.items():
                 if part in ("fp8", "fp4") and not any(r.compute == part for r in runs):
                     continue
+                if part == "routed_s" and name != "v5p":
+                    continue  # GPUs spend it in kernels, which are counted
                 self._best(self.shares, name, runs, part, grid, changed)
             print(name, self.shares[name], round(self.score(runs), 4), flush=True)
         for name, runs in by_engine.items():
@@ -137,6 +141,8 @@ class Fit:
                 continue
             for part, grid in ENGINE_GRID.items():
                 if part in ("message_s", "hop_s") and name not in NCCL:
+                    continue
+                if part == "most_bytes_per_s" and not self.engines[name].most_bytes_per_s:
                     continue
                 if part == "request_s" and not any(r.concurrency for r in runs):
                     continue
@@ -172,7 +178,7 @@ class Fit:
 def _value(of: Shares | Engine, name: str) -> float:
     if isinstance(of, Shares) and name in START.matmuls:
         return of.matmuls.get(name, 0.0)
-    return float(getattr(of, name))
+    return float(getattr(of, name) or 0.0)
 
 
 def _plain(engine: Engine) -> Engine:

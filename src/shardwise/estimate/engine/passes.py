@@ -96,7 +96,7 @@ def pass_time(
         weights=sum((_product_s(m, form, sizes, rates, load.rows) for m in works.matmuls), 0.0),
         caches=found.caches,
         prompts=found.prompts,
-        elementwise=0.0 if rates.ideal else _elementwise_s(config, form, sizes, rates, load),
+        elementwise=_elementwise_s(config, form, sizes, rates, load),
         kernels=kernels,
         traffic=traffic,
         head=sum(
@@ -223,5 +223,9 @@ def _between_stages(
 def _elementwise_s(
     config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
 ) -> Num:
+    if rates.ideal:
+        return 0.0
     rows = rows_here(form, sizes, load.rows)
-    return rows * elementwise_bytes(config, sizes["tensor"]) / rates.hbm
+    routed = sum(g.count for g in config.groups if isinstance(g.layer.ffn, Moe))
+    n_bytes = rows * elementwise_bytes(config, sizes["tensor"])
+    return n_bytes / rates.hbm + routed * rates.shares.routed_s

@@ -10,7 +10,7 @@ from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.engine.shares import AT_PEAK, Shares
 from shardwise.estimate.engine.software import IDEAL, Engine
-from shardwise.estimate.kernels import depth_share, tile_share
+from shardwise.estimate.kernels import depth_share, tile_share, warp_share
 from shardwise.estimate.prices import Prices
 from shardwise.hardware import Chip
 from shardwise.hardware.chip import get
@@ -52,12 +52,23 @@ class ServeRates:
     @property
     def hbm(self) -> float:
         """Bytes per second that reading weights and caches reaches."""
-        return self.chip.need("hbm_bytes_per_s") * self.shares.stream
+        reached = self.chip.need("hbm_bytes_per_s") * self.shares.stream
+        return min(reached, self.engine.most_bytes_per_s or reached)
 
     @property
     def attention_flops_per_s(self) -> float:
         """Of attention over a whole prompt, in 16 bits."""
         return self.chip.peak(self.wide) * self.shares.attention
+
+    @property
+    def widens(self) -> bool:
+        """Weights are widened inside of products, by kernels that were written for Ampere.
+
+        Marlin (arXiv 2408.11743), which vLLM and SGLang use for 4-bit weights beside 16-bit
+        arithmetic on any GPU.
+        """
+        narrow = units.bytes_per_element(self.job.weights) < 1
+        return narrow and self.dtype(head=False) == self.wide and not self.ideal
 
     @property
     def wide(self) -> str:
@@ -96,6 +107,8 @@ class ServeRates:
         reached = self.shares.matmul(dtype) * self._tiles(matmul, sizes, mesh, dtype, groups)
         if matmul.program.einsum.chosen:
             reached = reached * self.shares.grouped
+        if self.widens and not head and self.flops_per_clock:
+            reached = reached * warp_share(self.flops_per_clock)
         return maximum(flops / (self.chip.peak(dtype) * reached), moved / self.hbm)
 
     def _tiles(

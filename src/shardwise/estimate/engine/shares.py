@@ -31,6 +31,8 @@ class Shares:
         stream: share of the HBM bandwidth that reading weights and caches reaches.
         network: share of the link rates that collectives reach.
         kernel_s: seconds between the end of one kernel's work and the start of the next one's.
+        routed_s: seconds of a routed layer beside its products and kernels: choosing, sorting and
+            gathering tokens where hardware has no fast way to.
         message_s: seconds that a collective takes beside what its bytes need.
         spread: predictions of measurements that had no part in the values were within a factor
             1 + spread in four cases of five; 1 where nothing was compared.
@@ -45,6 +47,7 @@ class Shares:
     stream: float = 1.0
     network: float = 1.0
     kernel_s: float = 0.0
+    routed_s: float = 0.0
     message_s: float = 0.0
     spread: float = 1.0
 

@@ -17,6 +17,8 @@ class Engine:
         sequence_s: the same for each sequence of a pass: sampling, detokenising, bookkeeping.
         message_s: what it adds to each collective, and `hop_s` for each chip that joins beyond the
             first: rings of NCCL against kernels that read all peers at once.
+        most_bytes_per_s: what its kernels read at most, however fast the memory: each keeps too few
+            loads under way. None where nothing tells of a limit.
         mixes: chunks of prompts run in the same pass as decoding; else passes of their own first.
         chunk: tokens of one pass at most.
         launch_s: what the host adds to each kernel; 0 where a graph starts them.
@@ -32,6 +34,7 @@ class Engine:
     sequence_s: float = 0.0
     message_s: float = 0.0
     hop_s: float = 0.0
+    most_bytes_per_s: float | None = None
     mixes: bool = True
     chunk: int = 8192
     launch_s: float = 0.0
@@ -40,18 +43,22 @@ class Engine:
 
 
 IDEAL = Engine(name="ideal")
-USUAL = Engine(name="usual", request_s=0.025, pass_s=3e-4, sequence_s=5e-6)
+# Numbers by `bench/calibrate_serving.py`; habits from the engines' documents.
+USUAL = Engine(name="usual", request_s=0.04, sequence_s=5e-6)
 ENGINES = {
-    "vLLM": Engine(name="vLLM", request_s=0.025, pass_s=3e-4, sequence_s=5e-6),
-    "SGLang": Engine(name="SGLang", request_s=0.2, pass_s=3e-4, sequence_s=5e-6, mixes=False),
-    "TensorRT-LLM": Engine(name="TensorRT-LLM", request_s=0.05, pass_s=3e-4, sequence_s=5e-6),
-    "NVIDIA NIM": Engine(name="NVIDIA NIM", request_s=0.0, pass_s=3e-4, sequence_s=5e-6),
-    "FasterTransformer": Engine(name="FasterTransformer", message_s=2e-5, hop_s=6e-6),
-    "gpt-fast": Engine(name="gpt-fast", hop_s=2e-6),
-    "llama.cpp": Engine(name="llama.cpp", launch_s=0.0),
-    "jax-llm-examples": Engine(name="jax-llm-examples", overlaps=True),
-    "in-house JAX": Engine(name="in-house JAX"),
-    "vLLM TPU": Engine(name="vLLM TPU", request_s=0.025),
+    e.name: e
+    for e in (
+        Engine(name="vLLM", request_s=0.04, sequence_s=5e-6),
+        Engine(name="SGLang", request_s=0.2, pass_s=2e-4, sequence_s=2e-5, mixes=False),
+        Engine(name="TensorRT-LLM", request_s=0.15, sequence_s=5e-6),
+        Engine(name="NVIDIA NIM", request_s=0.02, pass_s=2e-4, sequence_s=5e-6),
+        Engine(name="FasterTransformer", pass_s=2e-3, sequence_s=4e-5, hop_s=2e-6),
+        Engine(name="gpt-fast", pass_s=2e-4, sequence_s=5e-6),
+        Engine(name="llama.cpp", pass_s=2e-4, sequence_s=5e-6, most_bytes_per_s=1e12),
+        Engine(name="jax-llm-examples", pass_s=3e-3, sequence_s=5e-6, overlaps=True),
+        Engine(name="in-house JAX", pass_s=2e-4, sequence_s=5e-6),
+        Engine(name="vLLM TPU", request_s=0.02, pass_s=2e-4, sequence_s=5e-6),
+    )
 }
 
 
