@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div, maximum, minimum, where
 from shardwise.estimate.decode import speculative_tokens
+from shardwise.estimate.engine.attention import batch_shards
 from shardwise.estimate.engine.engine import Engine
 from shardwise.estimate.engine.load import Load
 from shardwise.workload import Serve
@@ -60,10 +61,15 @@ def decode_s(engine: Engine, job: Serve, batch: Num) -> Num:
     return one * (1 + job.drafted * job.draft_cost) / speculative_tokens(job.acceptance, job.drafted)
 
 
+def at_once(engine: Engine) -> Num:
+    """Prompts that an engine reads at once: one on each part of its batch, which share no prompt."""
+    return batch_shards(engine.layout, engine.layout.sizes)
+
+
 def prompt_s(engine: Engine, job: Serve) -> Num:
-    """Seconds of one prompt on an idle engine, its known prefix left out."""
+    """Seconds of a prompt on an idle engine, its known prefix left out."""
     fresh = job.fresh_tokens
-    return engine.prefill(1, job.prompt_tokens, job.prompt_tokens - fresh).step_s
+    return engine.prefill(at_once(engine), job.prompt_tokens, job.prompt_tokens - fresh).step_s
 
 
 def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
@@ -75,7 +81,7 @@ def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
     stages = engine.layout.sizes["pipe"]
     software = engine.rates.engine
     if not software.mixes:
-        return prompt_s(engine, job) / stages
+        return prompt_s(engine, job) / stages / at_once(engine)
     here, fresh = in_flight(engine, batch), job.fresh_tokens
     known = job.prompt_tokens - fresh
     chunk = minimum(maximum(software.chunk - here, 1), fresh)
@@ -136,4 +142,5 @@ def reading_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
         busy: share of its time that it reads.
     """
     service = prompt_s(engine, job)
-    return busy / service * engine.layout.sizes["pipe"], service + _wait_s(busy, service)
+    rate = busy / service * engine.layout.sizes["pipe"] * at_once(engine)
+    return rate, service + _wait_s(busy, service)
