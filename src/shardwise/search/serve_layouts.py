@@ -121,7 +121,7 @@ def sites(
     for i, system in enumerate(systems):
         for mesh in engines(config, job, system, fixed, most, filling=filling):
             try:
-                ways = place(*_on(system, mesh), best=True)
+                ways = place(*on(system, mesh), best=True)
             except NoStrategy:
                 continue
             rows += [(i, mesh, way) for way in ways]
@@ -140,7 +140,7 @@ def sites(
     )
 
 
-def _on(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
+def on(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
     """What to lay where: engines fill a torus, and lie each by itself in domains of switches."""
     if not isinstance(system.topology, Switched):
         return system, mesh.sizes
