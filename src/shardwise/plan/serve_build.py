@@ -62,6 +62,21 @@ def plan(
         DoesNotFit: no engine holds the model and one sequence.
         UnknownFigure: a figure that the chip's file does not have.
     """
+    return search(model, where, job, fixed, 1, most=most, peak=peak, disaggregate=disaggregate)[0]
+
+
+def search(
+    model: ModelConfig,
+    where: System | Chip,
+    job: Serve | Sequence[Serve],
+    fixed: Fixed | None = None,
+    n: int = 5,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> list[serve_value.ServingPlan]:
+    """The `n` best deployments of different engines, best first. Raises as `plan` does."""
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
     _check(model, where, jobs)
@@ -77,7 +92,13 @@ def plan(
         peak=peak,
         disaggregate=disaggregate,
     )
-    return _write(asked, serve_refusals.ranked(asked))
+    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
+    first, *others = found.candidates
+    rest = [c for c in others if c != first]
+    return [
+        _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
+        for c in [first, *rest][:n]
+    ]
 
 
 def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> None:
@@ -308,8 +329,3 @@ def _point(other: Candidate, chosen: Candidate) -> serve_value.ServingPoint:
         memory_bytes_per_chip=float(server.memory(other.batch).total),
         text=serve_why.loses_on(other, chosen),
     )
-
-
-def without_bounds(job: Serve) -> Serve:
-    """The same requests, whatever their latency."""
-    return replace(job, rate=None, ttft_s=None, tpot_s=None)

@@ -64,9 +64,7 @@ def prefill_range(server: Server) -> Range:
 
 def _range(ideal: PassTime, expected: PassTime) -> Range:
     serial = expected.local_s + expected.comm_s + expected.host
-    return Range(
-        lower=float(ideal.local_s), expected=float(expected.step_s), upper=float(serial)
-    )
+    return Range(lower=float(ideal.local_s), expected=float(expected.step_s), upper=float(serial))
 
 
 def critical_batch(config: ModelConfig, server: Server) -> float:

@@ -16,7 +16,7 @@ from shardwise.plan.serve_value import ServingEstimate
 from shardwise.plan.value import Reason
 from shardwise.search.serve import Ranking, Request, rank
 from shardwise.search.serve_candidate import Candidate, Server
-from shardwise.strategy.mesh import Mesh, place
+from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.serving import ServeLayout
 
 ms = units.show_seconds
@@ -86,22 +86,21 @@ def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
         constraint="tensor",
         margin=limit / layout.mesh.tensor,
         text=(
-            f"While HBM binds, splitting pays up to tensor {limit:,.0f} ({axes}F {config.d_ff:,} / "
-            f"(batch {rows:,} × β {beta:.1f})); here {layout.mesh.tensor}."
+            f"While HBM binds, links are fast enough up to tensor {limit:,.0f} ({axes}F "
+            f"{config.d_ff:,} / (batch {rows:,} × β {beta:.1f}), latency aside); here "
+            f"{layout.mesh.tensor}."
         ),
     )
 
 
 def _gathered(chosen: Candidate) -> Iterator[Reason]:
-    """The mistake of serving as one trains: weights split over chips and gathered for every pass."""
+    """The mistake of serving as one trains: weights are gathered for every pass."""
     server = chosen.server
     mesh = server.layout.mesh
     split = mesh.tensor * mesh.fsdp
     if split < 2 or server.layout.weights == "gathered" or server.config.d_model % split:
         return
-    other = ServeLayout(
-        mesh=replace(mesh, tensor=1, fsdp=split), weights="gathered", kv="copied"
-    )
+    other = ServeLayout(mesh=replace(mesh, tensor=1, fsdp=split), weights="gathered", kv="copied")
     alike = replace(server, layout=other, placement=_laid(server, other.mesh))
     theirs, ours = (float(s.decode(chosen.batch).step_s) for s in (alike, server))
     yield Reason(
@@ -114,7 +113,7 @@ def _gathered(chosen: Candidate) -> Iterator[Reason]:
     )
 
 
-def _laid(server: Server, mesh: Mesh) -> object:
+def _laid(server: Server, mesh: Mesh) -> Placement:
     """Where a mesh of the same chips lies."""
     from shardwise.search.serve_layouts import on
 
@@ -130,8 +129,8 @@ def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:
     engines = server.layout.mesh.data
     job = replace(chosen.job, batch=chosen.batch * engines, rate=None, ttft_s=None, tpot_s=None)
     sizes = server.layout.sizes
-    fixed = {"data": engines, "pipe": sizes["pipe"], "context": sizes["context"]}
-    fixed |= {"weights": server.layout.weights}
+    fixed: dict[str, int | str] = {r: sizes[r] for r in ("pipe", "context")}
+    fixed |= {"data": engines, "weights": server.layout.weights}
     try:
         best = rank(replace(asked, where=larger, jobs=[job], fixed=fixed, disaggregate=False), 0)
     except ShardwiseError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardwise.arrays import Num
 from shardwise.errors import DoesNotFit, NoStrategy, UnknownFigure
 from shardwise.estimate.engine.rates import ServeRates
 from shardwise.estimate.engine.shares import shares
@@ -97,9 +98,7 @@ class Request:
             systems = [self.where]
         else:
             systems = machines(self.config, self.where, min(self.jobs, key=_weight))
-        return sites(
-            self.config, self.job, systems, self.fixed, self.most, filling=not self.sized
-        )
+        return sites(self.config, self.job, systems, self.fixed, self.most, filling=not self.sized)
 
 
 def _weight(job: Serve) -> float:
@@ -236,7 +235,7 @@ def _ranked(
     return best
 
 
-def _alike(found: Sequence[Block], points: Points, i: int) -> object:
+def _alike(found: Sequence[Block], points: Points, i: int) -> Num:
     """Points of the same engine that generates, and the same kind of deployment."""
     block = found[int(points.block[i])]
     row = block.row[points.point[i]]

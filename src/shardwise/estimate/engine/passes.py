@@ -95,7 +95,10 @@ def pass_time(
         kernels=kernels,
         traffic=traffic,
         head=sum(
-            (_product_s(m, form, sizes, rates, load.head_rows, head=True) for m in works.head_matmuls),
+            (
+                _product_s(m, form, sizes, rates, load.head_rows, head=True)
+                for m in works.head_matmuls
+            ),
             0.0,
         ),
         host=rates.engine.pass_s + rates.engine.sequence_s * sequences,

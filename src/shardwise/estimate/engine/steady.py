@@ -58,11 +58,13 @@ def decode_s(engine: Engine, job: Serve, batch: Num) -> Num:
     one = engine.decode(in_flight(engine, batch), job.mean_context, drafted).step_s
     if not job.drafted:
         return one
-    return one * (1 + job.drafted * job.draft_cost) / speculative_tokens(job.acceptance, job.drafted)
+    return (
+        one * (1 + job.drafted * job.draft_cost) / speculative_tokens(job.acceptance, job.drafted)
+    )
 
 
 def at_once(engine: Engine) -> Num:
-    """Prompts that an engine reads at once: one on each part of its batch, which share no prompt."""
+    """Prompts that an engine reads at once: one on each part of its batch."""
     return batch_shards(engine.layout, engine.layout.sizes)
 
 
