@@ -243,6 +243,7 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serve_value.Prefill:
     reference = decode.prefill_s(
         active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=cost.REFERENCE_MFU
     )
+    same_size = server.n_chips / chosen.server.n_chips
     return serve_value.Prefill(
         step_s=prefill_range(server),
         tokens=tokens,
@@ -252,11 +253,11 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serve_value.Prefill:
         mfu=cost.mfu(flops, float(time.step_s), server.n_chips, peak),
         busy=chosen.busy if chosen.reader else float(chosen.steady.busy),
         transfer_s=chosen.transfer_s,
-        servers=_ratio(chosen, float(time.step_s) / n),
+        servers=_ratio(chosen, float(time.step_s) / n * same_size),
         at_mfu=serve_value.PrefillAtMfu(
             mfu=cost.REFERENCE_MFU,
             step_s=float(reference),
-            servers=_ratio(chosen, float(reference)),
+            servers=_ratio(chosen, float(reference) * same_size),
         ),
     )
 

@@ -110,7 +110,8 @@ class Prefill:
         parts: of the expected seconds.
         busy: share of the time that goes to prompts.
         transfer_s: of a prompt's caches to the engine that generates.
-        servers: engines for prompts, of the size of `mesh`, that keep one engine busy.
+        servers: engines for prompts, of as many chips as those that generate, that keep one of
+            these busy; None without an output.
     """
 
     step_s: Range

@@ -11,7 +11,7 @@ from shardwise.estimate.decode import memory_bound_tensor_limit, speculative_tok
 from shardwise.estimate.engine.steady import in_flight
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
-from shardwise.plan.serve_parts import critical_batch, link_beta, parts
+from shardwise.plan.serve_parts import critical_batch, decode_range, link_beta, parts
 from shardwise.plan.serve_value import ServingEstimate
 from shardwise.plan.value import Reason
 from shardwise.search.serve import Ranking, Request, rank
@@ -137,15 +137,20 @@ def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:
         return
     other = best.candidates[0]
     gain = chosen.tpot_s / other.tpot_s
-    per_chip = gain / 2
+    per_chip, least = gain / 2, other.server.per_token(_hidden(other))
     yield Reason(
         constraint="chips",
         margin=gain,
         text=(
             f"Twice the chips ({larger.name}, {_mesh(other)}) for the same batch: "
-            f"{ms(other.tpot_s)} a token, ×{per_chip:.2f} the tokens/s/chip."
+            f"{ms(other.tpot_s)} a token ({ms(least)} with communication hidden), "
+            f"×{per_chip:.2f} the tokens/s/chip."
         ),
     )
+
+
+def _hidden(other: Candidate) -> float:
+    return decode_range(other.server, other.batch).lower
 
 
 def twice(system: System) -> System | None:

@@ -25,7 +25,7 @@ def blocks(
     yield labelled(_times(plan))
     yield table(["", ">", "", ""], _bars(plan, verbose))
     yield labelled(_reasons(plan, verbose))
-    yield front(plan.pareto)
+    yield front(plan.pareto, rate=bool(plan.workload.rate))
     if verbose:
         yield from details(plan)
     last = "type  -o plan.json keeps it  ·  --top 5 lists others  ·  -v shows its tables"
@@ -135,17 +135,17 @@ def _reasons(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
         yield "" if i else "why", reason.text
 
 
-def front(points: Sequence[ServingPoint]) -> Block:
-    """Least time per token against most tokens/s/chip."""
-    heads = [">ms/token", ">tokens/s/chip", ">$/M out", ">first", ">batch", "front: deployment"]
-    return table(heads, [_row(p) for p in points])
+def front(points: Sequence[ServingPoint], *, rate: bool = False) -> Block:
+    """Least time per token against most tokens/s/chip; under a given rate, against chips."""
+    heads = [">a token", ">chips" if rate else ">tokens/s/chip", ">$/M out", ">first", ">batch"]
+    return table([*heads, "front: deployment"], [_row(p, rate) for p in points])
 
 
-def _row(point: ServingPoint) -> list[str]:
+def _row(point: ServingPoint, rate: bool) -> list[str]:
     money = point.usd_per_million_output_tokens
     return [
         units.show_seconds(point.tpot_s),
-        _rate(point.tokens_per_s_per_chip),
+        f"{point.n_chips:,}" if rate else _rate(point.tokens_per_s_per_chip),
         "–" if money is None else f"{money:,.2f}",
         units.show_seconds(point.ttft_s),
         f"{point.batch:,}",

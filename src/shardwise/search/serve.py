@@ -18,6 +18,7 @@ from shardwise.search.serve_candidate import Candidate, Server
 from shardwise.search.serve_grid import BUSY, Block, blocks
 from shardwise.search.serve_layouts import Sites, machines, sites
 from shardwise.search.serve_points import Points, apart, joined, together
+from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Serve
 
 SHOWN = 5  # deployments of a front that are shown
@@ -124,7 +125,12 @@ def rank(asked: Request, keep: int = SHOWN) -> Ranking:
         raise DoesNotFit("nothing fits.")
     both = _points(asked, found)
     every_point = joined([p for p in both if len(p)])
-    index, rule = serve_choose.choose(every_point, asked.job, sized=asked.sized)
+    index, rule = serve_choose.choose(
+        every_point,
+        asked.job,
+        sized=asked.sized,
+        name=lambda i: _named(candidate(asked.config, found, every_point, i)),
+    )
     chosen = candidate(asked.config, found, every_point, index)
     ranked = _ranked(asked, found, every_point, index, keep)
     return Ranking(
@@ -188,6 +194,12 @@ def candidate(config: ModelConfig, found: Sequence[Block], points: Points, i: in
         chips=int(points.chips[i]),
         transfer_s=float(points.transfer_s[i]),
     )
+
+
+def _named(one: Candidate) -> str:
+    """What an engine is, in a refusal: `tensor 16 on v5e:4x4, batch 1`."""
+    mesh = Mesh(**{**one.server.layout.sizes, "data": 1})
+    return f"{mesh} on {one.server.system.name}, batch {one.batch:,}"
 
 
 def _server(config: ModelConfig, block: Block, row: int, count: int) -> Server:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shardwise import units
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
@@ -31,8 +33,14 @@ def within(points: Points, job: Serve) -> Num:
     return good
 
 
-def choose(points: Points, job: Serve, *, sized: bool) -> tuple[int, str]:
+def choose(
+    points: Points, job: Serve, *, sized: bool, name: Callable[[int], str] = str
+) -> tuple[int, str]:
     """The deployment to take, and the rule that took it.
+
+    Args:
+        sized: the machine is given.
+        name: of a point, for the refusal.
 
     Raises:
         NoStrategy: none meets the bounds.
@@ -41,7 +49,7 @@ def choose(points: Points, job: Serve, *, sized: bool) -> tuple[int, str]:
 
     rows = within(points, job).nonzero()[0]
     if not len(rows):
-        raise NoStrategy(*unmet(points, job))
+        raise NoStrategy(*unmet(points, job, name))
     some = points.take(rows)
     each, tpot = _rounded(per_chip(some, job)), _rounded(some.tpot_s)
     if job.rate:
@@ -70,19 +78,19 @@ def front(points: Points, job: Serve) -> Num:
     return order[np.r_[True, best[1:] > best[:-1]]] if len(order) else order
 
 
-def unmet(points: Points, job: Serve) -> list[str]:
+def unmet(points: Points, job: Serve, name: Callable[[int], str]) -> list[str]:
     """Which bound fails, and what comes nearest."""
     told = []
     ms = units.show_seconds
     if job.tpot_s and not (points.tpot_s <= job.tpot_s).any():
         told.append(
             f"no deployment meets --tpot {ms(job.tpot_s)}: the fastest takes "
-            f"{ms(float(points.tpot_s.min()))} a token."
+            f"{ms(float(points.tpot_s.min()))} a token ({name(int(points.tpot_s.argmin()))})."
         )
     if job.ttft_s and not (points.ttft_s <= job.ttft_s).any():
         told.append(
             f"no deployment meets --ttft {ms(job.ttft_s)}: the first token takes "
-            f"{ms(float(points.ttft_s.min()))} at least."
+            f"{ms(float(points.ttft_s.min()))} at least ({name(int(points.ttft_s.argmin()))})."
         )
     if not told and job.tpot_s and job.ttft_s:
         soon = points.ttft_s <= job.ttft_s

@@ -95,7 +95,7 @@ def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
 
 
 def aggregated(engine: Engine, job: Serve, batch: Num) -> Steady:
-    """An engine that reads prompts and generates, with `batch` sequences generating at all times."""
+    """An engine that reads prompts and generates, `batch` sequences at all times."""
     pass_s = decode_s(engine, job, batch)
     prefill_s, added_s = prompt_s(engine, job), beside_s(engine, job, batch)
     if job.output is None:
