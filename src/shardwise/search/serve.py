@@ -125,16 +125,16 @@ def rank(asked: Request, keep: int = SHOWN) -> Ranking:
         raise DoesNotFit("nothing fits.")
     both = _points(asked, found)
     every_point = joined([p for p in both if len(p)])
-    index, rule = serve_choose.choose(
+    order, rule = serve_choose.ordered(
         every_point,
         asked.job,
         sized=asked.sized,
         name=lambda i: _named(candidate(asked.config, found, every_point, i)),
     )
-    chosen = candidate(asked.config, found, every_point, index)
-    ranked = _ranked(asked, found, every_point, index, keep)
+    candidates = _ranked(asked, found, every_point, order, keep + 1)
+    chosen = candidates[0]
     return Ranking(
-        candidates=[chosen, *ranked],
+        candidates=candidates,
         rule=rule,
         front=_front(asked, found, every_point),
         n_points=len(every_point),
@@ -227,35 +227,17 @@ def _front(asked: Request, found: Sequence[Block], points: Points) -> list[Candi
 
 
 def _ranked(
-    asked: Request, found: Sequence[Block], points: Points, chosen: int, keep: int
+    asked: Request, found: Sequence[Block], points: Points, order: Num, keep: int
 ) -> list[Candidate]:
-    """The best deployments of other layouts, by the same rule."""
-    import numpy as np
-
-    best: list[Candidate] = []
-    left = np.ones(len(points), bool)
-    left[_alike(found, points, chosen)] = False
-    while left.any() and len(best) < keep:
-        rows = left.nonzero()[0]
-        try:
-            index, _ = serve_choose.choose(points.take(rows), asked.job, sized=asked.sized)
-        except NoStrategy:
+    """The best deployment of each engine that generates, and of each kind, best first."""
+    best: dict[tuple[int, int, bool], int] = {}
+    for i in order:
+        block = int(points.block[i])
+        engine = int(found[block].row[int(points.point[i])])
+        best.setdefault((block, engine, bool(points.reader[i] >= 0)), int(i))
+        if len(best) >= keep:
             break
-        row = int(rows[index])
-        best.append(candidate(asked.config, found, points, row))
-        left[_alike(found, points, row)] = False
-    return best
-
-
-def _alike(found: Sequence[Block], points: Points, i: int) -> Num:
-    """Points of the same engine that generates, and the same kind of deployment."""
-    block = found[int(points.block[i])]
-    row = block.row[points.point[i]]
-    same = points.block == points.block[i]
-    rows = same.nonzero()[0]
-    alike = block.row[points.point[rows]] == row
-    kind = (points.reader[rows] >= 0) == (points.reader[i] >= 0)
-    return rows[alike & kind]
+    return [candidate(asked.config, found, points, i) for i in best.values()]
 
 
 def _other(
@@ -268,7 +250,7 @@ def _other(
         return None
     points = joined(parts)
     try:
-        index, _ = serve_choose.choose(points, asked.job, sized=asked.sized)
+        order, _ = serve_choose.ordered(points, asked.job, sized=asked.sized)
     except NoStrategy:
         return None
-    return candidate(asked.config, found, points, index)
+    return candidate(asked.config, found, points, int(order[0]))

@@ -33,10 +33,10 @@ def within(points: Points, job: Serve) -> Num:
     return good
 
 
-def choose(
+def ordered(
     points: Points, job: Serve, *, sized: bool, name: Callable[[int], str] = str
-) -> tuple[int, str]:
-    """The deployment to take, and the rule that took it.
+) -> tuple[Num, str]:
+    """The deployments that meet the bounds, the one to take first, and the rule of the order.
 
     Args:
         sized: the machine is given.
@@ -54,18 +54,18 @@ def choose(
     each, tpot = _rounded(per_chip(some, job)), _rounded(some.tpot_s)
     if job.rate:
         order = np.lexsort((some.ttft_s, tpot, some.chips))
-        return int(rows[order[0]]), f"fewest chips that serve {job.rate:g}/s{_bounds(job)}"
+        return rows[order], f"fewest chips that serve {job.rate:g}/s{_bounds(job)}"
     if job.tpot_s or job.ttft_s:
         first = np.zeros(len(some)) if sized else some.chips
         order = np.lexsort((some.ttft_s, tpot, -each, first))
         rule = "most tokens/s/chip" if sized else "fewest chips"
-        return int(rows[order[0]]), rule + _bounds(job)
-    knee = _rounded(each / tpot)
-    order = np.lexsort((some.ttft_s, -knee))
+        return rows[order], rule + _bounds(job)
+    order = np.lexsort((some.ttft_s, -_rounded(each / tpot)))
     _, firsts = np.unique(some.chips[order], return_index=True)
-    knees = order[firsts]
-    best = knees[np.lexsort((some.chips[knees], -each[knees]))[0]]
-    return int(rows[best]), "knee: most tokens/s/chip × tokens/s of one sequence"
+    knees = order[firsts]  # of every number of chips its knee, the one of most tokens/s/chip first
+    knees = knees[np.lexsort((some.chips[knees], -each[knees]))]
+    rule = "knee: most tokens/s/chip × tokens/s of one sequence"
+    return rows[np.concatenate([knees, np.delete(order, firsts)])], rule
 
 
 def front(points: Points, job: Serve) -> Num:

@@ -68,6 +68,8 @@ def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed:
     """Which engines a form makes sense for."""
     split = sizes["fsdp"] > 1
     good = split if form.weights != "stationary" else ~split
+    if form.weights == "2d" and "fsdp" not in fixed:  # one engine wider than tensor alone splits
+        good = good & (sizes["pipe"] * sizes["context"] == 1)
     if form.kv != "copied" and "kv" not in fixed:
         good = good & (sizes["tensor"] > fewest_heads(config))
     if form.expert_tensor:
@@ -98,7 +100,7 @@ def blocks(
     config: ModelConfig, every: Sites, options: Sequence[tuple[Serve, ServeRates]], fixed: Fixed
 ) -> list[Block]:
     """All operating points that fit, by form and dtype."""
-    chosen = best_placed(config, every, *options[0])
+    chosen = best_placed(config, every, *options[0], fixed)
     found = []
     for form in forms(config, fixed):
         rows = legal(config, form, chosen.sizes, fixed).nonzero()[0]
@@ -108,13 +110,15 @@ def blocks(
     return found
 
 
-def best_placed(config: ModelConfig, every: Sites, job: Serve, rates: ServeRates) -> Sites:
+def best_placed(
+    config: ModelConfig, every: Sites, job: Serve, rates: ServeRates, fixed: Fixed
+) -> Sites:
     """Of each mesh on each machine, the placement where a decoding pass is shortest."""
     import numpy as np
 
     seconds = np.zeros(len(every))
     for form in (ServeForm(), ServeForm(weights="2d")):
-        rows = legal(config, form, every.sizes, {}).nonzero()[0]
+        rows = legal(config, form, every.sizes, fixed).nonzero()[0]
         if len(rows):
             engine = _engine(config, form, every.take(rows), rates)
             seconds[rows] = engine.decode(PROBE, job.mean_context).step_s
