@@ -24,7 +24,20 @@ def test_every_file_has_its_command() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["plan_v5p", "plan_h100", "fit_serve", "roofline_typed", "shard"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plan_v5p",
+        "plan_h100",
+        "plan_serve_book",
+        "plan_serve_slice",
+        "plan_serve_rate",
+        "plan_serve_apart",
+        "fit_serve",
+        "roofline_typed",
+        "shard",
+    ],
+)
 def test_an_answer_is_a_screen(name: str) -> None:
     _, *lines, _ = kept(name).splitlines()
     assert len(lines) <= 25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
@@ -10,8 +11,10 @@ from shardwise.report.serve_details import details
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
 
-SHOWN_REASONS = 3  # and all under -v
-SMALL = 0.01  # parts of a pass below this share of it have no bar
+SCREEN = 25  # lines of 80 columns; reasons take what is left of them, and all stand under -v
+INDENT = 8  # of the longest label
+SMALL = 0.03  # parts of a pass below this share of it have no bar
+BAR = 12
 NAMES = {"kv": "KV cache"}
 # Reasons in the order in which a screen has room for them; those that the bars tell come last.
 FIRST = ("disaggregation", "speculation", "batch", "chips", "gathered", "tensor")
@@ -21,15 +24,23 @@ def blocks(
     plan: ServingPlan, *, verbose: bool = False, saved: str | None = None
 ) -> Iterator[Block]:
     """The whole answer; `verbose` adds placement, rules, memory and operations."""
+    times, bars = [*_times(plan)], [*_bars(plan, verbose)]
+    others = len(bars) + len(plan.pareto) + 2 + _lines(headline(plan), 0)
+    room = SCREEN - others - sum(_lines(text, INDENT) for _, text in times)
     yield strong(headline(plan))
-    yield labelled(_times(plan))
-    yield table(["", ">", "", ""], _bars(plan, verbose))
-    yield labelled(_reasons(plan, verbose))
-    yield front(plan.pareto, rate=bool(plan.workload.rate))
+    yield labelled(times)
+    yield table(["", ">", "", ""], bars)
+    yield labelled(_reasons(plan, None if verbose else room))
+    yield front(plan.pareto, plan)
     if verbose:
         yield from details(plan)
     last = "type  -o plan.json keeps it  ·  --top 5 lists others  ·  -v shows its tables"
     yield f"saved {saved}" if saved else quiet(last)
+
+
+def _lines(text: str, indent: int) -> int:
+    """Lines that a text takes in 80 columns."""
+    return len(textwrap.wrap(text, 80 - indent))
 
 
 def headline(plan: ServingPlan) -> str:
@@ -74,14 +85,14 @@ def _times(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     each = f"{decode.batch:,} sequences × {decode.context:,.0f} tokens"
     yield (
         "pass",
-        f"{seconds_span(step.lower, step.upper)} (roofline, all communication hidden / none) for "
-        f"{each}; {_source(plan)}",
+        f"{seconds_span(step.lower, step.upper)} (all communication hidden / none) for {each}; "
+        f"{_source(plan)}",
     )
-    text = f"{ms(told.ttft_s)} mean; a prompt of {work.prompt or work.context:,} takes "
+    text = f"token after {ms(told.ttft_s)}; a prompt of {work.prompt or work.context:,} takes "
     text += seconds_span(prefill.step_s.lower, prefill.step_s.upper)
     text += f", at {percent(prefill.at_mfu.mfu)} MFU {ms(prefill.at_mfu.step_s)}"
     if prefill.at_mfu.servers:
-        text += f" ({prefill.at_mfu.servers:.2g} engines for prompts to one that generates)"
+        text += f": {prefill.at_mfu.servers:.2g} engines that read to one that generates"
     yield "first", text
     yield "in all", _total(plan)
 
@@ -114,52 +125,68 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
         if seconds >= SMALL * whole or verbose:
             share = percent(seconds / whole)
             label = f"  {NAMES.get(name, name)}"
-            yield [label, units.show_seconds(seconds), bar(seconds, whole), share]
+            yield [label, units.show_seconds(seconds), bar(seconds, whole, BAR), share]
     memory = plan.memory
     decode = plan.estimate.decode
     text = (
-        f"of {units.show_gib(memory.capacity)} HBM: weights {units.show_gib(memory.weights)}, "
-        f"KV {units.show_gib(memory.kv_cache)}; {decode.max_batch:,} fit"
+        f"of {units.show_gib(memory.capacity)}, KV {units.show_gib(memory.kv_cache)}; "
+        f"{decode.max_batch:,} sequences fit"
     )
-    yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), text]
+    held = bar(memory.total, memory.capacity, BAR)
+    yield ["  memory", units.show_gib(memory.total), held, text]
 
 
-def _reasons(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
-    told = list(plan.why)
-    if not verbose:
-        rank = {name: i for i, name in enumerate(FIRST)}
-        told = sorted((r for r in told if r.constraint in rank), key=lambda r: rank[r.constraint])[
-            :SHOWN_REASONS
-        ]
-    for i, reason in enumerate(told):
+def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
+    """As many as have room, or the shortest; all where it does not matter."""
+    rank = {name: i for i, name in enumerate(FIRST)}
+    told = [r for r in plan.why if room is None or r.constraint in rank]
+    if room is not None:
+        told.sort(key=lambda r: rank[r.constraint])
+    left, shown = room or 0, []
+    for reason in told:
+        took = _lines(reason.text, INDENT)
+        if room is None or took <= left:
+            shown.append(reason)
+            left -= took
+    shown = shown or sorted(told, key=lambda r: len(r.text))[:1]
+    for i, reason in enumerate(shown):
         yield "" if i else "why", reason.text
 
 
-def front(points: Sequence[ServingPoint], *, rate: bool = False) -> Block:
+def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
     """Least time per token against most tokens/s/chip; under a given rate, against chips."""
-    heads = [">a token", ">chips" if rate else ">tokens/s/chip", ">$/M out", ">first", ">batch"]
-    return table([*heads, "front: deployment"], [_row(p, rate) for p in points])
-
-
-def _row(point: ServingPoint, rate: bool) -> list[str]:
-    money = point.usd_per_million_output_tokens
-    return [
-        units.show_seconds(point.tpot_s),
-        f"{point.n_chips:,}" if rate else _rate(point.tokens_per_s_per_chip),
-        "–" if money is None else f"{money:,.2f}",
-        units.show_seconds(point.ttft_s),
-        f"{point.batch:,}",
-        deployment(point),
+    rate = bool(plan.workload.rate)
+    alike = all(p.hardware == plan.hardware.name for p in points)
+    money = any(p.usd_per_million_output_tokens is not None for p in points)
+    heads = [
+        ">token",
+        ">chips" if rate else ">tok/s/chip",
+        *[">$/M out"] * money,
+        ">first",
+        ">batch",
     ]
+    rows = [
+        [
+            units.show_seconds(p.tpot_s),
+            f"{p.n_chips:,}" if rate else _rate(p.tokens_per_s_per_chip),
+            *[f"{p.usd_per_million_output_tokens or 0.0:,.2f}"] * money,
+            units.show_seconds(p.ttft_s),
+            f"{p.batch:,}",
+            deployment(p, name=not alike),
+        ]
+        for p in points
+    ]
+    readers = any(p.prefill_mesh for p in points)
+    return table([*heads, f"front: deployment{' + engines that read' * readers}"], rows)
 
 
-def deployment(point: ServingPoint) -> str:
-    """`2 × tensor 8, h100:8`, with the engines for prompts."""
-    many = f"{point.engines:,} × " if point.engines > 1 else ""
+def deployment(point: ServingPoint, *, name: bool) -> str:
+    """`2 × tensor 8 + 1 reads, h100:8`."""
+    many = f"{point.engines:,} of " if point.engines > 1 else ""
     text = f"{many}{mesh_text({**point.mesh, 'data': 1})}"
     if point.prefill_mesh:
-        text += f" + {point.prefill_engines} to read"
-    return f"{text}, {point.hardware}"
+        text += f" + {point.prefill_engines}"
+    return f"{text}, {point.hardware}" if name else text
 
 
 def ranked(plans: Sequence[ServingPlan]) -> Block:

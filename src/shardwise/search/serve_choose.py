@@ -64,7 +64,7 @@ def ordered(
     _, firsts = np.unique(some.chips[order], return_index=True)
     knees = order[firsts]  # of every number of chips its knee, the one of most tokens/s/chip first
     knees = knees[np.lexsort((some.chips[knees], -each[knees]))]
-    rule = "knee: most tokens/s/chip × tokens/s of one sequence"
+    rule = "knee, most tokens/s/chip × tokens/s of a sequence"
     return rows[np.concatenate([knees, np.delete(order, firsts)])], rule
 
 
