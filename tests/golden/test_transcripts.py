@@ -24,7 +24,18 @@ def test_every_file_has_its_command() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)
 
 
-SCREENS = ["plan_v5p", "plan_h100", "plan_moe", "fit_serve", "roofline_typed", "shard"]
+SCREENS = [
+    "plan_v5p",
+    "plan_h100",
+    "plan_moe",
+    "plan_serve_book",
+    "plan_serve_slice",
+    "plan_serve_rate",
+    "plan_serve_apart",
+    "fit_serve",
+    "roofline_typed",
+    "shard",
+]
 
 
 @pytest.mark.parametrize("name", SCREENS)

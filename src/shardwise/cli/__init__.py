@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardwise.cli.answer import Answer
 
 VERBS = {
-    "plan": "how to split a training step over a machine, with time, memory, cost and reasons",
+    "plan": "how to split training or serving over a machine, with time, memory, cost and reasons",
     "fit": "the smallest machine that holds a model, and what is left on it",
     "explain": "what binds a plan, its runner-up, what would change it, and the way that led to it",
     "sweep": "the best plan for every combination of options, as a table",
@@ -80,7 +80,10 @@ def _run(args: list[str]) -> int:
     module = importlib.import_module(f"shardwise.cli.{verb}")
     from shardwise.cli.command import call
 
-    answer: Answer | None = call(f"shardwise {verb}", module.run, rest)
+    name, function = f"shardwise {verb}", module.run
+    if hasattr(module, "choose"):  # a verb with two sets of options
+        name, function = module.choose(name, rest)
+    answer: Answer | None = call(name, function, rest)
     if answer is None:  # --help of the verb
         return 0
     write_answer(answer.text(sys.stdout))

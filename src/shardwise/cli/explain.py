@@ -98,7 +98,10 @@ def _load(path: str) -> sw.Plan:
             f'"{path}" is no plan.json. Write shardwise explain plan.json, or '
             f"shardwise explain {path} HARDWARE --batch NxT."
         )
-    return sw.load(path)
+    plan = sw.load(path)
+    if not isinstance(plan, sw.Plan):
+        raise BadInput(f"{path} is a plan of serving; explain reads those of training.")
+    return plan
 
 
 def parse_changes(text: str) -> dict[str, float]:

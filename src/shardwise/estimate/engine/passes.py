@@ -134,19 +134,26 @@ def _product_s(
     *,
     head: bool = False,
 ) -> Num:
-    """Seconds of all `count` occurrences; of experts those that are hit."""
+    """Seconds of all `count` occurrences."""
     given = {**matmul.sizes, "B": rows}
-    weight = matmul.program.local.right
-    elements = weight.local_elements(given, sizes)
-    groups: Num = 1.0
-    if matmul.program.einsum.chosen:
-        experts = given["E"]
-        hit = 1 - (1 - given["R"] / experts) ** maximum(rows, 1)
-        whole = sizes["tensor"] / form.expert_tensor if form.expert_tensor else 1
-        elements = elements * hit / sizes["expert"]
-        groups = maximum(1.0, experts * hit / (sizes["expert"] * whole))
+    elements, groups = weights_read(matmul, form, sizes, rows)
     one = rates.product_s(matmul, given, sizes, elements, groups=groups, head=head)
     return where(rows > 0, matmul.count * one, 0.0)
+
+
+def weights_read(
+    matmul: Matmul, form: ServeForm, sizes: Mapping[str, Num], rows: Num
+) -> tuple[Num, Num]:
+    """(elements of weights, experts of a chip) that one occurrence reads; experts that are hit."""
+    given = {**matmul.sizes, "B": rows}
+    elements = matmul.program.local.right.local_elements(given, sizes)
+    if not matmul.program.einsum.chosen:
+        return elements, 1.0
+    experts = given["E"]
+    hit = 1 - (1 - given["R"] / experts) ** maximum(rows, 1)
+    whole = sizes["tensor"] / form.expert_tensor if form.expert_tensor else 1
+    groups = maximum(1.0, experts * hit / (sizes["expert"] * whole))
+    return elements * hit / sizes["expert"], groups
 
 
 def _collectives(
@@ -170,6 +177,14 @@ def _transfer_s(
     rates: ServeRates,
     rows: Num,
 ) -> Num:
+    move, n_bytes = transfer.move, sent_bytes(transfer, works, sizes, rates, rows)
+    return transfer.count * rates.send_s(prices, move.kind, move.axes, n_bytes, sizes)
+
+
+def sent_bytes(
+    transfer: Transfer, works: Forward, sizes: Mapping[str, Num], rates: ServeRates, rows: Num
+) -> Num:
+    """Bytes of the array of one collective, summed over the shards that it joins."""
     move = transfer.move
     given = {**transfer.sizes, "B": rows}
     is_weight = move.before.name in works.weights
@@ -177,7 +192,7 @@ def _transfer_s(
     n_bytes = move.joined_bytes(given, sizes, element)
     if is_weight and len(move.before.dims) == 3 and move.before.dims[0].name == "E":
         n_bytes = n_bytes / sizes["expert"]
-    return transfer.count * rates.send_s(prices, move.kind, move.axes, n_bytes, sizes)
+    return n_bytes
 
 
 def _routing_s(

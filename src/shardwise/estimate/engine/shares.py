@@ -72,6 +72,6 @@ def shares(chip: str, kind: str) -> Shares:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         if "serving" in data:
             return Shares(name=name, **data["serving"])
-        if "like" in data:
-            return shares(data["like"], kind)
+        if "like" in data and (found := shares(data["like"], "")) is not AT_PEAK:
+            return found
     return AT_PEAK

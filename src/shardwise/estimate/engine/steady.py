@@ -69,10 +69,15 @@ def pass_tokens(engine: Engine) -> Num:
     return engine.rates.engine.chunk * batch_shards(engine.layout, engine.layout.sizes)
 
 
+def at_once(engine: Engine) -> Num:
+    """Prompts that an engine reads at once: one on each part of its batch."""
+    return batch_shards(engine.layout, engine.layout.sizes)
+
+
 def prompt_s(engine: Engine, job: Serve) -> Num:
-    """Seconds of one prompt on an idle engine, its known prefix left out."""
+    """Seconds of a prompt on an idle engine, its known prefix left out."""
     fresh = job.fresh_tokens
-    return engine.prefill(1, job.prompt_tokens, job.prompt_tokens - fresh).step_s
+    return engine.prefill(at_once(engine), job.prompt_tokens, job.prompt_tokens - fresh).step_s
 
 
 def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
@@ -85,7 +90,7 @@ def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
     stages = engine.layout.sizes["pipe"]
     software = engine.rates.engine
     if not software.mixes:
-        return prompt_s(engine, job) / stages
+        return prompt_s(engine, job) / stages / at_once(engine)
     here, fresh = in_flight(engine, batch), job.fresh_tokens
     known = job.prompt_tokens - fresh
     budget = pass_tokens(engine)
@@ -148,4 +153,5 @@ def reading_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
         busy: share of its time that it reads.
     """
     service = prompt_s(engine, job)
-    return busy / service * engine.layout.sizes["pipe"], service + _wait_s(busy, service)
+    rate = busy / service * engine.layout.sizes["pipe"] * at_once(engine)
+    return rate, service + _wait_s(busy, service)
