@@ -17,7 +17,7 @@ demo: .venv/.core  ## two first answers: LLaMA-3-70B on a TPU v5p pod and on 16,
 	@$(BIN)/shardwise demo
 
 test: .venv/.dev lint  ## everything but the oracle: lint, types, layers, tests, executed pages
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 lint: .venv/.dev  ## format, style, types and import contracts
 	$(BIN)/ruff format --check --quiet .

@@ -28,10 +28,13 @@ from shardwise.validate.predict import derived, kernels_of
 GRID = {
     "bf16": [n / 40 for n in range(18, 37)],
     "fp8": [n / 40 for n in range(14, 31)],
+    "fp4": [n / 40 for n in range(10, 27)],
     "attention": [n / 20 for n in range(6, 16)],  # 0.75: the best published, FlashAttention-3
+    "scan": [0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.45],
     "grouped": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0],
     "expert_s": [0.0, 5e-6, 1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5],
     "contention": [0.0, 0.1, 0.2, 0.25],  # NCCL runs on 32 of an H100's 132 SMs at most
+    "links": [0.5, 0.6, 0.7, 0.8, 0.9],
     "network": [0.5, 0.6, 0.7, 0.8, 0.9],
     "hbm": [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9],
     "collective_s": [0.0, 1e-5, 2e-5, 4e-5],
@@ -42,10 +45,11 @@ CAP = 0.6  # an error beyond it is a row that the formulas do not describe, not 
 
 # Where every fit starts, so that it does not depend on the values before it.
 START = Calibration(
-    matmuls={"bf16": 0.7, "fp8": 0.6},
+    matmuls={"bf16": 0.7, "fp8": 0.6, "fp4": 0.5},
     attention=0.5,
     grouped=0.6,
     hbm=0.8,
+    links=0.8,
     network=0.8,
     contention=0.1,
 )
@@ -64,7 +68,7 @@ def errors(rows: Rows, cal: Calibration) -> list[Any]:
 
 
 def changed(cal: Calibration, name: str, value: Any) -> Calibration:
-    if name in ("bf16", "fp8"):
+    if name in START.matmuls:
         return dataclasses.replace(cal, matmuls={**cal.matmuls, name: value})
     return dataclasses.replace(cal, **{name: value})
 
@@ -86,10 +90,14 @@ def fitted(rows: Rows, start: Calibration) -> Calibration:
         return weights @ np.array(found) / weights.sum()
 
     best, cal = losses(start, 1)[0], start
-    gpu = rows[0][0].system.chip.kind == "gpu"  # a TPU runs one kernel for all experts
+    left_out = {*START.matmuls} - {*cal.matmuls}
+    if rows[0][0].system.chip.kind != "gpu":  # a TPU runs one kernel for all experts
+        left_out |= {"expert_s"}
+    if not any(run.config.mambas for run, _ in rows):
+        left_out |= {"scan"}
     for _ in range(SWEEPS):
         for name, values in GRID.items():
-            if (name == "expert_s" and not gpu) or (name == "fp8" and name not in cal.matmuls):
+            if name in left_out:
                 continue
             found = losses(changed(cal, name, np.array(values)), len(values))
             i = int(np.argmin(found))

@@ -1,4 +1,4 @@
-"""How fast the search is: full searches of two large machines, on arrays and one by one.
+"""How fast the search is: full searches of three large machines, on arrays and one by one.
 
     python bench/search.py
 

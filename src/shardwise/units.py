@@ -153,9 +153,9 @@ def parse_measure(text: str, unit: str, what: str) -> float:
 
 def bytes_per_element(dtype: str) -> float:
     """Bytes of one element of `dtype` (0.5 for the 4-bit ones)."""
-    from shardwise.errors import UnknownName
-
     if dtype not in BYTES_PER_ELEMENT:
+        from shardwise.errors import UnknownName
+
         raise UnknownName("dtype", dtype, BYTES_PER_ELEMENT)
     return BYTES_PER_ELEMENT[dtype]
 

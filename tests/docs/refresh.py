@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def main() -> None:
     """Refresh the pages named on the command line, or all."""
+    os.environ.update(NO_COLOR="1", COLUMNS="80", TERM="dumb")
     chosen = [Path(name).resolve() for name in sys.argv[1:]] or pages.pages(ROOT)
     for path in chosen:
         before = path.read_text()

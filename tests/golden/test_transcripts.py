@@ -24,16 +24,28 @@ def test_every_file_has_its_command() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["plan_v5p", "plan_h100", "fit_serve", "roofline_typed", "shard"])
+SCREENS = ["plan_v5p", "plan_h100", "plan_moe", "fit_serve", "roofline_typed", "shard"]
+
+
+@pytest.mark.parametrize("name", SCREENS)
 def test_an_answer_is_a_screen(name: str) -> None:
     _, *lines, _ = kept(name).splitlines()
     assert len(lines) <= 25
 
 
+def test_numbers_of_operations_are_not_broken() -> None:
+    """Long names of a mixture's products take a second line, no number does."""
+    text = transcript(COMMANDS["plan_moe"] + " -v")
+    assert re.search(r"operation +phase +count +FLOPs, or collective +bytes +time\n", text)
+
+
 def test_the_plan_of_the_pod_is_the_books() -> None:
     # The book's own answer: pure FSDP is communication-bound, 4- to 8-way tensor parallelism not.
+    # It knows no context parallelism; with it, the same 8 chips share a sequence in both ways.
+    whole = transcript(COMMANDS["plan_v5p"] + " --max context=1")
+    assert re.match(r"Compute-bound\. tensor [48] × ", whole.splitlines()[1])
     text = kept("plan_v5p")
-    assert re.match(r"Compute-bound\. tensor [48] × ", text.splitlines()[1])
+    assert re.match(r"Compute-bound\. tensor 2 × context 4 × ", text.splitlines()[1])
     assert re.search(
         r"Without tensor \(.*\) has .* expected 1\.\d\d s, here \d+ ms", text, re.DOTALL
     )

@@ -21,6 +21,8 @@ COMMANDS = {
     "plan_h100": "plan llama3-70b h100:16384 --train --batch 4096x4096 --tokens 15T",
     "plan_mesh": "plan llama3-8b v5e:16x16 --train --batch 256x8192 --mesh fsdp=256",
     "plan_fix_top": "plan llama3-8b h100:64 --train --batch 64x8192 --fix tensor=2 --top 3",
+    "plan_moe": "plan deepseek-v3 h100:2048 --train --batch 2048x4096 --tokens 15T "
+    "--fix context=2,pipe=2,micro_batch=1",
     "plan_verbose": "plan llama3-8b v5e:4x4 --train --batch 16x2048 -v",
     "plan_too_large": "plan llama3-70b v5e:2x2 --train --batch 4x4096",
     "fit_serve": "fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192",

@@ -10,7 +10,7 @@ import typer
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import Hardware, Json, Model
+from shardwise.cli.command import RATES, SPLIT, TOLD, WORK, Hardware, Json, Model
 from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles, split_of
 from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
@@ -26,57 +26,110 @@ MOST = 100  # plans that one command lists
 def run(
     model: Model,
     hardware: Hardware,
-    train: Annotated[bool, typer.Option("--train", help="plan a training step")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="plan a training step", rich_help_panel=WORK)
+    ] = False,
     serve: Annotated[bool, typer.Option("--serve", hidden=True)] = False,
     batch: Annotated[
-        str, typer.Option(metavar="NxT", help="the global batch: sequences x length, 1120x4096")
+        str,
+        typer.Option(
+            metavar="NxT",
+            help="the global batch: sequences x length, 1120x4096",
+            rich_help_panel=WORK,
+        ),
     ] = "",
-    tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run: 15T")] = "",
+    tokens: Annotated[
+        str, typer.Option(metavar="N", help="tokens of the whole run: 15T", rich_help_panel=WORK)
+    ] = "",
     mesh: Annotated[
-        str, typer.Option(metavar="ROLE=N,...", help="take this split: tensor=8,fsdp=32,zero=1")
+        str,
+        typer.Option(
+            metavar="ROLE=N,...",
+            help="take this split: tensor=8,fsdp=32,zero=1",
+            rich_help_panel=SPLIT,
+        ),
     ] = "",
     fix: Annotated[
         str,
         typer.Option(
-            metavar="WHAT=...", help="search with these: tensor=8,zero=1,schedule=1f1b,virtual=2"
+            metavar="WHAT=...",
+            help="search with these: tensor=8,zero=1,schedule=1f1b,virtual=2",
+            rich_help_panel=SPLIT,
         ),
     ] = "",
     most: Annotated[
-        str, typer.Option("--max", metavar="ROLE=N,...", help="search up to these: tensor=8,pipe=4")
+        str,
+        typer.Option(
+            "--max",
+            metavar="ROLE=N,...",
+            help="search up to these: tensor=8,pipe=4",
+            rich_help_panel=SPLIT,
+        ),
     ] = "",
-    remat: Annotated[str, typer.Option(metavar="WORD", help=", ".join(REMAT))] = "auto",
+    remat: Annotated[
+        str, typer.Option(metavar="WORD", help=", ".join(REMAT), rich_help_panel=SPLIT)
+    ] = "auto",
     dtype: Annotated[
-        str, typer.Option(metavar="DTYPE", help="of the arithmetic: bf16, fp8")
+        str,
+        typer.Option(metavar="DTYPE", help="of the arithmetic: bf16, fp8", rich_help_panel=WORK),
     ] = "bf16",
     optimizer: Annotated[
-        str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS))
+        str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS), rich_help_panel=WORK)
     ] = "adamw",
     reduce: Annotated[
-        str, typer.Option(metavar="DTYPE", help="gradients are sent in it: int8")
+        str,
+        typer.Option(metavar="DTYPE", help="gradients are sent in it: int8", rich_help_panel=WORK),
     ] = "",
     overlap: Annotated[
-        str, typer.Option(metavar="WORDS", help=f"also hidden: {', '.join(CHOSEN_OVERLAPS)}")
+        str,
+        typer.Option(
+            metavar="WORDS",
+            help=f"also hidden: {', '.join(CHOSEN_OVERLAPS)}",
+            rich_help_panel=SPLIT,
+        ),
     ] = "",
     offload: Annotated[
-        str, typer.Option(metavar="WORDS", help=f"in host memory: {', '.join(OFFLOADED)}")
+        str,
+        typer.Option(
+            metavar="WORDS", help=f"in host memory: {', '.join(OFFLOADED)}", rich_help_panel=SPLIT
+        ),
     ] = "",
     peak: Annotated[
-        bool, typer.Option("--peak", help="expect peak rates, as the book does")
+        bool,
+        typer.Option("--peak", help="expect peak rates, as the book does", rich_help_panel=RATES),
     ] = False,
     mtbf: Annotated[
-        str, typer.Option(metavar="TIME", help="between failures of one chip: 50000h")
+        str,
+        typer.Option(
+            metavar="TIME", help="between failures of one chip: 50000h", rich_help_panel=RATES
+        ),
     ] = "",
     restart: Annotated[
-        str, typer.Option(metavar="TIME", help="from a failure to new steps  [default: 10min]")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="from a failure to new steps  [default: 10min]",
+            rich_help_panel=RATES,
+        ),
     ] = "",
     pareto: Annotated[
-        str, typer.Option(metavar="WHAT", help="step time against memory, or against chips")
+        str,
+        typer.Option(
+            metavar="WHAT", help="step time against memory, or against chips", rich_help_panel=TOLD
+        ),
     ] = "",
-    top: Annotated[str, typer.Option(metavar="N", help="list the N best splits")] = "1",
+    top: Annotated[
+        str, typer.Option(metavar="N", help="list the N best splits", rich_help_panel=TOLD)
+    ] = "1",
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="save the plan as JSON")
+        str,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="save the plan as JSON", rich_help_panel=TOLD
+        ),
     ] = "",
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all tables")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="show all tables", rich_help_panel=TOLD)
+    ] = False,
     json: Json = False,
 ) -> Answer:
     """How to split a training step over a machine, with time, memory, cost and reasons."""

@@ -12,7 +12,7 @@ import typer
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import Json, Model
+from shardwise.cli.command import SPLIT, TOLD, WORK, Json, Model
 from shardwise.cli.inputs import Inputs, parse_word, parse_words
 from shardwise.cli.jobs import listed
 from shardwise.cli.ranges import MOST_POINTS, parse_batches, parse_values
@@ -24,7 +24,7 @@ from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, RE
 N, WORD = "1-8*2|1,2", "WORD,..."
 SIZES = re.compile(r"(?P<chip>[^:,]+):(?P<sizes>[^:,x*]+-[^:,x]+)$")
 PATIENCE_LINE = "\r{done:,} of {n:,} plans ..."
-Whole = Annotated[str, typer.Option(metavar=N)]
+Whole = Annotated[str, typer.Option(metavar=N, rich_help_panel=SPLIT)]
 
 
 def run(
@@ -33,38 +33,77 @@ def run(
         str,
         typer.Argument(metavar="HARDWARE", help="one or more: h100:64-1024*2, v5e:4x4,v5p:4x4x4"),
     ],
-    train: Annotated[bool, typer.Option("--train", help="plan training steps")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="plan training steps", rich_help_panel=WORK)
+    ] = False,
     batch: Annotated[
-        str, typer.Option(metavar="NxT", help="512-2048*2x4096: either one a range or a list")
+        str,
+        typer.Option(
+            metavar="NxT",
+            help="512-2048*2x4096: either one a range or a list",
+            rich_help_panel=WORK,
+        ),
     ] = "",
-    tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run")] = "",
+    tokens: Annotated[
+        str, typer.Option(metavar="N", help="tokens of the whole run", rich_help_panel=WORK)
+    ] = "",
     tensor: Whole = "",
     context: Whole = "",
     expert: Whole = "",
     fsdp: Whole = "",
     data: Whole = "",
     pipe: Whole = "",
-    microbatches: Annotated[str, typer.Option(metavar=N, help="of a step")] = "",
-    micro_batch: Annotated[str, typer.Option(metavar=N, help="sequences of one")] = "",
-    virtual: Annotated[str, typer.Option(metavar=N, help="chunks of an interleaved stage")] = "",
-    zero: Annotated[str, typer.Option(metavar="0,1,2,3")] = "",
+    microbatches: Annotated[
+        str, typer.Option(metavar=N, help="of a step", rich_help_panel=SPLIT)
+    ] = "",
+    micro_batch: Annotated[
+        str, typer.Option(metavar=N, help="sequences of one", rich_help_panel=SPLIT)
+    ] = "",
+    virtual: Annotated[
+        str, typer.Option(metavar=N, help="chunks of an interleaved stage", rich_help_panel=SPLIT)
+    ] = "",
+    zero: Annotated[str, typer.Option(metavar="0,1,2,3", rich_help_panel=SPLIT)] = "",
     schedule: Annotated[
-        str, typer.Option(metavar=WORD, help=f"or all: {', '.join(WORDS['schedule'])}")
+        str,
+        typer.Option(
+            metavar=WORD, help=f"or all: {', '.join(WORDS['schedule'])}", rich_help_panel=SPLIT
+        ),
     ] = "",
     context_kind: Annotated[
-        str, typer.Option(metavar=WORD, help=f"or all: {', '.join(WORDS['context_kind'])}")
+        str,
+        typer.Option(
+            metavar=WORD, help=f"or all: {', '.join(WORDS['context_kind'])}", rich_help_panel=SPLIT
+        ),
     ] = "",
-    remat: Annotated[str, typer.Option(metavar=WORD, help=f"or all: {', '.join(REMAT)}")] = "auto",
-    dtype: Annotated[str, typer.Option(metavar=WORD, help="of the arithmetic")] = "bf16",
+    remat: Annotated[
+        str, typer.Option(metavar=WORD, help=f"or all: {', '.join(REMAT)}", rich_help_panel=SPLIT)
+    ] = "auto",
+    dtype: Annotated[
+        str, typer.Option(metavar=WORD, help="of the arithmetic", rich_help_panel=WORK)
+    ] = "bf16",
     optimizer: Annotated[
-        str, typer.Option(metavar=WORD, help=f"or all: {', '.join(OPTIMIZER_MOMENTS)}")
+        str,
+        typer.Option(
+            metavar=WORD, help=f"or all: {', '.join(OPTIMIZER_MOMENTS)}", rich_help_panel=WORK
+        ),
     ] = "adamw",
-    reduce: Annotated[str, typer.Option(metavar=WORD, help="gradients are sent in it")] = "",
-    overlap: Annotated[str, typer.Option(metavar="WORDS", help=", ".join(CHOSEN_OVERLAPS))] = "",
-    offload: Annotated[str, typer.Option(metavar="WORDS", help=", ".join(OFFLOADED))] = "",
-    peak: Annotated[bool, typer.Option("--peak", help="expect peak rates")] = False,
+    reduce: Annotated[
+        str, typer.Option(metavar=WORD, help="gradients are sent in it", rich_help_panel=WORK)
+    ] = "",
+    overlap: Annotated[
+        str, typer.Option(metavar="WORDS", help=", ".join(CHOSEN_OVERLAPS), rich_help_panel=SPLIT)
+    ] = "",
+    offload: Annotated[
+        str, typer.Option(metavar="WORDS", help=", ".join(OFFLOADED), rich_help_panel=SPLIT)
+    ] = "",
+    peak: Annotated[
+        bool, typer.Option("--peak", help="expect peak rates", rich_help_panel=TOLD)
+    ] = False,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FORMAT", help=", ".join(report.FORMATS))
+        str,
+        typer.Option(
+            "-o", "--output", metavar="FORMAT", help=", ".join(report.FORMATS), rich_help_panel=TOLD
+        ),
     ] = "",
     json: Json = False,
 ) -> Answer:

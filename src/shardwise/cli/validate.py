@@ -16,6 +16,8 @@ from shardwise.errors import NoPlan, UnknownName
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import percent
 from shardwise.validate import load
+from shardwise.validate.predict import predict
+from shardwise.validate.runs import Underivable
 from shardwise.validate.score import Errors, Validation, validate
 
 SHOWN_SOURCES = 12
@@ -40,8 +42,10 @@ def run(
     with progress(f"predicting {len(runs):,} runs"):
         found = validate(runs)
     if found is None:
-        reasons = Counter(getattr(run, "reason", "") for run in runs).most_common(3)
-        raise NoPlan("no row can be predicted.", *(f"{k} rows: {why}" for why, k in reasons))
+        missing = (run if isinstance(run, Underivable) else predict(run) for run in runs)
+        reasons = Counter(run.reason for run in missing if isinstance(run, Underivable))
+        told = (f"{_rows(k)}: {why}" for why, k in reasons.most_common(SHOWN_REASONS))
+        raise NoPlan("no row can be predicted.", *told)
     return Answer(document=lambda: found, blocks=_blocks(found, min(n, MOST)), as_json=json)
 
 
@@ -95,8 +99,12 @@ def _blocks(found: Validation, worst: int) -> Iterator[Block]:
     if overall.underivable:
         kinds = Counter(run.kind for run in overall.underivable).most_common(SHOWN_REASONS)
         told = ", ".join(f"{kind} {n}" for kind, n in kinds)
-        yield f"{len(overall.underivable):,} rows not predicted: {told} (--json says why of each)"
+        yield f"{_rows(len(overall.underivable))} not predicted: {told} (--json says why of each)"
     yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")
+
+
+def _rows(n: int) -> str:
+    return f"{n:,} row{'' if n == 1 else 's'}"
 
 
 def _source(errors: Errors) -> list[str]:

@@ -64,6 +64,10 @@ MULTIPLIED = frozenset(
     | {"shared_hidden", "mamba_input", "scan_normed", "latent_output"}
 )
 
+# Arrays whose gradients have no room but their own where gradients are written in place: what comes
+# back to a layer, and to the input of w_down; that of gate and up is written over gate and up.
+IN_PLACE_LEAVES = ("layer_input", "hidden", "shared_hidden")
+
 # A score kept without flash attention, in 16-bit elements: softmax, dropout and its mask of one
 # byte. 5 a s^2 b bytes, Korthikanti et al., arXiv 2205.05198 §4.1.
 SCORE_ELEMENTS = 2.5
@@ -107,6 +111,9 @@ def layers_held(
         if not software.fused and ffn and ffn.gated:  # the activated gate, beside the product
             hidden = [k for k in rows if k.array.name in ("hidden", "shared_hidden")]
             terms |= {f"activated_{k.array.name}": activation_term(k) for k in hidden}
+        if not software.compiled and split.remat == "selective" and not split.recomputes("down"):
+            source = next(k for k in rows if k.array.name == "layer_input")
+            terms["unread_ffn_output"] = activation_term(source)
         dropped = {name for name in terms if _runs_again(split, name, group.layer)}
         offloaded = {name for name in terms if _waits_outside(split, name)} - dropped
         every = local.total(terms.values())
@@ -117,9 +124,10 @@ def layers_held(
         if not software.flash and split.recomputes("attention"):
             less = less + again * scores
         out = gone * local.total(terms[n] for n in offloaded) if offloaded else 0
-        found.append(
-            LayerHeld(kept=every + scores - less - out, working=every + scores + less + out)
-        )
+        gradients = every + scores
+        if software.in_place and ffn and ffn.gated:
+            gradients = local.total(terms[n] for n in IN_PLACE_LEAVES if n in terms)
+        found.append(LayerHeld(kept=every + scores - less - out, working=gradients + less + out))
     return found
 
 
@@ -152,7 +160,7 @@ def _runs_again(split: Form, name: str, layer: Layer) -> bool:
         return all(map(split.recomputes, SENT[1]))
     if name in ("attended", "scanned") and not split.recomputes("norms"):
         return False
-    parts = PRODUCED[name.removeprefix("activated_")]
+    parts = PRODUCED[name.removeprefix("activated_").removeprefix("unread_")]
     latent = layer.attention is not None and layer.attention.mla is not None
     known = [p for p in parts if p != "mla_up" or latent]
     return any(map(split.recomputes, known))

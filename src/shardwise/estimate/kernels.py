@@ -60,21 +60,29 @@ USUAL_HEAD = 128.0
 FLOPS_OF_SCORE = 4.0  # for each element of a head: a multiply and an add in each of two products
 
 
-def head_share(d_head: Num, flops_per_clock: Num) -> Num:
-    """Rate of attention in tiles with heads of d, against that with heads of 128.
+def head_share(
+    d_head: Num, flops_per_clock: Num, exponentials: Num = EXPONENTIALS, narrow: Num = 1.0
+) -> Num:
+    """Rate of attention in tiles with heads of d, against that of usual heads and units.
 
     A score costs 4 d FLOPs and one exponential (FlashAttention-3, arXiv 2407.08608, section 2.2):
-    the narrower the heads, the more of the time goes to exponentials.
+    the narrower the heads, the more of the time goes to exponentials. Products in 8 bits make the
+    FLOPs faster and leave the exponentials as they are.
 
     Args:
         d_head: d.
         flops_per_clock: dense 16-bit FLOPs of one SM in one clock.
+        exponentials: of one SM in one clock.
+        narrow: rate of the products against that of 16 bits.
 
     >>> head_share(64, 4096.0)
     0.75
+    >>> round(head_share(128, 8192.0, narrow=2.0), 2)
+    1.33
     """
-    even = flops_per_clock / (FLOPS_OF_SCORE * EXPONENTIALS)
-    return d_head / (d_head + even) * (USUAL_HEAD + even) / USUAL_HEAD
+    usual = FLOPS_OF_SCORE * USUAL_HEAD / flops_per_clock + 1 / EXPONENTIALS
+    here = FLOPS_OF_SCORE * d_head / (narrow * flops_per_clock) + 1 / exponentials
+    return d_head / USUAL_HEAD * usual / here
 
 
 def tiled_keys(visible: Num, edges: Num, tile: Num) -> Num:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.passes import passes
 from shardwise.estimate.prices import Prices
-from shardwise.estimate.rates import IDEAL, Extras, Kernels, Rates
+from shardwise.estimate.rates import IDEAL, Extras, Kernels, Rates, is_end
 from shardwise.estimate.step import StepTime, step_time
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -43,6 +43,7 @@ class LayoutStep:
         remat = "full" if layout.remat == "full" else "none"
         self.extras = extras or Extras()
         works = training_step(config, batch, job.seq, rules_of(layout), remat=remat)
+        works = whole_layers_again(works) if self.extras.whole_remat else works
         self.works: Step = without_gradients(works) if self.extras.frozen else works
         self.placement = placement or min(place(system, layout.sizes), key=self._traffic)
         self.prices = Prices([self.placement])
@@ -74,4 +75,26 @@ def without_gradients(works: Step) -> Step:
         works,
         matmuls=tuple(m for m in works.matmuls if kept(m.program.einsum.output.name)),
         transfers=tuple(t for t in works.transfers if kept(t.move.before.name)),
+    )
+
+
+def whole_layers_again(works: Step) -> Step:
+    """The works of full remat that also runs the last products of a layer, which nothing reads."""
+    again = {(m.group, m.name) for m in works.matmuls if m.phase == "remat"}
+    sent = {(t.name, t.move) for t in works.transfers if t.phase == "remat"}
+    if not again:
+        return works
+    matmuls = [
+        replace(m, phase="remat")
+        for m in works.matmuls
+        if m.phase == "forward" and not is_end(m.name) and (m.group, m.name) not in again
+    ]
+    transfers = [  # weights are gathered once for both
+        replace(t, phase="remat")
+        for t in works.transfers
+        if t.phase == "forward" and not is_end(t.name) and t.role != "fsdp"
+        if (t.name, t.move) not in sent
+    ]
+    return replace(
+        works, matmuls=(*works.matmuls, *matmuls), transfers=(*works.transfers, *transfers)
     )

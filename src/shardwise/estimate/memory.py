@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from shardwise import units
@@ -32,7 +33,8 @@ class Memory:
     Args:
         other: Logits, gathered weights, arrays that live for one layer, communication buffers.
         capacity: The chip's documented HBM.
-        margin: For what the parts do not count, `RUNTIME` and `FRAGMENTATION`; not part of `total`.
+        margin: For what the parts do not count: `RUNTIME`, `FRAGMENTATION` and, on more than one
+            chip, what its software takes to join a job; not part of `total`.
     """
 
     weights: Num = 0.0
@@ -97,6 +99,10 @@ def step_memory(
         first = tuple(where(new > total, b, a) for a, b in zip(first, other, strict=True))
         total = where(new > total, new, total)
     weights, gradients, optimizer, activations, left = first
+    beside = RUNTIME
+    if software.joining:
+        n_chips = math.prod(split.sizes.values())
+        beside = beside + where(n_chips > 1, software.joining, 0 * software.joining)
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -104,5 +110,5 @@ def step_memory(
         activations=activations,
         other=left,
         capacity=capacity,
-        margin=RUNTIME + FRAGMENTATION * total,
+        margin=beside + FRAGMENTATION * total,
     )

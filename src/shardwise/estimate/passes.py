@@ -8,13 +8,15 @@ stage its share of the layers; that is the business of `step`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.activations_held import layers_held
 from shardwise.estimate.local import Local
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates, element_bytes, is_attention, is_end, is_routed
+from shardwise.estimate.routing import SENT_ONCE
 from shardwise.estimate.software import PLANNED
 from shardwise.estimate.state_held import with_experts
 from shardwise.models import Layer, ModelConfig, Moe
@@ -65,10 +67,20 @@ class Passes:
     attention: Num
     first: Num
     last: Num
-    traffic: Mapping[str, Num]
-    ends: Mapping[str, Num]
-    regather: Num
-    offloaded: Num
+    traffic: Mapping[str, Num] = field(default_factory=dict)
+    ends: Mapping[str, Num] = field(default_factory=dict)
+    regather: Num = 0.0
+    offloaded: Num = 0.0
+
+    def take(self, rows: Num) -> Passes:
+        """The same of some of the layouts."""
+
+        def some(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: some(one) for name, one in value.items()}
+            return value[rows] if getattr(value, "ndim", 0) else value
+
+        return Passes(**{f.name: some(getattr(self, f.name)) for f in fields(self)})
 
 
 def passes(
@@ -77,13 +89,28 @@ def passes(
     split: Layout | Layouts,
     prices: Prices,
     rates: Rates,
+    like: Passes | None = None,
 ) -> Passes:
     """Seconds of one microbatch under the layouts of a split.
 
     Args:
         works: of one microbatch under the split's table, with or without full remat.
         prices: of collectives on the layouts' placements.
+        like: of the same works and layouts with another way of the context, whose products are
+            the same.
     """
+    found = like or _products(config, works, split, rates)
+    return replace(
+        found,
+        traffic=_traffic(config, works, split, prices, rates, at_ends=False),
+        ends=_traffic(config, works, split, prices, rates, at_ends=True),
+        regather=_regather(works, split, prices, rates),
+        offloaded=_offloaded(config, works, split, rates),
+    )
+
+
+def _products(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Passes:
+    """What the chip itself computes."""
     layers = {p: rates.casts_s(works, split.sizes, p) for p in ("forward", "backward", "remat")}
     layers["backward"] = layers["backward"] + rates.added_s(works, split)
     parts: dict[str, Num] = {}
@@ -107,10 +134,6 @@ def passes(
         attention=attention,
         first=ends["embed"],
         last=ends["unembed"],
-        traffic=_traffic(config, works, split, prices, rates, at_ends=False),
-        ends=_traffic(config, works, split, prices, rates, at_ends=True),
-        regather=_regather(works, split, prices, rates),
-        offloaded=_offloaded(config, works, split, rates),
     )
 
 
@@ -221,7 +244,9 @@ def transfer_bytes(
 ) -> Num:
     """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
     before = transfer.move.before
-    n_bytes = transfer.elements(mesh) * element_bytes(before.name, weights, rates.job)
+    summed = before.name.startswith("d") and before.name[1:] in weights
+    each = rates.job.reduce_bytes if summed else element_bytes(before.name, weights, rates.job)
+    n_bytes = transfer.elements(mesh) * each
     return n_bytes / mesh["expert"] if is_routed(before) else n_bytes
 
 
@@ -257,8 +282,7 @@ def _routing(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates
             chosen = group.layer.ffn.experts_per_token
             here = residual * (group.layer.ffn.d_latent or config.d_model) / config.d_model
             if rates.kernels.once:
-                per_byte = prices.sent_once(axes, chosen) / rates.cal.network
-                one = here * per_byte + rates.start_s(axes, mesh)
+                one = rates.send_s(prices, f"{SENT_ONCE}{chosen}", axes, here, mesh)
             else:
                 copies = minimum(chosen, expert_degree(split, mesh)) * shards(axes, mesh)
                 one = rates.send_s(prices, "all_to_all", axes, here * copies, mesh)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
-from shardwise.estimate.routing import sent_once_s_per_byte
+from shardwise.estimate.routing import SENT_ONCE, sent_once
 from shardwise.ops import collective
 from shardwise.ops.collective import Price
 from shardwise.strategy.mesh import Placement
+from shardwise.strategy.span import Span
 
 Key = tuple[str, tuple[str, ...]]
 
@@ -35,7 +36,11 @@ class Prices:
         return Prices(self.placements, index, self.known)
 
     def of(self, kind: str, axes: tuple[str, ...]) -> Price:
-        """Price over `axes` taken as one."""
+        """Price over `axes` taken as one.
+
+        Args:
+            kind: of `collective.KINDS`, or `routing.SENT_ONCE` and the experts of a token.
+        """
         key = (kind, axes)
         if key not in self.known:
             self.known[key] = self._all(kind, axes)
@@ -43,22 +48,29 @@ class Prices:
         if self.index is None or len(self.placements) == 1:
             return price
         if key not in self.found:
-            per_byte, latency = price.s_per_byte[self.index], price.latency_s[self.index]
-            self.found[key] = Price(per_byte, latency)
+            self.found[key] = Price(
+                price.inside_s_per_byte[self.index],
+                price.latency_s[self.index],
+                price.outside_s_per_byte[self.index],
+            )
         return self.found[key]
 
-    def sent_once(self, axes: tuple[str, ...], chosen: int) -> Num:
-        """Seconds per byte of a chip's residual to exchange tokens with their experts, each sent
-        once to a place (`routing`)."""
-        key = (f"sent_once {chosen}", axes)
-        if key not in self.known:
-            rates = [sent_once_s_per_byte(p.span(axes), chosen) for p in self.placements]
-            self.known[key] = _price([Price(rate, 0.0) for rate in rates])
-        found = self.known[key].s_per_byte
-        return found if self.index is None or len(self.placements) == 1 else found[self.index]
-
     def _all(self, kind: str, axes: tuple[str, ...]) -> Price:
-        return _price([collective.price(kind, p.span(axes)) for p in self.placements])
+        """On every placement: once for all that share their links."""
+        known: dict[tuple[int, ...], Price] = {}
+        found = []
+        for placement in self.placements:
+            key = tuple([id(span) for axis, span in placement.spans if axis in axes])
+            if key not in known:
+                known[key] = _one(kind, placement.span(axes))
+            found.append(known[key])
+        return _price(found)
+
+
+def _one(kind: str, span: Span) -> Price:
+    if kind.startswith(SENT_ONCE):
+        return sent_once(span, int(kind.removeprefix(SENT_ONCE)))
+    return collective.price(kind, span)
 
 
 def _price(prices: list[Price]) -> Price:
@@ -67,4 +79,8 @@ def _price(prices: list[Price]) -> Price:
         return prices[0]
     import numpy as np
 
-    return Price(np.array([p.s_per_byte for p in prices]), np.array([p.latency_s for p in prices]))
+    return Price(
+        np.array([p.inside_s_per_byte for p in prices]),
+        np.array([p.latency_s for p in prices]),
+        np.array([p.outside_s_per_byte for p in prices]),
+    )

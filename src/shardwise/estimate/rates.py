@@ -14,6 +14,7 @@ from shardwise import units
 from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.kernels import (
+    EXPONENTIALS,
     depth_share,
     head_share,
     power_share,
@@ -44,7 +45,7 @@ DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles 
 # A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
 # the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
 CAST_BYTES = 4.0
-ADDED_BYTES = 8.0  # a gradient in 16 bits written by its product, then read with the sum, and added
+ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, beside the sum that it is added to
 NARROW = ("fp8", "fp4", "int8")
 # The backward pass of attention in tiles: five products for four. That of a scan computes scores
 # and states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
@@ -58,7 +59,9 @@ class Kernels:
     Args:
         flash: attention in tiles; else the whole square is computed and scores go through HBM.
         warp_attention: attention by kernels written for Ampere (FlashAttention-2).
+        narrow_attention: products of attention in 8 bits, where the job computes in no wider ones.
         fused: element-wise steps read and write once; else each operation does.
+        adds: products of gradients add to the sum over microbatches themselves.
         prefetch: sharded weights are gathered ahead of the backward pass too.
         graphs: a graph holds the whole step: the host starts no kernel.
         once: a token is sent once to each chip and node with experts of it, not once per expert.
@@ -67,7 +70,9 @@ class Kernels:
 
     flash: bool = True
     warp_attention: bool = False
+    narrow_attention: bool = False
     fused: bool = True
+    adds: bool = True
     prefetch: bool = True
     graphs: bool = False
     once: bool = False
@@ -76,15 +81,17 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a run trains that its configuration does not say.
+    """What a run trains and runs that its configuration does not say.
 
     Args:
         frozen: weights stay; adapters of no size learn (LoRA).
+        whole_remat: full remat runs all of a layer again, also the product that nothing reads.
         packed: sequences are packed short documents, and attention stays inside each.
         mtp_layers: layers of multi-token prediction, each with its own pass through the head.
     """
 
     frozen: bool = False
+    whole_remat: bool = False
     packed: bool = False
     mtp_layers: int = 0
 
@@ -145,7 +152,7 @@ class Rates:
         starts: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
         if core:
             scanned = is_scan(matmul)
-            reached = self.cal.attention if scanned else self._attention(config)
+            reached = self.cal.scanned if scanned else self._attention(config)
             flops = flops * (self._chunks(matmul) if scanned else self._scores(matmul))
             if not (self.kernels.flash or scanned):
                 n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
@@ -173,7 +180,11 @@ class Rates:
         if not (self.units and self.kernels.flash):
             return self.cal.attention
         each = self.flops_per_clock("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
-        share = head_share(config.d_head, each)
+        narrow = 1.0
+        if self.kernels.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
+            narrow = self.chip.peak("fp8") / self.chip.peak("bf16")
+        exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
+        share = head_share(config.d_head, each, exponentials, narrow)
         share *= warp_share(each) if self.kernels.warp_attention else 1.0
         return self.cal.attention * float(share)
 
@@ -235,10 +246,9 @@ class Rates:
     def added_s(self, works: Step, split: Layout | Layouts) -> Num:
         """Gradients of weights added to their sum by a kernel of its own, not by the product.
 
-        Megatron fuses the two (gradient_accumulation_fusion) since 2022, about when attention in
-        tiles came; ZeRO-3 scatters gradients at once.
+        ZeRO-3 scatters gradients at once.
         """
-        if self.kernels.flash or split.zero == 3:
+        if self.kernels.adds or split.zero == 3:
             return 0.0
         total: Num = 0.0
         for matmul in works.matmuls:
@@ -246,7 +256,8 @@ class Rates:
             if output.name.startswith("d") and output.name[1:] in works.weights:
                 here = matmul.count * output.local_elements(matmul.sizes, split.sizes)
                 total = total + (0.0 if is_end(matmul.name) else here)
-        return total * ADDED_BYTES / self.hbm
+        n_bytes = ADDED_BYTES + 2 * units.bytes_per_element(self.job.gradients)
+        return total * n_bytes / self.hbm
 
     def send_s(
         self,
@@ -257,7 +268,7 @@ class Rates:
         mesh: Mapping[str, Num],
     ) -> Num:
         """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
-        sent = prices.of(kind, axes).time_s(n_bytes / self.cal.network)
+        sent = prices.of(kind, axes).time_s(n_bytes, self.cal.links, self.cal.network)
         return sent + self.start_s(axes, mesh)
 
     def start_s(self, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:

@@ -7,7 +7,10 @@ each node and hand it on inside; DeepSeek-V3 (arXiv 2412.19437, section 3.2.2).
 from __future__ import annotations
 
 from shardwise.arrays import Num
+from shardwise.ops.collective import Price
 from shardwise.strategy.span import Span
+
+SENT_ONCE = "sent_once "  # and the experts of a token: the kind of this exchange among prices
 
 
 def places_hit(places: Num, chosen: Num) -> Num:
@@ -21,17 +24,21 @@ def places_hit(places: Num, chosen: Num) -> Num:
     return places * (1 - (1 - 1 / places) ** chosen)
 
 
-def sent_once_s_per_byte(span: Span, chosen: int) -> float:
-    """Seconds of one exchange per byte of the residual that a chip holds.
+def sent_once(span: Span, chosen: int) -> Price:
+    """One exchange, per byte of the residual that a chip holds.
 
     Args:
         span: the links between the chips that share experts.
         chosen: experts of a token.
     """
-    slowest, places = 0.0, 1
+    inside, outside, places = 0.0, 0.0, 1
     for tier in reversed(span.tiers):  # between nodes first, then from node to chip
         places *= tier.size
         if tier.size > 1:
             away = (tier.size - 1) / tier.size
-            slowest = max(slowest, places_hit(places, chosen) * away / tier.bytes_per_s)
-    return slowest
+            slope = places_hit(places, chosen) * away / tier.bytes_per_s
+            inside, outside = (
+                max(inside, slope * tier.is_node),
+                max(outside, slope * (not tier.is_node)),
+            )
+    return Price(inside, 0.0, outside)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num, maximum, minimum
 from shardwise.estimate.activations_held import LayerHeld, layers_held
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.optimizers import state_bytes
@@ -17,7 +17,9 @@ from shardwise.estimate.software import Software
 from shardwise.estimate.state_held import (
     Parameters,
     StageLayers,
+    largest_weights,
     layers_by_work,
+    layers_in_places,
     layers_parameters,
     outer_parameters,
     stage_layers,
@@ -25,6 +27,7 @@ from shardwise.estimate.state_held import (
     zero_shards,
 )
 from shardwise.models import ModelConfig
+from shardwise.models.weights import model_weights
 from shardwise.ops.program import Step
 from shardwise.strategy.layout import Form, Layout, Layouts, table
 from shardwise.strategy.schedules import find
@@ -56,7 +59,12 @@ class Shapes:
         rules = table(split)
         self.layers = layers_parameters(config, rules, self.local)
         self.outer = outer_parameters(config, rules, self.local)
+        self._rules = rules
         self._kept: dict[tuple[object, ...], list[LayerHeld]] = {}
+
+    def largest(self) -> tuple[Num, Num]:
+        """Elements of the largest weight on a chip: of all weights, and of those of layers."""
+        return largest_weights(self.config, self._rules, self.local)
 
     def kept(self, form: Form, stage_layers: Num, software: Software) -> list[LayerHeld]:
         """For each kind of layer, what one of them holds for a microbatch."""
@@ -85,27 +93,40 @@ class FullestStages:
         first, last, both = self.outer
         held = stage_layers(self.config, split)
         if split.schedule == "none":
-            yield self._stage(held, both, 1, head=True)
+            yield self._stage(held, both, 1, start=True, head=True)
             return
         schedule = find(split.schedule)
         shape = (pipe, m, held.chunks)
         if schedule.ends_meet:
             flying = schedule.in_flight(*shape, 0)
-            yield self._stage(held, both, flying / held.chunks, head=True)
+            yield self._stage(held, both, flying / held.chunks, start=True, head=True)
             return
         at_last = held
         if self.software.stages_by_work:
             held, at_last = layers_by_work(self.config, held, pipe)
+        elif self.software.ends_are_layers:
+            held, between = layers_in_places(self.config, pipe)
+            yield self._stage(between, Parameters(), schedule.in_flight(*shape, 1))
+            at_last = held
         flying = schedule.in_flight(*shape, 0) / held.chunks
-        yield self._stage(held, first, flying, head=False)
+        yield self._stage(held, first, flying, start=True)
         flying = schedule.in_flight(*shape, pipe - 1) / held.chunks
         yield self._stage(at_last, last, flying, head=True)
 
-    def _stage(self, held: StageLayers, outer: Parameters, flying: Num, *, head: bool) -> Parts:
+    def _stage(
+        self,
+        held: StageLayers,
+        outer: Parameters,
+        flying: Num,
+        *,
+        start: bool = False,
+        head: bool = False,
+    ) -> Parts:
         """Weights, gradients, optimizer, activations and other of one stage.
 
         Args:
             flying: Microbatches in flight, in whole stages.
+            start: The embedding is here.
             head: Logits are computed here.
         """
         whole = outer
@@ -113,16 +134,49 @@ class FullestStages:
             whole = whole.plus(layer, n)
         kept = self.shapes.kept(self.split, held.all, self.software)
         every = sum(n * layer.kept for n, layer in zip(held.kinds, kept, strict=True))
+        held_bytes = every * self.job.activation_bytes
+        if start and self.software.embedding_mask:
+            held_bytes = held_bytes + self._tokens() * self.config.d_model * (
+                self.software.embedding_mask
+            )
         working = maximum(0, 0, *(layer.working for layer in kept))
         peak = working * self.job.activation_bytes + self._gathered_layer()
         if head:
             peak = maximum(peak, self._head(outer))
-        state = self._state(whole)
-        peak = peak + self.software.buffers * HALF
-        return (*state, every * flying * self.job.activation_bytes, peak)
+        state = self._state(whole, ends=start or head)
+        gradient = units.bytes_per_element(self.job.gradients)
+        buffers = self.software.buffers * (gradient + HALF)
+        if self.software.whole_at_start:
+            gathered = self._gathered_layer()
+            left = whole.all * HALF - sum(state) - gathered - buffers
+            peak = peak + self._idle(left, held_bytes * flying + peak - gathered)
+        return (*state, held_bytes * flying, peak + buffers)
 
-    def _state(self, whole: Parameters) -> tuple[Num, Num, Num]:
-        """Bytes of weights, gradients and optimizer state."""
+    def _idle(self, left: Num, arrays: Num) -> Num:
+        """What weights that were whole at the start leave reserved and unused.
+
+        Args:
+            left: Bytes of their room that shards, gathered weights and buffers do not take.
+            arrays: Bytes of activations. Those as large as a layer's input lie in it if they fit.
+        """
+        array = self._tokens() * self.config.d_model * self.job.activation_bytes
+        fit: Num = 0
+        for weight, count in model_weights(self.config):
+            fit = fit + count * (weight.size * HALF // array) * array
+        left = maximum(left, 0)
+        return left - minimum(left, minimum(fit, arrays))
+
+    def _tokens(self) -> Num:
+        """Of one microbatch on one chip."""
+        return self.local.product(activation_term(self.step.logits).factors[:2])
+
+    def _state(self, whole: Parameters, *, ends: bool) -> tuple[Num, Num, Num]:
+        """Bytes of weights, gradients and optimizer state.
+
+        Args:
+            whole: Parameters of the stage.
+            ends: An end of the model is among them.
+        """
         job, zero, offload = self.job, self.split.zero, self.split.offload
         sharded = self.shards.of(whole) if zero else whole.all
         gradient = units.bytes_per_element(job.gradients)
@@ -130,11 +184,17 @@ class FullestStages:
         gradients = (sharded if zero >= 2 else whole.all) * gradient
         if job.compute == "fp8" and zero < 3:
             weights = weights + whole.matmuls * FP8_COPIES
-        if self.software.gradient_buckets and gradient > HALF:
-            gradients = gradients + whole.all * HALF
+        largest: Num = 0
+        if self.software.cast_bytes or self.software.norm_bytes:
+            largest = self.shapes.largest()[0 if ends else 1]
+        copies = self.software.gradient_copies
+        if copies and gradient > HALF:
+            gradients = gradients + whole.all * copies * HALF + largest * self.software.cast_bytes
         wide = units.bytes_per_element(job.master) if job.master else 0.0
         if gradient < wide and "optimizer" not in offload:
-            gradients = gradients + sharded * wide  # a shard's gradients, cast before the update
+            # A shard's gradients, cast before the update, in the room of what their norm copied.
+            norm = minimum(largest, sharded) * self.software.norm_bytes
+            gradients = gradients + maximum(sharded * wide, norm)
         return (
             0.0 if "weights" in offload else weights,
             0.0 if "gradients" in offload else gradients,

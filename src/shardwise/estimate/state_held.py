@@ -108,6 +108,20 @@ def outer_parameters(
     return Parameters(dense=held[0]), Parameters(dense=held[1]), Parameters(dense=held[2])
 
 
+def largest_weights(config: ModelConfig, rules: Rules, local: Local) -> tuple[Num, Num]:
+    """Elements of the largest weight on a chip: of all weights, and of those of layers."""
+    dense_rules, routed_rules = _rules(rules)
+    layers: Num = 0
+    for group in config.groups:
+        for w in layer_weights(config, group.layer):
+            term = weight_term(w, routed_rules if _is_experts(w) else dense_rules)
+            layers = maximum(layers, local.total([term]))
+    every = layers
+    for w in outer_weights(config):
+        every = maximum(every, local.total([weight_term(w, dense_rules)]))
+    return every, layers
+
+
 def _rules(rules: Rules) -> tuple[Rules, Rules]:
     """The table without what ZeRO shards, as products use weights: of experts' and all others."""
     dense = {
@@ -159,6 +173,16 @@ def layers_by_work(
     first, last = minimum(layers, share // 1 + 1), maximum(1, ceil_div(share - head, 1))
     at_first = StageLayers(chunks=held.chunks, all=first, kinds=_kinds(config, first))
     return at_first, StageLayers(chunks=held.chunks, all=last, kinds=_kinds(config, last))
+
+
+def layers_in_places(config: ModelConfig, pipe: Num) -> tuple[StageLayers, StageLayers]:
+    """The layers of an end stage and of one between where the ends of the model count as layers.
+
+    DeepSpeed's `partition_method` "type:transformer|embedding".
+    """
+    places = ceil_div(config.n_layers + 2, pipe)
+    at_end = StageLayers(chunks=1, all=places - 1, kinds=_kinds(config, places - 1))
+    return at_end, StageLayers(chunks=1, all=places, kinds=_kinds(config, places))
 
 
 def _kinds(config: ModelConfig, held: Num) -> tuple[Num, ...]:

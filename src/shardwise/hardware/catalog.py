@@ -12,6 +12,7 @@ from shardwise.hardware.load import load_chip
 _FOLDER = Path(__file__).parent / "catalog"
 
 
+@functools.cache
 def chip_names() -> tuple[str, ...]:
     """The names of every chip that comes with the package, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))

@@ -128,6 +128,7 @@ class Chip:
     smem_bytes_per_sm: float | None = None
     tmem_bytes_per_sm: float | None = None
     register_bytes_per_sm: float | None = None
+    exponentials_per_clock_per_sm: int | None = None
     l2_bytes: float | None = None
     l2_bytes_per_s: float | None = None
     l3_bytes: float | None = None

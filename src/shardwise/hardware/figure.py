@@ -34,6 +34,7 @@ FIELDS: Final[dict[str, Field]] = {
     "sm.shared_memory": Field("smem_bytes_per_sm", "B"),
     "sm.tensor_memory": Field("tmem_bytes_per_sm", "B"),
     "sm.registers": Field("register_bytes_per_sm", "B"),
+    "sm.exponentials": Field("exponentials_per_clock_per_sm", "count"),
     "l2.capacity": Field("l2_bytes", "B"),
     "l2.bandwidth": Field("l2_bytes_per_s", "B/s"),
     "l3.capacity": Field("l3_bytes", "B"),

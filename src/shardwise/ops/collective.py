@@ -42,13 +42,26 @@ ADJOINT = {
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a collective costs on a span: `max(latency_s, bytes * s_per_byte)`."""
+    """What a collective costs on a span: `max(latency_s, bytes * s_per_byte)`.
 
-    s_per_byte: Num
+    Args:
+        inside_s_per_byte: on the torus or inside the nodes.
+        outside_s_per_byte: between nodes or slices, which runs beside it.
+    """
+
+    inside_s_per_byte: Num
     latency_s: Num
+    outside_s_per_byte: Num = 0.0
 
-    def time_s(self, n_bytes: Num) -> Num:
-        return maximum(self.latency_s, n_bytes * self.s_per_byte)
+    @property
+    def s_per_byte(self) -> Num:
+        """The slower of the two."""
+        return maximum(self.inside_s_per_byte, self.outside_s_per_byte)
+
+    def time_s(self, n_bytes: Num, links: Num = 1.0, network: Num = 1.0) -> Num:
+        """Seconds where a share of the rates is reached inside and between nodes."""
+        slower = maximum(self.inside_s_per_byte / links, self.outside_s_per_byte / network)
+        return maximum(self.latency_s, n_bytes * slower)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -70,14 +83,15 @@ def price(kind: str, span: Span, directions: int = 2) -> Price:
         raise BadInput(f"a ring has 1 or 2 directions, not {directions}.")
     if span.size == 1:
         return Price(0.0, 0.0)
+    inside, outside = span.inside, span.outside
     if kind == "permute":
-        return _permute(span)
+        return Price(_permute(inside), _permute_latency(span), _permute(outside))
     if kind == "all_to_all":
-        return Price(_all_to_all(span, directions), _latency(span, directions))
-    gather = _all_gather(span, directions)
-    if kind == "all_reduce":
-        return Price(_all_reduce(span, directions), 2 * _latency(span, directions))
-    return Price(gather, _latency(span, directions))
+        slopes = [_all_to_all(part, directions) for part in (inside, outside)]
+        return Price(slopes[0], _latency(span, directions), slopes[1])
+    found = _all_reduce if kind == "all_reduce" else _all_gather
+    latency = _latency(span, directions) * (2 if kind == "all_reduce" else 1)
+    return Price(found(inside, directions), latency, found(outside, directions))
 
 
 def time_s(kind: str, n_bytes: Num, span: Span, directions: int = 2) -> Num:
@@ -154,10 +168,14 @@ def _all_to_all(span: Span, directions: int) -> float:
     return slowest
 
 
-def _permute(span: Span) -> Price:
+def _permute(span: Span) -> float:
     rates = [r.share_bytes_per_s for r in span.rings] + [t.bytes_per_s for t in span.tiers]
-    latency = span.hop_s * max((r.stride for r in span.rings), default=0)
-    return Price(1 / min(rates), max([latency, *(t.latency_s for t in span.tiers)]))
+    return 1 / min(rates)
+
+
+def _permute_latency(span: Span) -> float:
+    along = span.hop_s * max((r.stride for r in span.rings), default=0)
+    return max([along, *(t.latency_s for t in span.tiers)])
 
 
 def _latency(span: Span, directions: int) -> float:

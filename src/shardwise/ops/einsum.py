@@ -55,7 +55,7 @@ class Array:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(d.name for d in self.dims)
+        return tuple([d.name for d in self.dims])
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -193,7 +193,7 @@ def _what_if(case: Case, factors: Mapping[str, float]) -> WhatIf:
     there = case.on(system)
     best = None
     try:
-        first = replace(case, system=system).rank().candidates[0]
+        first = replace(case, system=system).rank(keep=1).candidates[0]
         best = first if first.fits else None
     except NoStrategy:
         pass

@@ -10,6 +10,7 @@ from shardwise.errors import DoesNotFit, NoStrategy
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
+from shardwise.plan import why
 from shardwise.search import train
 from shardwise.search.forms import Fixed
 from shardwise.search.legal import batch_shards, legal_meshes, tensor_widths, worth_cutting
@@ -31,7 +32,7 @@ def no_strategy(
     ]
     shards = batch_shards(model, job.seq, system)
     if fixed or most:
-        given = " and ".join([*fixed, *most])
+        given = why.listed([*fixed, *most])
         return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")
     if shards:
         listed = ", ".join(f"{s:,}" for s in shards[:8])
@@ -58,7 +59,8 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
     for batch in near:
         other = dataclasses.replace(job, batch=batch)
         try:
-            best = train.rank(model, other, system, PEAK, {"pipe": 1}).candidates[0]
+            given = {"pipe": 1}
+            best = train.rank(model, other, system, PEAK, given, keep=1).candidates[0]
         except NoStrategy:
             continue
         if best.fits:

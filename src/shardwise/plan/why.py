@@ -78,14 +78,14 @@ def _communication(chosen: Candidate) -> Iterator[Reason]:
         hides = _listed({r: t for r, t in times.items() if is_hidden(chosen, r)})
         waits = _listed({r: t for r, t in times.items() if not is_hidden(chosen, r)})
         text = (
-            f"{hides} of traffic can hide under {ms(on_chip)} on the chip"
+            f"At peak {hides} of traffic can hide under {ms(on_chip)} on the chip"
             if hides
             else "No traffic is hidden"
         )
         text += f"; layers wait for {waits}." if waits else "."
     else:
         text = (
-            f"{role} traffic takes {ms(slowest)} against {ms(on_chip)} on the "
+            f"At peak {role} traffic takes {ms(slowest)} against {ms(on_chip)} on the "
             f"chip: communication-bound x{1 / margin:.1f}."
         )
     yield Reason(constraint="communication", margin=margin, text=text)
@@ -99,7 +99,10 @@ def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
     stage = stages(model.n_layers, layout)
     idle = float(time.bubble_s / time.step_s)
     chunks = f" of {stage.chunks} chunks" if stage.chunks > 1 else ""
-    uneven = f", {stage.spare} places for layers stay empty" if stage.spare else ""
+    empty = (
+        "1 place for a layer stays" if stage.spare == 1 else f"{stage.spare} places for layers stay"
+    )
+    uneven = f", {empty} empty" if stage.spare else ""
     yield Reason(
         constraint="bubble",
         margin=1 / max(idle, NO_BUBBLE),
@@ -131,7 +134,13 @@ def _assumption(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
 
 def _listed(times: dict[str, float]) -> str:
     """`293 ms fsdp and 22.7 ms data`."""
-    return " and ".join(f"{ms(t)} {role}" for role, t in times.items())
+    return listed([f"{ms(t)} {role}" for role, t in times.items()])
+
+
+def listed(words: Sequence[str]) -> str:
+    """`data`, `data and fsdp`, `data, fsdp and pipe`."""
+    *some, last = words or [""]
+    return f"{', '.join(some)} and {last}" if some else last
 
 
 def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
@@ -146,7 +155,7 @@ def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
     name = "Without tensor" if split else f"With tensor {other.mesh.tensor}"
     if slowest > on_chip:
         needs = "gathers and reductions" if role == "fsdp" else "traffic"
-        told = f"has {ms(slowest)} of {role} {needs} for {ms(on_chip)} on the chip: "
+        told = f"has at peak {ms(slowest)} of {role} {needs} for {ms(on_chip)} on the chip: "
         told += f"communication-bound x{slowest / on_chip:.1f}"
     elif not other.fits:
         told = loses_on(other, chosen)
@@ -205,7 +214,7 @@ def _across_slices(job: Train, system: System, chosen: Candidate) -> Iterator[Re
         constraint="dcn",
         margin=tokens / needed,
         text=(
-            f"{' and '.join(over)} crosses {system.n_slices} slices: "
+            f"{listed(over)} cross{'es' if len(over) == 1 else ''} {system.n_slices} slices: "
             f"{units.show_count(tokens)} tokens per slice, {side} the {needed:,.0f} (peak over "
             f"{units.show_rate(rate, 'B/s')} of DCN) from which gradients over DCN hide."
         ),

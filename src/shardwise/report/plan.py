@@ -11,6 +11,7 @@ from shardwise.plan.value import PlannedGoodput
 from shardwise.report.plan_details import details
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
+from shardwise.strategy.mesh import Mesh
 
 SHOWN_ALTERNATIVES = 2
 SHOWN_REASONS = 4  # and all under -v
@@ -140,9 +141,10 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     estimate = plan.estimate
     hidden = {op.role: op.hidden for op in plan.operations if op.role}
     full = max(estimate.compute_s, estimate.hbm_s, *estimate.comm_s.values(), 0.0)
-    yield ["  T_math", units.show_seconds(estimate.compute_s), bar(estimate.compute_s, full), ""]
-    on_chip = max(estimate.step_s.lower - estimate.compute_s, 0.0) / estimate.compute_s
-    if verbose or estimate.bound == "hbm" or on_chip > SHOWN_HBM:
+    math, told = units.show_seconds(estimate.compute_s), "times of bars are at peak rates"
+    yield ["  T_math", math, bar(estimate.compute_s, full), told]
+    slow = sum(max(op.hbm_s - op.math_s, 0.0) for op in plan.operations)
+    if verbose or estimate.bound == "hbm" or slow > SHOWN_HBM * estimate.compute_s:
         yield ["  T_hbm", units.show_seconds(estimate.hbm_s), bar(estimate.hbm_s, full), ""]
     for role, seconds in sorted(estimate.comm_s.items(), key=lambda pair: -pair[1]):
         if seconds < SMALL * full and not verbose:
@@ -151,7 +153,7 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
         yield [f"  {role}", units.show_seconds(seconds), bar(seconds, full), kind]
     memory = plan.memory
     strategy = plan.strategy
-    share = f"of {units.show_gib(memory.capacity)} HBM, remat {strategy.remat}"
+    share = f"of {units.show_gib(memory.capacity)}, remat {strategy.remat}"
     if strategy.n_microbatches > 1:
         share += f", cut in {strategy.n_microbatches:,}"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
@@ -172,7 +174,10 @@ def _times_sign(text: str) -> str:
 
 
 def _alternatives(plan: Plan) -> Iterator[tuple[str, str]]:
-    for i, other in enumerate(plan.alternatives[:SHOWN_ALTERNATIVES]):
+    """The best of other tensor sizes, but the one that a reason tells of."""
+    told = " ".join(reason.text for reason in plan.why)
+    others = plan.alternatives[:SHOWN_ALTERNATIVES]
+    for i, other in enumerate(o for o in others if f"({Mesh(**o.mesh)})" not in told):
         yield (
             "" if i else "next",
             f"{mesh_text(other.mesh)}: expected {units.show_seconds(other.step_s.expected)}, "

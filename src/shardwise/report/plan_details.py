@@ -32,7 +32,7 @@ def details(plan: Plan) -> Iterator[Block]:
     yield ""
     yield strong("Operations of one step, each over all its occurrences; bytes are of HBM, or of")
     yield strong("the network for a collective")
-    heads = ["!operation", "!phase", ">count", "!FLOPs, or collective", ">bytes", ">time"]
+    heads = ["operation", "!phase", "!>count", "!FLOPs, or collective", "!>bytes", "!>time"]
     yield table(heads, [_operation(op) for op in plan.operations])
 
 
@@ -64,7 +64,7 @@ def _memory(plan: Plan) -> Iterator[list[str]]:
 def _operation(op: Operation) -> list[str]:
     work = units.show_count(op.flops) if op.flops else ""
     return [
-        f"  {op.name}",
+        op.name,
         op.phase,
         f"{op.count}",
         f"{op.collective} {op.role}" if op.collective else work,

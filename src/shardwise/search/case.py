@@ -53,13 +53,14 @@ class Case:
             self.model, self.job, self.system, self.layout, self.cal, self.placement
         )
 
-    def rank(self) -> Ranking:
-        """The search, with the same things given.
+    def rank(self, keep: int = train.SHOWN) -> Ranking:
+        """The search, with the same things given; of 1 the best alone.
 
         Raises:
             NoStrategy: no split is legal.
         """
-        return train.rank(self.model, self.job, self.system, self.cal, self.fixed, self.most)
+        given = (self.fixed, self.most)
+        return train.rank(self.model, self.job, self.system, self.cal, *given, keep=keep)
 
     def on(self, system: System) -> Case:
         """The same layout on a machine of the same shape with other numbers."""

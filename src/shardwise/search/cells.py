@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.legal import divisors, legal_meshes, worth_cutting
 from shardwise.strategy.layout import data_shards
-from shardwise.strategy.mesh import INSIDE_OUT, Mesh, Placement, place
+from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
 
@@ -21,14 +22,14 @@ class Cells:
     """Meshes on placements, cut into microbatches: one element each.
 
     Args:
-        meshes, placements: of every cell.
+        meshes, placements: of every cell, arrays of objects.
         sizes: role -> chips.
         micro_batch, n_microbatches: sequences of one data shard, and how many such make its batch.
         prices: of collectives.
     """
 
-    meshes: Sequence[Mesh]
-    placements: Sequence[Placement]
+    meshes: Num
+    placements: Num
     sizes: Mapping[str, Num]
     micro_batch: Num
     n_microbatches: Num
@@ -40,8 +41,8 @@ class Cells:
     def take(self, rows: Num) -> Cells:
         """Some of the cells."""
         return Cells(
-            meshes=[self.meshes[i] for i in rows],
-            placements=[self.placements[i] for i in rows],
+            meshes=self.meshes[rows],
+            placements=self.placements[rows],
             sizes={role: n[rows] for role, n in self.sizes.items()},
             micro_batch=self.micro_batch[rows],
             n_microbatches=self.n_microbatches[rows],
@@ -64,22 +65,36 @@ def cells(
     """
     import numpy as np
 
-    rows = list(_rows(config, job, system, fixed, most))
+    rows = [row for row in _rows(config, job, system, fixed, most) if row[1] and row[2]]
     if not rows:
         return None
+    n_cells = [len(ways) * len(cuts) for _, ways, cuts in rows]
+    starts = np.cumsum([0, *(len(ways) for _, ways, _ in rows)])
+    index = [
+        np.tile(np.arange(start, start + len(ways)), len(cuts))
+        for start, (_, ways, cuts) in zip(starts[:-1], rows, strict=True)
+    ]
+    placements = _column([way for _, ways, _ in rows for way in ways])
     # Whole numbers, as floats: products of absurd sizes grow large and not negative.
-    table = np.array([(*mesh.sizes.values(), b, n) for mesh, _, b, n in rows], dtype=float)
-    roles = rows[0][0].sizes
-    distinct: dict[Placement, int] = {}
-    index = [distinct.setdefault(placement, len(distinct)) for _, placement, _, _ in rows]
+    sizes = np.array([tuple(mesh.sizes.values()) for mesh, _, _ in rows], dtype=float)
+    cut = np.array([cut for _, ways, cuts in rows for cut in cuts for _ in ways], dtype=float)
     return Cells(
-        meshes=[row[0] for row in rows],
-        placements=[row[1] for row in rows],
-        sizes={role: table[:, i] for i, role in enumerate(roles)},
-        micro_batch=table[:, -2],
-        n_microbatches=table[:, -1],
-        prices=Prices(list(distinct)).take(np.array(index)),
+        meshes=np.repeat(_column([mesh for mesh, _, _ in rows]), n_cells),
+        placements=placements[np.concatenate(index)],
+        sizes={r: np.repeat(sizes[:, i], n_cells) for i, r in enumerate(rows[0][0].sizes)},
+        micro_batch=cut[:, 0],
+        n_microbatches=cut[:, 1],
+        prices=Prices(placements).take(np.concatenate(index)),
     )
+
+
+def _column(values: Sequence[object]) -> Num:
+    """An array of objects."""
+    import numpy as np
+
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
 
 
 def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
@@ -94,22 +109,22 @@ def _rows(
     system: System,
     fixed: Mapping[str, int],
     most: Mapping[str, int],
-) -> Iterator[tuple[Mesh, Placement, int, int]]:
-    known: dict[tuple[int, ...], Sequence[Placement]] = {}
+) -> Iterator[tuple[Mesh, Sequence[Placement], Sequence[tuple[int, int]]]]:
+    """Every mesh with its placements and microbatches."""
     for mesh in legal_meshes(config, job, system, fixed):
         if any(mesh.sizes[role] > n for role, n in most.items()):
             continue
         if "context" not in fixed and not worth_cutting(job.seq, mesh.context):
             continue
-        key = tuple(mesh.sizes[role] for role in INSIDE_OUT)
-        if key not in known:
-            known[key] = _placements(system, mesh)
-        for b, n in microbatches(job, mesh):
-            if fixed.get("micro_batch", b) == b and fixed.get("n_microbatches", n) == n:
-                for placement in known[key]:
-                    yield mesh, placement, b, n
+        cuts = [
+            (b, n)
+            for b, n in microbatches(job, mesh)
+            if fixed.get("micro_batch", b) == b and fixed.get("n_microbatches", n) == n
+        ]
+        yield mesh, _placements(system, mesh), cuts
 
 
+@functools.lru_cache(maxsize=4096)
 def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:
     try:
         return place(system, mesh.sizes, best=True)

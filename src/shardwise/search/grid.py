@@ -15,6 +15,7 @@ from shardwise.arrays import Num, minimum
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.passes import Passes, passes
 from shardwise.estimate.rates import Rates
+from shardwise.estimate.software import planned
 from shardwise.estimate.stage_memory import Shapes
 from shardwise.estimate.step import step_time
 from shardwise.models import ModelConfig
@@ -52,7 +53,11 @@ def groups(every: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
 
 @dataclass
 class Best:
-    """The best form of every cell seen so far, and how many strategies there were."""
+    """The best form of every cell seen so far, and how many strategies there were.
+
+    Args:
+        keep: how many meshes are asked for. Of 1 no others are, not even of other tensor sizes.
+    """
 
     keep: int
     front: list[Point] | None
@@ -76,7 +81,7 @@ class Best:
         for mesh, time in self.meshes.items():
             widths[mesh.tensor] = min(time, widths.get(mesh.tensor, np.inf))
         sizes, place = np.unique(some.sizes["tensor"], return_inverse=True)
-        far = FAR * times[0]
+        far = FAR * times[0] if self.keep > 1 else 0.0
         limits = [max(kth, min(widths.get(int(n), np.inf), far)) for n in sizes]
         return ~too_large & (seconds < np.array(limits)[place])
 
@@ -114,7 +119,8 @@ class Best:
         widths: set[int] = set()
         for _, group, i in rows:
             mesh = group.cells.meshes[i]
-            if mesh not in found and (len(found) < self.keep or mesh.tensor not in widths):
+            wanted = len(found) < self.keep or (self.keep > 1 and mesh.tensor not in widths)
+            if mesh not in found and wanted:
                 found[mesh] = (group.layout(i), group.cells.placements[i])
                 widths.add(mesh.tensor)
         return list(found.values())
@@ -135,16 +141,21 @@ class Block:
         some: Cells,
         rates: Rates,
         fixed: Fixed,
+        chunks: Num = 1,
     ) -> None:
         import numpy as np
 
         self.config, self.job, self.group = config, job, group
         self.cells, self.rates, self.fixed = some, rates, fixed
         n = len(some)
-        self.forms: list[tuple[Form, int]] = []
+        self.chunks = np.full(n, chunks)  # of a stage, under the best form
+        self.forms: list[Form] = []
         self.score = np.full((2, n), np.inf)  # does it not fit; its time, or its memory
         self.form = np.full(n, -1)
         self.known: dict[tuple[str, str, int | None], tuple[Step, Passes, Shapes]] = {}
+        self.base: tuple[Block, Num] | None = None  # whose cells these are, and which of them
+        self.products: dict[tuple[str, int | None], Passes] = {}
+        self.legal: dict[tuple[str, str, int | None], Num] = {}
 
     def bound(self) -> tuple[Num, Num]:
         """(whether a cell fits under no form, seconds below all its strategies).
@@ -165,10 +176,10 @@ class Block:
     def _bound(self, forms: Sequence[Form]) -> tuple[Num, Num]:
         """The same for forms that deal out experts alike."""
         plain = [f for f in forms if f.schedule in ("none", "1f1b")]
-        least, fastest = self._layouts(plain[-1], 1), self._layouts(plain[0], 1)
-        capacity = self.rates.chip.need("hbm_bytes")
+        least, fastest = self._layouts(plain[-1]), self._layouts(plain[0])
+        capacity, software = self.rates.chip.need("hbm_bytes"), planned(self.rates.chip.kind)
         works, one, shapes = self._passes(fastest)  # what is kept does not depend on remat
-        memory = step_memory(self.config, self.job, works, least, capacity, shapes=shapes)
+        memory = step_memory(self.config, self.job, works, least, capacity, software, shapes)
         traffic = {r: t for r, t in one.traffic.items() if r not in ("expert", "context")}
         bare = replace(one, traffic=traffic)
         time = step_time(self.config, fastest, bare, self.cells.prices, self.rates)
@@ -193,22 +204,59 @@ class Block:
 
     def run(self, best: Best) -> None:
         """Evaluate every form."""
-        for form in self.group.forms(self.config, self.job, self.fixed):
-            for virtual in self._chunks(form):
-                split = self._layouts(form, virtual)
-                legal = self._legal(form, split)
-                if legal.any():
-                    self._evaluate(split, legal, best)
+        forms = list(self.group.forms(self.config, self.job, self.fixed))
+        self._try([f for f in forms if f.schedule != "interleaved"], best)
+        chunked = [f for f in forms if f.schedule == "interleaved"]
+        if chunked:
+            rows, chunks = self._chunked(chunked[0])
+            if len(rows):
+                some = self.cells.take(rows)
+                given = (self.config, self.job, self.group, some, self.rates, self.fixed)
+                other = Block(*given, chunks)
+                other.base = self, rows
+                other._try(chunked, best)
+                self._join(other, rows)
         best.add(self)
 
-    def _chunks(self, form: Form) -> Sequence[int]:
-        if form.schedule != "interleaved":
-            return (1,)
-        most = min(MOST_CHUNKS, self.config.n_layers // 2)
-        given = self.fixed.get("virtual")
-        return [v for v in range(2, most + 1) if given in (None, v)]
+    def _try(self, forms: Sequence[Form], best: Best) -> None:
+        """Evaluate some forms."""
+        for form in forms:
+            key = (form.schedule, form.context_kind, form.expert_tensor)
+            if key not in self.legal:  # whatever its ZeRO and remat
+                self.legal[key] = self._legal(form, self._layouts(form, self.chunks))
+            if self.legal[key].any():
+                self._evaluate(self._layouts(form, self.chunks), self.legal[key], best)
 
-    def _layouts(self, form: Form, virtual: int) -> Layouts:
+    def _chunked(self, form: Form) -> tuple[Num, Num]:
+        """Cells, once for each number of chunks that an interleaved stage of theirs can have."""
+        import numpy as np
+
+        most, given = min(MOST_CHUNKS, self.config.n_layers // 2), self.fixed.get("virtual")
+        numbers = [v for v in range(2, most + 1) if given in (None, v)]
+        form = replace(form, context_kind="gather", expert_tensor=None)  # the least to ask for
+        rows = [self._legal(form, self._layouts(form, v)).nonzero()[0] for v in numbers]
+        return np.concatenate([[], *rows]).astype(int), np.repeat(numbers, [len(r) for r in rows])
+
+    def _join(self, other: Block, rows: Num) -> None:
+        """Take over what another block found for cells of this one, where it is better.
+
+        Args:
+            rows: of this block, the cell behind each of the other's, which may come more than once.
+        """
+        import numpy as np
+
+        order = np.lexsort((np.arange(len(rows)), *other.score[::-1]))
+        cells, first = np.unique(rows[order], return_index=True)  # the best of each
+        found = order[first]
+        (old, value), (new, less) = self.score[:, cells], other.score[:, found]
+        better = (other.form[found] >= 0) & ((new < old) | ((new == old) & (less < value)))
+        cells, found = cells[better], found[better]
+        self.score[:, cells] = other.score[:, found]
+        self.form[cells] = len(self.forms) + other.form[found]
+        self.chunks[cells] = other.chunks[found]
+        self.forms += other.forms
+
+    def _layouts(self, form: Form, virtual: Num = 1) -> Layouts:
         words = {name: getattr(form, name) for name in Form.__dataclass_fields__}
         return Layouts(
             **words,
@@ -239,7 +287,13 @@ class Block:
             batch = split.micro_batch * data_shards(split.sizes)
             remat = "full" if split.remat == "full" else "none"
             works = training_step(self.config, batch, self.job.seq, table(split), remat=remat)
-            found = passes(self.config, works, split, self.cells.prices, self.rates)
+            like = self.products.get((remat, split.expert_tensor))
+            there, rows = self.base or (self, None)
+            if key in there.known:
+                found = there.known[key][1].take(rows)
+            else:
+                found = passes(self.config, works, split, self.cells.prices, self.rates, like)
+            self.products[remat, split.expert_tensor] = found
             self.known[key] = (works, found, Shapes(self.config, self.job, works, split))
         return self.known[key]
 
@@ -249,8 +303,8 @@ class Block:
 
         works, one, shapes = self._passes(split)
         prices = self.cells.prices
-        capacity = self.rates.chip.need("hbm_bytes")
-        memory = step_memory(self.config, self.job, works, split, capacity, shapes=shapes)
+        capacity, software = self.rates.chip.need("hbm_bytes"), planned(self.rates.chip.kind)
+        memory = step_memory(self.config, self.job, works, split, capacity, software, shapes)
         time = step_time(self.config, split, one, prices, self.rates)
         too_large = ~memory.fits
         value = np.where(too_large, memory.total, time.step_s)
@@ -262,7 +316,7 @@ class Block:
         better &= legal
         first[better], second[better] = too_large[better], value[better]
         self.form[better] = len(self.forms)
-        self.forms.append((split, split.virtual))
+        self.forms.append(split)
 
     def rows(self) -> Iterator[tuple[tuple[float, float], Block, int]]:
         """(score, this, cell) of the cells that have a form."""
@@ -271,7 +325,7 @@ class Block:
 
     def layout(self, i: int, n: int | None = None) -> Layout:
         """The best layout of a cell, or that of its `n`-th form."""
-        form, virtual = self.forms[self.form[i] if n is None else n]
+        form = self.forms[self.form[i] if n is None else n]
         mesh = self.cells.meshes[i]
         words = {name: getattr(form, name) for name in Form.__dataclass_fields__}
         words["sequence_parallel"] = form.sequence_parallel and mesh.tensor > 1
@@ -280,5 +334,5 @@ class Block:
             mesh=mesh,
             micro_batch=int(self.cells.micro_batch[i]),
             n_microbatches=int(self.cells.n_microbatches[i]),
-            virtual=virtual,
+            virtual=int(self.chunks[i]) if form.schedule == "interleaved" else 1,
         )

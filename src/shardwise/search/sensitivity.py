@@ -306,7 +306,7 @@ def _searched(case: Case, name: str) -> Iterator[Searched]:
             problem = f"{value:g} is not whole, or too many"
         else:
             try:
-                best = other.rank().candidates[0]
+                best = other.rank(keep=1).candidates[0]
             except NoStrategy as error:
                 problem = error.problems[0]
         if best and not best.fits:

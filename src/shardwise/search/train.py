@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import Calibration
@@ -11,6 +12,7 @@ from shardwise.estimate.layout_step import LayoutStep
 from shardwise.estimate.memory import Memory, step_memory
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Kernels, Rates
+from shardwise.estimate.software import planned
 from shardwise.estimate.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -24,6 +26,7 @@ from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
 SHOWN = 8  # strategies ranked in full: the reasons and alternatives are taken from them
+REMEMBERED = 32  # searches: who explains a plan or asks twice does not wait twice
 
 # What fits comes first: by expected time, then by the upper bound. What does not: by memory.
 Score = tuple[bool, float, float]
@@ -107,7 +110,7 @@ def evaluate(
         prices=one.prices,
         time=one.at(cal, Kernels()),
         roofline=one.at(),
-        memory=step_memory(config, job, one.works, layout, capacity),
+        memory=step_memory(config, job, one.works, layout, capacity, planned(system.chip.kind)),
     )
 
 
@@ -132,19 +135,36 @@ def rank(
         fixed: roles of the mesh and words of a form that are given.
         most: largest sizes of mesh roles.
         keep: how many of the best to return, `SHOWN` at least, and the best of every tensor size
-            that is no more than `FAR` times slower.
+            that is no more than `FAR` times slower. With 1 the best alone is looked for.
         exhaustive: evaluate every strategy, also those that the bound excludes.
         front: find the front of step time against memory too, which takes all strategies.
 
     Raises:
         NoStrategy: when no strategy is legal.
     """
-    fixed = fixed or {}
-    every = cells(config, job, system, roles_of(fixed), most or {})
+    given = tuple(sorted((fixed or {}).items())), tuple(sorted((most or {}).items()))
+    found = _rank(config, job, system, cal, *given, keep, exhaustive, front)
+    return replace(found, candidates=[*found.candidates], front=[*found.front])
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _rank(
+    config: ModelConfig,
+    job: Train,
+    system: System,
+    cal: Calibration,
+    given: tuple[tuple[str, int | str], ...],
+    most: tuple[tuple[str, int], ...],
+    keep: int,
+    exhaustive: bool,
+    front: bool,
+) -> Ranking:
+    fixed = dict(given)
+    every = cells(config, job, system, roles_of(fixed), dict(most))
     if every is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
-    best = Best(max(keep, SHOWN), [] if front else None)
+    best = Best(max(keep, SHOWN) if keep > 1 else 1, [] if front else None)
     parts = []
     for group, some in groups(every, job.seq):
         block = Block(config, job, group, some, rates, fixed)

@@ -39,7 +39,7 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {role: getattr(self, role) for role in ROLES}
 
     @property
     def n_chips(self) -> int:
@@ -47,6 +47,9 @@ class Mesh:
 
     def __str__(self) -> str:
         return " x ".join(f"{r} {n}" for r, n in self.sizes.items() if n > 1) or "one chip"
+
+
+ROLES = tuple(f.name for f in fields(Mesh))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ def _on_torus(
         if same in seen:
             continue
         seen.add(same)
-        spans, stride = [], [1] * len(torus.shape)
+        spans, stride = [], (1,) * len(torus.shape)
         used = [any(parts[a] > 1 for parts in factors) for a in range(len(torus.shape))]
         idle = tuple(
             Ring(a, n, 1, torus.wrapped[a], rate)
@@ -172,15 +175,22 @@ def _on_torus(
             if lend and n > 1 and not used[a]
         )
         for name, parts in zip(names, factors, strict=True):
-            rings = []
-            for axis, n in enumerate(parts):
-                if n == 1:
-                    continue
-                closed = torus.wrapped[axis] and n * stride[axis] == torus.shape[axis]
-                rings.append(Ring(axis, n, stride[axis], closed, rate))
-                stride[axis] *= n
-            spans.append((name, Span(tuple(rings), hop, lent=idle)))
+            spans.append((name, _runs(torus, parts, stride, rate, hop, idle)))
+            stride = tuple(s * n for s, n in zip(stride, parts, strict=True))
         yield Placement(tuple(spans), torus.shape, torus.wrapped)
+
+
+@functools.lru_cache(maxsize=65536)
+def _runs(
+    torus: Torus, parts: Shape, stride: Shape, rate: float, hop: float, lent: tuple[Ring, ...]
+) -> Span:
+    """The links of one mesh axis. Many placements share it."""
+    rings = [
+        Ring(axis, n, apart, torus.wrapped[axis] and n * apart == torus.shape[axis], rate)
+        for axis, (n, apart) in enumerate(zip(parts, stride, strict=True))
+        if n > 1
+    ]
+    return Span(tuple(rings), hop, lent=lent)
 
 
 def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:

@@ -7,7 +7,7 @@ gives `Tier`s: the NVLink domain, then the scale-out network. Slices add a tier 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class Ring:
         """One direction of one link, as far as this run has it."""
         return self.link_bytes_per_s_one_way / self.stride
 
+    @property
+    def at_once(self) -> Ring:
+        """The same with links that take no time."""
+        return replace(self, link_bytes_per_s_one_way=math.inf)
+
 
 @dataclass(frozen=True, slots=True)
 class Tier:
@@ -39,6 +44,16 @@ class Tier:
     bytes_per_s: float
     latency_s: float = 0.0
     reduces: bool = False  # the switch adds (SHARP): an AllReduce sends each byte once
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it joins the chips of one node, not nodes or slices."""
+        return self.name == "node"
+
+    @property
+    def at_once(self) -> Tier:
+        """The same with links that take no time."""
+        return replace(self, bytes_per_s=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,21 @@ class Span:
     def size(self) -> int:
         """Chips that the axis joins."""
         return self.ring_size * math.prod(t.size for t in self.tiers)
+
+    @property
+    def inside(self) -> Span:
+        """The same with no time spent outside the nodes or slices."""
+        return replace(self, tiers=tuple(t if t.is_node else t.at_once for t in self.tiers))
+
+    @property
+    def outside(self) -> Span:
+        """The same with no time spent on the torus or inside the nodes."""
+        return replace(
+            self,
+            rings=tuple(r.at_once for r in self.rings),
+            lent=tuple(r.at_once for r in self.lent),
+            tiers=tuple(t.at_once if t.is_node else t for t in self.tiers),
+        )
 
     @property
     def ring_size(self) -> int:

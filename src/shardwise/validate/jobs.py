@@ -38,6 +38,10 @@ _COMPUTE = {
 # Recipes of NeMo and Megatron-Bridge set grad_reduce_in_fp32 (grad_sync_dtype) to bf16.
 _BF16_GRADIENTS = ("NVIDIA-NeMo/", "NVIDIA/NeMo", "NVIDIA/dgxc", "mlcommons/")
 
+# FSDP that sends gradients in bf16: `mixed_precision: PURE` of llm-foundry's yamls, `bfSixteen` of
+# fms_fsdp/policies.
+_BF16_SUMS = ("mosaicml/", "foundation-model-stack/")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -99,6 +103,7 @@ def train_of(record: Fields, origin: Origin, remat: str) -> Train:
         compute=compute,
         gradients="fp32" if sharded else _gradients(origin, half),
         # DeepSeek-V3 report (arXiv 2412.19437), section 3.3: moments in bf16.
+        reduce="bf16" if origin.source.startswith(_BF16_SUMS) else None,
         moments="bf16" if origin.source.startswith("DeepSeek-V3") else "fp32",
         master=None if sharded else "fp32",
         remat=remat if remat in ("none", "full") else "auto",

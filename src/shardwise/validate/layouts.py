@@ -257,4 +257,6 @@ def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
             "pipe_p2p": layout.virtual > 1,
         }
         names += [name for name, on in by_default.items() if on and name not in told]
+    if origin.framework == "fsdp" and layout.zero == 3:
+        names.append("grad_reduce")  # of each layer when its gradients are there, by a hook
     return tuple(dict.fromkeys(names))

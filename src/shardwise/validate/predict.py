@@ -18,6 +18,12 @@ WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
 # Composer's default for FSDP: backward_prefetch BACKWARD_POST gathers a layer's weights when the
 # backward pass of the layer before is done.
 GATHERS_LATE = ("mosaicml/",)
+# Megatron fuses sums of gradients into products (gradient_accumulation_fusion) since 2022, about
+# when attention in tiles came. nanotron's FP32GradientAccumulator adds in a hook.
+ADDS_APART = ("huggingface/nanotron",)
+# CheckpointFunction of Megatron-LM and of DeepSpeed calls the whole layer again. PyTorch's own
+# stops once it has what the backward pass reads, XLA drops what nothing reads.
+RUNS_ALL_AGAIN = ("megatron", "deepspeed")
 SEND_ONCE = ("deepep", "hybridep")  # a token goes once to a node, whatever experts it has there
 # Element-wise operations run one by one, but where torch.compile or modules written for experts
 # (AutoModel's own, which send by DeepEP) fuse them.
@@ -77,7 +83,12 @@ def derived(run: Run) -> LayoutStep:
     Raises:
         ShardwiseError: what of the run the formulas do not know.
     """
-    extras = Extras(frozen=run.task == "lora", packed=run.packed, mtp_layers=run.mtp_layers)
+    extras = Extras(
+        frozen=run.task == "lora",
+        whole_remat=run.framework in RUNS_ALL_AGAIN,
+        packed=run.packed,
+        mtp_layers=run.mtp_layers,
+    )
     return LayoutStep(run.config, run.system, run.job, run.layout, extras=extras)
 
 
@@ -86,7 +97,9 @@ def kernels_of(run: Run) -> Kernels:
     return Kernels(
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),
+        narrow_attention=run.narrow_attention,
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
+        adds=has_flash(run) and not run.source.startswith(ADDS_APART),
         prefetch=not run.source.startswith(GATHERS_LATE),
         graphs=run.graphs,
         once=run.dispatcher in SEND_ONCE,

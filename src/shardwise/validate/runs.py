@@ -50,6 +50,7 @@ class Run:
             through the unembedding.
         capacity_factor: Of experts that drop tokens; None for dropless.
         packed: Sequences are packed short documents: attention stays inside each.
+        narrow_attention: Attention in 8 bits (fp8_dot_product_attention).
         graphs: One CUDA graph holds the whole step: the host starts nothing.
         compiled: torch.compile fuses element-wise operations.
         dispatcher: What sends tokens to experts ("deepep", "hybridep"), "" where not stated.
@@ -78,6 +79,7 @@ class Run:
     mtp_layers: int = 0
     capacity_factor: float | None = None
     packed: bool = False
+    narrow_attention: bool = False
     graphs: bool = False
     compiled: bool = False
     dispatcher: str = ""
@@ -179,6 +181,7 @@ def _run(record: Fields) -> Run:
         mtp_layers=model.maybe_whole("mtp_layers", 0) or 0,
         capacity_factor=model.maybe_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
+        narrow_attention=record.inner("overlap").flag("fp8_attention"),
         graphs=record.inner("overlap").text("cuda_graph", "") == "full_iteration",
         compiled=record.inner("overlap").flag("torch_compile"),
         dispatcher=dispatcher_of(record),
@@ -224,10 +227,15 @@ def _completed(record: dict[str, Any]) -> dict[str, Any]:
     for entry in _stated():
         if isinstance(name, str) and fnmatchcase(name, entry["match"]):
             par = record.get("parallelism")
-            if "vpp" in entry and isinstance(par, dict):
-                record = {**record, "parallelism": {"vpp": entry["vpp"], **par}}
+            if isinstance(par, dict):
+                degrees = {k: v for k, v in entry.items() if k in ("vpp", "fsdp")}
+                record = {**record, "parallelism": {**degrees, **par}}
             more = {k: v for k, v in entry.items() if k in ("micro_batch", "n_microbatches")}
             record = {**more, **{k: v for k, v in record.items() if v is not None}}
+            # A recipe's last word: records read the lines of a recipe, not the helpers it calls.
+            for part in ("overlap", "recompute"):
+                if part in entry:
+                    record[part] = {**(record.get(part) or {}), **entry[part]}
     return record
 
 

@@ -30,6 +30,10 @@ _VARIANTS: dict[str, dict[str, Value | None]] = {
 
 _RACK = 72  # GPUs that one NVLink domain of an NVL72 rack joins; jobs use a divisor of it or of 64
 
+# What NCCL reaches of Omni-Path, which it does not drive as it does InfiniBand: 90 of 400 Gb/s of
+# a node at best (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes of Jean Zay).
+_OMNI_PATH = 90 / 400
+
 _LINKS = re.compile(r"(?:(\d{1,4})\s*x\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*Gb/s")
 _SLICES = re.compile(r"(\d{1,6})\s*(?:slices?|slice\(s\)) of (\d{1,6}(?:x\d{1,6})+)")
 _PODS = re.compile(r"(\d{1,6}) pods of (\d{1,6})")
@@ -86,6 +90,9 @@ def _out_of_node(text: str, per_node: int, assumed: dict[str, str]) -> float | N
     if not found:
         return None
     node = units.parse_rate(f"{found[2]} Gb/s") * int(found[1] or 1)
+    if "Omni-Path" in text:
+        node *= _OMNI_PATH
+        assumed["interconnect"] = f"{_OMNI_PATH:.1%} of Omni-Path's rate, what NCCL reaches of it"
     if "per GPU" in text:
         return node or None
     if "per node" not in text and not found[1]:

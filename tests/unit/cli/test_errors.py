@@ -345,3 +345,10 @@ def test_what_was_typed_cannot_drive_the_terminal() -> None:
 
 def test_presets_are_never_called_a_mistake() -> None:
     assert all(run("models", name, "--json").code == 0 for name in presets.names()[:5])
+
+
+def test_a_source_that_cannot_be_predicted_says_why() -> None:
+    said = run("validate", "--source", "PaLM")
+    assert said.code == 3
+    told = " ".join(said.err.split())
+    assert "✗ 1 row: v4 has no figure for dcn.bandwidth" in told

@@ -13,7 +13,7 @@ from shardwise.estimate.kernels import (
     tiled_keys,
     warp_share,
 )
-from shardwise.estimate.routing import places_hit, sent_once_s_per_byte
+from shardwise.estimate.routing import places_hit, sent_once
 from shardwise.strategy.span import Span, Tier
 
 
@@ -58,4 +58,11 @@ def test_a_token_goes_once_to_a_place() -> None:
     assert places_hit(8, 8) == pytest.approx(mean, rel=0.01)
     span = Span(tiers=(Tier("node", 8, 450e9), Tier("scale-out", 8, 50e9)))
     # Between nodes: 5.25 of 8, of which an eighth stay; the network is slower than NVLink here.
-    assert sent_once_s_per_byte(span, 8) == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
+    assert sent_once(span, 8).s_per_byte == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
+
+
+def test_more_exponentials_speed_attention_up_where_they_are_what_it_waits_for() -> None:
+    plain, ultra = head_share(128, 9000.0), head_share(128, 9000.0, exponentials=32.0)
+    assert plain == pytest.approx(1.0)
+    assert 1.0 < ultra < 2.0
+    assert head_share(128, 1e-3, exponentials=32.0) == pytest.approx(1.0)  # products alone

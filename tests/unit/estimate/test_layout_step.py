@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.estimate.layout_step import LayoutStep
-from shardwise.estimate.rates import IDEAL, Kernels
+from shardwise.estimate.rates import IDEAL, Extras, Kernels
 from shardwise.estimate.step import StepTime
 from shardwise.hardware import catalog_chip, chip_names, parse_system
 from shardwise.models import count, load
@@ -152,3 +152,22 @@ def test_the_share_of_a_wider_dtype_stands_in() -> None:
     cal = Calibration(matmuls={"bf16": 0.7, "fp8": 0.5})
     assert [cal.matmul(d) for d in ("bf16", "fp16", "fp8", "fp4")] == [0.7, 0.7, 0.5, 0.5]
     assert PEAK.matmul("bf16") == 1.0
+
+
+def test_checkpointing_may_run_the_last_product_of_a_layer_again() -> None:
+    layout = Layout(mesh=Mesh(tensor=8), n_microbatches=1, remat="full")
+    job = Train(batch=1, seq=4096)
+    system = parse_system("h100:8")
+    kept, whole = (
+        LayoutStep(LLAMA, system, job, layout, extras=Extras(whole_remat=again)).at()
+        for again in (False, True)
+    )
+    down = 2 * 4096 * LLAMA.d_model * 14336 / 8 * LLAMA.n_layers
+    more = float(whole.compute_s) - float(kept.compute_s)
+    assert more == pytest.approx(down / catalog_chip("h100").peak("bf16"))
+    assert float(whole.traffic_s["tensor"]) > float(kept.traffic_s["tensor"])
+
+
+def test_a_scan_has_a_share_of_its_own() -> None:
+    assert Calibration(attention=0.5).scanned == 0.5
+    assert Calibration(attention=0.5, scan=0.05).scanned == 0.05

@@ -271,3 +271,14 @@ def test_what_is_no_collective() -> None:
         price("allgather", torus(ring(4)))
     with pytest.raises(BadInput, match="1 or 2 directions, not 3"):
         price("all_gather", torus(ring(4)), 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_and_network_slow_their_own_levels(kind: str) -> None:
+    node, network = Tier("node", 8, 450e9), Tier("scale-out", 4, 25e9)
+    found = price(kind, Span(tiers=(node, network)))
+    inside, outside = found.inside_s_per_byte, found.outside_s_per_byte
+    assert 0 < inside < outside == found.s_per_byte
+    assert found.time_s(V, links=0.99) == found.time_s(V) == V * outside
+    assert found.time_s(V, network=0.5) == pytest.approx(2 * V * outside)
+    assert found.time_s(V, links=inside / outside / 2) == pytest.approx(2 * V * outside)

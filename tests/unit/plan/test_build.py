@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadInput, BadShape, NotDivisible, UnknownName
 from shardwise.estimate.calibration import calibration
-from shardwise.plan import Plan
+from shardwise.plan import Plan, why
 from shardwise.plan.build import topology_text
 from shardwise.strategy.layout import REMAT_POLICIES
 
@@ -59,7 +59,9 @@ def test_the_plan_of_the_book(book: Plan) -> None:
     pure = sw.plan(LLAMA, POD, BOOK, given, peak=True)
     assert pure.estimate.bound == "communication"
     (communication,) = (r for r in pure.why if r.constraint == "communication")
-    assert re.search(r"^fsdp traffic takes .* communication-bound x[12]\.\d", communication.text)
+    assert re.search(
+        r"^At peak fsdp traffic takes .* communication-bound x[12]\.\d", communication.text
+    )
     assert communication.margin < 1
     assert pure.step.lower > book.step.lower
     assert book.step.lower == pytest.approx(0.483, rel=0.02)
@@ -324,3 +326,9 @@ def test_names_are_not_models_and_machines() -> None:
     for read in (sw.model, sw.hardware):
         with pytest.raises(BadInput, match="3 is no name"):
             read(3)
+
+
+def test_words_are_listed() -> None:
+    assert why.listed(["data"]) == "data"
+    assert why.listed(["data", "fsdp"]) == "data and fsdp"
+    assert why.listed(["data", "fsdp", "pipe"]) == "data, fsdp and pipe"

@@ -62,9 +62,13 @@ def test_peaks_are_part_of_a_validation() -> None:
 def test_errors_stay_where_they_are() -> None:
     found = medians(rows())
     assert found["held_back"].n > 20
-    assert found["held_back"].median < 0.095
-    assert found["held_back"].mean < 0.095
-    assert found["chosen"].median < 0.11
+    assert found["held_back"].median < 0.065
+    assert found["held_back"].mean < 0.07
+    assert found["chosen"].median < 0.035
+    every = check_memory(load())
+    assert every is not None
+    assert every.median_abs_err < 0.04
+    assert abs(every.bias) < 0.01
 
 
 def test_long_contexts_are_exact_where_the_software_is_known() -> None:
@@ -74,10 +78,16 @@ def test_long_contexts_are_exact_where_the_software_is_known() -> None:
     assert max(errors) < 0.01
 
 
-def test_no_prediction_is_far_off_but_of_one_source() -> None:
+def test_no_prediction_is_far_off_but_of_one_row() -> None:
     for row in rows():
-        if not row.group.startswith("stas|") and row.id != "bloom-634":
-            assert abs(row.err) < 0.2, row.id
+        if row.id != "bloom-634":  # more at two sequences than its neighbour at four
+            assert abs(row.err) < 0.14, row.id
+
+
+def test_a_peak_is_what_was_stated() -> None:
+    for run in (r for r in load() if isinstance(r, Run) and r.memory_bytes and r.task != "lora"):
+        (row,) = memory_rows([run])
+        assert row.measured == run.memory_bytes
 
 
 def test_a_group_is_in_one_half() -> None:

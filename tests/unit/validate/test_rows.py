@@ -8,7 +8,8 @@ from shardwise import units
 from shardwise.hardware import Switched, Torus
 from shardwise.models.config import Moe
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate import Run
+from shardwise.validate import Run, read
+from tests.unit.validate.record import record
 
 # id: (chips, batch, sequence length), mesh, (zero, microbatch, microbatches, schedule, virtual),
 # remat, seconds per step.
@@ -25,7 +26,7 @@ ROWS = {
         (8, 1024, 4096), Mesh(tensor=4, expert=2), (1, 1, 512, "none", 1), "none", 24.03,
     ),
     "dgxc-25.02-llama-3.x-70b-h100-1024-fp8-maxtext": (
-        (1024, 2048, 8192), Mesh(data=8, fsdp=128), (3, 2, 1, "none", 1), "none", 9.483,
+        (1024, 2048, 8192), Mesh(data=8, fsdp=128), (3, 2, 1, "none", 1), "selective", 9.483,
     ),
     "mpt-30b-h100-512-s2048-b4096": (
         (512, 4096, 2048), Mesh(fsdp=512), (3, 8, 1, "none", 1), "full", 7.74657,
@@ -118,8 +119,8 @@ def test_layers_with_a_window_and_with_chunks(runs: dict[str, Run]) -> None:
 
 def test_links_of_the_record_replace_those_of_the_chip(runs: dict[str, Run]) -> None:
     omni_path = runs["bloom-729"].system
-    assert omni_path.chip.need("scale_out.egress") == 4 * 100e9 / 8 / 8
-    assert omni_path.name == "a100:384,scale_out=6.25GB/s"
+    assert omni_path.chip.need("scale_out.egress") == 0.225 * 4 * 100e9 / 8 / 8
+    assert omni_path.name == "a100:384,scale_out=1.40625GB/s"
     assert runs["sc21-145.6b-1536"].system.name == "a100:1536"
     assert runs["vtrain-multi-2027"].system.chip.need("scale_out.egress") == 12.5e9
     variant = runs["tt-l3-8b-8-cp4"].system.chip
@@ -177,3 +178,24 @@ def test_what_else_a_row_says(runs: dict[str, Run]) -> None:
     assert grok.layout.overlap == ("grad_reduce", "param_gather", "pipe_p2p")
     assert runs["nemo-24.07-llama2-7b-h100-8-sft"].packed
     assert not runs["automodel-llama3-70b-h100-8-lora"].packed
+
+
+def test_omni_path_carries_a_part_of_its_rate() -> None:
+    links = {"hardware__family": "A100-80", "hardware__interconnect": "4x100 Gb/s per node"}
+    plain = read(record(**links))
+    omni = read(record(**{**links, "hardware__interconnect": "4x100 Gb/s Omni-Path per node"}))
+    assert isinstance(plain, Run)
+    assert isinstance(omni, Run)
+    rates = [r.system.chip.scale_out.bytes_per_s_per_gpu_one_way for r in (plain, omni)]
+    assert rates[0] == 6.25e9
+    assert rates[1] == pytest.approx(0.225 * rates[0])
+    assert "Omni-Path" in omni.assumed["interconnect"]
+
+
+def test_a_recipe_has_the_last_word() -> None:
+    named = record(id="mb-26.08-qwen3-30b-a3b-gb300-mxfp8-8", overlap={"cuda_graph": "none"})
+    found, other = read(named), read(record(id="mb-26.04-qwen3-30b-a3b-gb300-mxfp8-8"))
+    assert isinstance(found, Run)
+    assert isinstance(other, Run)
+    assert (found.graphs, found.narrow_attention, found.dispatcher) == (True, True, "hybridep")
+    assert (other.graphs, other.narrow_attention) == (False, False)

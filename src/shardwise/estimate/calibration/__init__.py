@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
+from shardwise.arrays import Num
+
 # The dtype whose share stands in where a chip's file has none: the next wider one.
 WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
 
@@ -28,9 +30,13 @@ class Calibration:
         source: from what.
         matmuls: dtype -> share of the dense peak that a training step's matmuls reach.
         attention: share of the 16-bit peak that causal attention in tiles reaches.
+        scan: the same of the products of a scan, whose kernels wait for memory and for each other
+            (PyTorch blog, Accelerating Mamba2 with Kernel Fusion); that of attention where no run
+            told it.
         grouped: share of a plain matmul's rate that the products of routed experts reach.
         hbm: share of the HBM bandwidth that element-wise work reaches.
-        network: share of the link rates that collectives reach.
+        links: share of the link rates that collectives reach inside a node or on a torus.
+        network: the same between nodes or slices.
         contention: share of a hidden collective's time by which it slows what hides it: it needs
             SMs, HBM and power.
         kernel_s: seconds to start one kernel.
@@ -43,16 +49,23 @@ class Calibration:
     name: str = "peak"
     as_of: str = ""
     source: str = ""
-    matmuls: Mapping[str, float] = field(default_factory=dict)
+    matmuls: Mapping[str, float] = field(default_factory=dict, hash=False)
     attention: float = 1.0
+    scan: Num = None
     grouped: float = 1.0
     hbm: float = 1.0
+    links: float = 1.0
     network: float = 1.0
     contention: float = 0.0
     kernel_s: float = 0.0
     expert_s: float = 0.0
     collective_s: float = 0.0
     spread: float = 1.0
+
+    @property
+    def scanned(self) -> Num:
+        """Share of the 16-bit peak in a scan."""
+        return self.attention if self.scan is None else self.scan
 
     def matmul(self, dtype: str) -> float:
         """Share of the peak at a dtype, or at the next wider one that is known."""
