@@ -209,7 +209,7 @@ class Serve:
 
     @property
     def fresh_tokens(self) -> float:
-        """Tokens of a prompt to compute: those that no prefix cache has, one at least."""
+        """Tokens of a prompt that no prefix cache has: those to compute, one at least."""
         return max(1.0, self.prompt_tokens * (1 - self.cached))
 
 

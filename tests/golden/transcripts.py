@@ -46,6 +46,7 @@ COMMANDS = {
     "I=1001 J=512 K=512 --grad",
     "hw_v5e": "hw v5e",
     "hw_slices": "hw v5e --slices",
+    "hw_list": "hw",
     "hw_diff": "hw diff v5p h100",
     "hw_pod": "hw v5p:16x20x28*2",
     "hw_nodes": "hw h100:1024",

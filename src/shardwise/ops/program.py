@@ -168,7 +168,9 @@ def _derived(
         # A layer that is computed again keeps what it gathers for its backward pass at once.
         again = ("remat", "backward") if remat == "full" else ("backward",)
         read = _read_backward(group.layer, terms)
-        derive_terms(terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i)
+        derive_terms(
+            terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i
+        )
         kept += _kept(config, i, common, rules)
         weights |= weight_names(terms)
     outer = outer_terms(config)

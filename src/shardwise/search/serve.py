@@ -9,7 +9,7 @@ from shardwise.arrays import Num
 from shardwise.errors import DoesNotFit, NoStrategy, UnknownFigure
 from shardwise.estimate.engine.rates import ServeRates
 from shardwise.estimate.engine.shares import shares
-from shardwise.estimate.engine.software import Engine as Software
+from shardwise.estimate.engine.software import USUAL
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.search import serve_choose
@@ -22,7 +22,6 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Serve
 
 SHOWN = 5  # deployments of a front that are shown
-USUAL = Software(name="usual")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

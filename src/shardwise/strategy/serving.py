@@ -98,9 +98,7 @@ def serve_table(form: ServeForm) -> Rules:
 
     Rows are tokens of a pass, whichever sequence they belong to, so `context` splits them too.
     """
-    rules: dict[str, tuple[str, ...]] = {
-        row: axes for row, axes in TRAIN.items() if axes == ("tensor",)
-    }
+    rules: dict[str, tuple[str, ...]] = {r: a for r, a in TRAIN.items() if a == ("tensor",)}
     batch = ("expert", "context") + (("fsdp",) if form.weights == "gathered" else ())
     rules["activations.B"] = rules["residual.B"] = batch
     if form.weights != "stationary":

@@ -105,9 +105,7 @@ def _held(a: Attention, context: int) -> float:
     return float(context if a.window is None else min(a.window, context))
 
 
-def _pass_bytes(
-    config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], batch: Num
-) -> Num:
+def _pass_bytes(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], batch: Num) -> Num:
     """Activations of the largest pass, which live for one layer, and the logits of its samples."""
     rows = PASS_TOKENS / (batch_shards(form, sizes) * sizes["context"])
     moe = config.moe

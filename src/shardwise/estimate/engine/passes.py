@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, ceil_div, maximum
+from shardwise.arrays import Num, ceil_div, maximum, where
 from shardwise.estimate.engine.attention import batch_shards, core
 from shardwise.estimate.engine.kernels import elementwise_bytes, layer_kernels
 from shardwise.estimate.engine.load import Load
@@ -32,6 +32,7 @@ class PassTime:
         traffic: role -> collectives.
         head: unembedding.
         host: what the chips wait for the software.
+        overlaps: collectives run under local work.
     """
 
     weights: Num
@@ -42,6 +43,7 @@ class PassTime:
     traffic: Mapping[str, Num]
     head: Num
     host: Num
+    overlaps: bool = False
 
     @property
     def local_s(self) -> Num:
@@ -56,7 +58,9 @@ class PassTime:
 
     @property
     def step_s(self) -> Num:
-        """Seconds of the pass: every collective is on the critical path of a small pass."""
+        """Seconds of the pass."""
+        if self.overlaps:
+            return maximum(self.local_s, self.comm_s) + self.host
         return self.local_s + self.comm_s + self.host
 
 
@@ -85,13 +89,14 @@ def pass_time(
         routed = _routing_s(config, form, sizes, prices, rates, load)
         traffic["expert"] = traffic.get("expert", 0.0) + routed
     traffic["pipe"] = _between_stages(config, form, sizes, prices, rates, load)
-    kernels = layer_kernels(config, load) * rates.shares.kernel_s
+    each = rates.shares.kernel_s + rates.engine.launch_s
+    kernels = layer_kernels(config, load) * each
     sequences = load.decode + (load.prefill > 0)
     return PassTime(
         weights=sum((_product_s(m, form, sizes, rates, load.rows) for m in works.matmuls), 0.0),
         caches=found.caches,
         prompts=found.prompts,
-        elementwise=0.0 if rates.ideal else _elementwise_s(config, form, sizes, rates, load),
+        elementwise=_elementwise_s(config, form, sizes, rates, load),
         kernels=kernels,
         traffic=traffic,
         head=sum(
@@ -102,6 +107,7 @@ def pass_time(
             0.0,
         ),
         host=rates.engine.pass_s + rates.engine.sequence_s * sequences,
+        overlaps=rates.engine.overlaps,
     )
 
 
@@ -132,7 +138,7 @@ def _product_s(
     given = {**matmul.sizes, "B": rows}
     elements, groups = weights_read(matmul, form, sizes, rows)
     one = rates.product_s(matmul, given, sizes, elements, groups=groups, head=head)
-    return matmul.count * one
+    return where(rows > 0, matmul.count * one, 0.0)
 
 
 def weights_read(
@@ -232,5 +238,9 @@ def _between_stages(
 def _elementwise_s(
     config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
 ) -> Num:
+    if rates.ideal:
+        return 0.0
     rows = rows_here(form, sizes, load.rows)
-    return rows * elementwise_bytes(config, sizes["tensor"]) / rates.hbm
+    routed = sum(g.count for g in config.groups if isinstance(g.layer.ffn, Moe))
+    n_bytes = rows * elementwise_bytes(config, sizes["tensor"])
+    return n_bytes / rates.hbm + routed * rates.shares.routed_s

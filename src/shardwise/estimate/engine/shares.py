@@ -15,7 +15,7 @@ from importlib.resources import files
 from shardwise.estimate import calibration
 from shardwise.estimate.calibration import WIDER
 
-USUAL = {"tpu": "v5e", "gpu": "h100"}  # whose shares stand in for a chip without a table
+USUAL = {"tpu": "v5p", "gpu": "h100"}  # whose shares stand in for a chip without a table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,12 @@ class Shares:
         as_of, source: when and from what the values were made.
         matmuls: dtype -> share of the dense peak that large products reach.
         attention: share of the 16-bit peak that attention over prompts reaches.
+        grouped: share of a plain product's rate that those of routed experts reach.
         stream: share of the HBM bandwidth that reading weights and caches reaches.
         network: share of the link rates that collectives reach.
         kernel_s: seconds between the end of one kernel's work and the start of the next one's.
+        routed_s: seconds of a routed layer beside its products and kernels: choosing, sorting and
+            gathering tokens where hardware has no fast way to.
         message_s: seconds that a collective takes beside what its bytes need.
         spread: predictions of measurements that had no part in the values were within a factor
             1 + spread in four cases of five; 1 where nothing was compared.
@@ -40,9 +43,11 @@ class Shares:
     source: str = ""
     matmuls: Mapping[str, float] = field(default_factory=dict)
     attention: float = 1.0
+    grouped: float = 1.0
     stream: float = 1.0
     network: float = 1.0
     kernel_s: float = 0.0
+    routed_s: float = 0.0
     message_s: float = 0.0
     spread: float = 1.0
 

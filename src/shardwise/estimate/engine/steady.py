@@ -15,6 +15,7 @@ from shardwise.estimate.engine.engine import Engine
 from shardwise.estimate.engine.load import Load
 from shardwise.workload import Serve
 
+LEAST_CHUNK = 0.125  # of a pass that prompts get, however many sequences generate
 BUSY = 0.95  # above this share of its time an engine of prompts is taken as overrun
 
 
@@ -68,6 +69,11 @@ def at_once(engine: Engine) -> Num:
     return batch_shards(engine.layout, engine.layout.sizes)
 
 
+def pass_tokens(engine: Engine) -> Num:
+    """Tokens of one pass at most: the software's limit holds for each rank of the batch."""
+    return engine.rates.engine.chunk * at_once(engine)
+
+
 def prompt_s(engine: Engine, job: Serve) -> Num:
     """Seconds of a prompt on an idle engine, its known prefix left out."""
     fresh = job.fresh_tokens
@@ -78,6 +84,7 @@ def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
     """Seconds by which one prompt delays the sequences that decode.
 
     In passes that mix both, weights are read once for the two; else a prompt has its own passes.
+    Several short prompts share a pass where so many come in.
     A pipeline works on other batches meanwhile: it delays by what one stage takes.
     """
     stages = engine.layout.sizes["pipe"]
@@ -86,7 +93,9 @@ def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
         return prompt_s(engine, job) / stages / at_once(engine)
     here, fresh = in_flight(engine, batch), job.fresh_tokens
     known = job.prompt_tokens - fresh
-    chunk = minimum(maximum(software.chunk - here, 1), fresh)
+    budget = pass_tokens(engine)
+    waiting = fresh * maximum(1.0, here / job.output) if job.output else fresh
+    chunk = minimum(maximum(budget - here, budget * LEAST_CHUNK), waiting)
     pairs = chunk * known + chunk * (fresh + 1) / 2
     keys = here * job.mean_context
     plain = engine.pass_time(Load(decode=here, kv_tokens=keys)).step_s
@@ -95,7 +104,7 @@ def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
 
 
 def aggregated(engine: Engine, job: Serve, batch: Num) -> Steady:
-    """An engine that reads prompts and generates, `batch` sequences at all times."""
+    """An engine that reads prompts and generates: `batch` sequences at all times."""
     pass_s = decode_s(engine, job, batch)
     prefill_s, added_s = prompt_s(engine, job), beside_s(engine, job, batch)
     if job.output is None:
