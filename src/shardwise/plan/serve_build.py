@@ -150,6 +150,7 @@ def _write(asked: serve.Request, found: serve.Ranking) -> serve_value.ServingPla
             prefill=_servers(chosen.reader) if chosen.reader else None,
             disaggregated=chosen.reader is not None,
             n_chips=chosen.chips,
+            searched="machine" if asked.sized else "chip",
             rule=found.rule,
             fixed=dict(asked.fixed),
             most=dict(asked.most),
