@@ -276,10 +276,9 @@ def _usd(chosen: Candidate, hourly: float) -> serve_value.UsdPerMillion:
     """Input and output share the hour as they share the chips: by engines, or by their time."""
     job, chips = chosen.job, chosen.chips
     if not job.output:
-        reads = serving.usd_per_million_tokens(
-            job.prompt_tokens / float(chosen.server.prefill().step_s) / chosen.server.n_chips,
-            hourly,
-        )
+        server = chosen.server
+        read = job.prompt_tokens * at_least_one(server) / float(server.prefill().step_s)
+        reads = serving.usd_per_million_tokens(read / server.n_chips, hourly)
         generates = serving.usd_per_million_tokens(chosen.tokens_per_s / chips, hourly)
         return serve_value.UsdPerMillion(input=float(reads), output=float(generates))
     if chosen.reader:
