@@ -79,7 +79,7 @@ def search(
     """The `n` best deployments of different engines, best first. Raises as `plan` does."""
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
-    _check(model, where, jobs)
+    _check(model, where, jobs, disaggregate)
     check_fixed(fixed, most)
     system = where if isinstance(where, System) else None
     raise_all(NotDivisible, problems(model, system, fixed))
@@ -101,7 +101,9 @@ def search(
     ]
 
 
-def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> None:
+def _check(
+    model: ModelConfig, where: System | Chip, jobs: Sequence[Serve], disaggregate: bool | None
+) -> None:
     """Names are read by `sw.model` and `sw.hardware`; a plan takes what they return."""
     found = []
     if not isinstance(model, ModelConfig):
@@ -111,8 +113,9 @@ def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> N
     found += [f"{j!r} is not what sw.Serve(...) returns." for j in jobs if not isinstance(j, Serve)]
     if not jobs:
         found.append("no work is given.")
-    elif jobs[0].rate and jobs[0].output is None:
-        found.append("a rate needs the length of prompts and of answers: prompt and output.")
+    elif jobs[0].output is None and (jobs[0].rate or disaggregate):
+        what = "a rate needs" if jobs[0].rate else "engines of their own for prompts need"
+        found.append(f"{what} the length of prompts and of answers: prompt and output.")
     raise_all(BadInput, found)
 
 
