@@ -69,7 +69,7 @@ def check(scheduler: Scheduler, now: Pass) -> None:
     assert min(blocks.used, blocks.cached, blocks.free) >= 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(traffics(closed=False), limits(), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_every_pass_finds_what_it_reads(
     traffic: Traffic, limit: Limits, draft: int, chance: Random
@@ -141,6 +141,16 @@ def test_a_prompt_in_the_cache_still_computes_a_token() -> None:
         now = scheduler.schedule()
         scheduler.advance()
     assert [(past, tokens) for _, past, tokens in now.chunks] == [(4, 4)]
+
+
+def test_a_block_computed_in_part_is_not_shared() -> None:
+    scheduler = Scheduler(Limits(n_blocks=20, block=4, max_tokens=6, max_sequences=3))
+    for i in range(2):
+        scheduler.add(Request(i, 0.0, 9, 1, "p", 8))
+    scheduler.schedule()  # 6 of 9 tokens
+    scheduler.advance()
+    now = scheduler.schedule()
+    assert [(past, tokens) for _, past, tokens in now.chunks] == [(6, 3), (4, 3)]
 
 
 def test_the_oldest_prefix_is_evicted_first_and_its_end_before_its_start() -> None:

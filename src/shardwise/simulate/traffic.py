@@ -63,6 +63,8 @@ class Traffic:
         if len(wrong):
             at = wrong[0]
             return [f"{name} of request {at} is {column[at]}; it must be at least {low}."]
+        if name != "arrival_s" and not np.issubdtype(column.dtype, np.integer):
+            return [f"{name} holds numbers that are not whole ({column.dtype})."]
         if name == "arrival_s" and (falling := np.flatnonzero(np.diff(column) < 0)).size:
             at = falling[0] + 1
             return [f"arrival_s of request {at} is before that of the one before it."]
