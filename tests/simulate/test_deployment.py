@@ -126,6 +126,8 @@ def test_what_cannot_be() -> None:
         replace(ONE, replicas=0)
     with pytest.raises(UnknownName, match="round_robin"):
         replace(ONE, router="round_robyn")
+    with pytest.raises(BadInput, match="below 0"):
+        simulate(asked([0], [5], [1]), ONE, ONE, transfer_s_per_token=-1.0)
     with pytest.raises(BadInput, match="request 1: prompt 5,000"):
         simulate(asked([0, 1], [5, 5000], [1, 1]), ONE)
 

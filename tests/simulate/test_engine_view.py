@@ -115,6 +115,20 @@ def test_a_sequence_that_stops_early_gives_its_blocks_back() -> None:
     assert (scheduler.blocks.used, scheduler.has_work) == (0, False)
 
 
+def test_a_cancelled_request_leaves_nothing() -> None:
+    limits = Limits(n_blocks=20, block=4, max_tokens=4, max_sequences=3)
+    scheduler = Scheduler(limits)
+    lives = [scheduler.add(Request(i, 0.0, 6, 9)) for i in range(4)]
+    for _ in range(3):  # the first decodes, the second is computed in part, the others wait
+        scheduler.schedule()
+        scheduler.advance()
+    assert (len(scheduler.decoding), scheduler.running, len(scheduler.waiting)) == (1, 2, 2)
+    for live in lives:
+        assert scheduler.has_work
+        scheduler.cancel(live)
+    assert (scheduler.has_work, scheduler.blocks.used, scheduler.schedule().n_decode) == (0, 0, 0)
+
+
 def test_a_shared_prefix_is_computed_once() -> None:
     scheduler = Scheduler(Limits(n_blocks=20, block=4))
     first, second = (scheduler.add(Request(i, 0.0, 14, 2, "p", 10)) for i in range(2))

@@ -95,6 +95,8 @@ GOOD = {"arrival_s": np.array([0.0, 1.0]), "prompt": np.array([3, 4]), "output":
         ({"prompt": np.array([3, 0])}, "prompt of request 1 is 0; it must be at least 1"),
         ({"prompt": np.array([3.0, 4.5])}, "prompt holds numbers that are not whole"),
         ({"arrival_s": np.array([0.0, np.nan])}, "arrival_s of request 1 is nan"),
+        ({"arrival_s": np.array([0.0, np.inf])}, "arrival_s of request 1 is inf"),
+        ({"think_s": -1.0}, "think_s -1.0 is below 0"),
         ({"arrival_s": np.array([1.0, 0.5])}, "arrival_s of request 1 is before"),
         ({"shared": np.array([4, 4])}, "shared of request 0 is 4, its prompt 3"),
         ({"users": 2}, "either arrival_s or users"),

@@ -84,7 +84,7 @@ class Scheduler:
         if not self._shares or ready:
             keys = ()
         elif keys is None:
-            keys = request.keys(self.limits.block) if request.prefix is not None else ()
+            keys = request.keys(self.limits.block)
         live = Live(request, keys, ready)
         self.waiting.append(live)
         return live
@@ -155,6 +155,17 @@ class Scheduler:
             self._stuck = False
         self._pass = NOTHING
         return Advanced(prefilled, ended)
+
+    def cancel(self, live: Live) -> None:
+        """Forget a request, waiting or running; between `advance` and `schedule`."""
+        if live in self.decoding:
+            self.decoding.leave(live)
+        elif live is self._partial:
+            self._partial = None
+        elif live in self.waiting:
+            self.waiting.remove(live)
+        self.blocks.release(live)
+        self._stuck = False
 
     def steady(self) -> int:
         """How many passes from the scheduled one on are alike, if nobody arrives and none stops.
