@@ -200,6 +200,14 @@ def test_the_youngest_gives_way_and_is_computed_again() -> None:
     assert young.generated == 3
 
 
+@pytest.mark.parametrize(("watermark", "admitted"), [(0.0, [0, 1]), (0.2, [0])])
+def test_admission_leaves_blocks_to_those_that_run(watermark: float, admitted: list[int]) -> None:
+    scheduler = Scheduler(Limits(n_blocks=10, block=4, watermark=watermark))
+    for i, prompt in enumerate((34, 4)):  # the first needs 9 blocks, and has nobody beside it
+        scheduler.add(Request(i, 0.0, prompt, 2))
+    assert [chunk.live.request.id for chunk in scheduler.schedule().chunks] == admitted
+
+
 def test_prompts_are_cut_to_what_decoding_leaves() -> None:
     scheduler = Scheduler(Limits(n_blocks=100, block=4, max_tokens=10, max_sequences=4))
     first = scheduler.add(Request(0, 0.0, 8, 9))

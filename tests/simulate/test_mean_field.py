@@ -67,6 +67,12 @@ def test_overload_agrees(limits: Limits) -> None:
     assert found.requests_per_s == pytest.approx(mean.largest_rate, rel=WITHIN)
 
 
+def test_a_prompt_takes_a_place_for_one_pass() -> None:
+    limits = Limits(n_blocks=40_000, max_sequences=32)
+    found, mean = both(limits, 900.0, 12_000, prompt=200, output=8)
+    assert found.requests_per_s == pytest.approx(mean.largest_rate, rel=WITHIN)
+
+
 def test_a_lone_request_by_hand() -> None:
     limits, times = Limits(n_blocks=999), AffineTimes(fixed_s=1.0, kv_s=0.1, prefill_s=0.01)
     found, mean = both(limits, 1 / 100, 100, prompt=10, output=3, times=times)
