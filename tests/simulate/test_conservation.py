@@ -11,7 +11,7 @@ from shardwise.simulate import Limits, Pool, Traffic, simulate
 from tests.simulate.cases import TIMES, columns, limits, pools, traffics
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(traffics(), pools(), pools())
 def test_no_request_is_lost(traffic: Traffic, pool: Pool, decode: Pool) -> None:
     for second in (None, decode):
@@ -26,7 +26,7 @@ def test_no_request_is_lost(traffic: Traffic, pool: Pool, decode: Pool) -> None:
             assert (times[2] == times[3]) == (rows["output"][i] == 1)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(traffics(), pools())
 def test_littles_law(traffic: Traffic, pool: Pool) -> None:
     """The area under the number in the system, counted by engines, is the sum of the latencies."""
@@ -41,7 +41,7 @@ def test_littles_law(traffic: Traffic, pool: Pool) -> None:
     assert 0 < found.kv_use <= found.kv_peak * (1 + 1e-12) <= 1 + 1e-12
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(traffics(closed=False), limits())
 def test_first_tokens_come_in_the_order_of_arrival(traffic: Traffic, limit: Limits) -> None:
     result = simulate(traffic, Pool(times=TIMES, limits=limit))

@@ -69,7 +69,7 @@ def check(scheduler: Scheduler, now: Pass) -> None:
     assert min(blocks.used, blocks.cached, blocks.free) >= 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(traffics(closed=False), limits(), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_every_pass_finds_what_it_reads(
     traffic: Traffic, limit: Limits, draft: int, chance: Random
@@ -115,6 +115,20 @@ def test_a_sequence_that_stops_early_gives_its_blocks_back() -> None:
     assert (scheduler.blocks.used, scheduler.has_work) == (0, False)
 
 
+def test_a_cancelled_request_leaves_nothing() -> None:
+    limits = Limits(n_blocks=20, block=4, max_tokens=4, max_sequences=3)
+    scheduler = Scheduler(limits)
+    lives = [scheduler.add(Request(i, 0.0, 6, 9)) for i in range(4)]
+    for _ in range(3):  # the first decodes, the second is computed in part, the others wait
+        scheduler.schedule()
+        scheduler.advance()
+    assert (len(scheduler.decoding), scheduler.running, len(scheduler.waiting)) == (1, 2, 2)
+    for live in lives:
+        assert scheduler.has_work
+        scheduler.cancel(live)
+    assert (scheduler.has_work, scheduler.blocks.used, scheduler.schedule().n_decode) == (0, 0, 0)
+
+
 def test_a_shared_prefix_is_computed_once() -> None:
     scheduler = Scheduler(Limits(n_blocks=20, block=4))
     first, second = (scheduler.add(Request(i, 0.0, 14, 2, "p", 10)) for i in range(2))
@@ -141,6 +155,16 @@ def test_a_prompt_in_the_cache_still_computes_a_token() -> None:
         now = scheduler.schedule()
         scheduler.advance()
     assert [(past, tokens) for _, past, tokens in now.chunks] == [(4, 4)]
+
+
+def test_a_block_computed_in_part_is_not_shared() -> None:
+    scheduler = Scheduler(Limits(n_blocks=20, block=4, max_tokens=6, max_sequences=3))
+    for i in range(2):
+        scheduler.add(Request(i, 0.0, 9, 1, "p", 8))
+    scheduler.schedule()  # 6 of 9 tokens
+    scheduler.advance()
+    now = scheduler.schedule()
+    assert [(past, tokens) for _, past, tokens in now.chunks] == [(6, 3), (4, 3)]
 
 
 def test_the_oldest_prefix_is_evicted_first_and_its_end_before_its_start() -> None:
@@ -174,6 +198,14 @@ def test_the_youngest_gives_way_and_is_computed_again() -> None:
     assert now.chunks == ((young, 0, 9),)  # prompt and both tokens
     assert scheduler.advance().prefilled == [young]
     assert young.generated == 3
+
+
+@pytest.mark.parametrize(("watermark", "admitted"), [(0.0, [0, 1]), (0.2, [0])])
+def test_admission_leaves_blocks_to_those_that_run(watermark: float, admitted: list[int]) -> None:
+    scheduler = Scheduler(Limits(n_blocks=10, block=4, watermark=watermark))
+    for i, prompt in enumerate((34, 4)):  # the first needs 9 blocks, and has nobody beside it
+        scheduler.add(Request(i, 0.0, prompt, 2))
+    assert [chunk.live.request.id for chunk in scheduler.schedule().chunks] == admitted
 
 
 def test_prompts_are_cut_to_what_decoding_leaves() -> None:

@@ -24,13 +24,13 @@ def assert_same(fast: Result, slow: Result) -> None:
         assert one.used_s == pytest.approx(other.used_s, rel=0.2, abs=1e-9)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(traffics(), pools())
 def test_one_pool(traffic: Traffic, pool: Pool) -> None:
     assert_same(simulate(traffic, pool), simulate(traffic, pool, fast_forward=False))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(traffics(), pools(), pools(), st.integers(0, 3))
 def test_prefill_and_decode_apart(traffic: Traffic, pool: Pool, decode: Pool, per: int) -> None:
     run = lambda fast: simulate(traffic, pool, decode, per / 256, fast_forward=fast)
@@ -43,6 +43,14 @@ def test_a_long_stretch_is_one_event() -> None:
     result = simulate(traffic, Pool(times=TIMES, limits=Limits(n_blocks=1000)))
     assert result.tallies[0].passes == 1001
     assert result.tallies[0].events == 2
+
+
+def test_arrivals_that_change_nothing_do_not_cut_a_stretch() -> None:
+    n = 50
+    traffic = Traffic(arrival_s=np.arange(n) / 64, prompt=np.full(n, 7), output=np.full(n, 500))
+    limits = Limits(n_blocks=1000, max_sequences=1)
+    tally = simulate(traffic, Pool(times=TIMES, limits=limits)).tallies[0]
+    assert (tally.passes, tally.events) == (500 * n, 2 * n)
 
 
 def test_used_blocks_of_a_long_stretch() -> None:

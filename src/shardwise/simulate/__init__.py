@@ -4,16 +4,19 @@ In: traffic (who asks what, when), seconds of a pass, limits of an engine. Out: 
 throughput, use of the KV cache, the largest rate that keeps promises. Layer 5. `Scheduler` and
 `Blocks` know nothing of simulation: an engine calls `schedule`, runs the pass, calls `advance`.
 
-    pool = Pool(times=AffineTimes(fixed_s=8e-3, prefill_s=2e-5), limits=Limits(n_blocks=40_000))
-    rng = np.random.default_rng(0)
-    traffic = Traffic(
-        arrival_s=arrivals.poisson(n, 10.0, rng), prompt=..., output=...
-    )
-    simulate(traffic, pool).summary(Slo(ttft_s=0.5, tpot_s=0.03))
+>>> import numpy as np
+>>> pool = Pool(times=AffineTimes(fixed_s=8e-3, prefill_s=2e-5), limits=Limits(n_blocks=4096))
+>>> arrival_s = traffic.poisson(100, 5.0, np.random.default_rng(0))
+>>> prompt, output = traffic.fixed(100, 512), traffic.fixed(100, 64)
+>>> asked = Traffic(arrival_s=arrival_s, prompt=prompt, output=output)
+>>> found = simulate(asked, pool).summary(Slo(ttft_s=0.5, tpot_s=0.03))
+>>> found.requests, round(found.ttft_s.p50, 3), round(found.tpot_s.p50, 4), found.within
+(100, 0.022, 0.0083, 1.0)
 """
 
 from __future__ import annotations
 
+from shardwise.simulate import traffic
 from shardwise.simulate.blocks import Blocks
 from shardwise.simulate.capacity import Capacity, capacity
 from shardwise.simulate.deployment import Pool, simulate
@@ -53,4 +56,5 @@ __all__ = [
     "mean_field",
     "read_trace",
     "simulate",
+    "traffic",
 ]

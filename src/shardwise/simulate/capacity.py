@@ -11,7 +11,7 @@ from shardwise.simulate.mean_field import mean_field
 from shardwise.simulate.metrics import Slo, Summary
 from shardwise.simulate.traffic import Traffic
 
-MOST_DOUBLINGS = 30  # from the first rate that is tried, up or down
+MOST_DOUBLINGS = 20  # from the first rate that is tried, up or down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,8 @@ class Decoding:
 
     def affordable(self, n: int, available: int) -> int:
         """The most passes up to `n` that take no more than `available` blocks."""
-        if self.blocks(n) <= available:
+        most = len(self._members) * (self.gain(n) // self._block + 1)  # quicker than exactly
+        if most <= available or self.blocks(n) <= available:
             return n
         low, high = 0, n
         while high - low > 1:
@@ -140,7 +141,8 @@ class Decoding:
         self.grown += usual
         self.kv_tokens += usual * len(self._members)
         for live, tokens in gained.items():
-            self._shift(live, tokens - usual)
+            if tokens != usual:
+                self._shift(live, tokens - usual)
         ended = []
         ends = self._ends
         while ends and ends[0][0] <= self.grown:

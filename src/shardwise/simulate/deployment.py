@@ -63,17 +63,18 @@ def simulate(
         fast_forward: run alike passes at once; the result is the same (see `Engine`).
 
     Raises:
-        BadInput: a request that can never be served.
+        BadInput: a request that can never be served; keys and values that arrive before they leave.
     """
+    if transfer_s_per_token < 0:
+        raise BadInput(f"transfer_s_per_token {transfer_s_per_token} is below 0.")
     return _Run(traffic, pool, decode, transfer_s_per_token, fast_forward).result()
 
 
 class _Side:
     """The engines of one pool, and their router."""
 
-    def __init__(self, pool: Pool, fast_forward: bool, first_index: int) -> None:
+    def __init__(self, pool: Pool, fast_forward: bool) -> None:
         self.engines = [Engine(pool.times, pool.limits, fast_forward) for _ in range(pool.replicas)]
-        self.first_index = first_index
         self._in_turn = pool.router == "round_robin"
         self._next = 0
 
@@ -93,8 +94,8 @@ class _Run:
     def __init__(
         self, traffic: Traffic, pool: Pool, decode: Pool | None, transfer_s: float, fast: bool
     ) -> None:
-        self.first = _Side(pool, fast, 0)
-        self.second = None if decode is None else _Side(decode, fast, pool.replicas)
+        self.first = _Side(pool, fast)
+        self.second = None if decode is None else _Side(decode, fast)
         self.pools = [pool] * pool.replicas
         self.pools += [] if decode is None else [decode] * decode.replicas
         self.engines = [*self.first.engines, *(self.second.engines if self.second else ())]
@@ -116,8 +117,7 @@ class _Run:
         for engine in self.engines:
             others = [other for other in self.engines if other is not engine]
             if not self.closed:
-                first = engine in self.first.engines
-                others = [] if first else list(self.first.engines)
+                others = [] if engine in self.first.engines else self.first.engines
             self.sources[engine] = others
         self.waiting_outside = None if self.closed else next(self.requests, None)
         for _ in range(traffic.users):
@@ -177,7 +177,7 @@ class _Run:
         request, first = live.request, live
         if self.second is not None:
             request = self.asked[request.id]
-            if index < self.second.first_index:
+            if index < len(self.first.engines):
                 if request.output > 1:
                     self.prefilled[request.id] = live
                     there_s = now + self.transfer_s * request.prompt

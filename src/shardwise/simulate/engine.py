@@ -20,6 +20,8 @@ class Tally:
     """
 
     passes: int = 0
+    decode_passes: int = 0  # those in which a sequence decodes
+    decoded: int = 0  # sequences that decode, summed over these
     events: int = 0  # passes, where a stretch of alike ones counts once
     busy_s: float = 0.0
     running_s: float = 0.0  # sequences that hold blocks
@@ -95,6 +97,9 @@ class Engine:
         self.clock = start + seconds
         tally.passes += n
         tally.events += 1
+        if now.n_decode:
+            tally.decode_passes += n
+            tally.decoded += n * now.n_decode
         tally.busy_s += seconds
         tally.system_s += self._in_system * seconds
         tally.running_s += (self._in_system - len(scheduler.waiting)) * seconds

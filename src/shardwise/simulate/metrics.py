@@ -71,6 +71,8 @@ class Summary:
         queue_s: from arrival to the start of the first pass.
         output_tokens_per_s, requests_per_s: over the whole run.
         utilisation: share of the engines' time in which passes run.
+        step_s: busy seconds for each decode pass.
+        decoding: mean sequences in a decode pass.
         running: mean sequences that hold blocks, all engines together.
         in_system: mean requests that wait or run.
         kv_use, kv_peak: blocks held, of those there are: mean over time, and most.
@@ -88,6 +90,8 @@ class Summary:
     output_tokens_per_s: float
     requests_per_s: float
     utilisation: float
+    step_s: float
+    decoding: float
     running: float
     in_system: float
     kv_use: float
@@ -182,6 +186,8 @@ class Result:
         wall_s = engine_s / len(tallies)
         within = self.within(slo or Slo(), after_s)
         rate = len(columns["id"]) / wall_s
+        busy_s = sum(t.busy_s for t in tallies)
+        decode_passes = max(1, sum(t.decode_passes for t in tallies))
         used = sum(t.used_s / n for t, n in zip(tallies, self.n_blocks, strict=True))
         return Summary(
             requests=len(columns["id"]),
@@ -192,7 +198,9 @@ class Result:
             queue_s=Spread.of(times["queue"]),
             output_tokens_per_s=float(columns["output"].sum()) / wall_s,
             requests_per_s=rate,
-            utilisation=sum(t.busy_s for t in tallies) / engine_s,
+            utilisation=busy_s / engine_s,
+            step_s=busy_s / decode_passes,
+            decoding=sum(t.decoded for t in tallies) / decode_passes,
             running=sum(t.running_s for t in tallies) / wall_s,
             in_system=sum(t.system_s for t in tallies) / wall_s,
             kv_use=used / engine_s,

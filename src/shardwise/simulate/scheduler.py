@@ -84,7 +84,7 @@ class Scheduler:
         if not self._shares or ready:
             keys = ()
         elif keys is None:
-            keys = request.keys(self.limits.block) if request.prefix is not None else ()
+            keys = request.keys(self.limits.block)
         live = Live(request, keys, ready)
         self.waiting.append(live)
         return live
@@ -97,15 +97,14 @@ class Scheduler:
             self._admit(chunks, self.limits.max_tokens)
             if chunks:
                 return self._set(NOTHING, chunks)
-        calm = self._make_room()
+        self._make_room()
         decoding = self.decoding
         n = len(decoding)
         if self.limits.chunked:
             budget = self.limits.max_tokens - n
             if self._partial is not None:
                 budget -= self._cut(self._partial, chunks, budget)
-            if calm:
-                self._admit(chunks, budget)
+            self._admit(chunks, budget)
         base = Pass(decoding.members, n, decoding.mean_read(1), (), 0, 0) if n else NOTHING
         return self._set(base, chunks)
 
@@ -155,6 +154,17 @@ class Scheduler:
             self._stuck = False
         self._pass = NOTHING
         return Advanced(prefilled, ended)
+
+    def cancel(self, live: Live) -> None:
+        """Forget a request, waiting or running; between `advance` and `schedule`."""
+        if live in self.decoding:
+            self.decoding.leave(live)
+        elif live is self._partial:
+            self._partial = None
+        elif live in self.waiting:
+            self.waiting.remove(live)
+        self.blocks.release(live)
+        self._stuck = False
 
     def steady(self) -> int:
         """How many passes from the scheduled one on are alike, if nobody arrives and none stops.
@@ -243,20 +253,20 @@ class Scheduler:
             chunks.append(Chunk(live, live.past, tokens))
         return tokens
 
-    def _make_room(self) -> bool:
-        """Take the blocks that decoding needs; False when a sequence had to give its own back."""
-        calm = True
+    def _make_room(self) -> None:
+        """Take the blocks that decoding needs, from the youngest sequences if there are too few."""
         need = self.decoding.blocks(1)
         while need > self.blocks.available:
-            calm = False
             self._preempt()
             need = self.decoding.blocks(1)
         if need:
             self.blocks.take(need)
-        return calm
 
     def _preempt(self) -> None:
-        """The sequence admitted last gives its blocks back and waits as the first in the queue."""
+        """The sequence admitted last gives its blocks back and waits as the first in the queue.
+
+        Some of these blocks are taken at once, so it is not admitted again in the same pass.
+        """
         live = self._partial
         if live is not None:
             self._partial = None

@@ -49,6 +49,8 @@ class Traffic:
                 problems.append(f"{name} has {len(column):,} values, prompt {n:,}.")
         if (self.arrival_s is None) == (self.users < 1):
             problems.append("traffic has either arrival_s or users of a closed loop (at least 1).")
+        if self.think_s < 0:
+            problems.append(f"think_s {self.think_s} is below 0.")
         raise_all(BadInput, problems)
         low = {"prompt": 1, "output": 1, "arrival_s": 0, "shared": 0}
         raise_all(BadInput, [line for name in low for line in self._low(name, low[name])])
@@ -59,10 +61,12 @@ class Traffic:
         column = getattr(self, name)
         if column is None:
             return []
-        wrong = np.flatnonzero(~(np.asarray(column) >= low))
+        wrong = np.flatnonzero(~((column >= low) & np.isfinite(column)))
         if len(wrong):
             at = wrong[0]
             return [f"{name} of request {at} is {column[at]}; it must be at least {low}."]
+        if name != "arrival_s" and not np.issubdtype(column.dtype, np.integer):
+            return [f"{name} holds numbers that are not whole ({column.dtype})."]
         if name == "arrival_s" and (falling := np.flatnonzero(np.diff(column) < 0)).size:
             at = falling[0] + 1
             return [f"arrival_s of request {at} is before that of the one before it."]
