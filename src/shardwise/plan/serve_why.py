@@ -62,7 +62,8 @@ def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Ite
     decode = told.decode
     critical = critical_batch(config, chosen.server)
     here = decode.in_flight
-    text = f"{decode.batch:,} sequences an engine, {decode.max_batch:,} fit."
+    text = f"{decode.batch:,} sequence{'s' * (decode.batch > 1)} an engine, "
+    text += f"{decode.max_batch:,} fit."
     if decode.kv_batch:
         text += f" Caches outweigh weights from {decode.kv_batch:,.0f};"
     text += f" products turn compute-bound at {critical:,.0f} in a pass (here {here:,})."

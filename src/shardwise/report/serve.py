@@ -82,7 +82,8 @@ def _times(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     decode, prefill = told.decode, told.prefill
     ms = units.show_seconds
     step = decode.step_s
-    each = f"{decode.batch:,} sequences × {decode.context:,.0f} tokens"
+    plural = "s" * (decode.batch > 1)
+    each = f"{decode.batch:,} sequence{plural} × {decode.context:,.0f} tokens"
     yield (
         "pass",
         f"{seconds_span(step.lower, step.upper)} (all communication hidden / none) for {each}; "

@@ -64,14 +64,14 @@ def decode_s(engine: Engine, job: Serve, batch: Num) -> Num:
     )
 
 
-def pass_tokens(engine: Engine) -> Num:
-    """Tokens of one pass at most: the software's limit holds for each rank of the batch."""
-    return engine.rates.engine.chunk * batch_shards(engine.layout, engine.layout.sizes)
-
-
 def at_once(engine: Engine) -> Num:
     """Prompts that an engine reads at once: one on each part of its batch."""
     return batch_shards(engine.layout, engine.layout.sizes)
+
+
+def pass_tokens(engine: Engine) -> Num:
+    """Tokens of one pass at most: the software's limit holds for each rank of the batch."""
+    return engine.rates.engine.chunk * at_once(engine)
 
 
 def prompt_s(engine: Engine, job: Serve) -> Num:
