@@ -77,13 +77,38 @@ def search(
     disaggregate: bool | None = None,
 ) -> list[serve_value.ServingPlan]:
     """The `n` best deployments of different engines, best first. Raises as `plan` does."""
+    asked = request(model, where, job, fixed, most=most, peak=peak, disaggregate=disaggregate)
+    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
+    first, *others = found.candidates
+    rest = [c for c in others if c != first]
+    return [
+        _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
+        for c in [first, *rest][:n]
+    ]
+
+
+def request(
+    model: ModelConfig,
+    where: System | Chip,
+    job: Serve | Sequence[Serve],
+    fixed: Fixed | None = None,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> serve.Request:
+    """What is searched, after its mistakes are told. Arguments as in `plan`.
+
+    Raises:
+        BadInput, BadShape, UnknownName, NotDivisible: see `plan`.
+    """
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
     _check(model, where, jobs)
     check_fixed(fixed, most)
     system = where if isinstance(where, System) else None
     raise_all(NotDivisible, problems(model, system, fixed))
-    asked = serve.Request(
+    return serve.Request(
         config=model,
         where=where,
         jobs=jobs,
@@ -92,13 +117,6 @@ def search(
         peak=peak,
         disaggregate=disaggregate,
     )
-    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
-    first, *others = found.candidates
-    rest = [c for c in others if c != first]
-    return [
-        _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
-        for c in [first, *rest][:n]
-    ]
 
 
 def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> None:
@@ -194,7 +212,7 @@ def _estimate(asked: serve.Request, chosen: Candidate) -> serve_value.ServingEst
         requests_per_s=chosen.requests_per_s if output else None,
         most_requests_per_s=most,
         utilisation=chosen.job.rate / most if chosen.job.rate and most else 1.0,
-        usd_per_million_tokens=_usd(chosen, hourly) if hourly else None,
+        usd_per_million_tokens=usd_per_million(chosen, hourly) if hourly else None,
         usd_per_hour=chosen.chips * hourly if hourly else None,
         memory_bytes_per_chip=_memory(server.memory(chosen.batch)),
         prefill_memory_bytes_per_chip=_memory(chosen.reader.memory(at_least_one(chosen.reader)))
@@ -271,7 +289,7 @@ def _ratio(chosen: Candidate, prompt_s: float) -> float | None:
     return float(serving.prefill_servers(prompt_s, token_s, chosen.batch, job.output))
 
 
-def _usd(chosen: Candidate, hourly: float) -> serve_value.UsdPerMillion:
+def usd_per_million(chosen: Candidate, hourly: float) -> serve_value.UsdPerMillion:
     """Input and output share the hour as they share the chips: by engines, or by their time."""
     job, chips = chosen.job, chosen.chips
     if not job.output:
@@ -326,7 +344,7 @@ def _point(other: Candidate, chosen: Candidate) -> serve_value.ServingPoint:
         ttft_s=other.ttft_s,
         tokens_per_s=other.tokens_per_s,
         tokens_per_s_per_chip=other.tokens_per_s / other.chips,
-        usd_per_million_output_tokens=_usd(other, hourly).output if hourly else None,
+        usd_per_million_output_tokens=usd_per_million(other, hourly).output if hourly else None,
         memory_bytes_per_chip=float(server.memory(other.batch).total),
         text=serve_why.loses_on(other, chosen),
     )

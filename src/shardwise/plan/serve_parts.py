@@ -36,19 +36,26 @@ def parts(time: PassTime) -> dict[str, float]:
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
-def bound(time: PassTime, *, flops: bool) -> str:
-    """One of `BOUNDS`.
+def sides(time: PassTime, *, flops: bool) -> dict[str, float]:
+    """Seconds of everything that can bind a pass, by the keys of `BOUNDS`; the sum is the pass.
 
     Args:
         flops: products take longer to multiply than to read.
     """
     sums = {
-        "flops" if flops else "weights": float(time.weights + time.head),
+        "weights": 0.0,
         "kv": float(time.caches),
+        "flops": float(time.prompts),
         "network": float(time.comm_s),
         "software": float(time.elementwise + time.kernels + time.host),
     }
-    sums["flops"] = sums.get("flops", 0.0) + float(time.prompts)
+    sums["flops" if flops else "weights"] += float(time.weights + time.head)
+    return sums
+
+
+def bound(time: PassTime, *, flops: bool) -> str:
+    """What takes longest: one of `BOUNDS`. Arguments as in `sides`."""
+    sums = sides(time, flops=flops)
     return max(sums, key=lambda name: sums[name])
 
 
@@ -94,3 +101,8 @@ def link_beta(chip: Chip) -> float:
 def mesh_of(server: Server) -> dict[str, int]:
     """The mesh of all engines of a kind; `data` counts them."""
     return {**server.layout.sizes, "data": server.count}
+
+
+def usual_compute(weights: str, chip: Chip | None) -> str:
+    """The dtype of products: that of the weights where the chip has a peak for it, else bf16."""
+    return weights if chip and weights in chip.peak_flops_per_s else "bf16"
