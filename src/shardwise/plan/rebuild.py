@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -30,9 +31,9 @@ def rebuild(plan: Plan) -> Case:
     """
     try:
         layout = _layout(plan)
-        system = _system(plan)
+        system = system_of(plan.hardware.name, plan.hardware.figures)
         return Case(
-            model=_model(plan.model.architecture),
+            model=model_of(plan.model.architecture),
             system=system,
             job=_job(plan),
             layout=layout,
@@ -47,8 +48,14 @@ def rebuild(plan: Plan) -> Case:
         raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
 
 
-def _model(data: dict[str, Any]) -> ModelConfig:
-    """A layer's feed-forward block is dense or routed; which, only its fields say."""
+def model_of(data: dict[str, Any]) -> ModelConfig:
+    """The model of a plan's architecture.
+
+    A layer's feed-forward block is dense or routed; which, only its fields say.
+
+    Raises:
+        BadFile: it is none.
+    """
     try:
         groups = tuple(
             LayerGroup(layer=_layer(group["layer"]), count=group["count"])
@@ -82,15 +89,14 @@ def _convert(data: dict[str, Any], kind: type[T]) -> T:
         raise BadFile(f"the plan's architecture: {error}.") from None
 
 
-def _system(plan: Plan) -> System:
-    """The machine of the plan's name with the figures that the plan was made with."""
-    system = parse_system(plan.hardware.name)
+def system_of(name: str, then: Mapping[str, float | None]) -> System:
+    """The machine of a name with the figures that a plan was made with."""
+    system = parse_system(name)
     now = {
         path: float(figure.value)
         for path, figure in system.chip.figures.items()
         if isinstance(figure.value, int | float)
     }
-    then = plan.hardware.figures
     changed = {path: then.get(path) for path in {*now, *then} if now.get(path) != then.get(path)}
     if not changed:
         return system

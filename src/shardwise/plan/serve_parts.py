@@ -19,6 +19,7 @@ ON_CHIP = {
     "kernels": "kernels",
     "host": "host",
 }
+MOST_BATCH = 2**20  # sequences up to which batches are compared
 # What takes longest, in words.
 BOUNDS = {
     "weights": "HBM-bound (weights)",
@@ -86,6 +87,26 @@ def critical_batch(config: ModelConfig, server: Server) -> float:
         if isinstance(g.layer.ffn, Moe)
     ]
     return rows * max(ratios, default=1.0) / (1 + job.drafted)
+
+
+def kv_batch(server: Server) -> int | None:
+    """The fewest sequences of an engine whose caches take longer than all products.
+
+    None without caches, or where products grow as fast as caches: bound by FLOPs at long batches.
+    The share of a mixture's experts that a pass reads grows with the batch, so it is searched.
+    """
+
+    def outweighs(batch: int) -> bool:
+        took = server.decode(batch)
+        return bool(took.caches >= took.weights + took.head)
+
+    if not outweighs(MOST_BATCH):
+        return None
+    low, high = 0, MOST_BATCH
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if outweighs(middle) else (middle, high)
+    return high
 
 
 def link_beta(chip: Chip) -> float:

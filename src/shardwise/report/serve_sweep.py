@@ -60,6 +60,7 @@ def blocks(found: ServingSweep) -> Iterator[Block]:
         rows.append(_cells(row, shown, none))
     listed: dict[str, str] = {}
     if not shown.times and _width(heads, rows) > WIDTH:  # long engines stand below, by a letter
+        heads[-1] = ""
         for cells in rows:
             if cells[-1]:
                 letter = listed.setdefault(cells[-1], _letter(len(listed)))
