@@ -35,7 +35,7 @@ def blocks(told: ServingExplanation, *, verbose: bool = False) -> Iterator[Block
         yield labelled((decision.step, decision.text) for decision in told.path)
         yield labelled(("why" if i == 0 else "", r.text) for i, r in enumerate(told.why))
     else:
-        last = 'type  -v tells the way there  ·  --what-if "hbm_bandwidth x2" asks another machine'
+        last = 'type  -v tells the way there  ·  --what-if "ici x2" asks another machine'
         yield quiet(last)
 
 
@@ -49,7 +49,7 @@ def headline(told: ServingExplanation) -> str:
     dtypes = held if kv == held else f"{held}, KV {kv}"
     many = f"{told.mesh['data']:,} engines of " if told.mesh.get("data", 1) > 1 else ""
     engines = f"{many}{mesh_text({**told.mesh, 'data': 1})}"
-    engines += " that generates" if told.disaggregated else ""
+    engines += " beside others for prompts" if told.disaggregated else ""
     return (
         f"Bound by {SIDES[told.bound]}, ×{told.margin:.2f} over the next: a pass of "
         f"{ms(here.step_s.expected)} is {parts}. {engines} "
@@ -70,18 +70,19 @@ def _what_if(found: ServingWhatIf, now: Change) -> str:
 
 
 def _batches(told: ServingExplanation) -> Block:
-    """The pass beside the token where prompts come in between, or drafts."""
+    """The pass beside the token where prompts come in between; what is left of it then is rest."""
     money = _priced(told)
     both = any(row.tpot_s != row.step_s.expected for row in told.batches)
     heads = [">!batch", ">!token", *[">!pass"] * both, ">!weights", ">!KV", ">!network"]
-    heads += [">!kernels", ">!/s/chip", *[">!$/M out"] * money, "!binds"]
+    heads += [*[">!kernels"] * (not both), ">!/s/chip", *[">!$/M out"] * money, "!binds"]
     return table(heads, [_at(row, both=both, money=money) for row in told.batches])
 
 
 def _at(row: AtBatch, *, both: bool, money: bool) -> list[str]:
     spent, usd = row.sides, row.usd_per_million_output_tokens
     whole = sum(spent.values())
-    parts = (spent["weights"] + spent["flops"], spent["kv"], spent["network"], spent["software"])
+    parts = [spent["weights"] + spent["flops"], spent["kv"], spent["network"]]
+    parts += [spent["software"]] * (not both)
     return [
         f"{row.batch:,}",
         ms(row.tpot_s),
@@ -99,10 +100,13 @@ def _thresholds(told: ServingExplanation) -> Iterator[tuple[str, str]]:
     text = f"caches outweigh products {at}"
     text += f"; {told.max_batch:,} sequences of an engine fit"
     if own.kv_context:
-        text += f"; from {own.kv_context:,.0f} tokens of context on, caches bind at every batch"
+        text += f"; at peaks they do at every batch from {own.kv_context:,.0f} tokens of context on"
     yield "KV", text + "."
-    listed = ", ".join(f"{c.batch:,.0f} {c.weights} × {c.compute}" for c in told.critical)
-    yield "FLOPs", f"bind products from a pass of: {listed} (weights × arithmetic)."
+    listed = ", ".join(
+        f"{c.batch:,.0f} {f'{c.weights} weights ' * (c.weights != c.compute)}in {c.compute}"
+        for c in told.critical
+    )
+    yield "FLOPs", f"bind products from so many sequences in a pass: {listed}."
     for reason in told.why:
         if reason.constraint in WORDS:
             yield {"tensor": "links", "gathered": "FSDP"}[reason.constraint], reason.text
