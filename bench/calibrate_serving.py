@@ -22,7 +22,7 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate import calibration
-from shardwise.estimate.engine.shares import USUAL, Shares
+from shardwise.estimate.engine.shares import USUAL, Shares, shares
 from shardwise.estimate.engine.software import ENGINES, Engine, engine_named
 from shardwise.validate.serving_predict import predicted_with
 from shardwise.validate.serving_runs import ServeRun, load
@@ -32,15 +32,16 @@ OWN = ("a100", "h100", "h20", "b200", "rtx-4090", "v5p")  # chips with a table
 CHIP_GRID = {
     "stream": [0.35, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95],
     "grouped": [0.2, 0.3, 0.4, 0.5, 0.7, 1.0],
-    "attention": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
-    "network": [0.4, 0.5, 0.65, 0.8, 0.9],
     "kernel_s": [0.0, 1e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6],
     "message_s": [0.0, 2e-6, 4e-6, 6e-6, 8e-6, 12e-6],
     "routed_s": [0.0, 5e-5, 1e-4, 1.5e-4, 2e-4],
     "bf16": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    "fp8": [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    "fp4": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
+    "fp8": [0.4, 0.5, 0.6, 0.7, 0.8],
+    "fp4": [0.3, 0.4, 0.5, 0.6, 0.7],
+    # Of chips without training runs; the others take theirs, and of their links too.
+    "attention": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7],
 }
+UNTRAINED = ("h20", "rtx-4090")
 ENGINE_GRID = {
     "request_s": [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25],
     "pass_s": [0.0, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3],
@@ -57,16 +58,27 @@ EACH = 8  # rows of a group on one chip that a fit looks at: many rows of one gr
 STEP = 0.1
 CAP = math.log(1.8)  # an error beyond it is a row that the formulas do not describe, not a rate
 COVERED = 0.8
-START = Shares(
-    matmuls={"bf16": 0.7, "fp8": 0.6, "fp4": 0.5},
-    attention=0.5,
-    grouped=0.4,
-    stream=0.8,
-    network=0.8,
-    kernel_s=4e-6,
-    message_s=8e-6,
-)
-START_TPU = dataclasses.replace(START, stream=0.9, kernel_s=0.0, message_s=0.0, routed_s=1e-4)
+START: dict[str, Any] = {
+    "matmuls": {"bf16": 0.7, "fp8": 0.6, "fp4": 0.5},
+    "attention": 0.5,
+    "grouped": 0.4,
+    "stream": 0.8,
+    "kernel_s": 4e-6,
+    "message_s": 8e-6,
+    "routed_s": 0.0,
+}
+START_UNTRAINED = {**START, "network": 0.8}
+START_TPU = {**START, "stream": 0.9, "kernel_s": 0.0, "message_s": 0.0, "routed_s": 2e-4}
+
+
+def start_of(name: str) -> Shares:
+    """Where the fit of a family starts: what its training runs reached, and usual values."""
+    if name in UNTRAINED:
+        return Shares(name=name, **START_UNTRAINED)
+    start = START_TPU if name == "v5p" else START
+    start = {k: v for k, v in start.items() if k != "attention"}
+    trained = shares(name, "tpu" if name == "v5p" else "gpu")
+    return dataclasses.replace(trained, **start)
 
 
 def in_training(group: str) -> bool:
@@ -95,7 +107,7 @@ def errors(run: ServeRun, shares: Shares, engine: Engine) -> dict[str, float]:
 
 
 def changed(shares: Shares, name: str, value: float) -> Shares:
-    if name in START.matmuls:
+    if name in START["matmuls"]:
         return dataclasses.replace(shares, matmuls={**shares.matmuls, name: value})
     return dataclasses.replace(shares, **{name: value})
 
@@ -105,9 +117,7 @@ class Fit:
 
     def __init__(self, runs: list[ServeRun]) -> None:
         self.runs = runs
-        self.shares = {
-            f: START_TPU if f == "v5p" else START for f in sorted({family(r) for r in runs})
-        }
+        self.shares = {f: start_of(f) for f in sorted({family(r) for r in runs})}
         self.engines = {name: _plain(engine) for name, engine in ENGINES.items()}
         self.first = {**self.shares, **self.engines}
 
@@ -130,6 +140,8 @@ class Fit:
             by_engine[engine_named(run.framework).name].append(run)
         for name, runs in by_family.items():
             for part, grid in CHIP_GRID.items():
+                if part == "attention" and name not in UNTRAINED:
+                    continue
                 if part in ("fp8", "fp4") and not any(r.compute == part for r in runs):
                     continue
                 if part == "routed_s" and name != "v5p":
@@ -176,7 +188,7 @@ class Fit:
 
 
 def _value(of: Shares | Engine, name: str) -> float:
-    if isinstance(of, Shares) and name in START.matmuls:
+    if isinstance(of, Shares) and name in START["matmuls"]:
         return of.matmuls.get(name, 0.0)
     return float(getattr(of, name) or 0.0)
 

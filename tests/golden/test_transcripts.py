@@ -53,8 +53,11 @@ def test_numbers_of_operations_are_not_broken() -> None:
 
 def test_the_plan_of_the_pod_is_the_books() -> None:
     # The book's own answer: pure FSDP is communication-bound, 4- to 8-way tensor parallelism not.
+    # It knows no context parallelism; with it, the same 8 chips share a sequence in both ways.
+    whole = transcript(COMMANDS["plan_v5p"] + " --max context=1")
+    assert re.match(r"Compute-bound\. tensor [48] × ", whole.splitlines()[1])
     text = kept("plan_v5p")
-    assert re.match(r"Compute-bound\. tensor [48] × ", text.splitlines()[1])
+    assert re.match(r"Compute-bound\. tensor 2 × context 4 × ", text.splitlines()[1])
     assert re.search(
         r"Without tensor \(.*\) has .* expected 1\.\d\d s, here \d+ ms", text, re.DOTALL
     )

@@ -84,12 +84,10 @@ def test_no_prediction_is_far_off_but_of_one_row() -> None:
             assert abs(row.err) < 0.14, row.id
 
 
-def test_a_driver_prints_mebibytes() -> None:
-    """BLOOM's "GB" are thousands of them; what PyTorch reserved is stated in GiB."""
+def test_a_peak_is_what_was_stated() -> None:
     for run in (r for r in load() if isinstance(r, Run) and r.memory_bytes and r.task != "lora"):
         (row,) = memory_rows([run])
-        unit = 1000 / 1024 if run.source in FROM_DRIVER else 1.0
-        assert row.measured == pytest.approx(unit * (run.memory_bytes or 0.0))
+        assert row.measured == run.memory_bytes
 
 
 def test_a_group_is_in_one_half() -> None:

@@ -89,9 +89,9 @@ def pass_time(
         routed = _routing_s(config, form, sizes, prices, rates, load)
         traffic["expert"] = traffic.get("expert", 0.0) + routed
     traffic["pipe"] = _between_stages(config, form, sizes, prices, rates, load)
-    each = rates.shares.kernel_s + rates.engine.launch_s
-    kernels = layer_kernels(config, load) * each
-    sequences = load.decode + (load.prefill > 0)
+    kernels = layer_kernels(config, load) * rates.shares.kernel_s
+    # Each rank of the batch has its own scheduler.
+    sequences = load.decode / batch_shards(form, sizes) + (load.prefill > 0)
     return PassTime(
         weights=sum((_product_s(m, form, sizes, rates, load.rows) for m in works.matmuls), 0.0),
         caches=found.caches,

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import Any
 
 from shardwise.estimate import calibration
 from shardwise.estimate.calibration import WIDER
@@ -64,14 +65,27 @@ AT_PEAK = Shares()
 
 @functools.cache
 def shares(chip: str, kind: str) -> Shares:
-    """The corrections of a chip, or of the usual chip of its kind; at peak where there is none."""
+    """The corrections of a chip, or of the usual chip of its kind; at peak where there is none.
+
+    What its products, attention over prompts and links reach is taken from its training runs, where
+    the `[serving]` table does not say otherwise.
+    """
     for name in (chip, USUAL.get(kind, "")):
         file = files(calibration) / f"{name}.toml"
         if not file.is_file():
             continue
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         if "serving" in data:
-            return Shares(name=name, **data["serving"])
-        if "like" in data and (found := shares(data["like"], "")) is not AT_PEAK:
-            return found
+            return Shares(name=name, **(_trained(data) | data["serving"]))
+        if "like" in data:
+            return shares(data["like"], kind)
     return AT_PEAK
+
+
+def _trained(data: Mapping[str, Any]) -> dict[str, Any]:
+    like = data.get("like")
+    if like:
+        file = files(calibration) / f"{like}.toml"
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    found = {name: data[name] for name in ("matmuls", "attention") if name in data}
+    return found | ({"network": data["links"]} if "links" in data else {})

@@ -21,9 +21,6 @@ class Engine:
             loads under way. None where nothing tells of a limit.
         mixes: chunks of prompts run in the same pass as decoding; else passes of their own first.
         chunk: tokens of one pass at most.
-        launch_s: what the host adds to each kernel; 0 where a graph starts them.
-        eager_s: seconds of the host for each kernel of a pass with prompts, which no graph holds:
-            such a pass is no shorter.
         overlaps: collectives run under products (XLA's asynchronous ones on TPUs); else a pass
             waits for each.
     """
@@ -37,27 +34,27 @@ class Engine:
     most_bytes_per_s: float | None = None
     mixes: bool = True
     chunk: int = 8192
-    launch_s: float = 0.0
-    eager_s: float = 0.0
     overlaps: bool = False
 
 
 IDEAL = Engine(name="ideal")
 # Numbers by `bench/calibrate_serving.py`; habits from the engines' documents.
-USUAL = Engine(name="usual", request_s=0.04, sequence_s=5e-6)
+USUAL = Engine(name="usual", request_s=0.04, pass_s=0.0002, sequence_s=5e-06)
 ENGINES = {
     e.name: e
     for e in (
-        Engine(name="vLLM", request_s=0.04, sequence_s=5e-6),
-        Engine(name="SGLang", request_s=0.2, pass_s=2e-4, sequence_s=2e-5, mixes=False),
-        Engine(name="TensorRT-LLM", request_s=0.15, sequence_s=5e-6),
-        Engine(name="NVIDIA NIM", request_s=0.02, pass_s=2e-4, sequence_s=5e-6),
-        Engine(name="FasterTransformer", pass_s=2e-3, sequence_s=4e-5, hop_s=2e-6),
-        Engine(name="gpt-fast", pass_s=2e-4, sequence_s=5e-6),
-        Engine(name="llama.cpp", pass_s=2e-4, sequence_s=5e-6, most_bytes_per_s=1e12),
-        Engine(name="jax-llm-examples", pass_s=3e-3, sequence_s=5e-6, overlaps=True),
-        Engine(name="in-house JAX", pass_s=2e-4, sequence_s=5e-6),
-        Engine(name="vLLM TPU", request_s=0.02, pass_s=2e-4, sequence_s=5e-6),
+        Engine(name="vLLM", request_s=0.04, pass_s=0.0002, sequence_s=5e-06),
+        Engine(name="SGLang", request_s=0.25, pass_s=0.0002, sequence_s=5e-06, mixes=False),
+        Engine(name="TensorRT-LLM", request_s=0.1, pass_s=0.0002, sequence_s=5e-06),
+        Engine(name="NVIDIA NIM", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
+        Engine(
+            name="FasterTransformer", pass_s=0.0002, sequence_s=5e-06, message_s=2e-05, hop_s=2e-06
+        ),
+        Engine(name="gpt-fast", pass_s=0.0002, sequence_s=5e-06),
+        Engine(name="llama.cpp", pass_s=0.0002, sequence_s=5e-06, most_bytes_per_s=1.2e12),
+        Engine(name="jax-llm-examples", pass_s=0.0002, sequence_s=5e-06, overlaps=True),
+        Engine(name="in-house JAX", pass_s=0.0002, sequence_s=5e-06),
+        Engine(name="vLLM TPU", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
     )
 }
 

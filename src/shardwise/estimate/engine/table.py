@@ -12,6 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
+from shardwise.estimate.engine.attention import batch_shards
 from shardwise.estimate.engine.engine import Engine
 from shardwise.estimate.engine.load import Load
 
@@ -62,7 +63,8 @@ class PassTable:
         self.pairs = _line(contexts, pairs)
         self.mixed_s = float(both - alone)
         self.host_s = engine.rates.engine.pass_s
-        self.sequence_s = engine.rates.engine.sequence_s
+        ranks = float(batch_shards(engine.layout, engine.layout.sizes))
+        self.sequence_s = engine.rates.engine.sequence_s / ranks
 
     def pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
         """Seconds of a pass; of a pipeline with a batch on each stage, of all of them.
