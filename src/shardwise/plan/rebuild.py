@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.models import ModelConfig
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
-from shardwise.plan.value import Plan
+from shardwise.plan.value import Plan, PlannedHardware
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -31,7 +30,7 @@ def rebuild(plan: Plan) -> Case:
     """
     try:
         layout = _layout(plan)
-        system = system_of(plan.hardware.name, plan.hardware.figures)
+        system = system_of(plan.hardware)
         return Case(
             model=model_of(plan.model.architecture),
             system=system,
@@ -49,13 +48,7 @@ def rebuild(plan: Plan) -> Case:
 
 
 def model_of(data: dict[str, Any]) -> ModelConfig:
-    """The model of a plan's architecture.
-
-    A layer's feed-forward block is dense or routed; which, only its fields say.
-
-    Raises:
-        BadFile: it is none.
-    """
+    """The model of a plan. Whether a layer's block is dense or routed, only its fields say."""
     try:
         groups = tuple(
             LayerGroup(layer=_layer(group["layer"]), count=group["count"])
@@ -89,14 +82,15 @@ def _convert(data: dict[str, Any], kind: type[T]) -> T:
         raise BadFile(f"the plan's architecture: {error}.") from None
 
 
-def system_of(name: str, then: Mapping[str, float | None]) -> System:
-    """The machine of a name with the figures that a plan was made with."""
-    system = parse_system(name)
+def system_of(planned: PlannedHardware) -> System:
+    """The machine of the plan's name with the figures that the plan was made with."""
+    system = parse_system(planned.name)
     now = {
         path: float(figure.value)
         for path, figure in system.chip.figures.items()
         if isinstance(figure.value, int | float)
     }
+    then = planned.figures
     changed = {path: then.get(path) for path in {*now, *then} if now.get(path) != then.get(path)}
     if not changed:
         return system

@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shardwise import units
 from shardwise.errors import BadInput, NotDivisible, raise_all
-from shardwise.estimate import cost, decode, serving
 from shardwise.estimate.engine.load import decoding, prompts
 from shardwise.estimate.engine.steady import at_once, in_flight
-from shardwise.estimate.memory import Memory
 from shardwise.hardware import Chip, System
-from shardwise.models import ModelConfig, count
-from shardwise.plan import serve_refusals, serve_value, serve_why, value
+from shardwise.models import ModelConfig
+from shardwise.plan import serve_refusals, serve_value, serve_why
 from shardwise.plan.build import planned_hardware, planned_model
+from shardwise.plan.serve_estimate import estimate, usd
 from shardwise.plan.serve_operations import operations
-from shardwise.plan.serve_parts import (
-    BOUNDS,
-    bound,
-    critical_batch,
-    decode_range,
-    kv_batch,
-    mesh_of,
-    parts,
-    prefill_range,
-)
+from shardwise.plan.serve_parts import mesh_of
 from shardwise.search import serve
 from shardwise.search.forms import Fixed
 from shardwise.search.serve_candidate import Candidate, Server
@@ -105,7 +94,7 @@ def request(
     """
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
-    _check(model, where, jobs)
+    _check(model, where, jobs, disaggregate)
     check_fixed(fixed, most)
     system = where if isinstance(where, System) else None
     raise_all(NotDivisible, problems(model, system, fixed))
@@ -120,7 +109,9 @@ def request(
     )
 
 
-def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> None:
+def _check(
+    model: ModelConfig, where: System | Chip, jobs: Sequence[Serve], disaggregate: bool | None
+) -> None:
     """Names are read by `sw.model` and `sw.hardware`; a plan takes what they return."""
     found = []
     if not isinstance(model, ModelConfig):
@@ -130,15 +121,16 @@ def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> N
     found += [f"{j!r} is not what sw.Serve(...) returns." for j in jobs if not isinstance(j, Serve)]
     if not jobs:
         found.append("no work is given.")
-    elif jobs[0].rate and jobs[0].output is None:
-        found.append("a rate needs the length of prompts and of answers: prompt and output.")
+    elif jobs[0].output is None and (jobs[0].rate or disaggregate):
+        what = "a rate needs" if jobs[0].rate else "engines of their own for prompts need"
+        found.append(f"{what} the length of prompts and of answers: prompt and output.")
     raise_all(BadInput, found)
 
 
 def _write(asked: serve.Request, found: serve.Ranking) -> serve_value.ServingPlan:
     chosen = found.candidates[0]
     job, server = chosen.job, chosen.server
-    told = _estimate(asked, chosen)
+    told = estimate(asked.config, chosen)
     peak = server.ideal
     here = in_flight(peak, chosen.batch)
     load = decoding(here, job.mean_context, 1 + job.drafted)
@@ -169,6 +161,7 @@ def _write(asked: serve.Request, found: serve.Ranking) -> serve_value.ServingPla
             prefill=_servers(chosen.reader) if chosen.reader else None,
             disaggregated=chosen.reader is not None,
             n_chips=chosen.chips,
+            searched="machine" if asked.sized else "chip",
             rule=found.rule,
             fixed=dict(asked.fixed),
             most=dict(asked.most),
@@ -196,135 +189,6 @@ def _servers(server: Server) -> serve_value.Servers:
     )
 
 
-def _estimate(asked: serve.Request, chosen: Candidate) -> serve_value.ServingEstimate:
-    server, shares = chosen.server, chosen.server.rates.shares
-    output = chosen.job.output
-    most = chosen.most_requests_per_s if output else None
-    hourly = server.rates.chip.usd_per_chip_hour
-    decoding = _decode(asked.config, chosen)
-    return serve_value.ServingEstimate(
-        bound=BOUNDS[decoding.bound],
-        prefill=_prefill(asked.config, chosen),
-        decode=decoding,
-        ttft_s=chosen.ttft_s,
-        tpot_s=chosen.tpot_s,
-        tokens_per_s=chosen.tokens_per_s,
-        tokens_per_s_per_chip=chosen.tokens_per_s / chosen.chips,
-        requests_per_s=chosen.requests_per_s if output else None,
-        most_requests_per_s=most,
-        utilisation=chosen.job.rate / most if chosen.job.rate and most else 1.0,
-        usd_per_million_tokens=usd_per_million(chosen, hourly) if hourly else None,
-        usd_per_hour=chosen.chips * hourly if hourly else None,
-        memory_bytes_per_chip=_memory(server.memory(chosen.batch)),
-        prefill_memory_bytes_per_chip=_memory(chosen.reader.memory(at_least_one(chosen.reader)))
-        if chosen.reader
-        else None,
-        rates=value.RatesUsed(
-            name=shares.name, as_of=shares.as_of, source=shares.source, spread=shares.spread
-        ),
-    )
-
-
-def at_least_one(reader: Server) -> int:
-    """Sequences whose prompts an engine reads at once."""
-    return int(at_once(reader.engine))
-
-
-def _decode(config: ModelConfig, chosen: Candidate) -> serve_value.Decode:
-    server, job, batch = chosen.server, chosen.job, chosen.batch
-    pass_, found = server.decode(batch), parts(server.decode(batch))
-    here = int(in_flight(server.engine, batch))
-    critical = critical_batch(config, server)
-    return serve_value.Decode(
-        step_s=decode_range(server, batch),
-        batch=batch,
-        in_flight=here,
-        context=job.mean_context,
-        parts=found,
-        bound=bound(pass_, flops=here > critical),
-        kv_bytes_per_token=float(count.kv_bytes_per_token(config, job.kv)),
-        kv_bytes_per_sequence=float(count.kv_cache_bytes(config, job.context, job.kv)),
-        max_batch=server.max_batch,
-        critical_batch=critical,
-        kv_batch=kv_batch(server),
-        tokens_per_pass=decode.speculative_tokens(job.acceptance, job.drafted),
-    )
-
-
-def _prefill(config: ModelConfig, chosen: Candidate) -> serve_value.Prefill:
-    job, server = chosen.job, chosen.reader or chosen.server
-    time, n = server.prefill(), at_least_one(server)
-    active = count.parameters(config).active
-    peak = server.rates.chip.peak(server.rates.dtype(head=False))
-    tokens = float(job.fresh_tokens)
-    flops = 2 * active * tokens * n
-    reference = decode.prefill_s(
-        active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=cost.REFERENCE_MFU
-    )
-    same_size = server.n_chips / chosen.server.n_chips
-    return serve_value.Prefill(
-        step_s=prefill_range(server),
-        tokens=tokens,
-        prompts=n,
-        parts=parts(time),
-        bound=bound(time, flops=float(time.weights) > 0),
-        mfu=cost.mfu(flops, float(time.step_s), server.n_chips, peak),
-        busy=chosen.busy if chosen.reader else float(chosen.steady.busy),
-        transfer_s=chosen.transfer_s,
-        servers=_ratio(chosen, float(time.step_s) / n * same_size),
-        at_mfu=serve_value.PrefillAtMfu(
-            mfu=cost.REFERENCE_MFU,
-            step_s=float(reference),
-            servers=_ratio(chosen, float(reference) * same_size),
-        ),
-    )
-
-
-def _ratio(chosen: Candidate, prompt_s: float) -> float | None:
-    """Engines for prompts to one that generates and is full. Book §8."""
-    job = chosen.job
-    if not job.output:
-        return None
-    token_s = chosen.server.per_token(float(chosen.server.decode(chosen.batch).step_s))
-    return float(serving.prefill_servers(prompt_s, token_s, chosen.batch, job.output))
-
-
-def usd_per_million(chosen: Candidate, hourly: float) -> serve_value.UsdPerMillion:
-    """Input and output share the hour as they share the chips: by engines, or by their time."""
-    job, chips = chosen.job, chosen.chips
-    if not job.output:
-        reads = serving.usd_per_million_tokens(
-            job.prompt_tokens / float(chosen.server.prefill().step_s) / chosen.server.n_chips,
-            hourly,
-        )
-        generates = serving.usd_per_million_tokens(chosen.tokens_per_s / chips, hourly)
-        return serve_value.UsdPerMillion(input=float(reads), output=float(generates))
-    if chosen.reader:
-        used = chosen.reader.count * chosen.reader.n_chips
-        share = used / (used + chosen.server.count * chosen.server.n_chips)
-    else:
-        share = float(chosen.steady.busy)
-    per_s = chips * hourly / units.HOUR
-    return serve_value.UsdPerMillion(
-        input=1e6 * share * per_s / (chosen.requests_per_s * job.prompt_tokens),
-        output=1e6 * (1 - share) * per_s / chosen.tokens_per_s,
-    )
-
-
-def _memory(held: Memory) -> value.MemoryBytes:
-    return value.MemoryBytes(
-        weights=float(held.weights),
-        gradients=0.0,
-        optimizer=0.0,
-        activations=0.0,
-        kv_cache=float(held.kv_cache),
-        other=float(held.other),
-        total=float(held.total),
-        margin=float(held.margin),
-        capacity=held.capacity,
-    )
-
-
 def _point(other: Candidate, chosen: Candidate) -> serve_value.ServingPoint:
     server, reader = other.server, other.reader
     hourly = server.rates.chip.usd_per_chip_hour
@@ -344,7 +208,7 @@ def _point(other: Candidate, chosen: Candidate) -> serve_value.ServingPoint:
         ttft_s=other.ttft_s,
         tokens_per_s=other.tokens_per_s,
         tokens_per_s_per_chip=other.tokens_per_s / other.chips,
-        usd_per_million_output_tokens=usd_per_million(other, hourly).output if hourly else None,
+        usd_per_million_output_tokens=usd(other, hourly).output if hourly else None,
         memory_bytes_per_chip=float(server.memory(other.batch).total),
         text=serve_why.loses_on(other, chosen),
     )

@@ -8,7 +8,7 @@ from functools import partial
 
 from shardwise.errors import ShardwiseError
 from shardwise.models import Attention, ModelConfig
-from shardwise.plan.serve_build import usd_per_million
+from shardwise.plan.serve_estimate import usd
 from shardwise.plan.serve_parts import usual_compute
 from shardwise.plan.serve_refusals import NARROWER
 from shardwise.plan.serve_why import gathered, on_twice
@@ -68,7 +68,7 @@ def told(name: str, one: Candidate, engine: str | None = None) -> Change:
         tpot_s=one.tpot_s,
         ttft_s=one.ttft_s,
         tokens_per_s_per_chip=one.tokens_per_s / one.chips,
-        usd_per_million_output_tokens=usd_per_million(one, hourly).output if hourly else None,
+        usd_per_million_output_tokens=usd(one, hourly).output if hourly else None,
         max_batch=one.server.max_batch,
     )
 

@@ -10,8 +10,8 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.engine.steady import in_flight
 from shardwise.hardware.scale import scaled
 from shardwise.plan.path import Decision
-from shardwise.plan.serve_build import usd_per_million
 from shardwise.plan.serve_changes import Change, changes, engine_of, generating, told
+from shardwise.plan.serve_estimate import usd
 from shardwise.plan.serve_parts import BOUNDS, critical_batch, decode_range, sides, usual_compute
 from shardwise.plan.serve_path import kv_context, path
 from shardwise.plan.serve_rebuild import rebuild
@@ -125,7 +125,7 @@ def explain(plan: ServingPlan, what_if: Mapping[str, float] | None = None) -> Se
     Raises:
         BadFile: a plan that cannot be read again. BadInput: a number that the machine lacks.
     """
-    chosen = rebuild(plan)
+    _, chosen = rebuild(plan)
     here = generating(chosen)
     changed = _what_if(here, what_if) if what_if else None
     own = _sides(here.server, here.batch)
@@ -166,7 +166,7 @@ def at_batch(here: Candidate, batch: int) -> AtBatch:
         bound=max(spent, key=lambda name: spent[name]),
         tpot_s=other.tpot_s,
         tokens_per_s_per_chip=other.tokens_per_s / other.chips,
-        usd_per_million_output_tokens=usd_per_million(other, hourly).output if hourly else None,
+        usd_per_million_output_tokens=usd(other, hourly).output if hourly else None,
     )
 
 

@@ -1,17 +1,17 @@
-"""The deployment behind a serving plan, from the plan alone: to evaluate it with other numbers."""
+"""The inputs behind a serving plan, from the plan alone: to evaluate, to search, or to simulate."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 from shardwise.errors import BadFile, ShardwiseError
-from shardwise.estimate.engine.rates import ServeRates
-from shardwise.estimate.engine.shares import shares
-from shardwise.estimate.engine.software import USUAL
-from shardwise.hardware import System
+from shardwise.hardware import Chip, Switched, System, Torus
+from shardwise.hardware.shape import parse_shape
+from shardwise.hardware.torus import make_slice
 from shardwise.models import ModelConfig
 from shardwise.plan.rebuild import model_of, system_of
 from shardwise.plan.serve_value import Servers, ServingPlan
+from shardwise.search.serve import Request
 from shardwise.search.serve_candidate import Candidate, Server
 from shardwise.search.serve_layouts import on, side_by_side
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -19,8 +19,8 @@ from shardwise.strategy.serving import ServeLayout
 from shardwise.workload import Serve
 
 
-def rebuild(plan: ServingPlan) -> Candidate:
-    """The deployment of a plan; evaluated again it gives the plan's numbers.
+def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
+    """What was searched, and the deployment that was taken; evaluated again it gives the numbers.
 
     The plan's own figures of the chip count where the catalog has others today.
 
@@ -28,72 +28,85 @@ def rebuild(plan: ServingPlan) -> Candidate:
         BadFile: the plan's parts are no model, machine, work or layout; says which.
     """
     try:
-        config, job = model_of(plan.model.architecture), _job(plan)
-        strategy, told = plan.strategy, plan.estimate
-        return Candidate(
-            server=_server(plan, config, job, strategy.servers),
-            batch=told.decode.batch,
-            reader=_server(plan, config, job, strategy.prefill) if strategy.prefill else None,
-            busy=told.prefill.busy if strategy.prefill else 0.0,
-            chips=strategy.n_chips,
-            transfer_s=told.prefill.transfer_s,
-        )
+        return _rebuilt(plan)
     except BadFile:
         raise
     except ShardwiseError as error:
         raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
-    except (KeyError, TypeError) as error:
-        raise BadFile(f"the plan cannot be read again: {error!r}.") from None
+
+
+def _rebuilt(plan: ServingPlan) -> tuple[Request, Candidate]:
+    model, system = model_of(plan.model.architecture), system_of(plan.hardware)
+    strategy, told = plan.strategy, plan.estimate
+    job = _job(plan)
+    asked = Request(
+        config=model,
+        where=system if strategy.searched == "machine" else system.chip,
+        jobs=(job,),
+        fixed=strategy.fixed,
+        most=strategy.most,
+        peak=told.rates.name == "peak",
+        disaggregate=strategy.disaggregated,
+    )
+    reader = _server(asked, model, job, system, strategy.prefill) if strategy.prefill else None
+    chosen = Candidate(
+        server=_server(asked, model, job, system, strategy.servers),
+        batch=told.decode.batch,
+        reader=reader,
+        busy=told.prefill.busy if reader else 0.0,
+        chips=strategy.n_chips,
+        transfer_s=told.prefill.transfer_s,
+    )
+    return asked, chosen
 
 
 def _job(plan: ServingPlan) -> Serve:
-    work, held = plan.workload, plan.strategy.precision
-    return Serve(
-        context=work.context,
-        prompt=work.prompt,
-        output=work.output,
-        batch=work.batch,
-        weights=held["weights"],
-        kv=held["kv"],
-        compute=held["compute"],
-        rate=work.rate,
-        ttft_s=work.ttft_s,
-        tpot_s=work.tpot_s,
-        cached=work.cached,
-        drafted=work.drafted,
-        acceptance=work.acceptance,
-        draft_cost=work.draft_cost,
+    held = plan.strategy.precision
+    work = {f.name: getattr(plan.workload, f.name) for f in dataclasses.fields(plan.workload)}
+    del work["kind"]
+    return Serve(weights=held["weights"], kv=held["kv"], compute=held["compute"], **work)
+
+
+def _server(
+    asked: Request, model: ModelConfig, job: Serve, system: System, told: Servers
+) -> Server:
+    here = system if told.hardware == system.name else _machine(system.chip, told.hardware)
+    room = side_by_side(system, told.n_chips) if asked.sized else 1
+    layout = ServeLayout(
+        mesh=Mesh(**{**told.mesh, "data": room}),
+        weights=told.weights,
+        kv=told.kv,
+        expert_tensor=told.expert_tensor,
     )
-
-
-def _server(plan: ServingPlan, config: ModelConfig, job: Serve, these: Servers) -> Server:
-    system = system_of(these.hardware, plan.hardware.figures)
-    # A machine may have room for more engines than the plan takes.
-    mesh = replace(Mesh(**these.mesh), data=side_by_side(system, these.n_chips))
-    chip = system.chip
-    rates = ServeRates(chip=chip, job=job)
-    if plan.estimate.rates.name != "peak":
-        rates = replace(rates, shares=shares(chip.name, chip.kind), engine=USUAL)
     return Server(
-        config=config,
+        config=model,
         job=job,
-        system=system,
-        layout=ServeLayout(
-            weights=these.weights, kv=these.kv, expert_tensor=these.expert_tensor, mesh=mesh
-        ),
-        placement=_placement(these, system, mesh),
-        rates=rates,
-        count=these.count,
+        system=here,
+        layout=layout,
+        placement=_placement(here, layout.mesh, told),
+        rates=asked.rates(job),
+        count=told.count,
     )
 
 
-def _placement(these: Servers, system: System, mesh: Mesh) -> Placement:
+def _machine(chip: Chip, name: str) -> System:
+    """Another machine of the same chip."""
+    shape = parse_shape(name.rpartition(":")[2].partition(",")[0], "size")
+    topology: Torus | Switched
+    if chip.ici:
+        topology = make_slice(chip, shape)
+    else:
+        topology = Switched(n_gpus=shape[0], domain=chip.node.n_gpus if chip.node else shape[0])
+    return System(name=name, chip=chip, topology=topology)
+
+
+def _placement(system: System, mesh: Mesh, told: Servers) -> Placement:
     """The placement that the plan describes, among all of its mesh."""
-    told = {role: where for role, where in these.placement.items() if role != "data"}
+    wanted = {role: where for role, where in told.placement.items() if role != "data"}
     for placement in place(*on(system, mesh)):
-        if all(placement.describe(role) == where for role, where in told.items()):
+        if all(placement.describe(role) == where for role, where in wanted.items()):
             return placement
     raise BadFile(
         f"the plan's placement is none of {mesh} on {system.name}: "
-        f"{', '.join(f'{role} {where}' for role, where in told.items())}."
+        f"{', '.join(f'{role} {where}' for role, where in told.placement.items())}."
     )

@@ -13,7 +13,8 @@ from shardwise.errors import BadInput, DoesNotFit, ShardwiseError, UnknownName
 from shardwise.estimate.engine.steady import in_flight
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
-from shardwise.plan.serve_build import request, usd_per_million
+from shardwise.plan.serve_build import request
+from shardwise.plan.serve_estimate import usd
 from shardwise.plan.serve_parts import (
     critical_batch,
     decode_range,
@@ -208,7 +209,7 @@ def _filled(row: ServedRow, best: Candidate) -> ServedRow:
     flops = here > critical_batch(server.config, server)
     spent = sides(server.decode(best.batch), flops=flops)
     bound = max(spent, key=lambda name: spent[name])
-    money = usd_per_million(best, chip.usd_per_chip_hour) if chip.usd_per_chip_hour else None
+    money = usd(best, chip.usd_per_chip_hour) if chip.usd_per_chip_hour else None
     most = server.count * best.batch / server.per_token(step.lower)
     return replace(
         row,

@@ -178,7 +178,7 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
         for p in points
     ]
     readers = any(p.prefill_mesh for p in points)
-    return table([*heads, f"front: deployment{' + engines that read' * readers}"], rows)
+    return table([*heads, f"front: deployment{' + readers' * readers}"], rows)
 
 
 def deployment(point: ServingPoint, *, name: bool) -> str:

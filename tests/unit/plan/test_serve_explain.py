@@ -44,7 +44,7 @@ def test_a_rebuilt_plan_has_the_plans_numbers(
     model: sw.ModelConfig, hardware: str, job: sw.Serve, disaggregate: bool | None, peak: bool
 ) -> None:
     made = sw.plan(model, sw.hardware(hardware), job, peak=peak, disaggregate=disaggregate)
-    again = rebuild(made)
+    _, again = rebuild(made)
     assert again.tpot_s == pytest.approx(made.estimate.tpot_s, rel=1e-12)
     assert again.ttft_s == pytest.approx(made.estimate.ttft_s, rel=1e-12)
     assert again.tokens_per_s == pytest.approx(made.estimate.tokens_per_s, rel=1e-12)
@@ -54,7 +54,7 @@ def test_a_rebuilt_plan_has_the_plans_numbers(
 def test_a_chip_without_a_size_is_rebuilt() -> None:
     job = dataclasses.replace(CHAT, rate=20.0, tpot_s=0.03, ttft_s=1.0)
     made = sw.plan(LLAMA, sw.chip("h200"), job)
-    assert rebuild(made).tpot_s == pytest.approx(made.estimate.tpot_s, rel=1e-12)
+    assert rebuild(made)[1].tpot_s == pytest.approx(made.estimate.tpot_s, rel=1e-12)
 
 
 def test_what_cannot_be_rebuilt() -> None:
@@ -62,9 +62,6 @@ def test_what_cannot_be_rebuilt() -> None:
     servers = dataclasses.replace(made.strategy.servers, placement={"tensor": "nowhere"})
     strategy = dataclasses.replace(made.strategy, servers=servers)
     with pytest.raises(BadFile, match="placement is none of"):
-        sw.explain(dataclasses.replace(made, strategy=strategy))
-    strategy = dataclasses.replace(made.strategy, precision={"weights": "bf16"})
-    with pytest.raises(BadFile, match="cannot be read again"):
         sw.explain(dataclasses.replace(made, strategy=strategy))
 
 
@@ -103,7 +100,7 @@ def test_larger_batches_serve_more_and_take_longer(told: ServingExplanation) -> 
 def test_caches_outweigh_products_from_there_on(
     model: sw.ModelConfig, hardware: str, job: sw.Serve
 ) -> None:
-    server = rebuild(sw.plan(model, sw.hardware(hardware), job, peak=True)).server
+    server = rebuild(sw.plan(model, sw.hardware(hardware), job, peak=True))[1].server
     at = kv_batch(server)
     assert at
     for batch, outweigh in ((at - 1, False), (at, True)):

@@ -153,5 +153,5 @@ def reading_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
         busy: share of its time that it reads.
     """
     service = prompt_s(engine, job)
-    rate = busy / service * engine.layout.sizes["pipe"] * at_once(engine)
-    return rate, service + _wait_s(busy, service)
+    apart = service / (engine.layout.sizes["pipe"] * at_once(engine))  # seconds from end to end
+    return busy / apart, service + _wait_s(busy, apart)
