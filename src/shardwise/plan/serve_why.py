@@ -66,7 +66,8 @@ def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Ite
     text += f"{decode.max_batch:,} fit."
     if decode.kv_batch:
         text += f" Caches outweigh weights from {decode.kv_batch:,.0f};"
-    text += f" products turn compute-bound at {critical:,.0f} in a pass (here {here:,})."
+    text += " products" if decode.kv_batch else " Products"
+    text += f" turn compute-bound at {critical:,.0f} in a pass (here {here:,})."
     yield Reason(constraint="batch", margin=critical / max(here, 1), text=text)
 
 
