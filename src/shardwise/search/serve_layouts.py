@@ -81,7 +81,9 @@ def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
     most = min(TIMES * holds, max(MOST_CHIPS, 4 * holds))
     if not chip.ici:
         domain = chip.node.n_gpus if chip.node else None
-        counts = [n for _, n in fit.sizes(chip) if holds <= n <= most]
+        # Without a figure for what joins nodes, or cards, an engine ends where links do.
+        joined = most if chip.scale_out else domain if chip.node else 1
+        counts = [n for _, n in fit.sizes(chip) if holds <= n <= min(most, joined or 1)]
         return [
             System(
                 name=f"{chip.name}:{n}",
