@@ -14,7 +14,8 @@ def test_transcript(name: str) -> None:
     said = transcript(COMMANDS[name])
     assert said == kept(name), "python -m tests.golden.transcripts writes the present text"
     _, *lines = said.splitlines()
-    assert not [line for line in lines if len(line) > 80]
+    raw = " -o " in COMMANDS[name]  # to paste or to load, whatever its width
+    assert raw or not [line for line in lines if len(line) > 80]
     assert not [line for line in lines if line != line.rstrip()]
     assert "\x1b" not in said
     assert "Traceback" not in said

@@ -98,7 +98,7 @@ def run(
     if mesh and (fix or most):
         inputs.refuse("--mesh gives the whole engine, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
-    where = inputs.read(_machine, hardware)
+    where = inputs.read(parse_machine, hardware)
     words = {
         "prompt": prompt,
         "output": output,
@@ -135,7 +135,7 @@ def run(
     )
 
 
-def _machine(text: str) -> sw.System | sw.Chip:
+def parse_machine(text: str) -> sw.System | sw.Chip:
     """A machine, or the chip whose machines are searched."""
     return sw.hardware(text) if is_sized(text) else sw.chip(text)
 

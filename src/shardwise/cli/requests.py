@@ -9,6 +9,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_mesh, parse_word, parse_words, roles
 from shardwise.errors import BadInput
+from shardwise.plan.serve_parts import usual_compute
 
 CONTEXT = "8192"  # tokens of a sequence where no length is given, as in `fit`
 _RATE = re.compile(r"\s*(?P<n>[^/\s]+)\s*/\s*(?P<per>[a-z]+)\s*")
@@ -73,11 +74,6 @@ def read_requests(
         )
         for name in names
     )
-
-
-def usual_compute(weights: str, chip: sw.Chip | None) -> str:
-    """The dtype of products: that of the weights where the chip has a peak for it, else bf16."""
-    return weights if chip and weights in chip.peak_flops_per_s else "bf16"
 
 
 def parse_requests_rate(text: str) -> float:

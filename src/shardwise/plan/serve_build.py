@@ -67,13 +67,38 @@ def search(
     disaggregate: bool | None = None,
 ) -> list[serve_value.ServingPlan]:
     """The `n` best deployments of different engines, best first. Raises as `plan` does."""
+    asked = request(model, where, job, fixed, most=most, peak=peak, disaggregate=disaggregate)
+    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
+    first, *others = found.candidates
+    rest = [c for c in others if c != first]
+    return [
+        _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
+        for c in [first, *rest][:n]
+    ]
+
+
+def request(
+    model: ModelConfig,
+    where: System | Chip,
+    job: Serve | Sequence[Serve],
+    fixed: Fixed | None = None,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> serve.Request:
+    """What is searched, after its mistakes are told. Arguments as in `plan`.
+
+    Raises:
+        BadInput, BadShape, UnknownName, NotDivisible: see `plan`.
+    """
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
     _check(model, where, jobs, disaggregate)
     check_fixed(fixed, most)
     system = where if isinstance(where, System) else None
     raise_all(NotDivisible, problems(model, system, fixed))
-    asked = serve.Request(
+    return serve.Request(
         config=model,
         where=where,
         jobs=jobs,
@@ -82,13 +107,6 @@ def search(
         peak=peak,
         disaggregate=disaggregate,
     )
-    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
-    first, *others = found.candidates
-    rest = [c for c in others if c != first]
-    return [
-        _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
-        for c in [first, *rest][:n]
-    ]
 
 
 def _check(

@@ -13,6 +13,7 @@ from shardwise.plan.serve_parts import (
     bound,
     critical_batch,
     decode_range,
+    kv_batch,
     parts,
     prefill_range,
 )
@@ -59,7 +60,6 @@ def _decode(config: ModelConfig, chosen: Candidate) -> serve_value.Decode:
     pass_, found = server.decode(batch), parts(server.decode(batch))
     here = int(in_flight(server.engine, batch))
     critical = critical_batch(config, server)
-    reading = float(pass_.weights + pass_.head)
     return serve_value.Decode(
         step_s=decode_range(server, batch),
         batch=batch,
@@ -71,7 +71,7 @@ def _decode(config: ModelConfig, chosen: Candidate) -> serve_value.Decode:
         kv_bytes_per_sequence=float(count.kv_cache_bytes(config, job.context, job.kv)),
         max_batch=server.max_batch,
         critical_batch=critical,
-        kv_batch=reading / float(pass_.caches) * batch if pass_.caches > 0 else None,
+        kv_batch=kv_batch(server),
         tokens_per_pass=decode.speculative_tokens(job.acceptance, job.drafted),
     )
 

@@ -19,6 +19,7 @@ ON_CHIP = {
     "kernels": "kernels",
     "host": "host",
 }
+MOST_BATCH = 2**20  # sequences up to which batches are compared
 # What takes longest, in words.
 BOUNDS = {
     "weights": "HBM-bound (weights)",
@@ -36,19 +37,26 @@ def parts(time: PassTime) -> dict[str, float]:
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
-def bound(time: PassTime, *, flops: bool) -> str:
-    """One of `BOUNDS`.
+def sides(time: PassTime, *, flops: bool) -> dict[str, float]:
+    """Seconds of everything that can bind a pass, by the keys of `BOUNDS`; the sum is the pass.
 
     Args:
         flops: products take longer to multiply than to read.
     """
     sums = {
-        "flops" if flops else "weights": float(time.weights + time.head),
+        "weights": 0.0,
         "kv": float(time.caches),
+        "flops": float(time.prompts),
         "network": float(time.comm_s),
         "software": float(time.elementwise + time.kernels + time.host),
     }
-    sums["flops"] = sums.get("flops", 0.0) + float(time.prompts)
+    sums["flops" if flops else "weights"] += float(time.weights + time.head)
+    return sums
+
+
+def bound(time: PassTime, *, flops: bool) -> str:
+    """What takes longest: one of `BOUNDS`. Arguments as in `sides`."""
+    sums = sides(time, flops=flops)
     return max(sums, key=lambda name: sums[name])
 
 
@@ -81,6 +89,26 @@ def critical_batch(config: ModelConfig, server: Server) -> float:
     return rows * max(ratios, default=1.0) / (1 + job.drafted)
 
 
+def kv_batch(server: Server) -> int | None:
+    """The fewest sequences of an engine whose caches take longer than all products.
+
+    None without caches, or where products grow as fast as caches: bound by FLOPs at long batches.
+    The share of a mixture's experts that a pass reads grows with the batch, so it is searched.
+    """
+
+    def outweighs(batch: int) -> bool:
+        took = server.decode(batch)
+        return bool(took.caches >= took.weights + took.head)
+
+    if not outweighs(MOST_BATCH):
+        return None
+    low, high = 0, MOST_BATCH
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if outweighs(middle) else (middle, high)
+    return high
+
+
 def link_beta(chip: Chip) -> float:
     """HBM bandwidth over that of the links of one axis, or of a GPU's port: beta of the book, §7.
 
@@ -94,3 +122,8 @@ def link_beta(chip: Chip) -> float:
 def mesh_of(server: Server) -> dict[str, int]:
     """The mesh of all engines of a kind; `data` counts them."""
     return {**server.layout.sizes, "data": server.count}
+
+
+def usual_compute(weights: str, chip: Chip | None) -> str:
+    """The dtype of products: that of the weights where the chip has a peak for it, else bf16."""
+    return weights if chip and weights in chip.peak_flops_per_s else "bf16"

@@ -47,10 +47,17 @@ def _name(asked: Request) -> str:
 
 def _does_not_fit(asked: Request) -> DoesNotFit:
     """The weights, or the batch, against the memory; and the smallest machines that hold it."""
+    problem, larger = shortage(asked)
+    job = min(asked.jobs, key=_bytes)
+    return DoesNotFit(problem, *(_smallest(asked, job) if larger else ()))
+
+
+def shortage(asked: Request) -> tuple[str, bool]:
+    """Why nothing fits, and whether a larger machine would help."""
     job, chip = min(asked.jobs, key=_bytes), asked.chip
     every = asked.sites()
     if every is None:
-        return DoesNotFit(f"no engine of {asked.config.name} fits {_name(asked)}.")
+        return f"no engine of {asked.config.name} fits {_name(asked)}.", False
     hbm, ideal = chip.need("hbm.capacity"), asked.rates(job).ideal
     most, least, units_of = 0.0, float("inf"), set()
     for form in forms(asked.config, asked.fixed):
@@ -71,19 +78,18 @@ def _does_not_fit(asked: Request) -> DoesNotFit:
             f"weights a chip at least on {_name(asked)}, {units.show_gib(hbm)} is there"
         )
         room = "" if least > hbm else f", and not one sequence of {job.context:,} tokens beside it"
-        return DoesNotFit(f"{problem}{room}.", *_smallest(asked, job))
+        return f"{problem}{room}.", True
     batch = job.batch or 1
     if batch > most:
-        return DoesNotFit(
+        return (
             f"does not fit: {batch:,} sequences of {job.context:,} tokens; {_name(asked)} has room "
-            f"for {most:,.0f}.",
-            *_smallest(asked, job),
-        )
+            f"for {most:,.0f}."
+        ), True
     near = ", ".join(f"{u:,}" for u in sorted(units_of)[:6])
-    return DoesNotFit(
+    return (
         f"--batch {batch:,} does not divide evenly over the engines that fit on {_name(asked)}: it "
         f"must be a multiple of one of {near}."
-    )
+    ), False
 
 
 def _bytes(job: Serve) -> float:

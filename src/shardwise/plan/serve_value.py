@@ -154,7 +154,7 @@ class Decode:
     kv_bytes_per_sequence: float
     max_batch: int
     critical_batch: float
-    kv_batch: float | None
+    kv_batch: int | None
     tokens_per_pass: float
 
 

@@ -66,7 +66,8 @@ def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Ite
     text += f"{decode.max_batch:,} fit."
     if decode.kv_batch:
         text += f" Caches outweigh weights from {decode.kv_batch:,.0f};"
-    text += f" products turn compute-bound at {critical:,.0f} in a pass (here {here:,})."
+    text += " products" if decode.kv_batch else " Products"
+    text += f" turn compute-bound at {critical:,.0f} in a pass (here {here:,})."
     yield Reason(constraint="batch", margin=critical / max(here, 1), text=text)
 
 
@@ -97,21 +98,28 @@ def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
 def _gathered(chosen: Candidate) -> Iterator[Reason]:
     """The mistake of serving as one trains: weights are gathered for every pass."""
     server = chosen.server
-    mesh = server.layout.mesh
-    split = mesh.tensor * mesh.fsdp
-    if split < 2 or server.layout.weights == "gathered" or server.config.d_model % split:
+    alike = gathered(server)
+    if alike is None:
         return
-    other = ServeLayout(mesh=replace(mesh, tensor=1, fsdp=split), weights="gathered", kv="copied")
-    alike = replace(server, layout=other, placement=_laid(server, other.mesh))
     theirs, ours = (float(s.decode(chosen.batch).step_s) for s in (alike, server))
     yield Reason(
         constraint="gathered",
         margin=theirs / ours,
         text=(
-            f"FSDP, as in training, would gather all weights for every token: fsdp {split} takes "
-            f"{ms(theirs)} a pass, not {ms(ours)}."
+            f"FSDP, as in training, would gather all weights for every token: fsdp "
+            f"{alike.layout.mesh.fsdp} takes {ms(theirs)} a pass, not {ms(ours)}."
         ),
     )
+
+
+def gathered(server: Server) -> Server | None:
+    """The same chips under FSDP, where it can split the weights."""
+    mesh = server.layout.mesh
+    split = mesh.tensor * mesh.fsdp
+    if split < 2 or server.layout.weights == "gathered" or server.config.d_model % split:
+        return None
+    other = ServeLayout(mesh=replace(mesh, tensor=1, fsdp=split), weights="gathered", kv="copied")
+    return replace(server, layout=other, placement=_laid(server, other.mesh))
 
 
 def _laid(server: Server, mesh: Mesh) -> Placement:
@@ -123,10 +131,28 @@ def _laid(server: Server, mesh: Mesh) -> Placement:
 
 def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:
     """The same batch on engines of twice the chips."""
+    other = None if chosen.reader else on_twice(asked, chosen)
+    if other is None:
+        return
+    gain = chosen.tpot_s / other.tpot_s
+    per_chip, least = gain / 2, other.server.per_token(_hidden(other))
+    yield Reason(
+        constraint="chips",
+        margin=gain,
+        text=(
+            f"Twice the chips ({other.server.system.name}, {_mesh(other)}) for the same batch: "
+            f"{ms(other.tpot_s)} a token ({ms(least)} with communication hidden), "
+            f"×{per_chip:.2f} the tokens/s/chip."
+        ),
+    )
+
+
+def on_twice(asked: Request, chosen: Candidate) -> Candidate | None:
+    """As many engines of one kind with twice the chips and the same batch, or None."""
     server = chosen.server
     larger = twice(server.system)
-    if larger is None or chosen.reader:
-        return
+    if larger is None:
+        return None
     engines = server.layout.mesh.data
     job = replace(chosen.job, batch=chosen.batch * engines, rate=None, ttft_s=None, tpot_s=None)
     sizes = server.layout.sizes
@@ -135,19 +161,8 @@ def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:
     try:
         best = rank(replace(asked, where=larger, jobs=[job], fixed=fixed, disaggregate=False), 0)
     except ShardwiseError:
-        return
-    other = best.candidates[0]
-    gain = chosen.tpot_s / other.tpot_s
-    per_chip, least = gain / 2, other.server.per_token(_hidden(other))
-    yield Reason(
-        constraint="chips",
-        margin=gain,
-        text=(
-            f"Twice the chips ({larger.name}, {_mesh(other)}) for the same batch: "
-            f"{ms(other.tpot_s)} a token ({ms(least)} with communication hidden), "
-            f"×{per_chip:.2f} the tokens/s/chip."
-        ),
-    )
+        return None
+    return best.candidates[0]
 
 
 def _hidden(other: Candidate) -> float:
