@@ -25,6 +25,7 @@ _PUBLIC = {
     "ModelConfig": ("shardwise.models", "ModelConfig"),
     "Plan": ("shardwise.plan", "Plan"),
     "Serve": ("shardwise.workload", "Serve"),
+    "ServingPlan": ("shardwise.plan", "ServingPlan"),
     "ShardwiseError": ("shardwise.errors", "ShardwiseError"),
     "Sweep": ("shardwise.plan.sweep", "Sweep"),
     "System": ("shardwise.hardware", "System"),
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from shardwise.models import ModelConfig
     from shardwise.models import load as model
     from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
-    from shardwise.plan import Plan, evaluate, load, plan, search
+    from shardwise.plan import Plan, ServingPlan, evaluate, load, plan, search
     from shardwise.plan.explain import explain, sensitivity
     from shardwise.plan.sweep import Sweep, sweep
     from shardwise.search.fit import Fit, fit
@@ -74,6 +75,7 @@ __all__ = [
     "ModelConfig",
     "Plan",
     "Serve",
+    "ServingPlan",
     "ShardwiseError",
     "Sweep",
     "System",

@@ -53,6 +53,15 @@ def ceil_div(a: Num, b: Num) -> Num:
     return np.ceil(a / b)  # exact for whole numbers below 2^53, and faster than dividing integers
 
 
+def floor(a: Num) -> Num:
+    """Elementwise largest whole number that is not above."""
+    if isinstance(a, _SCALAR):
+        return float(math.floor(a))
+    import numpy as np
+
+    return np.floor(a)
+
+
 def sqrt(a: Num) -> Num:
     """Elementwise square root."""
     if isinstance(a, _SCALAR):

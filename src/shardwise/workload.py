@@ -142,25 +142,92 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
-    """Sequences that decode together.
+    """Requests that an engine answers: prompts read, then tokens generated one by one.
 
     Args:
-        context: tokens of each sequence whose keys and values are held.
-        batch: sequences that decode at once, or None for as many as fit.
+        context: tokens of each sequence whose keys and values are held; `prompt` + `output` where
+            these are given.
+        prompt, output: tokens of a request and of its answer; None where only `context` matters.
+        batch: sequences that decode at once, or None for as many as fit or are best.
         weights, kv, compute: dtypes.
+        rate: requests per second that arrive, or None for as many as are served.
+        ttft_s, tpot_s: bounds on the time to the first token and on that of each further one.
+        cached: share of a prompt's tokens whose keys a prefix cache has.
+        drafted: tokens that a small model proposes for each pass of the large one; 0 for none.
+        acceptance: chance that a proposed token is kept.
+        draft_cost: seconds of a pass of the small model over those of the large one.
+
+    Raises:
+        BadInput: for sizes and shares that cannot be; UnknownName for a dtype.
     """
 
-    context: int
+    context: int = 0
+    prompt: int | None = None
+    output: int | None = None
     batch: int | None = None
     weights: str = "bf16"
     kv: str = "bf16"
     compute: str = "bf16"
+    rate: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    cached: float = 0.0
+    drafted: int = 0
+    acceptance: float = 0.7
+    draft_cost: float = 0.05
 
     def __post_init__(self) -> None:
-        batch = [] if self.batch is None else _bad_size("batch", self.batch)
-        raise_all(BadInput, [*_bad_size("context", self.context), *batch])
+        problems: list[str] = []
+        if (self.prompt is None) != (self.output is None):
+            problems.append("prompt and output belong together: give both, or context alone.")
+        for name in ("prompt", "output", "batch"):
+            if (value := getattr(self, name)) is not None:
+                problems += _bad_size(name, value)
+        if self.prompt is not None and self.output is not None and not problems:
+            if self.context not in (0, self.prompt + self.output):
+                problems.append(
+                    f"context {self.context:,} is not prompt {self.prompt:,} + output "
+                    f"{self.output:,}. Leave context out."
+                )
+            object.__setattr__(self, "context", self.prompt + self.output)
+        if not problems:
+            problems += _bad_size("context", self.context)
+        problems += [*_bad_bounds(self), *_bad_shares(self)]
+        raise_all(BadInput, problems)
         for dtype in (self.weights, self.kv, self.compute):
             units.bytes_per_element(dtype)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of a prompt; the whole context where no answer is stated."""
+        return self.context if self.prompt is None else self.prompt
+
+    @property
+    def mean_context(self) -> float:
+        """Keys that a generated token reads in the mean: the prompt and half of the answer."""
+        return self.context - (self.output or 0) / 2
+
+    @property
+    def fresh_tokens(self) -> float:
+        """Tokens of a prompt that no prefix cache has: those to compute, one at least."""
+        return max(1.0, self.prompt_tokens * (1 - self.cached))
+
+
+def _bad_bounds(job: Serve) -> list[str]:
+    named = (("rate", job.rate), ("ttft", job.ttft_s), ("tpot", job.tpot_s))
+    return [f"{name} {v:g} is not above 0." for name, v in named if v is not None and not v > 0]
+
+
+def _bad_shares(job: Serve) -> list[str]:
+    problems = []
+    for name in ("cached", "acceptance"):
+        if not 0 <= (share := getattr(job, name)) <= 1:
+            problems.append(f"{name} {share:g} is not a share between 0 and 1.")
+    if not 0 <= job.drafted <= 64:
+        problems.append(f"drafted {job.drafted} is not between 0 and 64 tokens.")
+    if not 0 <= job.draft_cost <= 1:
+        problems.append(f"draft_cost {job.draft_cost:g} is not a share between 0 and 1.")
+    return problems
 
 
 def _bad_size(name: str, value: int) -> list[str]:

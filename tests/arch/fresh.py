@@ -22,6 +22,7 @@ CORE = (
     "ops",
     "estimate",
     "search",
+    "simulate",
     "plan",
 )
 

@@ -25,6 +25,28 @@ COMMANDS = {
     "--fix context=2,pipe=2,micro_batch=1",
     "plan_verbose": "plan llama3-8b v5e:4x4 --train --batch 16x2048 -v",
     "plan_too_large": "plan llama3-70b v5e:2x2 --train --batch 4x4096",
+    "plan_serve_help": "plan --serve --help",
+    "plan_serve_book": "plan llama3-70b v5e:4x4 --serve --dtype bf16 --kv-dtype bf16 --context "
+    "8192 --batch 32 --peak",
+    "plan_serve_slice": "plan llama3-405b v5e --serve --dtype int8 --tpot 15ms --peak",
+    "plan_serve_rate": "plan deepseek-v3 h200 --serve --dtype fp8 --prompt 4096 --output 1024 "
+    "--rate 20/s --ttft 1s --tpot 30ms --peak",
+    "plan_serve_apart": "plan deepseek-v3 gb200:72 --serve --dtype fp8 --prompt 4096 --output 1024 "
+    "--disaggregate --peak",
+    "plan_serve_unmet": "plan llama3-70b v5e:4x4 --serve --tpot 5ms --peak",
+    "plan_serve_too_large": "plan llama3-405b v5e:4x4 --serve --dtype bf16 --peak",
+    "sweep_serve_help": "sweep --serve --help",
+    "sweep_serve": "sweep llama3-70b v5e:4x2 --serve --dtype int8 --context 8192 "
+    "--batch 1,8,16,32,42 --peak",
+    "sweep_serve_md": "sweep llama3-70b v5e:4x2 --serve --dtype int8 --context 8192 "
+    "--batch 1,8,16,32,64 --peak -o md",
+    "sweep_serve_machines": "sweep deepseek-v3 h200:8,h200:16,gb200:72 --serve --dtype fp8 "
+    "--prompt 4096 --output 1024 --tpot 20ms,50ms --peak",
+    "explain_serve": "explain llama3-70b v5e:4x4 --serve --context 8192 --batch 32 --peak",
+    "explain_serve_verbose": "explain llama3-70b v5e:4x4 --serve --prompt 8192 --output 512 "
+    "--batch 32 --fix tensor=16,kv=batch --peak --what-if 'hbm_bandwidth x2' -v",
+    "explain_serve_apart": "explain deepseek-v3 gb200:72 --serve --dtype fp8 --prompt 4096 "
+    "--output 1024 --disaggregate --peak",
     "fit_serve": "fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192",
     "fit_train": "fit llama2-7b h100 --train",
     "fit_sized": "fit llama3-70b h100:8 --serve --batch 16",
@@ -38,6 +60,7 @@ COMMANDS = {
     "I=1001 J=512 K=512 --grad",
     "hw_v5e": "hw v5e",
     "hw_slices": "hw v5e --slices",
+    "hw_list": "hw",
     "hw_diff": "hw diff v5p h100",
     "hw_pod": "hw v5p:16x20x28*2",
     "hw_nodes": "hw h100:1024",

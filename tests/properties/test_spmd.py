@@ -12,7 +12,7 @@ from shardwise.models import load
 from shardwise.ops.einsum import Array, Einsum
 from shardwise.ops.layers import layer_terms, outer_terms
 from shardwise.ops.notation import parse_einsum
-from shardwise.ops.program import _of_phase, _weights, shard_einsum
+from shardwise.ops.program import _of_phase, shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, axes_of, choices, derive
 from shardwise.strategy.rules import TRAIN
 from tests.properties.layouts import PRODUCTS, arrays, einsums
@@ -99,7 +99,7 @@ def test_the_training_step_computes_what_it_says(name: str) -> None:
     mesh = {"data": 2, "fsdp": 2, "tensor": 2, "context": 2}
     n_checked = 0
     for term in terms:
-        einsum = shard_einsum(term.einsum, _weights(terms), TRAIN)
+        einsum = shard_einsum(term.einsum, weight_names(terms), TRAIN)
         for phase in ("forward", "backward"):
             for _, one in _of_phase(term, einsum, phase):
                 # Heads that keys and values hold fewer of cannot be written for NumPy.

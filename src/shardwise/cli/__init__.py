@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardwise.cli.answer import Answer
 
 VERBS = {
-    "plan": "how to split a training step over a machine, with time, memory, cost and reasons",
+    "plan": "how to split training or serving over a machine, with time, memory, cost and reasons",
     "fit": "the smallest machine that holds a model, and what is left on it",
     "explain": "what binds a plan, its runner-up, what would change it, and the way that led to it",
     "sweep": "the best plan for every combination of options, as a table",
@@ -42,6 +42,7 @@ Plan how a large Transformer is split over chips, and know why.
 shardwise VERB --help  shows its options. Every verb takes --json.
 
   shardwise plan llama3-70b v5p:16x20x28 --train --batch 1120x4096 --tokens 15T
+  shardwise plan llama3-70b h200 --serve --prompt 2048 --output 512 --rate 20/s
   shardwise fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192
 """
 
@@ -80,7 +81,10 @@ def _run(args: list[str]) -> int:
     module = importlib.import_module(f"shardwise.cli.{verb}")
     from shardwise.cli.command import call
 
-    answer: Answer | None = call(f"shardwise {verb}", module.run, rest)
+    name, function = f"shardwise {verb}", module.run
+    if hasattr(module, "choose"):  # a verb with two sets of options
+        name, function = module.choose(name, rest)
+    answer: Answer | None = call(name, function, rest)
     if answer is None:  # --help of the verb
         return 0
     write_answer(answer.text(sys.stdout))

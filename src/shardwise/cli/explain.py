@@ -1,8 +1,12 @@
-"""`shardwise explain PLAN.json`, or `shardwise explain MODEL HARDWARE --batch 1120x4096`."""
+"""`shardwise explain PLAN.json`, or `shardwise explain MODEL HARDWARE --batch 1120x4096`.
+
+`--serve` is in `explain_serve`.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -23,6 +27,15 @@ CHANGES = f'on another machine: "ici x0.5,hbm x2"; {", ".join(SCALABLE)}'
 MOST_CHANGE = 1000.0  # a factor beyond it is a slip: no two chips differ so
 
 
+def choose(name: str, args: Sequence[str]) -> tuple[str, Callable[..., Answer]]:
+    """The verb as its help calls it, and the function with its options: of training or serving."""
+    if "--serve" in args:
+        from shardwise.cli import explain_serve
+
+        return f"{name} --serve", explain_serve.run
+    return name, run
+
+
 def run(
     plan: Annotated[
         str, typer.Argument(metavar="PLAN.json|MODEL", help="a saved plan, or a model")
@@ -30,6 +43,9 @@ def run(
     hardware: Annotated[
         str, typer.Argument(metavar="[HARDWARE]", help="of a model: v5p:16x20x28, h100:64")
     ] = "",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="of serving: shardwise explain --serve --help")
+    ] = False,
     what_if: Annotated[str, typer.Option(metavar="NAMExF,...", help=CHANGES)] = "",
     batch: Annotated[str, typer.Option(metavar="NxT", help="of a model: the global batch")] = "",
     tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run")] = "",
@@ -66,8 +82,13 @@ def run(
         extra = [name for name, value in named.items() if value]
         if extra:
             inputs.refuse(f"{', '.join(extra)}: a saved plan has its own. Name MODEL HARDWARE.")
-        given = inputs.read(_load, plan)
+        loaded = inputs.read(load_any, plan)
         inputs.done()
+        if isinstance(loaded, sw.ServingPlan):
+            from shardwise.cli.explain_serve import answer
+
+            return answer(loaded, factors, verbose=verbose, as_json=json)
+        given = loaded
     with progress("searching again, around the plan"):
         told = sw.explain(given, factors, search=verbose or json or not factors)
     return Answer(document=lambda: told, blocks=report.blocks(told, verbose=verbose), as_json=json)
@@ -92,11 +113,16 @@ def _asked(
     return config, system, job, whole, fixed
 
 
-def _load(path: str) -> sw.Plan:
+def load_any(path: str) -> sw.Plan | sw.ServingPlan:
+    """A plan of either kind.
+
+    Raises:
+        BadInput: no plan.json. BadFile: one that cannot be read.
+    """
     if not path.endswith(".json"):
         raise BadInput(
             f'"{path}" is no plan.json. Write shardwise explain plan.json, or '
-            f"shardwise explain {path} HARDWARE --batch NxT."
+            f"shardwise explain {path} HARDWARE --batch NxT, or --serve."
         )
     return sw.load(path)
 

@@ -1,8 +1,8 @@
-"""`shardwise plan MODEL HARDWARE --train --batch 1120x4096`."""
+"""`shardwise plan MODEL HARDWARE --train --batch 1120x4096`; `--serve` is in `plan_serve`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -23,13 +23,27 @@ FRONTS = ("memory", "chips")
 MOST = 100  # plans that one command lists
 
 
+def choose(name: str, args: Sequence[str]) -> tuple[str, Callable[..., Answer | None]]:
+    """The verb as its help calls it, and the function with its options: of training or serving."""
+    if "--serve" in args and "--train" not in args:
+        from shardwise.cli import plan_serve
+
+        return f"{name} --serve", plan_serve.run
+    return name, run
+
+
 def run(
     model: Model,
     hardware: Hardware,
     train: Annotated[
         bool, typer.Option("--train", help="plan a training step", rich_help_panel=WORK)
     ] = False,
-    serve: Annotated[bool, typer.Option("--serve", hidden=True)] = False,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="plan serving: shardwise plan --serve --help", rich_help_panel=WORK
+        ),
+    ] = False,
     batch: Annotated[
         str,
         typer.Option(
@@ -135,12 +149,9 @@ def run(
     """How to split a training step over a machine, with time, memory, cost and reasons."""
     inputs = Inputs()
     if serve:
-        inputs.refuse(
-            "plan --serve: this version plans training only. What serving needs in memory is "
-            f"answered: shardwise fit {model} {hardware} --serve"
-        )
+        inputs.refuse("--train and --serve are different work. Ask for one of them.")
     elif not train:
-        inputs.refuse("what to plan is not said. Add --train.")
+        inputs.refuse("what to plan is not said. Add --train or --serve.")
     if mesh and (fix or most):
         inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
@@ -149,7 +160,7 @@ def run(
     whole = inputs.read(parse_fixed, mesh) if mesh else {}
     fixed = inputs.read(parse_fixed, fix) if fix else {}
     limits = inputs.read(parse_mesh, most, roles()) if most else {}
-    n = inputs.read(_count, top)
+    n = inputs.read(parse_count, top)
     between = inputs.read(_time, mtbf, "--mtbf") if mtbf else None
     again = inputs.read(_time, restart, "--restart") if restart else None
     if pareto:
@@ -217,7 +228,12 @@ def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) 
     )
 
 
-def _count(text: str) -> int:
+def parse_count(text: str) -> int:
+    """How many plans to list.
+
+    Raises:
+        BadInput: more than can be read.
+    """
     n = units.parse_whole(text, "--top")
     if n > MOST:
         raise BadInput(f"--top {n:,} is more than {MOST}, which is as many as can be read.")

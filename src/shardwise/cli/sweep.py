@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -23,8 +24,18 @@ from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, RE
 
 N, WORD = "1-8*2|1,2", "WORD,..."
 SIZES = re.compile(r"(?P<chip>[^:,]+):(?P<sizes>[^:,x*]+-[^:,x]+)$")
-PATIENCE_LINE = "\r{done:,} of {n:,} plans ..."
+PATIENCE_LINE = "\r{done:,} of {n:,} {what} ..."
 Whole = Annotated[str, typer.Option(metavar=N, rich_help_panel=SPLIT)]
+Machine = TypeVar("Machine", sw.System, sw.System | sw.Chip)
+
+
+def choose(name: str, args: Sequence[str]) -> tuple[str, Callable[..., Answer | None]]:
+    """The verb as its help calls it, and the function with its options: of training or serving."""
+    if "--serve" in args and "--train" not in args:
+        from shardwise.cli import sweep_serve
+
+        return f"{name} --serve", sweep_serve.run
+    return name, run
 
 
 def run(
@@ -35,6 +46,12 @@ def run(
     ],
     train: Annotated[
         bool, typer.Option("--train", help="plan training steps", rich_help_panel=WORK)
+    ] = False,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve", help="plan serving: shardwise sweep --serve --help", rich_help_panel=WORK
+        ),
     ] = False,
     batch: Annotated[
         str,
@@ -109,8 +126,10 @@ def run(
 ) -> Answer:
     """The best plan for every combination of options: numbers are ranges or lists, words lists."""
     inputs = Inputs()
-    if not train:
-        inputs.refuse("what to plan is not said. Add --train.")
+    if serve:
+        inputs.refuse("--train and --serve are different work. Ask for one of them.")
+    elif not train:
+        inputs.refuse("what to plan is not said. Add --train or --serve.")
     numbers = {
         "tensor": tensor, "context": context, "expert": expert, "fsdp": fsdp, "data": data,
         "pipe": pipe, "n_microbatches": microbatches, "micro_batch": micro_batch,
@@ -135,7 +154,8 @@ def run(
         inputs.read(parse_word, output, "format", report.FORMATS)
     inputs.done()
     job = sw.Train(batch=1, seq=1, tokens=total, overlap=hidden, offload=waiting)
-    found = _sweep(config, systems, job, {**sizes, **options}, peak=peak)
+    with counting("plans") as progress:
+        found = sw.sweep(config, systems, job, peak=peak, progress=progress, **sizes, **options)
     some = any(row.step_s for row in found.rows)
     return Answer(
         document=lambda: found,
@@ -146,27 +166,21 @@ def run(
     )
 
 
-def _sweep(
-    config: sw.ModelConfig,
-    systems: list[sw.System],
-    job: sw.Train,
-    options: Mapping[str, Any],
-    *,
-    peak: bool,
-) -> sw.Sweep:
-    """The sweep with a line on the terminal that counts."""
+@contextlib.contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A line on the terminal that counts while the rows are searched."""
     stream, width = sys.stderr, 0
 
     def count(done: int, n: int) -> None:
         nonlocal width
         if stream.isatty() and n > 1:
-            line = PATIENCE_LINE.format(done=done, n=n)
+            line = PATIENCE_LINE.format(done=done, n=n, what=what)
             width = max(width, len(line))
             stream.write(line)
             stream.flush()
 
     try:
-        return sw.sweep(config, systems, job, peak=peak, progress=count, **options)
+        yield count
     finally:
         if width:
             stream.write("\r" + " " * width + "\r")
@@ -222,13 +236,16 @@ def parse_systems(text: str) -> list[sw.System]:
     Raises:
         BadInput: with every machine that is none.
     """
+    return parse_machines(text, sw.hardware)
+
+
+def parse_machines(text: str, parse: Callable[[str], Machine]) -> list[Machine]:
+    """The same, each read by `parse`. Raises as `parse_systems` does."""
     inputs = Inputs()
-    found = [
-        system for word in _machines(inputs, text) if (system := inputs.read(sw.hardware, word))
-    ]
+    found = [machine for word in _machines(inputs, text) if (machine := inputs.read(parse, word))]
     if len(found) > MOST_POINTS:
         inputs.refuse(f"hardware is {len(found):,} machines; at most {MOST_POINTS:,} are compared.")
-    names = [system.name for system in found]
+    names = [machine.name for machine in found]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             inputs.refuse(f"hardware {name} is given twice.")

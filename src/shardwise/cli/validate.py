@@ -1,59 +1,88 @@
-"""`shardwise validate [--data FILE] [--source NAME]`: published runs against predictions."""
+"""`shardwise validate [--serve] [--data FILE] [--source NAME]`: published runs, predicted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, TypeVar
 
 import typer
 
 from shardwise import units
+from shardwise.cli import validate_serving
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.progress import progress
-from shardwise.errors import NoPlan, UnknownName
+from shardwise.errors import BadInput, NoPlan, UnknownName
 from shardwise.report.style import Block, labelled, quiet, strong, table
-from shardwise.report.words import percent
-from shardwise.validate import load
+from shardwise.report.words import percent, signed_percent
+from shardwise.validate import Run, ServeRun, Underivable, load, load_serving, serving_predict
 from shardwise.validate.predict import predict
-from shardwise.validate.runs import Underivable
 from shardwise.validate.score import Errors, Validation, validate
+from shardwise.validate.serving_score import validate_serving as check_serving
 
 SHOWN_SOURCES = 12
 SHOWN_REASONS = 6
 MOST = 1000
 
 
+R = TypeVar("R", Run | Underivable, ServeRun | Underivable)
+
+
 def run(
+    serve: Annotated[bool, typer.Option("--serve", help="runs that serve, not train")] = False,
     data: Annotated[str, typer.Option(metavar="FILE", help="runs of your own, same schema")] = "",
     source: Annotated[str, typer.Option(metavar="WORD", help="rows whose source has it")] = "",
     worst: Annotated[str, typer.Option(metavar="N", help="list the N worst rows")] = "5",
+    every: Annotated[
+        bool, typer.Option("--all", help="with --serve: count doubtful rows and repeats too")
+    ] = False,
     json: Json = False,
 ) -> Answer:
     """Published runs predicted by these formulas, and how far they are off."""
-    n = units.parse_whole(worst, "--worst", low=0)
-    runs = load(data or None)
-    if source:
-        names = {run.source for run in runs}
-        runs = [run for run in runs if source.lower() in run.source.lower()]
-        if not runs:
-            raise UnknownName("source", source, names)
+    n = min(units.parse_whole(worst, "--worst", low=0), MOST)
+    if serve:
+        return _serving(data, source, n, every, json)
+    if every:
+        raise BadInput("--all goes with --serve; rows of training are counted by their quality.")
+    runs = _of_source(load(data or None), source)
     with progress(f"predicting {len(runs):,} runs"):
         found = validate(runs)
     if found is None:
-        missing = (run if isinstance(run, Underivable) else predict(run) for run in runs)
-        reasons = Counter(run.reason for run in missing if isinstance(run, Underivable))
-        told = (f"{_rows(k)}: {why}" for why, k in reasons.most_common(SHOWN_REASONS))
-        raise NoPlan("no row can be predicted.", *told)
+        raise _nothing(runs)
     return Answer(document=lambda: found, blocks=_blocks(found, min(n, MOST)), as_json=json)
+
+
+def _serving(data: str, source: str, worst: int, every: bool, json: bool) -> Answer:
+    runs = _of_source(load_serving(data or None), source)
+    with progress(f"predicting {len(runs):,} runs"):
+        found = check_serving(runs, serving_predict.predict, every)
+    if found is None:
+        raise _nothing(runs)
+    shown = validate_serving.blocks(found, worst, every)
+    return Answer(document=lambda: found, blocks=shown, as_json=json)
+
+
+def _of_source(runs: list[R], source: str) -> list[R]:
+    """Rows whose source has a word in it."""
+    found = [run for run in runs if source.lower() in run.source.lower()]
+    if source and not found:
+        raise UnknownName("source", source, {run.source for run in runs})
+    return found
+
+
+def _nothing(runs: Sequence[Run | ServeRun | Underivable]) -> NoPlan:
+    missing = (predict(run) if isinstance(run, Run) else run for run in runs)
+    reasons = Counter(run.reason for run in missing if isinstance(run, Underivable))
+    told = (f"{_rows(k)}: {why}" for why, k in reasons.most_common(SHOWN_REASONS))
+    return NoPlan("no row can be predicted.", *told)
 
 
 def _blocks(found: Validation, worst: int) -> Iterator[Block]:
     overall = found.overall
     yield strong(
         f"Median error {percent(overall.median_abs_err)} over {overall.n:,} published runs, "
-        f"mean {percent(overall.mean_abs_err)}, bias {_signed(overall.bias)}."
+        f"mean {percent(overall.mean_abs_err)}, bias {signed_percent(overall.bias)}."
     )
     rows = [("90 %", f"of the rows are within {percent(overall.p90_abs_err)}")]
     held = percent(overall.interval_coverage)
@@ -71,7 +100,7 @@ def _blocks(found: Validation, worst: int) -> Iterator[Block]:
             (
                 "memory",
                 f"median error {percent(found.memory.median_abs_err)} over the {found.memory.n:,} "
-                f"runs that state their peak, bias {_signed(found.memory.bias)}",
+                f"runs that state their peak, bias {signed_percent(found.memory.bias)}",
             )
         )
     yield labelled(rows)
@@ -91,7 +120,7 @@ def _blocks(found: Validation, worst: int) -> Iterator[Block]:
                     row.id,
                     units.show_seconds(row.predicted),
                     units.show_seconds(row.measured),
-                    _signed(row.err),
+                    signed_percent(row.err),
                 ]
                 for row in off
             ),
@@ -114,10 +143,6 @@ def _source(errors: Errors) -> list[str]:
         f"{errors.n:,}",
         percent(errors.median_abs_err),
         percent(errors.mean_abs_err),
-        _signed(errors.bias),
+        signed_percent(errors.bias),
         others,
     ]
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1%}".replace("%", " %")

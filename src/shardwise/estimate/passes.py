@@ -150,12 +150,12 @@ def elementwise_bytes(config: ModelConfig, split: Layout | Layouts, rates: Rates
     whole = 1 if split.sequence_parallel else tensor
     total: Num = 0.0
     for group in config.groups:
-        along, across = _elementwise(config, group.layer)
+        along, across = elementwise_widths(config, group.layer)
         total = total + group.count * (along * whole + across) / tensor
     return tokens * total * rates.job.activation_bytes
 
 
-def _elementwise(config: ModelConfig, layer: Layer) -> tuple[float, float]:
+def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
     """Reads and writes of a token in one layer: of width D, and of widths that `tensor` splits."""
     D = config.d_model
     along, across = ELEMENTWISE["D"] * D * (1.0 if layer.has_both else 0.5), 0.0

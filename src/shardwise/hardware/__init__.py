@@ -6,7 +6,7 @@ Level 1: imports errors and units only.
 """
 
 from shardwise.hardware.catalog import catalog_chip, chip_names, find_chip
-from shardwise.hardware.chip import Chip, Ici, Node, ScaleOut
+from shardwise.hardware.chip import MARKETS, Chip, Ici, Node, ScaleOut
 from shardwise.hardware.difference import Difference, diff
 from shardwise.hardware.figure import Figure, show_value
 from shardwise.hardware.load import load_chip
@@ -16,6 +16,7 @@ from shardwise.hardware.system import System, parse_chip, parse_system
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, wrap_axes
 
 __all__ = [
+    "MARKETS",
     "Chip",
     "Difference",
     "FatTree",

@@ -23,6 +23,9 @@ from shardwise.hardware.shape import Shape
 
 GIVEN = "given by the user"
 
+# What chips are built for, in the order of lists; a file that says nothing means the first.
+MARKETS = ("data center", "workstation", "desktop")
+
 _BY_ATTRIBUTE = {field.attribute: name for name, field in FIELDS.items()}
 
 
@@ -99,6 +102,7 @@ class Chip:
     Args:
         name: the name on the command line, `v5p`.
         kind: `tpu`, `gpu`, `other` or `cpu`.
+        market: what it is built for: `data center`, `workstation` or `desktop`.
         peak_flops_per_s: dense peak by dtype, FLOP/s.
         vector_flops_per_s: fp32 peak of the vector units, FLOP/s.
         hbm_bytes: documented capacity, bytes.
@@ -117,6 +121,7 @@ class Chip:
     as_of: str
     aliases: tuple[str, ...] = ()
     note: str = ""
+    market: str = MARKETS[0]
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     vector_flops_per_s: float | None = None
     hbm_bytes: float | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import BadFile, BadInput, nearest, raise_all
-from shardwise.hardware.chip import Chip, Ici, Node, ScaleOut
+from shardwise.hardware.chip import MARKETS, Chip, Ici, Node, ScaleOut
 from shardwise.hardware.figure import DTYPES, FIELDS, GROUPS, Figure, Value, parse_value, unit_of
 from shardwise.hardware.shape import Shape, show_shape
 
@@ -17,7 +17,7 @@ KINDS = ("tpu", "gpu", "other", "cpu")
 WRAPS = ("cubes_of_4", "length_16", "full_pod")
 
 _ABOUT = ("name", "title", "vendor", "kind", "as_of")
-_TOP = (*_ABOUT, "aliases", "note", "quoted", *GROUPS)
+_TOP = (*_ABOUT, "market", "aliases", "note", "quoted", *GROUPS)
 _FIGURE_KEYS = ("value", "source", "as_of", "confirmed", "note", "also")
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 _OWNERS = {"ici": (Ici, ("axes", "wrap")), "node": (Node, ("gpus",)), "scale_out": (ScaleOut, ())}
@@ -105,6 +105,9 @@ def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     kind, as_of = data.get("kind"), data.get("as_of")
     if isinstance(kind, str) and kind not in KINDS:
         problems.append(f'kind is "{kind}". One of: {", ".join(KINDS)}.')
+    market = data.get("market", MARKETS[0])
+    if market not in MARKETS:
+        problems.append(f'market is "{market}". One of: {", ".join(MARKETS)}.')
     if isinstance(as_of, str) and not _MONTH.fullmatch(as_of):
         problems.append(f'as_of is "{as_of}". Write a month: YYYY-MM.')
     aliases = data.get("aliases", [])
@@ -113,7 +116,8 @@ def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         aliases = []
     if not isinstance(data.get("note", ""), str):
         problems.append("note is not text.")
-    return {key: data.get(key, "") for key in (*_ABOUT, "note")} | {"aliases": tuple(aliases)}
+    about = {key: data.get(key, "") for key in (*_ABOUT, "note")}
+    return about | {"market": market, "aliases": tuple(aliases)}
 
 
 def _entries(groups: Mapping[str, Any], problems: list[str]) -> list[tuple[str, Any]]:

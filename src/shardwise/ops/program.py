@@ -164,32 +164,34 @@ def _derived(
     weights: frozenset[str] = frozenset()
     for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
-        _derive(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
+        derive_terms(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
         # A layer that is computed again keeps what it gathers for its backward pass at once.
         again = ("remat", "backward") if remat == "full" else ("backward",)
         read = _read_backward(group.layer, terms)
-        _derive(terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i)
+        derive_terms(
+            terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i
+        )
         kept += _kept(config, i, common, rules)
-        weights |= _weights(terms)
+        weights |= weight_names(terms)
     outer = outer_terms(config)
     for phase in ("forward", "backward"):
-        _derive(outer, 1, (phase,), common, rules, matmuls, transfers)
-    logits = shard_einsum(outer[1].einsum, _weights(outer[1:]), rules).output
+        derive_terms(outer, 1, (phase,), common, rules, matmuls, transfers)
+    logits = shard_einsum(outer[1].einsum, weight_names(outer[1:]), rules).output
     return Step(
         matmuls=tuple(matmuls),
         transfers=tuple(transfers),
         kept=tuple(kept),
         logits=Kept(array=logits, count=1, sizes=common),
-        weights=weights | _weights(outer),
+        weights=weights | weight_names(outer),
     )
 
 
-def _weights(terms: tuple[Term, ...]) -> frozenset[str]:
+def weight_names(terms: tuple[Term, ...]) -> frozenset[str]:
     """Weights are the right-hand sides outside the attention core."""
     return frozenset(t.einsum.right.name for t in terms if t.block != "core")
 
 
-def _derive(
+def derive_terms(
     terms: tuple[Term, ...],
     count: int,
     phases: tuple[str, ...],
@@ -206,7 +208,7 @@ def _derive(
         again: the terms of phase `remat`.
         group: of layers of one kind.
     """
-    weights = _weights(terms)
+    weights = weight_names(terms)
     seen: set[tuple[str, Move]] = set()
     for phase, term in _in_order(terms, phases, again):
         einsum = shard_einsum(term.einsum, weights, rules)

@@ -4,8 +4,10 @@ In: model, system, work. Out: a `Plan`, which is all that checking, running and 
 Layer 6, the last one without JAX.
 """
 
-from shardwise.plan.build import evaluate, plan, search
+from shardwise.plan.build import evaluate
 from shardwise.plan.document import decode, encode, load, save
+from shardwise.plan.entry import plan, search
+from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Alternative, Operation, Plan, Reason
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "Operation",
     "Plan",
     "Reason",
+    "ServingPlan",
     "decode",
     "encode",
     "evaluate",

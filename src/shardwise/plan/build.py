@@ -150,8 +150,8 @@ def _write(
     mesh, layout = chosen.mesh.sizes, chosen.layout
     works = operations(model, job, system.chip, chosen)
     return value.Plan(
-        model=_model(model),
-        hardware=_hardware(system),
+        model=planned_model(model),
+        hardware=planned_hardware(system),
         workload=value.PlannedWork(
             kind="train",
             batch=job.batch,
@@ -197,7 +197,8 @@ def _write(
     )
 
 
-def _model(model: ModelConfig) -> value.PlannedModel:
+def planned_model(model: ModelConfig) -> value.PlannedModel:
+    """The model of a plan."""
     counts = count.parameters(model)
     import msgspec
 
@@ -220,7 +221,8 @@ def _model(model: ModelConfig) -> value.PlannedModel:
     )
 
 
-def _hardware(system: System) -> value.PlannedHardware:
+def planned_hardware(system: System) -> value.PlannedHardware:
+    """The machine of a plan."""
     return value.PlannedHardware(
         name=system.name,
         chip=system.chip.name,

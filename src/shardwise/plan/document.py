@@ -1,4 +1,4 @@
-"""plan.json: a Plan as one JSON document, and back, equal."""
+"""plan.json: a plan as one JSON document, and back, equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 from typing import Any
 
 from shardwise.errors import BadFile, nearest
+from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import SCHEMA, Plan
+
+AnyPlan = Plan | ServingPlan
 
 
 def encode(value: Any) -> bytes:
@@ -16,8 +19,8 @@ def encode(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
-def decode(text: bytes | str, name: str = "plan") -> Plan:
-    """A plan from its JSON.
+def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
+    """A plan from its JSON: of training, or of serving where its workload says so.
 
     Raises:
         BadFile: not JSON, another schema, an unknown or missing key, a wrong type; says where.
@@ -32,7 +35,10 @@ def decode(text: bytes | str, name: str = "plan") -> Plan:
     if schema != SCHEMA:
         raise BadFile(f'{name} has schema "{schema}"; this version reads "{SCHEMA}".')
     try:
-        plan = msgspec.convert(raw, Plan)
+        work = raw.get("workload")
+        kind = work.get("kind") if isinstance(work, dict) else None
+        schema_of: type[AnyPlan] = ServingPlan if kind == "serve" else Plan
+        plan = msgspec.convert(raw, schema_of)
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
     problems = _unknown(raw, msgspec.to_builtins(plan), "$")
@@ -41,7 +47,7 @@ def decode(text: bytes | str, name: str = "plan") -> Plan:
     return plan
 
 
-def load(path: str | os.PathLike[str]) -> Plan:
+def load(path: str | os.PathLike[str]) -> AnyPlan:
     """Read plan.json.
 
     Raises:
@@ -54,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> Plan:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}.") from None
 
 
-def save(plan: Plan, path: str | os.PathLike[str]) -> None:
+def save(plan: AnyPlan, path: str | os.PathLike[str]) -> None:
     """Write plan.json.
 
     Raises:

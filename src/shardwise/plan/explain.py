@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, overload
 
-from shardwise.errors import NoStrategy
+from shardwise.errors import BadInput, NoStrategy
 from shardwise.hardware.scale import scaled
 from shardwise.plan import why
 from shardwise.plan.crossovers import Crossover, crossovers
 from shardwise.plan.operations import operations
 from shardwise.plan.path import Decision, path
 from shardwise.plan.rebuild import rebuild
+from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan, Range, Reason
 from shardwise.search.case import Case
 from shardwise.search.sensitivity import Sensitivity, sensitivities
 from shardwise.search.train import Candidate
+
+if TYPE_CHECKING:
+    from shardwise.plan.serve_explain import ServingExplanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +95,32 @@ class Explanation:
     what_if: WhatIf | None
 
 
+@overload
 def explain(
     plan: Plan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> Explanation:
+) -> Explanation: ...
+@overload
+def explain(
+    plan: ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
+) -> ServingExplanation: ...
+def explain(
+    plan: Plan | ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
+) -> Explanation | ServingExplanation:
     """What binds a plan and by how much, what it hangs on, and the path that leads to it.
 
     Args:
         plan: from `shardwise.plan`, or loaded.
         what_if: numbers of the machine to multiply: `{"ici": 0.5, "flops": 2}`.
-        search: also search at half and twice the batch and the length: four more searches.
+        search: of training: also search at half and twice the batch and the length: four more
+            searches.
 
     Raises:
         BadFile: a plan that cannot be read again. BadInput: a number that the machine lacks.
     """
+    if isinstance(plan, ServingPlan):
+        from shardwise.plan import serve_explain
+
+        return serve_explain.explain(plan, what_if)
     case = rebuild(plan)
     changed = what_if and _what_if(case, what_if)
     chosen = case.evaluate()
@@ -137,8 +155,10 @@ def sensitivity(plan: Plan, *, search: bool = True) -> dict[str, Sensitivity]:
         search: also search at half and twice the batch and the length: four more searches.
 
     Raises:
-        BadFile: a plan that cannot be read again.
+        BadFile: a plan that cannot be read again. BadInput: a plan of serving.
     """
+    if isinstance(plan, ServingPlan):
+        raise BadInput("sensitivity is of training plans; sw.explain(plan) tells what buys what.")
     case = rebuild(plan)
     return sensitivities(case, _others(case), search=search)
 

@@ -7,16 +7,19 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from shardwise.errors import BadInput, ShardwiseError, UnknownName
-from shardwise.hardware import System
+from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.plan import build
 from shardwise.plan.value import Plan, Range
 from shardwise.search.forms import NUMBERS, WORDS
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.workload import Train, held_in
+from shardwise.workload import Serve, Train, held_in
+
+if TYPE_CHECKING:
+    from shardwise.plan.serve_sweep import ServingSweep
 
 MOST_POINTS = 1000  # each is a search of up to seconds
 
@@ -71,6 +74,7 @@ class Sweep:
         return [_flat(row) for row in self.rows]
 
 
+@overload
 def sweep(
     model: ModelConfig,
     system: System | Sequence[System],
@@ -78,9 +82,30 @@ def sweep(
     *,
     peak: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    **options: Iterable[Any],
-) -> Sweep:
+    **options: Any,
+) -> Sweep: ...
+@overload
+def sweep(
+    model: ModelConfig,
+    system: System | Chip | Sequence[System | Chip],
+    job: Serve,
+    *,
+    peak: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> ServingSweep: ...
+def sweep(
+    model: ModelConfig,
+    system: Any,
+    job: Train | Serve,
+    *,
+    peak: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Sweep | ServingSweep:
     """The best plan for every combination of the options.
+
+    The options of serving, where `job` is `Serve`, stand at `plan.serve_sweep.sweep`.
 
     Args:
         model: the architecture.
@@ -96,6 +121,10 @@ def sweep(
     Raises:
         UnknownName: an option that is none. BadInput: one without values, or over 1,000 rows.
     """
+    if isinstance(job, Serve):
+        from shardwise.plan import serve_sweep
+
+        return serve_sweep.sweep(model, system, job, peak=peak, progress=progress, **options)
     systems = [system] if isinstance(system, System) else list(system)
     values = {name: _values(name, given) for name, given in options.items()}
     if not systems:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shardwise import units
-from shardwise.hardware import Chip, Difference, Figure, Torus, show_shape, show_value
+from shardwise.hardware import MARKETS, Chip, Difference, Figure, Torus, show_shape, show_value
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import chips
 
@@ -20,6 +20,7 @@ def list_document(found: Sequence[Chip]) -> list[dict[str, Any]]:
             "name": chip.name,
             "title": chip.title,
             "kind": chip.kind,
+            "market": chip.market,
             "as_of": chip.as_of,
             "peak_flops_per_s": dict(chip.peak_flops_per_s),
             "hbm_bytes": chip.hbm_bytes,
@@ -32,20 +33,26 @@ def list_document(found: Sequence[Chip]) -> list[dict[str, Any]]:
 
 
 def list_blocks(found: Sequence[Chip]) -> Iterator[Block]:
-    """One line for each chip."""
-    rows = [
-        [
-            chip.name,
-            _shown(chip.peak_flops_per_s.get("bf16"), "FLOP/s"),
-            _shown(chip.hbm_bytes, "B"),
-            _shown(chip.hbm_bytes_per_s, "B/s"),
-            _links(chip),
-            _shown(chip.usd_per_chip_hour, "USD/h"),
-        ]
-        for chip in found
-    ]
-    yield table(["chip", ">bf16, dense", ">HBM", ">HBM rate", "joined by", ">price"], rows)
+    """One line for each chip: by what they are built for, then by vendor."""
+    rows = []
+    for market in MARKETS:
+        members = [chip for chip in found if chip.market == market]
+        rows += [[], [f"{market}s"]] if members else []
+        rows += [_row(chip) for chip in sorted(members, key=lambda c: (c.vendor, c.name))]
+    yield table(["chip", ">16-bit, dense", ">memory", ">its rate", "joined by", ">price"], rows)
     yield quiet("an empty place: no public figure  ·  shardwise hw CHIP shows every source")
+
+
+def _row(chip: Chip) -> list[str]:
+    peaks = chip.peak_flops_per_s
+    return [
+        chip.name,
+        _shown(peaks.get("bf16", peaks.get("fp16")), "FLOP/s"),
+        _shown(chip.hbm_bytes, "B"),
+        _shown(chip.hbm_bytes_per_s, "B/s"),
+        _links(chip),
+        _shown(chip.usd_per_chip_hour, "USD/h"),
+    ]
 
 
 def _shown(value: float | None, unit: str) -> str:
@@ -54,9 +61,13 @@ def _shown(value: float | None, unit: str) -> str:
 
 def _links(chip: Chip) -> str:
     if chip.ici:
-        pod = f", pod {show_shape(chip.ici.pod_shape)}" if chip.ici.pod_shape else ""
+        pod = f", {show_shape(chip.ici.pod_shape)}" if chip.ici.pod_shape else ""
         return f"{chip.ici.n_axes}D torus{pod}"
-    return f"switches, {chip.node.n_gpus} in a node" if chip.node else ""
+    if chip.node is None or chip.node.n_gpus == 1:
+        return ""
+    egress, pcie = chip.node.bytes_per_s_per_gpu_one_way, chip.pcie_bytes_per_s_per_chip
+    by = "PCIe" if egress and pcie and egress <= pcie else "links"
+    return f"{by}, {chip.node.n_gpus} a node"
 
 
 def chip_document(chip: Chip) -> dict[str, Any]:
@@ -66,6 +77,7 @@ def chip_document(chip: Chip) -> dict[str, Any]:
         "title": chip.title,
         "vendor": chip.vendor,
         "kind": chip.kind,
+        "market": chip.market,
         "aliases": chip.aliases,
         "as_of": chip.as_of,
         "note": chip.note,

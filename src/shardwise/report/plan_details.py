@@ -33,7 +33,7 @@ def details(plan: Plan) -> Iterator[Block]:
     yield strong("Operations of one step, each over all its occurrences; bytes are of HBM, or of")
     yield strong("the network for a collective")
     heads = ["operation", "!phase", "!>count", "!FLOPs, or collective", "!>bytes", "!>time"]
-    yield table(heads, [_operation(op) for op in plan.operations])
+    yield table(heads, [operation_row(op) for op in plan.operations])
 
 
 def _parts(plan: Plan) -> Iterator[list[str]]:
@@ -61,7 +61,8 @@ def _memory(plan: Plan) -> Iterator[list[str]]:
             yield [f"  {name}", units.show_gib(n_bytes), bar(n_bytes, memory.capacity)]
 
 
-def _operation(op: Operation) -> list[str]:
+def operation_row(op: Operation) -> list[str]:
+    """An operation as a row of its table."""
     work = units.show_count(op.flops) if op.flops else ""
     return [
         op.name,

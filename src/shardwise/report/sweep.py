@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwise import units
@@ -40,7 +40,7 @@ def headline(found: Sweep) -> str:
     if not rows:
         return f"No plan for any of {len(found.rows):,} combinations."
     best = max(rows, key=lambda row: row.tokens_per_s_per_chip or 0.0)
-    which = ", ".join(f"{WORDS.get(k, k)} {_word(v)}" for k, v in best.swept.items())
+    which = ", ".join(f"{WORDS.get(k, k)} {word(v)}" for k, v in best.swept.items())
     step = units.show_seconds(best.step_s.expected if best.step_s else 0.0)
     return (
         f"Most tokens per second and chip: {which or 'the one plan'} "
@@ -50,16 +50,18 @@ def headline(found: Sweep) -> str:
 
 def text(found: Sweep, how: str) -> str:
     """All rows as Markdown, CSV or JSON lines; csv and jsonl in SI units."""
+    return _markdown(found) if how == "md" else as_rows(found.to_dicts(), how)
+
+
+def as_rows(rows: Sequence[Mapping[str, Any]], how: str) -> str:
+    """Flat rows as `csv` or `jsonl`."""
     if how == "jsonl":
-        return "".join(json.dumps(row) + "\n" for row in found.to_dicts())
-    if how == "csv":
-        rows = found.to_dicts()
-        out = io.StringIO()
-        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return out.getvalue()
-    return _markdown(found)
+        return "".join(json.dumps(row) + "\n" for row in rows)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def _markdown(found: Sweep) -> str:
@@ -78,6 +80,11 @@ def _markdown(found: Sweep) -> str:
         cells, n = _cells(row), len(row.swept)
         lower = units.show_seconds(row.step_s.lower) if row.step_s else DASH
         rows.append([*cells[: n + 1], lower, *cells[n + 1 :]])
+    return markdown(heads, rows)
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table to paste; `>` before a head aligns its column to the right."""
     lines = [
         _line([head.lstrip(">") for head in heads]),
         "".join("|---:" if head.startswith(">") else "|---" for head in heads) + "|",
@@ -91,17 +98,21 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _swept(found: Sweep) -> list[str]:
+    return heads_of(found.rows[0].swept)
+
+
+def heads_of(swept: Mapping[str, Any]) -> list[str]:
     """Heads of the options that vary; numbers stand to the right."""
-    first = found.rows[0].swept
-    return [f"{'' if isinstance(v, str) else '>'}{WORDS.get(k, k)}" for k, v in first.items()]
+    return [f"{'' if isinstance(v, str) else '>'}{WORDS.get(k, k)}" for k, v in swept.items()]
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """A value of an option: `1,024`."""
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _cells(row: Row) -> list[str]:
-    options = [_word(value) for value in row.swept.values()]
+    options = [word(value) for value in row.swept.values()]
     if row.step_s is None:
         return [*options, *[DASH] * 5, row.problem or ""]
     return [

@@ -35,6 +35,11 @@ def percent(share: float) -> str:
     return f"{units.significant(100 * share, 2)} %"
 
 
+def signed_percent(share: float) -> str:
+    """`+3.1 %`, `-0.4 %`."""
+    return f"{share:+.1%}".replace("%", " %")
+
+
 def chips(n: int) -> str:
     """`1 chip`, `8,960 chips`."""
     return f"{n:,} chip{'' if n == 1 else 's'}"

@@ -1,10 +1,13 @@
 """Published runs of others, turned into our values, to hold predictions against.
 
-In: rows as their sources publish them (`data/`), or a file of the same schema. Out: a `Run` for
-each row that states enough, an `Underivable` with the reason for each that does not (`runs`), and
-how far predictions are off (`predict`, `score`). Level 11: nothing below imports it.
+In: rows as their sources publish them (`data/`), or a file of the same schema. Out: a `Run` of
+training or a `ServeRun` for each row that states enough, an `Underivable` with the reason for each
+that does not (`runs`, `serving_runs`), and how far predictions are off (`predict` and `score`,
+`serving_predict` and `serving_score`). Level 11: nothing below imports it.
 """
 
 from shardwise.validate.runs import Run, Underivable, load, read
+from shardwise.validate.serving_runs import ServeRun
+from shardwise.validate.serving_runs import load as load_serving
 
-__all__ = ["Run", "Underivable", "load", "read"]
+__all__ = ["Run", "ServeRun", "Underivable", "load", "load_serving", "read"]

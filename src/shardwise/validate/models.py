@@ -16,6 +16,8 @@ _ATTENTION = ("mha", "gqa", "mqa", "mla")
 # Kinds of single-block layers in a hybrid model, as `layer_counts` names them.
 _HYBRID = ("mamba", "attention", "moe", "mlp")
 CHUNK = 128  # tokens of a scan's chunk, Megatron Core's default (MambaMixer, `chunk_size`)
+LINEAR_CHUNK = 64  # of a gated delta rule: fla-org/flash-linear-attention, chunk_gated_delta_rule
+LINEAR_CONV = 4  # tokens of its convolution: Qwen3-Next's config.json, linear_conv_kernel_dim
 
 _MATRICES = {2: False, 3: True}  # matrices of a feed-forward block -> it has a gate
 
@@ -56,6 +58,8 @@ def is_hybrid(model: Fields) -> bool:
 
 def assumed_of(model: Fields) -> dict[str, str]:
     """What of an architecture a record leaves open, and what is taken."""
+    if model.states("linear_attention"):
+        return {"linear_attention": "as a Mamba-2 block with the same heads, state and convolution"}
     if not is_hybrid(model) or model.inner("mamba").states("chunk"):
         return {}
     return {"mamba_chunk": f"{CHUNK}, not stated"}
@@ -71,18 +75,20 @@ def _refuse_unknown_attention(model: Fields) -> None:
 
 
 def _groups(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
-    """Layers counted by whether they see a window only and whether they have experts."""
+    """Layers counted by what mixes their tokens and whether they have experts."""
     n_layers = model.whole("layers")
     if n_layers > 10_000:
         raise BadFile(f"model.layers {n_layers:,} is above 10,000.")
     local, routed = _local(model, n_layers), _routed(model, n_layers)
+    linear = _linear(model.inner("linear_attention")) if model.states("linear_attention") else None
     attention = {kind: _attention(model, kind, learned) for kind in set(local)}
     ffn = {kind: _moe(model) if kind else _mlp(model) for kind in set(routed)}
     parallel = model.flag("parallel_block")
     return tuple(
         LayerGroup(
             layer=Layer(
-                attention=attention[is_local],
+                attention=None if is_local and linear else attention[is_local],
+                mamba=linear if is_local else None,
                 ffn=ffn[is_routed],
                 norms="shared" if parallel else "pre",
                 parallel=parallel,
@@ -123,9 +129,25 @@ def _mamba(mamba: Fields) -> Mamba:
     )
 
 
+def _linear(linear: Fields) -> Mamba:
+    """A gated DeltaNet (arXiv 2412.06464) as the Mamba-2 block of the same state.
+
+    Queries and keys stand for what reads and writes the state, values for the heads' inputs. One
+    column per head of the input projection and the product of the delta rule are left out.
+    """
+    return Mamba(
+        n_heads=linear.whole("value_heads"),
+        d_head=linear.whole("value_head_dim"),
+        d_state=linear.whole("key_head_dim"),
+        n_groups=linear.whole("key_heads"),
+        d_conv=LINEAR_CONV,
+        chunk=LINEAR_CHUNK,
+    )
+
+
 def _local(model: Fields, n_layers: int) -> list[bool]:
-    """Which layers see a window or chunk: all but every `full_attention_every`-th."""
-    if not (model.states("sliding_window") or model.states("attention_chunk")):
+    """Which layers have a window, chunk or state: all but every `full_attention_every`-th."""
+    if not any(map(model.states, ("sliding_window", "attention_chunk", "linear_attention"))):
         return [False] * n_layers
     every = model.maybe_whole("full_attention_every") or n_layers + 1
     return [(i + 1) % every != 0 for i in range(n_layers)]

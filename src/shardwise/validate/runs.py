@@ -134,7 +134,7 @@ def load(path: str | Path | None = None) -> list[Run | Underivable]:
         BadFile: no such file, or one that is not a JSON list.
     """
     paths = [DATA / name for name in CARRIED] if path is None else [Path(path)]
-    return [read(record, i) for p in paths for i, record in enumerate(_records(p))]
+    return [read(record, i) for p in paths for i, record in enumerate(records_in(p))]
 
 
 def read(record: object, place: int = 0) -> Run | Underivable:
@@ -150,7 +150,7 @@ def read(record: object, place: int = 0) -> Run | Underivable:
         fields = Fields(_completed(as_record(record) if is_vtrain(record) else record))
         return _run(fields)
     except ShardwiseError as error:
-        name, source = _names(record, place)
+        name, source = names_of(record, place)
         return Underivable(id=name, source=source, reason=" ".join(error.problems))
 
 
@@ -209,7 +209,7 @@ def _seconds(record: Fields, peer: str) -> float:
     return value
 
 
-def _names(record: object, place: int) -> tuple[str, str]:
+def names_of(record: object, place: int) -> tuple[str, str]:
     """Name and source of a record that may be anything."""
     data: Mapping[str, Any] = record if isinstance(record, dict) else {}
     name, source = data.get("id"), data.get("source")
@@ -245,7 +245,12 @@ def _stated() -> list[dict[str, Any]]:
     return entries
 
 
-def _records(path: Path) -> list[object]:
+def records_in(path: Path) -> list[object]:
+    """The JSON list of a file.
+
+    Raises:
+        BadFile: no such file, one that is too large, or one that is not a JSON list.
+    """
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise BadFile(f"{path} is larger than {units.show_bytes(LARGEST_FILE)}.")

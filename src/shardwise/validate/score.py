@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from shardwise.strategy.layout import Layout
 from shardwise.validate.memory import MemoryCheck, check_memory
@@ -112,14 +113,26 @@ def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
     )
 
 
-def scored(rows: Sequence[Prediction]) -> list[Prediction]:
+class Graded(Protocol):
+    """A row of which it is known how far to trust it."""
+
+    @property
+    def tier(self) -> str: ...
+
+    @property
+    def quality(self) -> str: ...
+
+
+G = TypeVar("G", bound=Graded)
+
+
+def scored(rows: Sequence[G]) -> list[G]:
     """Core rows of quality A and B; all rows where there is none of these."""
     return [r for r in rows if r.tier == "core" and r.quality in "AB"] or list(rows)
 
 
 def errors(source: str, rows: Sequence[Prediction]) -> Errors:
     """Median, mean, 90th percentile and bias (the median with its sign) of some rows."""
-    absolute = sorted(abs(r.err) for r in rows)
     peers: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for name, seconds in row.peers.items():
@@ -127,12 +140,20 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
     return Errors(
         source=source,
         n=len(rows),
-        median_abs_err=statistics.median(absolute),
-        mean_abs_err=statistics.mean(absolute),
-        p90_abs_err=absolute[min(len(absolute) - 1, int(0.9 * len(absolute)))],
-        bias=statistics.median(r.err for r in rows),
         peers={name: statistics.median(found) for name, found in peers.items()},
+        **spread_of([r.err for r in rows]),
     )
+
+
+def spread_of(errs: Sequence[float]) -> dict[str, float]:
+    """The figures of `Errors` that follow from errors alone."""
+    absolute = sorted(map(abs, errs))
+    return {
+        "median_abs_err": statistics.median(absolute),
+        "mean_abs_err": statistics.mean(absolute),
+        "p90_abs_err": absolute[min(len(absolute) - 1, int(0.9 * len(absolute)))],
+        "bias": statistics.median(errs),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

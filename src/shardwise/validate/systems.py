@@ -17,6 +17,13 @@ FAMILIES = {
     "A100-80": "a100", "A100-40": "a100-40g", "V100-32": "v100", "H100": "h100", "H200": "h200",
     "H800": "h800", "H100-HBM2e-500W": "h100", "B200": "b200", "B300": "b300", "GB200": "gb200",
     "GB300": "gb300", "MI300X": "mi300x", "MI325X": "mi325x", "tpu7x": "7x",
+    "A100-80-PCIe": "a100-pcie", "H100-PCIe": "h100-pcie", "MI250X-GCD": "mi250x",
+    "RTX3070": "rtx-3070", "RTX3080": "rtx-3080", "RTX3080Ti": "rtx-3080-ti",
+    "RTX3090": "rtx-3090", "RTX3090Ti": "rtx-3090-ti", "RTX4070Ti": "rtx-4070-ti",
+    "RTX4080": "rtx-4080", "RTX4090": "rtx-4090", "RTX4000Ada": "rtx-4000-ada",
+    "RTX5000Ada": "rtx-5000-ada", "RTX6000Ada": "rtx-6000-ada", "RTXA6000": "rtx-a6000",
+    "RTX6000Pro": "rtx-pro-6000", "ArcB60": "arc-b60", "M1Max": "m1-max", "M2Ultra": "m2-ultra",
+    "M3Max": "m3-max",
 }  # fmt: skip
 
 # Parts that differ from the catalog's chip, as the records name them.
@@ -57,8 +64,10 @@ def system_of(hardware: Fields) -> tuple[System, dict[str, str]]:
 
 def _chip(family: str) -> Chip:
     name = FAMILIES.get(family, family.lower())
-    if name not in chip_names():
-        raise BadFile(f'unknown chip: "{family}". {nearest(family, {*FAMILIES, *chip_names()})}')
+    known = set(chip_names())
+    if name not in known:
+        known |= {family for family, chip in FAMILIES.items() if chip in known}
+        raise BadFile(f'unknown chip: "{family}". {nearest(family, known)}')
     return catalog_chip(name)
 
 

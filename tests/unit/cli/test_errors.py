@@ -74,9 +74,9 @@ BAD = [
     # plan
     ("plan llama3-70b v5p --train --batch 8x4096", 2, "✗ v5p needs a size: v5p:1x1x1, v5p:2x2x1"),
     ("plan llama3-70b h100x64 --train --batch 8x4k", 2, '"h100x64" has no colon. Write h100:64.'),
-    ("plan llama3-70b v5p:4x4x4 --batch 64x4096", 2, "✗ what to plan is not said. Add --train.\n"),
+    ("plan llama3-70b v5p:4x4x4 --batch 64x4096", 2, "✗ what to plan is not said. Add --train or"),
     ("plan llama3-70b v5p:4x4x4 --train", 2, "✗ no batch is given. Add --batch SEQUENCESxLENGTH"),
-    (f"{PLAN} --serve", 2, "✗ plan --serve: this version plans training only."),
+    (f"{PLAN} --serve", 2, "✗ --train and --serve are different work. Ask for one of"),
     (PLAN.replace("1120x4096", "1120"), 2, '✗ batch "1120" is not SEQUENCESxLENGTH. Write 1024x'),
     (PLAN.replace("1120x4096", "0x4096"), 2, '✗ batch sequences "0" is below 1.\n'),
     (PLAN.replace("1120x4096", "-8x4096"), 2, '✗ batch sequences "-8" is negative.\n'),

@@ -69,7 +69,7 @@ def test_a_saved_plan_and_its_model_explain_alike(tmp_path: Path) -> None:
 BAD = [
     ("explain", 2, "Missing argument 'PLAN.json|MODEL'"),
     ("explain nothere.json", 2, "✗ nothere.json: No such file"),
-    ("explain llama3-8b", 2, "shardwise explain llama3-8b HARDWARE --batch NxT."),
+    ("explain llama3-8b", 2, "shardwise explain llama3-8b HARDWARE --batch NxT, or --serve."),
     ("explain llama3-8b v5e:4x4", 2, "✗ no batch is given."),
     ("explain llama3-8c v5e:4x5 --batch 16 --what-if ici", 2, '✗ --what-if "ici" is not NAME'),
     ("explain llama3-8c v5e:4x5 --batch 16 --what-if ici", 2, '✗ batch "16" is not SEQUENCES'),

@@ -89,7 +89,11 @@ def test_machines() -> None:
 
 
 BAD = [
-    ("sweep llama3-8b v5e:4x4 --batch 16x2048", 2, "✗ what to plan is not said. Add --train."),
+    (
+        "sweep llama3-8b v5e:4x4 --batch 16x2048",
+        2,
+        "✗ what to plan is not said. Add --train or --serve.",
+    ),
     ("sweep llama3-8b v5e:4x4 --train", 2, "✗ no batch is given. Add --batch SEQUENCESxLENGTH"),
     (f"{SWEEP} --pipe 0", 2, '✗ pipe "0" is below 1.'),
     (f"{SWEEP} --zero 4", 0, "zero 4 is not a stage of ZeRO"),

@@ -10,10 +10,24 @@ from shardwise.errors import UnknownName
 from shardwise.hardware import Chip, catalog_chip, chip_names, find_chip
 
 TPUS = {"v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"}
-GPUS = {
-    "v100", "a100-40g", "a100", "h100", "h800", "h200", "b200", "b300", "gb200", "gb300", "mi300x",
-    "mi325x",
+# Joined by links of their own, or by the PCIe of a host.
+LINKED = {
+    "v100", "a100-40g", "a100", "h20", "h100", "h100-nvl", "h800", "h200", "h200-nvl", "b200",
+    "b300", "gb200", "gb300", "mi250x", "mi300x", "mi325x", "mi350x", "mi355x",
 }  # fmt: skip
+GEFORCE = {
+    "rtx-3070", "rtx-3080", "rtx-3080-ti", "rtx-3090", "rtx-3090-ti", "rtx-4070-ti", "rtx-4080",
+    "rtx-4090", "rtx-5090",
+}  # fmt: skip
+CARDS = GEFORCE | {
+    "a10", "a10g", "a30", "a40", "a100-pcie", "h100-pcie", "l4", "l40", "l40s", "t4",
+    "rtx-pro-6000", "rtx-a6000", "rtx-4000-ada", "rtx-5000-ada", "rtx-6000-ada", "arc-b60",
+}  # fmt: skip
+# One to a machine: nothing public joins two of them.
+SINGLE = {"gh200", "m1", "m1-max", "m2-ultra", "m3-max"}
+GPUS = LINKED | CARDS | SINGLE
+GIVEN_UP = {("b300", "int8"), ("gb300", "int8")}
+NO_BF16 = {"v100", "t4", "m1", "m1-max", "m2-ultra", "m3-max"}
 
 # The rows of the book's two tables: pod, host, HBM, HBM rate, bf16, int8 or fp8, one ICI link.
 BOOK_TPUS = {
@@ -63,11 +77,31 @@ def test_a_gpu_has_what_a_plan_needs(name: str) -> None:
     chip = catalog_chip(name)
     assert chip.kind == "gpu"
     assert chip.ici is None
-    for path in ("peak.fp16" if name == "v100" else "peak.bf16", "hbm.capacity", "node.egress"):
+    for path in ("peak.fp16", "hbm.capacity", "hbm.bandwidth"):
         assert chip.need(path) > 0
+    assert ("bf16" in chip.peak_flops_per_s) is (name not in NO_BF16)
     # No public document gives a latency, and none is made up.
-    assert chip.node is not None
-    assert chip.node.latency_s is None
+    assert chip.node is None or chip.node.latency_s is None
+
+
+@pytest.mark.parametrize("name", sorted(LINKED | CARDS))
+def test_links_of_a_gpu(name: str) -> None:
+    chip = catalog_chip(name)
+    egress = chip.need("node.egress")
+    if name in CARDS:
+        assert egress <= chip.need("pcie.bandwidth")
+    else:
+        assert egress > (chip.pcie_bytes_per_s_per_chip or 0)
+
+
+@pytest.mark.parametrize("name", sorted(GEFORCE))
+def test_geforce_says_that_sums_in_fp32_halve_its_peak(name: str) -> None:
+    chip = catalog_chip(name)
+    assert chip.market == "desktop"
+    assert "half rate" in chip.note
+    # Whole rate on the same generation is four times the fp32 peak, and int8 twice that.
+    assert chip.peak("fp16") == pytest.approx(2 * chip.need("vector.fp32"), rel=0.01)
+    assert chip.peak("int8") == pytest.approx(4 * chip.peak("fp16"), rel=0.01)
 
 
 @pytest.mark.parametrize("name", chip_names())
@@ -81,8 +115,14 @@ def test_usable_memory_is_near_the_documented(name: str) -> None:
 def test_wider_types_are_not_faster(name: str) -> None:
     peaks = catalog_chip(name).peak_flops_per_s
     for wide, narrow in (("bf16", "fp8"), ("bf16", "int8"), ("fp8", "fp4"), ("tf32", "bf16")):
-        if wide in peaks and narrow in peaks:
+        if wide in peaks and narrow in peaks and (name, narrow) not in GIVEN_UP:
             assert peaks[wide] <= peaks[narrow]
+
+
+@pytest.mark.parametrize(("name", "dtype"), sorted(GIVEN_UP))
+def test_blackwell_ultra_gave_int8_up(name: str, dtype: str) -> None:
+    chip = catalog_chip(name)
+    assert chip.peak(dtype) < chip.peak("bf16")
 
 
 def test_what_is_not_published_is_absent() -> None:
@@ -145,6 +185,12 @@ def test_a_document_that_is_not_quoted() -> None:
         ("A100-40GB", "a100-40g"),
         ("GB200-NVL72", "gb200"),
         ("wse-3", "wse3"),
+        ("RTX 4090", "rtx-4090"),
+        ("rtx3090ti", "rtx-3090-ti"),
+        ("RTX A6000", "rtx-a6000"),
+        ("RTX 6000 Ada", "rtx-6000-ada"),
+        ("Arc Pro B60", "arc-b60"),
+        ("M2 Ultra", "m2-ultra"),
     ],
 )
 def test_names_and_aliases(text: str, name: str) -> None:

@@ -82,6 +82,10 @@ TOLD = 'source = "my bench", as_of = "2026-01"'
     [
         ("", "name is missing"),
         (ABOUT.replace("gpu", "npu"), 'kind is "npu". One of: tpu, gpu, other, cpu.'),
+        (
+            ABOUT + 'market = "car"\n',
+            'market is "car". One of: data center, workstation, desktop.',
+        ),
         (ABOUT.replace("2026-01", "2026-13"), 'as_of is "2026-13". Write a month: YYYY-MM.'),
         (ABOUT + "nmae = 1", 'unknown key "nmae". Close: name'),
         (ABOUT + 'aliases = "y"', "aliases is not a list of names"),

@@ -87,4 +87,5 @@ def calibration(chip: str) -> Calibration:
     data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     if "like" in data:
         return calibration(data["like"])
-    return Calibration(name=chip, **data)
+    data.pop("serving", None)  # see estimate.engine.shares
+    return Calibration(name=chip, **data) if data else PEAK

@@ -1,0 +1,123 @@
+"""`plan` and `search` of the public API: of training or of serving, by the work that is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import overload
+
+from shardwise.errors import BadInput
+from shardwise.hardware import Chip, System
+from shardwise.models import ModelConfig
+from shardwise.plan import build
+from shardwise.plan.serve_value import ServingPlan
+from shardwise.plan.value import Plan
+from shardwise.search.forms import Fixed
+from shardwise.workload import Serve, Train
+
+
+@overload
+def plan(
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    fixed: Fixed | None = None,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+) -> Plan: ...
+@overload
+def plan(
+    model: ModelConfig,
+    system: System | Chip,
+    job: Serve,
+    fixed: Fixed | None = None,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> ServingPlan: ...
+def plan(
+    model: ModelConfig,
+    system: System | Chip,
+    job: Train | Serve,
+    fixed: Fixed | None = None,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> Plan | ServingPlan:
+    """The best plan.
+
+    Args:
+        model: the architecture.
+        system: the machine; for serving also a chip, whose machines are searched.
+        job: the work: `Train` or `Serve`.
+        fixed: what is given of a strategy: sizes of mesh roles, and words. Of training:
+            `micro_batch`, `n_microbatches`, `virtual`, `zero`, `schedule`, `remat`, `context_kind`:
+            `{"tensor": 8, "schedule": "1f1b"}`. Of serving: `weights`, `kv`, `expert_tensor`.
+        most: largest sizes of mesh roles.
+        peak: expect the chip's peak rates, as the book does, and not what it reaches in practice.
+        disaggregate: of serving: True for engines of their own for prompts, False for none, None
+            for what is better where a rate or a bound is given.
+
+    Raises:
+        UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
+        NoStrategy: no legal split, or none within the bounds; the message says what would work.
+        DoesNotFit: no legal split fits into memory.
+        UnknownFigure: a figure that the chip's file does not have.
+    """
+    if isinstance(job, Serve):
+        from shardwise.plan import serve_build
+
+        return serve_build.plan(
+            model, system, job, fixed, most=most, peak=peak, disaggregate=disaggregate
+        )
+    if disaggregate is not None:
+        raise BadInput("disaggregate is a choice of serving: the work is no sw.Serve(...).")
+    return build.plan(model, system, job, fixed, most=most, peak=peak)  # type: ignore[arg-type]
+
+
+@overload
+def search(
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    fixed: Fixed | None = None,
+    n: int = 5,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+) -> list[Plan]: ...
+@overload
+def search(
+    model: ModelConfig,
+    system: System | Chip,
+    job: Serve,
+    fixed: Fixed | None = None,
+    n: int = 5,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> list[ServingPlan]: ...
+def search(
+    model: ModelConfig,
+    system: System | Chip,
+    job: Train | Serve,
+    fixed: Fixed | None = None,
+    n: int = 5,
+    *,
+    most: Mapping[str, int] | None = None,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> list[Plan] | list[ServingPlan]:
+    """The `n` best plans on different meshes, best first. Raises as `plan` does."""
+    if isinstance(job, Serve):
+        from shardwise.plan import serve_build
+
+        return serve_build.search(
+            model, system, job, fixed, n, most=most, peak=peak, disaggregate=disaggregate
+        )
+    if disaggregate is not None:
+        raise BadInput("disaggregate is a choice of serving: the work is no sw.Serve(...).")
+    return build.search(model, system, job, fixed, n, most=most, peak=peak)  # type: ignore[arg-type]
