@@ -111,13 +111,13 @@ def pass_time(
     )
 
 
-def hit_share(moe: Moe, tokens: Num) -> Num:
+def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
     """Share of the experts that some of `tokens` choose, all alike: 1 - (1 - k/E)^tokens.
 
-    >>> round(hit_share(Moe(n_experts=256, experts_per_token=8, d_ff=1), 16), 3)
+    >>> round(hit_share(256, 8, 16), 3)
     0.398
     """
-    return 1 - (1 - moe.experts_per_token / moe.n_experts) ** tokens
+    return 1 - (1 - chosen / experts) ** tokens
 
 
 def rows_here(form: ServeForm, sizes: Mapping[str, Num], rows: Num) -> Num:
@@ -150,7 +150,7 @@ def weights_read(
     if not matmul.program.einsum.chosen:
         return elements, 1.0
     experts = given["E"]
-    hit = 1 - (1 - given["R"] / experts) ** maximum(rows, 1)
+    hit = hit_share(experts, given["R"], maximum(rows, 1))
     whole = sizes["tensor"] / form.expert_tensor if form.expert_tensor else 1
     groups = maximum(1.0, experts * hit / (sizes["expert"] * whole))
     return elements * hit / sizes["expert"], groups
