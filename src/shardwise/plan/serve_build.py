@@ -14,6 +14,7 @@ from shardwise.estimate.memory import Memory
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
 from shardwise.plan import serve_refusals, serve_value, serve_why, value
+from shardwise.plan.arrivals import Arrivals
 from shardwise.plan.build import planned_hardware, planned_model
 from shardwise.plan.serve_operations import operations
 from shardwise.plan.serve_parts import (
@@ -25,6 +26,9 @@ from shardwise.plan.serve_parts import (
     parts,
     prefill_range,
 )
+from shardwise.plan.traffic import largest_rate
+from shardwise.plan.traffic_choose import STARTS, cheapest
+from shardwise.plan.traffic_value import TrafficEstimate
 from shardwise.search import serve
 from shardwise.search.forms import Fixed
 from shardwise.search.serve_candidate import Candidate, Server
@@ -42,6 +46,8 @@ def plan(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
     disaggregate: bool | None = None,
+    arrivals: Arrivals | None = None,
+    largest: bool = False,
 ) -> serve_value.ServingPlan:
     """The deployment to take.
 
@@ -55,6 +61,9 @@ def plan(
         peak: expect the chip's peaks and no software, as the book does.
         disaggregate: True for engines of their own for prompts, False for none, None for what is
             better, looked at where a rate or a bound is given.
+        arrivals: requests that are simulated, so that the bounds hold for a share of them and not
+            for their means; None for the means alone.
+        largest: also find the largest rate that keeps the bounds.
 
     Raises:
         UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
@@ -62,7 +71,18 @@ def plan(
         DoesNotFit: no engine holds the model and one sequence.
         UnknownFigure: a figure that the chip's file does not have.
     """
-    return search(model, where, job, fixed, 1, most=most, peak=peak, disaggregate=disaggregate)[0]
+    return search(
+        model,
+        where,
+        job,
+        fixed,
+        1,
+        most=most,
+        peak=peak,
+        disaggregate=disaggregate,
+        arrivals=arrivals,
+        largest=largest,
+    )[0]
 
 
 def search(
@@ -75,11 +95,18 @@ def search(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
     disaggregate: bool | None = None,
+    arrivals: Arrivals | None = None,
+    largest: bool = False,
 ) -> list[serve_value.ServingPlan]:
-    """The `n` best deployments of different engines, best first. Raises as `plan` does."""
+    """The `n` best deployments of different engines, best first. Raises as `plan` does.
+
+    Only the first one is simulated.
+    """
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
     _check(model, where, jobs)
+    if arrivals:
+        jobs = tuple(arrivals.asked_of(j) for j in jobs)
     check_fixed(fixed, most)
     system = where if isinstance(where, System) else None
     raise_all(NotDivisible, problems(model, system, fixed))
@@ -92,13 +119,38 @@ def search(
         peak=peak,
         disaggregate=disaggregate,
     )
-    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
+    keep = max(n, serve.SHOWN)
+    found = serve_refusals.ranked(asked, max(keep, STARTS) if arrivals else keep)
+    told = None
+    if arrivals:
+        found, told = _under(asked, found, arrivals, largest=largest)
+    found = replace(found, candidates=found.candidates[: keep + 1])
     first, *others = found.candidates
     rest = [c for c in others if c != first]
-    return [
+    plans = [
         _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
         for c in [first, *rest][:n]
     ]
+    best = plans[0]
+    return [replace(best, estimate=replace(best.estimate, traffic=told)), *plans[1:]]
+
+
+def _under(
+    asked: serve.Request, found: serve.Ranking, arrivals: Arrivals, *, largest: bool
+) -> tuple[serve.Ranking, TrafficEstimate]:
+    """The ranking with the deployment first that holds under traffic, and what it gives there."""
+    first, rate = found.candidates[0], asked.job.rate
+    if rate:
+        n_chips = asked.where.n_chips if isinstance(asked.where, System) else None
+        choice = cheapest(found.candidates, arrivals, rate, n_chips)
+        first, told = choice.candidate, choice.traffic
+        if largest:
+            told = replace(told, capacity=largest_rate(first, arrivals)[0])
+    else:
+        _, told = largest_rate(first, arrivals)
+    others = [c for c in found.candidates if c.server.layout != first.server.layout]
+    rule = found.rule.replace("with mean", f"with p{100 * arrivals.at:g}")
+    return replace(found, candidates=[first, *others], rule=rule), told
 
 
 def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> None:

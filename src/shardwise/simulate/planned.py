@@ -112,24 +112,37 @@ def most_sequences(
     fit = cache_tokens(engine, job) / job.mean_context
     parts = int(batch_shards(engine.layout, engine.layout.sizes))
     most = max(1, int(min(fit, LARGEST_BATCH * parts, pass_tokens(engine))))
-    if not bound_s or _full_s(job, times, most, reads=reads) <= bound_s:
+
+    def meets(n: int) -> bool:
+        return not bound_s or full_s(engine, job, times, n, reads=reads) <= bound_s
+
+    if meets(most):
         return most
     low, high = 1, most  # `high` breaks the bound; `low` may too, then no batch meets it
     while high - low > 1:
         middle = (low + high) // 2
-        if _full_s(job, times, middle, reads=reads) <= bound_s:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if meets(middle) else (low, middle)
     return low
 
 
-def _full_s(job: Serve, times: Times, n: int, *, reads: bool) -> float:
-    """Seconds between tokens when `n` sequences run and as many prompts come in as end."""
+def full_s(engine: Engine, job: Serve, times: Times, n: int, *, reads: bool = True) -> float:
+    """Mean seconds between tokens when `n` sequences run and a prompt comes in as one ends.
+
+    Passes without prompts, and what a prompt adds to those that it shares: not the pass of the mean
+    load, as passes of routed experts take far longer from the first prompt token on.
+    """
     gain = float(speculative_tokens(job.acceptance, job.drafted))
+    keys = n * job.mean_context
+
+    def pass_s(tokens: float, pairs: float) -> float:
+        return times.pass_s(n, keys, tokens, pairs)  # type: ignore[arg-type]
+
+    plain = pass_s(0.0, 0.0)
+    if not reads or not job.output:
+        return plain / gain
     fresh = job.fresh_tokens
-    known = job.prompt_tokens - fresh
-    prompts = n * gain / max(1, job.output or 1) if reads and job.output else 0.0
-    pairs = fresh * known + fresh * (fresh + 1) / 2
-    args = (n, n * job.mean_context, prompts * fresh, prompts * pairs)
-    return times.pass_s(*args) / gain  # type: ignore[arg-type]
+    ends = n * gain / job.output  # in one pass
+    chunk = min(max(1.0, float(pass_tokens(engine)) - n), fresh * max(1.0, ends))
+    pairs = chunk * (job.prompt_tokens - fresh) + chunk * (fresh + 1) / 2
+    added = (pass_s(chunk, pairs) - plain) * fresh / chunk
+    return (plain + ends * added) / gain
