@@ -26,8 +26,8 @@ COMMANDS = {
     "plan_verbose": "plan llama3-8b v5e:4x4 --train --batch 16x2048 -v",
     "plan_too_large": "plan llama3-70b v5e:2x2 --train --batch 4x4096",
     "plan_serve_help": "plan --serve --help",
-    "plan_serve_book": "plan llama3-70b v5e:4x4 --serve --dtype bf16 --kv-dtype bf16 --context 8192 "
-    "--batch 32 --peak",
+    "plan_serve_book": "plan llama3-70b v5e:4x4 --serve --dtype bf16 --kv-dtype bf16 --context "
+    "8192 --batch 32 --peak",
     "plan_serve_slice": "plan llama3-405b v5e --serve --dtype int8 --tpot 15ms --peak",
     "plan_serve_rate": "plan deepseek-v3 h200 --serve --dtype fp8 --prompt 4096 --output 1024 "
     "--rate 20/s --ttft 1s --tpot 30ms --peak",

@@ -42,6 +42,7 @@ Plan how a large Transformer is split over chips, and know why.
 shardwise VERB --help  shows its options. Every verb takes --json.
 
   shardwise plan llama3-70b v5p:16x20x28 --train --batch 1120x4096 --tokens 15T
+  shardwise plan llama3-70b h200 --serve --prompt 2048 --output 512 --rate 20/s
   shardwise fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192
 """
 

@@ -11,7 +11,7 @@ from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.models import ModelConfig
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
-from shardwise.plan.value import Plan
+from shardwise.plan.value import Plan, PlannedHardware
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -30,9 +30,9 @@ def rebuild(plan: Plan) -> Case:
     """
     try:
         layout = _layout(plan)
-        system = _system(plan)
+        system = system_of(plan.hardware)
         return Case(
-            model=_model(plan.model.architecture),
+            model=model_of(plan.model.architecture),
             system=system,
             job=_job(plan),
             layout=layout,
@@ -47,8 +47,8 @@ def rebuild(plan: Plan) -> Case:
         raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
 
 
-def _model(data: dict[str, Any]) -> ModelConfig:
-    """A layer's feed-forward block is dense or routed; which, only its fields say."""
+def model_of(data: dict[str, Any]) -> ModelConfig:
+    """The model of a plan. Whether a layer's block is dense or routed, only its fields say."""
     try:
         groups = tuple(
             LayerGroup(layer=_layer(group["layer"]), count=group["count"])
@@ -82,15 +82,15 @@ def _convert(data: dict[str, Any], kind: type[T]) -> T:
         raise BadFile(f"the plan's architecture: {error}.") from None
 
 
-def _system(plan: Plan) -> System:
+def system_of(planned: PlannedHardware) -> System:
     """The machine of the plan's name with the figures that the plan was made with."""
-    system = parse_system(plan.hardware.name)
+    system = parse_system(planned.name)
     now = {
         path: float(figure.value)
         for path, figure in system.chip.figures.items()
         if isinstance(figure.value, int | float)
     }
-    then = plan.hardware.figures
+    then = planned.figures
     changed = {path: then.get(path) for path in {*now, *then} if now.get(path) != then.get(path)}
     if not changed:
         return system

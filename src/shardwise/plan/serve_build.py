@@ -26,9 +26,7 @@ from shardwise.plan.serve_parts import (
     parts,
     prefill_range,
 )
-from shardwise.plan.traffic import largest_rate
-from shardwise.plan.traffic_choose import STARTS, cheapest
-from shardwise.plan.traffic_value import TrafficEstimate
+from shardwise.plan.traffic_choose import STARTS, under_traffic
 from shardwise.search import serve
 from shardwise.search.forms import Fixed
 from shardwise.search.serve_candidate import Candidate, Server
@@ -104,7 +102,7 @@ def search(
     """
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
     fixed, most = dict(fixed or {}), dict(most or {})
-    _check(model, where, jobs)
+    _check(model, where, jobs, disaggregate)
     if arrivals:
         jobs = tuple(arrivals.asked_of(j) for j in jobs)
     check_fixed(fixed, most)
@@ -123,7 +121,7 @@ def search(
     found = serve_refusals.ranked(asked, max(keep, STARTS) if arrivals else keep)
     told = None
     if arrivals:
-        found, told = _under(asked, found, arrivals, largest=largest)
+        found, told = under_traffic(asked, found, arrivals, largest=largest)
     found = replace(found, candidates=found.candidates[: keep + 1])
     first, *others = found.candidates
     rest = [c for c in others if c != first]
@@ -135,25 +133,9 @@ def search(
     return [replace(best, estimate=replace(best.estimate, traffic=told)), *plans[1:]]
 
 
-def _under(
-    asked: serve.Request, found: serve.Ranking, arrivals: Arrivals, *, largest: bool
-) -> tuple[serve.Ranking, TrafficEstimate]:
-    """The ranking with the deployment first that holds under traffic, and what it gives there."""
-    first, rate = found.candidates[0], asked.job.rate
-    if rate:
-        n_chips = asked.where.n_chips if isinstance(asked.where, System) else None
-        choice = cheapest(found.candidates, arrivals, rate, n_chips)
-        first, told = choice.candidate, choice.traffic
-        if largest:
-            told = replace(told, capacity=largest_rate(first, arrivals)[0])
-    else:
-        _, told = largest_rate(first, arrivals)
-    others = [c for c in found.candidates if c.server.layout != first.server.layout]
-    rule = found.rule.replace("with mean", f"with p{100 * arrivals.at:g}")
-    return replace(found, candidates=[first, *others], rule=rule), told
-
-
-def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> None:
+def _check(
+    model: ModelConfig, where: System | Chip, jobs: Sequence[Serve], disaggregate: bool | None
+) -> None:
     """Names are read by `sw.model` and `sw.hardware`; a plan takes what they return."""
     found = []
     if not isinstance(model, ModelConfig):
@@ -163,8 +145,9 @@ def _check(model: ModelConfig, where: System | Chip, jobs: Sequence[Serve]) -> N
     found += [f"{j!r} is not what sw.Serve(...) returns." for j in jobs if not isinstance(j, Serve)]
     if not jobs:
         found.append("no work is given.")
-    elif jobs[0].rate and jobs[0].output is None:
-        found.append("a rate needs the length of prompts and of answers: prompt and output.")
+    elif jobs[0].output is None and (jobs[0].rate or disaggregate):
+        what = "a rate needs" if jobs[0].rate else "engines of their own for prompts need"
+        found.append(f"{what} the length of prompts and of answers: prompt and output.")
     raise_all(BadInput, found)
 
 
@@ -202,6 +185,7 @@ def _write(asked: serve.Request, found: serve.Ranking) -> serve_value.ServingPla
             prefill=_servers(chosen.reader) if chosen.reader else None,
             disaggregated=chosen.reader is not None,
             n_chips=chosen.chips,
+            searched="machine" if asked.sized else "chip",
             rule=found.rule,
             fixed=dict(asked.fixed),
             most=dict(asked.most),
@@ -327,10 +311,9 @@ def _usd(chosen: Candidate, hourly: float) -> serve_value.UsdPerMillion:
     """Input and output share the hour as they share the chips: by engines, or by their time."""
     job, chips = chosen.job, chosen.chips
     if not job.output:
-        reads = serving.usd_per_million_tokens(
-            job.prompt_tokens / float(chosen.server.prefill().step_s) / chosen.server.n_chips,
-            hourly,
-        )
+        server = chosen.server
+        read = job.prompt_tokens * at_least_one(server) / float(server.prefill().step_s)
+        reads = serving.usd_per_million_tokens(read / server.n_chips, hourly)
         generates = serving.usd_per_million_tokens(chosen.tokens_per_s / chips, hourly)
         return serve_value.UsdPerMillion(input=float(reads), output=float(generates))
     if chosen.reader:

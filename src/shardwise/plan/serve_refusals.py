@@ -127,6 +127,10 @@ def _nearest(asked: Request) -> Iterator[str]:
                 other = replace(job, weights=dtype, kv=dtype, compute=compute)
                 offers += _meets(replace(asked, jobs=[other]), f"--dtype {dtype} ")
                 break
+    if not offers and not asked.peak:
+        found = _meets(replace(asked, peak=True), "")
+        if found:
+            yield f"At the chip's bare peaks, which no engine reaches, {found[0]} would (--peak)."
     if offers:
         yield f"What meets it: {', or '.join(offers)}."
     elif asked.fixed or asked.most:

@@ -73,6 +73,7 @@ class ServingStrategy:
         prefill: engines that only read prompts.
         disaggregated: whether there are such.
         n_chips: of the deployment.
+        searched: "machine" where the machine was given, "chip" where those of a chip were searched.
         rule: what the search took it by.
     """
 
@@ -82,6 +83,7 @@ class ServingStrategy:
     prefill: Servers | None
     disaggregated: bool
     n_chips: int
+    searched: str
     rule: str
     fixed: dict[str, int | str]
     most: dict[str, int]

@@ -32,7 +32,7 @@ def reasons(asked: Request, found: Ranking, told: ServingEstimate) -> tuple[Reas
         *_tensor(asked.config, chosen),
         *_gathered(chosen),
         *_larger(asked, chosen),
-        *_kinds(found, chosen),
+        *_kinds(asked, found, chosen),
         *_drafted(chosen),
         _prompts(chosen, told),
     )
@@ -62,7 +62,8 @@ def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Ite
     decode = told.decode
     critical = critical_batch(config, chosen.server)
     here = decode.in_flight
-    text = f"{decode.batch:,} sequences an engine, {decode.max_batch:,} fit."
+    text = f"{decode.batch:,} sequence{'s' * (decode.batch > 1)} an engine, "
+    text += f"{decode.max_batch:,} fit."
     if decode.kv_batch:
         text += f" Caches outweigh weights from {decode.kv_batch:,.0f};"
     text += f" products turn compute-bound at {critical:,.0f} in a pass (here {here:,})."
@@ -173,12 +174,19 @@ def _mesh(candidate: Candidate) -> str:
     return " × ".join(f"{r} {n}" for r, n in sizes.items() if n > 1) or "one chip"
 
 
-def _kinds(found: Ranking, chosen: Candidate) -> Iterator[Reason]:
+def _kinds(asked: Request, found: Ranking, chosen: Candidate) -> Iterator[Reason]:
     """Engines of one kind against engines of two, where both were looked at."""
-    other = found.other
-    if other is None:
+    if not asked.looks_at_both:
         return
     kind = "One kind of engines for both" if chosen.reader else "Engines of their own for prompts"
+    other = found.other
+    if other is None:
+        yield Reason(
+            constraint="disaggregation",
+            margin=0.0,
+            text=f"{kind}: none on these chips within the bounds.",
+        )
+        return
     yield Reason(
         constraint="disaggregation",
         margin=other.chips / chosen.chips,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 
+from shardwise.errors import BadInput
 from shardwise.estimate.engine.steady import at_once, pass_tokens, reading_only
-from shardwise.plan.arrivals import Arrivals
+from shardwise.plan.arrivals import AT, Arrivals, read_arrivals
+from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.traffic_value import LargestRate, MeanField, TrafficEstimate
 from shardwise.search.serve_candidate import Candidate, Server
-from shardwise.simulate import Pool, Result, Slo, Spread, Summary, capacity, simulate
+from shardwise.simulate import Pool, Result, Slo, Spread, Summary, Traffic, capacity, simulate
 from shardwise.simulate.planned import full_s, limits_of, most_sequences, pass_times
 
 # Engines of a kind that are simulated; of more, a part with its part of the requests. Fewer engines
@@ -284,3 +286,49 @@ def balanced_rate(chosen: Candidate, rig: Rig) -> float:
 
 def _later(spread: Spread, seconds: float) -> Spread:
     return Spread(**{f.name: getattr(spread, f.name) + seconds for f in fields(Spread)})
+
+
+def simulate_plan(
+    plan: ServingPlan,
+    traffic: str | Traffic | Arrivals = "poisson",
+    rate: float | None = None,
+    *,
+    at: float = AT,
+    seed: int = 0,
+    chunked: bool | None = None,
+    paged: bool = True,
+    prefix_cache: bool = True,
+) -> TrafficEstimate:
+    """What requests of a serving plan see: percentiles, waiting, utilisation, goodput.
+
+    Args:
+        plan: of `sw.plan(..., sw.Serve(...))`, or loaded.
+        traffic: `poisson`, `constant`, `bursty`, `bursty:3`, the path of a recording, or requests
+            as a `shardwise.simulate.Traffic`.
+        rate: requests per second of the whole deployment; None for the plan's, or the recording's.
+        at: share of the requests that must keep the plan's bounds.
+        seed: of all chance: the same one gives the same figures.
+        chunked: prompts are cut and share passes with decoding; False: passes of whole prompts come
+            first; None: as the software does.
+        paged, prefix_cache: see `shardwise.simulate.Limits`.
+
+    Raises:
+        BadInput: traffic or a rate that cannot be, or a request that no engine has room for;
+            BadFile: what is wrong in a recording.
+    """
+    from shardwise.plan.serve_rebuild import rebuild
+
+    if isinstance(traffic, str):
+        arrivals = replace(read_arrivals(traffic, at), seed=seed)
+    elif isinstance(traffic, Traffic):
+        arrivals = Arrivals(kind="trace", trace=traffic, name="given requests", at=at, seed=seed)
+    else:
+        arrivals = replace(traffic, at=at, seed=seed)
+    _, chosen = rebuild(plan)
+    per_s = rate or (arrivals.trace.rate if arrivals.trace else plan.workload.rate)
+    if not per_s or not 0 < per_s < math.inf:
+        raise BadInput("how many requests arrive is not said. Give rate=, requests per second.")
+    if arrivals.trace is None and plan.workload.output is None:
+        raise BadInput("the plan has no length of requests: plan with prompt and output.")
+    habits = Habits(chunked=chunked, paged=paged, prefix_cache=prefix_cache)
+    return estimate(chosen, arrivals, per_s, habits)

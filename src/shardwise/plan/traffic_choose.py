@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from shardwise import units
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.estimate.engine.steady import aggregated, decoding_only, reading_only
+from shardwise.hardware import System
 from shardwise.plan.arrivals import Arrivals
-from shardwise.plan.traffic import estimate, mean_field
+from shardwise.plan.traffic import estimate, largest_rate, mean_field
 from shardwise.plan.traffic_value import TrafficEstimate, Tried
+from shardwise.search.serve import Ranking, Request
 from shardwise.search.serve_candidate import Candidate, Server
 from shardwise.search.serve_grid import GRID, whole
 from shardwise.search.serve_points import FULL
@@ -33,13 +35,7 @@ MISSED = 0.05
 STEP = 0.06  # engines that are added at first, of those that are there; twice as many then, ...
 HELPED = 0.005  # an engine more that gains less of the requests than this will never do
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The deployment that was taken, what its requests see, and what was tried before."""
-
-    candidate: Candidate
-    traffic: TrafficEstimate
+Choice = tuple[Candidate, TrafficEstimate]
 
 
 @dataclass(order=True, slots=True)
@@ -54,10 +50,34 @@ class _Turn:
     before: float | None = field(compare=False, default=None)  # share within, before the last
 
 
+def under_traffic(
+    asked: Request, found: Ranking, arrivals: Arrivals, *, largest: bool
+) -> tuple[Ranking, TrafficEstimate]:
+    """The ranking with the deployment first that holds under traffic, and what it gives there.
+
+    Args:
+        largest: also find the largest rate that keeps the bounds; without a rate only that.
+
+    Raises:
+        NoPlan: none does, or no rate; says which came nearest.
+    """
+    first, rate = found.candidates[0], asked.job.rate
+    if rate:
+        n_chips = asked.where.n_chips if isinstance(asked.where, System) else None
+        first, told = cheapest(found.candidates, arrivals, rate, n_chips)
+        if largest:
+            told = replace(told, capacity=largest_rate(first, arrivals)[0])
+    else:
+        _, told = largest_rate(first, arrivals)
+    others = [c for c in found.candidates if c.server.layout != first.server.layout]
+    rule = found.rule.replace("with mean", f"with p{100 * arrivals.at:g}")
+    return replace(found, candidates=[first, *others], rule=rule), told
+
+
 def cheapest(
     candidates: Sequence[Candidate], arrivals: Arrivals, rate: float, n_chips: int | None
 ) -> Choice:
-    """The first deployment, from the cheapest on, whose requests keep the bounds.
+    """The first deployment, from the cheapest on, whose requests keep the bounds; what they see.
 
     Args:
         candidates: by means, cheapest first.
@@ -181,7 +201,7 @@ class _Search:
         kept = tuple(t for t in self.tried if t.text != _engines(one))
         one = _no_fuller(one, told)
         means = mean_field(one, told)
-        return Choice(one, replace(told, tried=kept, mean_field=means))
+        return one, replace(told, tried=kept, mean_field=means)
 
     def _refusal(self) -> NoStrategy | BadInput:
         if not self.tried and self.refused:

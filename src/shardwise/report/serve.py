@@ -99,7 +99,8 @@ def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     decode, prefill = told.decode, told.prefill
     ms = units.show_seconds
     step = decode.step_s
-    each = f"{decode.batch:,} sequences × {decode.context:,.0f} tokens"
+    plural = "s" * (decode.batch > 1)
+    each = f"{decode.batch:,} sequence{plural} × {decode.context:,.0f} tokens"
     yield (
         "pass",
         f"{seconds_span(step.lower, step.upper)} (all communication hidden / none) for {each}; "
@@ -200,7 +201,7 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
         for p in points
     ]
     readers = any(p.prefill_mesh for p in points)
-    return table([*heads, f"front: deployment{' + engines that read' * readers}"], rows)
+    return table([*heads, f"front: deployment{' + readers' * readers}"], rows)
 
 
 def deployment(point: ServingPoint, *, name: bool) -> str:

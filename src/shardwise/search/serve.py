@@ -9,7 +9,7 @@ from shardwise.arrays import Num
 from shardwise.errors import DoesNotFit, NoStrategy, UnknownFigure
 from shardwise.estimate.engine.rates import ServeRates
 from shardwise.estimate.engine.shares import shares
-from shardwise.estimate.engine.software import Engine as Software
+from shardwise.estimate.engine.software import USUAL
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.search import serve_choose
@@ -22,7 +22,7 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Serve
 
 SHOWN = 5  # deployments of a front that are shown
-USUAL = Software(name="usual")
+SLOWEST = 0.2  # seconds per token: a front ends there, at the 300 words a minute that people read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +220,7 @@ def _front(asked: Request, found: Sequence[Block], points: Points) -> list[Candi
     import numpy as np
 
     rows = serve_choose.front(points, asked.job)
+    rows = rows[: max(1, int((points.tpot_s[rows] <= SLOWEST).sum()))]
     place = np.log(points.tpot_s[rows])
     wanted = np.linspace(place[0], place[-1], SHOWN)
     near = sorted({int(abs(place - w).argmin()) for w in wanted})

@@ -149,11 +149,12 @@ class Candidate:
 
     @property
     def ttft_s(self) -> float:
-        """Mean seconds to the first token."""
+        """Mean seconds to the first token, with those of the server around the engine."""
+        server_s = self.server.rates.engine.request_s
         if not self.reader:
-            return float(self.steady.ttft_s)
+            return float(self.steady.ttft_s) + server_s
         _, seconds = reading_only(self.reader.engine, self.job, self.busy)
-        return float(seconds) + self.transfer_s + self.tpot_s
+        return float(seconds) + self.transfer_s + self.tpot_s + server_s
 
     @property
     def most_requests_per_s(self) -> float:

@@ -69,13 +69,19 @@ def ordered(
 
 
 def front(points: Points, job: Serve) -> Num:
-    """Deployments than which none has both less time per token and more tokens/s/chip."""
+    """Deployments than which none has both less time per token and more tokens/s/chip.
+
+    All that meet the bound on the first token, where some do.
+    """
     import numpy as np
 
-    each, tpot = _rounded(per_chip(points, job)), _rounded(points.tpot_s)
-    order = np.lexsort((points.ttft_s, -each, tpot))
+    rows = (points.ttft_s <= (job.ttft_s or np.inf)).nonzero()[0]
+    if not len(rows):
+        rows = np.arange(len(points))
+    each, tpot = _rounded(per_chip(points, job))[rows], _rounded(points.tpot_s)[rows]
+    order = np.lexsort((points.ttft_s[rows], -each, tpot))
     best = np.maximum.accumulate(each[order])
-    return order[np.r_[True, best[1:] > best[:-1]]] if len(order) else order
+    return rows[order[np.r_[True, best[1:] > best[:-1]]]] if len(order) else order
 
 
 def unmet(points: Points, job: Serve, name: Callable[[int], str]) -> list[str]:

@@ -89,7 +89,7 @@ def together(blocks: Sequence[Block], job: Serve, *, sized: bool) -> list[Points
             readers=np.zeros(len(here)),
             chips=chips,
             tpot_s=steady.tpot_s,
-            ttft_s=steady.ttft_s,
+            ttft_s=steady.ttft_s + block.rates.engine.request_s,
             tokens_per_s=engines * steady.tokens_per_s,
             requests_per_s=engines * steady.requests_per_s,
             transfer_s=np.zeros(len(here)),
@@ -258,7 +258,7 @@ def _pairs(
         counts.append((np.ones_like(ends), np.floor(reads / ends)))
     n_bytes = kv_cache_bytes(config, job.prompt_tokens, job.kv)
     ways = np.minimum(read.ways[p], generate.ways[d])
-    found = []
+    server_s, found = block.rates.engine.request_s, []
     for x, y in counts:
         used = x * n_read + y * n_end
         rows = ((x >= 1) & (y >= 1) & (used <= limit)).nonzero()[0]
@@ -279,7 +279,7 @@ def _pairs(
                 readers=x,
                 chips=np.full_like(used, limit) if sized and not job.rate else used,
                 tpot_s=generate.seconds[g],
-                ttft_s=read.seconds[r] + sent + generate.seconds[g],
+                ttft_s=read.seconds[r] + sent + generate.seconds[g] + server_s,
                 tokens_per_s=requests * (job.output or 1),
                 requests_per_s=requests,
                 transfer_s=sent,

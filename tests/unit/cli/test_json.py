@@ -17,7 +17,11 @@ from shardwise import units
 from tests.golden.terminal import run
 from tests.golden.transcripts import COMMANDS
 
-ANSWERS = [name for name in COMMANDS if not name.endswith(("help", "1024", "too_large", "refused"))]
+ANSWERS = [
+    name
+    for name in COMMANDS
+    if not name.endswith(("help", "1024", "too_large", "refused", "unmet"))
+]
 PLAN = "plan llama3-8b v5e:4x4 --train --batch 16x2048 --tokens 1T"
 
 

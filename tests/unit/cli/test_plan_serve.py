@@ -45,7 +45,7 @@ def test_top_lists_deployments_and_a_plan_is_saved(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     said = run("plan", "llama3-8b", "h100:2", *CHAT, "--top", "3", "-o", str(path), "-v")
     assert said.code == 0
-    assert f"saved {path}" in said.out.replace("\n", " ")
+    assert f"saved{path}" in "".join(said.out.split())
     assert json.loads(path.read_text())["strategy"]["servers"]["count"] >= 1
 
 

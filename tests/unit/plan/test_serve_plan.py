@@ -8,6 +8,7 @@ import shardwise as sw
 from shardwise.errors import BadFile, BadInput, DoesNotFit, NotDivisible, UnknownName
 from shardwise.plan.document import decode, encode
 from shardwise.plan.serve_build import search
+from shardwise.plan.serve_rebuild import rebuild
 
 LLAMA = sw.model("llama3-70b")
 CHAT = sw.Serve(prompt=2048, output=256)
@@ -109,6 +110,29 @@ def test_a_saved_plan_comes_back_equal(disaggregate: bool, tmp_path: object) -> 
     assert decode(encode(plan)) == plan
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "job", "disaggregate"),
+    [
+        ("llama3-70b", "v5e:4x8", CHAT, None),
+        ("llama3-70b", "h100:16", CHAT, True),
+        ("mixtral-8x7b", "h100", sw.Serve(prompt=2048, output=256, rate=20.0, tpot_s=0.05), None),
+        ("llama3-70b", "v5e", sw.Serve(prompt=2048, output=256, rate=20.0, tpot_s=0.05), True),
+    ],
+)
+def test_a_plan_gives_its_inputs_back(
+    model: str, hardware: str, job: sw.Serve, disaggregate: bool | None
+) -> None:
+    where = sw.hardware(hardware) if ":" in hardware else sw.chip(hardware)
+    plan = sw.plan(sw.model(model), where, job, disaggregate=disaggregate)
+    asked, chosen = rebuild(decode(encode(plan)))
+    assert asked.job == job
+    assert asked.where == where
+    assert chosen.tpot_s == pytest.approx(plan.estimate.tpot_s)
+    assert chosen.ttft_s == pytest.approx(plan.estimate.ttft_s)
+    assert chosen.tokens_per_s == pytest.approx(plan.estimate.tokens_per_s)
+    assert chosen.server.memory(chosen.batch).total == plan.memory.total
+
+
 def test_an_unknown_key_is_told() -> None:
     text = encode(served("v5e:4x4", "bf16")).decode().replace('"tpot_s"', '"tpott_s"', 1)
     with pytest.raises(BadFile):
@@ -123,7 +147,7 @@ def test_deployments_of_different_engines_are_listed() -> None:
 
 def test_a_chip_finds_its_slice() -> None:
     job = sw.Serve(context=8192, weights="int8", kv="int8", compute="int8", tpot_s=0.015)
-    plan = sw.plan(sw.model("llama3.1-405b"), sw.chip("v5e"), job)
+    plan = sw.plan(sw.model("llama3.1-405b"), sw.chip("v5e"), job, peak=True)
     assert plan.estimate.tpot_s <= 0.015
     assert plan.hardware.name.startswith("v5e:")
 
@@ -144,6 +168,8 @@ def test_refusals() -> None:
         sw.plan(LLAMA, system, CHAT, {"tenor": 12})
     with pytest.raises(BadInput, match="prompt and output"):
         sw.plan(LLAMA, system, sw.Serve(context=8192, rate=2.0))
+    with pytest.raises(BadInput, match="engines of their own"):
+        sw.plan(LLAMA, system, sw.Serve(context=8192), disaggregate=True)
     with pytest.raises(DoesNotFit, match=r"Smallest that fit: .*int8 v5e:4x8"):
         sw.plan(sw.model("llama3.1-405b"), system, CHAT)
     with pytest.raises(DoesNotFit, match="room for"):

@@ -64,14 +64,14 @@ def decode_s(engine: Engine, job: Serve, batch: Num) -> Num:
     )
 
 
-def pass_tokens(engine: Engine) -> Num:
-    """Tokens of one pass at most: the software's limit holds for each rank of the batch."""
-    return engine.rates.engine.chunk * batch_shards(engine.layout, engine.layout.sizes)
-
-
 def at_once(engine: Engine) -> Num:
     """Prompts that an engine reads at once: one on each part of its batch."""
     return batch_shards(engine.layout, engine.layout.sizes)
+
+
+def pass_tokens(engine: Engine) -> Num:
+    """Tokens of one pass at most: the software's limit holds for each rank of the batch."""
+    return engine.rates.engine.chunk * at_once(engine)
 
 
 def prompt_s(engine: Engine, job: Serve) -> Num:
@@ -153,5 +153,5 @@ def reading_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
         busy: share of its time that it reads.
     """
     service = prompt_s(engine, job)
-    rate = busy / service * engine.layout.sizes["pipe"] * at_once(engine)
-    return rate, service + _wait_s(busy, service)
+    apart = service / (engine.layout.sizes["pipe"] * at_once(engine))  # seconds from end to end
+    return busy / apart, service + _wait_s(busy, apart)
