@@ -12,7 +12,13 @@ from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.traffic_value import LargestRate, MeanField, TrafficEstimate
 from shardwise.search.serve_candidate import Candidate, Server
 from shardwise.simulate import Pool, Result, Slo, Spread, Summary, Traffic, capacity, simulate
-from shardwise.simulate.planned import full_s, limits_of, most_sequences, pass_times
+from shardwise.simulate.planned import (
+    balanced_s,
+    full_s,
+    limits_of,
+    most_sequences,
+    pass_times,
+)
 
 # Engines of a kind that are simulated; of more, a part with its part of the requests. Fewer engines
 # even out less, so that what is told is rather too long than too short.
@@ -235,15 +241,24 @@ def _told(
         n_blocks=limits.n_blocks,
         chunked=limits.chunked,
         tokens_per_pass=limits.tokens_per_pass,
-        mean_field=mean_field(chosen, found),
+        mean_field=_mean_field(chosen, found, rig, rate),
     )
 
 
-def mean_field(chosen: Candidate, found: Summary) -> MeanField:
+def _mean_field(chosen: Candidate, found: Summary, rig: Rig, rate: float) -> MeanField:
     """What means say of a deployment that was simulated."""
+    pool, server = rig.decode or rig.pool, chosen.server
     return MeanField(
         ttft_s=chosen.ttft_s,
         tpot_s=chosen.tpot_s,
+        tpot_at_rate_s=balanced_s(
+            server.engine,
+            chosen.job,
+            pool.times,
+            rate / server.count,
+            pool.limits.max_sequences,
+            reads=chosen.reader is None,
+        ),
         ttft_off=chosen.ttft_s / found.ttft_s.mean - 1,
         tpot_off=chosen.tpot_s / found.tpot_s.mean - 1 if found.tpot_s.mean else 0.0,
     )
@@ -282,6 +297,20 @@ def balanced_rate(chosen: Candidate, rig: Rig) -> float:
         return ends
     full, _ = reading_only(chosen.reader.engine, job, 1.0)
     return min(ends, chosen.reader.count * float(full))
+
+
+def with_batch(chosen: Candidate, told: TrafficEstimate, batch: int) -> TrafficEstimate:
+    """The same run beside the means of another batch."""
+    one, means = replace(chosen, batch=batch), told.mean_field
+    ttft_s, tpot_s = one.ttft_s, one.tpot_s
+    found = replace(
+        means,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        ttft_off=ttft_s / told.ttft_s.mean - 1,
+        tpot_off=tpot_s / told.tpot_s.mean - 1 if told.tpot_s.mean else 0.0,
+    )
+    return replace(told, mean_field=found)
 
 
 def _later(spread: Spread, seconds: float) -> Spread:

@@ -16,7 +16,7 @@ from shardwise.errors import BadInput, NoStrategy
 from shardwise.estimate.engine.steady import aggregated, decoding_only, reading_only
 from shardwise.hardware import System
 from shardwise.plan.arrivals import Arrivals
-from shardwise.plan.traffic import estimate, largest_rate, mean_field
+from shardwise.plan.traffic import estimate, largest_rate, with_batch
 from shardwise.plan.traffic_value import TrafficEstimate, Tried
 from shardwise.search.serve import Ranking, Request
 from shardwise.search.serve_candidate import Candidate, Server
@@ -199,9 +199,9 @@ class _Search:
                 else:
                     by //= 2
         kept = tuple(t for t in self.tried if t.text != _engines(one))
-        one = _no_fuller(one, told)
-        means = mean_field(one, told)
-        return one, replace(told, tried=kept, mean_field=means)
+        told = replace(told, tried=kept)
+        most = _no_fuller(one, told)
+        return replace(one, batch=most), with_batch(one, told, most)
 
     def _refusal(self) -> NoStrategy | BadInput:
         if not self.tried and self.refused:
@@ -218,12 +218,11 @@ def _added(n: int, times: int) -> int:
     return n + max(1, math.floor(STEP * times * n))
 
 
-def _no_fuller(one: Candidate, told: TrafficEstimate) -> Candidate:
-    """With a batch that the engine is allowed to run."""
+def _no_fuller(one: Candidate, told: TrafficEstimate) -> int:
+    """A batch that the engine is allowed to run."""
     server = one.server
     unit = int(whole(server.config, server.layout, server.layout.sizes))
-    most = max(unit, told.max_sequences // unit * unit)
-    return one if one.batch <= most else replace(one, batch=most)
+    return min(one.batch, max(unit, told.max_sequences // unit * unit))
 
 
 def resized(one: Candidate, servers: int, readers: int, rate: float) -> Candidate:

@@ -26,14 +26,17 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanField:
-    """What means over equal requests say of the same deployment, with full batches.
+    """What means over equal requests say of the same deployment.
 
     Args:
-        ttft_off, tpot_off: the mean-field answer over the simulated mean, less 1.
+        ttft_s, tpot_s: with full batches, as the plan was found.
+        tpot_at_rate_s: with as many sequences as this rate brings: exact for constant arrivals.
+        ttft_off, tpot_off: the first two over the simulated means, less 1.
     """
 
     ttft_s: float
     tpot_s: float
+    tpot_at_rate_s: float
     ttft_off: float
     tpot_off: float
 

@@ -15,6 +15,7 @@ from shardwise.simulate.times import Times
 from shardwise.workload import Serve
 
 BLOCK = 16  # tokens of a block: what vLLM takes by default
+HALVINGS = 40  # of an interval: to the last digit that matters
 LARGEST_BATCH = 2048  # sequences of one pass, each part: TensorRT-LLM's default max_batch_size
 
 
@@ -125,7 +126,7 @@ def most_sequences(
     return low
 
 
-def full_s(engine: Engine, job: Serve, times: Times, n: int, *, reads: bool = True) -> float:
+def full_s(engine: Engine, job: Serve, times: Times, n: float, *, reads: bool = True) -> float:
     """Mean seconds between tokens when `n` sequences run and a prompt comes in as one ends.
 
     Passes without prompts, and what a prompt adds to those that it shares: not the pass of the mean
@@ -146,3 +147,22 @@ def full_s(engine: Engine, job: Serve, times: Times, n: int, *, reads: bool = Tr
     pairs = chunk * (job.prompt_tokens - fresh) + chunk * (fresh + 1) / 2
     added = (pass_s(chunk, pairs) - plain) * fresh / chunk
     return (plain + ends * added) / gain
+
+
+def balanced_s(
+    engine: Engine, job: Serve, times: Times, rate: float, most: int, *, reads: bool = True
+) -> float:
+    """Mean seconds between tokens at `rate` requests a second, by balance alone.
+
+    As many sequences run as come in while one is served: the closed form for constant arrivals.
+
+    Args:
+        most: sequences that run at once; a higher rate than they serve gives their time.
+    """
+    gaps = max(1, (job.output or 1) - 1)
+    low, high = 0.0, float(most)
+    for _ in range(HALVINGS):
+        n = (low + high) / 2
+        over = n > rate * gaps * full_s(engine, job, times, n, reads=reads)
+        low, high = (low, n) if over else (n, high)
+    return full_s(engine, job, times, max(1.0, high), reads=reads)
