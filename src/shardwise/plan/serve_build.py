@@ -118,7 +118,8 @@ def search(
         disaggregate=disaggregate,
     )
     keep = max(n, serve.SHOWN)
-    found = serve_refusals.ranked(asked, max(keep, STARTS) if arrivals else keep)
+    every = max(keep, STARTS) if arrivals else keep
+    found = serve_refusals.ranked(asked, every, each_reader=arrivals is not None)
     told = None
     if arrivals:
         found, told = under_traffic(asked, found, arrivals, largest=largest)

@@ -21,8 +21,8 @@ from shardwise.simulate.planned import (
 )
 
 # Engines of a kind that are simulated; of more, a part with its part of the requests. Fewer engines
-# even out less, so that what is told is rather too long than too short.
-ENGINES = 8
+# even out less, so that what is told is rather too long than too short. Of large ones fewer do.
+ENGINES, LARGE_ENGINES, LARGE = 8, 4, 128
 GROWING = 0.05  # latency that grows by more than this share of the time: a queue without end
 LONG = 10  # runs that are shorter than so many requests take tell nothing of that
 CAPACITY_STEP = 0.02  # the largest rate is found to this share
@@ -123,7 +123,8 @@ def rig_of(chosen: Candidate, arrivals: Arrivals, habits: Habits = USUAL) -> Rig
     longest = job.context if trace is None else int((trace.prompt + trace.output).max())
     servers, reader = chosen.server.count, chosen.reader
     readers = reader.count if reader else 0
-    n, m, part = scaled(servers, readers)
+    most = LARGE_ENGINES if chosen.batch > LARGE else ENGINES
+    n, m, part = scaled(servers, readers, most)
     generates = _pool(chosen.server, n, longest, habits, job.batch and chosen.batch, reader)
     first = _reading(reader, m, longest, habits) if reader else None
     output = job.output or 1
@@ -137,23 +138,24 @@ def rig_of(chosen: Candidate, arrivals: Arrivals, habits: Habits = USUAL) -> Rig
     )
 
 
-def scaled(servers: int, readers: int) -> tuple[int, int, float]:
+def scaled(servers: int, readers: int, most: int = ENGINES) -> tuple[int, int, float]:
     """(engines that generate, engines that read, their share of all) to be simulated.
 
-    The share is that of the kind of which more is left, so that no engine has less to do.
+    `most` of a kind at most. The share is that of the kind of which more is left, so that no engine
+    has less to do.
 
     >>> scaled(3, 0), scaled(26, 0)[0], scaled(9, 17)[:2]
     ((3, 0, 1.0), 8, (4, 8))
     """
     if not readers:
-        n = min(servers, ENGINES)
+        n = min(servers, most)
         return n, 0, n / servers
-    if max(servers, readers) <= ENGINES:
+    if max(servers, readers) <= most:
         return servers, readers, 1.0
     every = [
         (n / servers, m / readers, n, m)
-        for n in range(1, min(servers, ENGINES) + 1)
-        for m in range(1, min(readers, ENGINES) + 1)
+        for n in range(1, min(servers, most) + 1)
+        for m in range(1, min(readers, most) + 1)
     ]
     a, b, n, m = min(every, key=lambda one: (max(one[:2]) / min(one[:2]), -one[2]))
     return n, m, max(a, b)

@@ -25,14 +25,15 @@ from shardwise.search.serve_points import FULL
 from shardwise.simulate import Spread
 from shardwise.strategy.mesh import Mesh
 
-STARTS = 60  # engines that are asked of the search; of each kind so many are begun with
-STARTS_OF_KIND = 5
+STARTS = 200  # engines that are asked of the search; of each kind so many are begun with
+STARTS_OF_KIND = 8
 TRIES = 24  # deployments that are simulated, and of one price; then with fewer engines
 TRIES_OF_PRICE, TRIES_WITH_FEWER = 3, 6
 LEVEL = 1.03  # prices that differ by less are one: the most promising comes first
 SCREEN = 400  # requests of a first, short run; one that misses the share by more is not repeated
 MISSED = 0.05
-STEP = 0.06  # engines that are added at first, of those that are there; twice as many then, ...
+FAR = 0.2  # what misses it by more gets several engines at once
+STEP = 0.1  # engines that are added at first, of those that are there; twice as many then, ...
 HELPED = 0.005  # an engine more that gains less of the requests than this will never do
 
 Choice = tuple[Candidate, TrafficEstimate]
@@ -98,6 +99,7 @@ class _Search:
         self.queue: list[_Turn] = []
         self.known: set[str] = set()
         self.levels: dict[int, int] = {}
+        self.fails: dict[str, int] = {}  # engines of a kind, and the most that were too few
         self.tried: list[Tried] = []
         self.refused: BadInput | None = None
         self.number = 0
@@ -109,6 +111,8 @@ class _Search:
                 self._put(_Turn(0, _slack(one), 0, one))
         while self.queue and len(self.tried) < TRIES:
             turn = heapq.heappop(self.queue)
+            if self._too_few(turn):
+                continue
             self.levels[turn.level] = self.levels.get(turn.level, 0) + 1
             if self.levels[turn.level] > TRIES_OF_PRICE:
                 self._more(turn, None)
@@ -142,6 +146,19 @@ class _Search:
         self.known.add(name)
         return True
 
+    def _too_few(self, turn: _Turn) -> bool:
+        """Whether as many engines of one of its kinds have failed before; then it gets more."""
+        one, counts = turn.one, []
+        for server in (one.server, one.reader):
+            if server:
+                counts.append(max(server.count, self.fails.get(_side(server, one), -1) + 1))
+        servers, readers = counts[0], counts[1] if one.reader else 0
+        if (servers, readers) == (one.server.count, one.reader.count if one.reader else 0):
+            return False
+        more = resized(one, servers, readers, self.rate)
+        self._put(replace(turn, one=more))
+        return True
+
     def _run(self, one: Candidate) -> TrafficEstimate | None:
         """A short run, and a long one where that is not far off."""
         try:
@@ -170,6 +187,11 @@ class _Search:
         servers, readers = one.server.count, one.reader.count if one.reader else 0
         late = told is None or _beyond(told.ttft_s, told.ttft_bound_s, told.at)
         slow = told is None or _beyond(told.tpot_s, told.tpot_bound_s, told.at)
+        if told and one.reader and late != slow:
+            side = one.reader if late else one.server
+            self.fails[_side(side, one)] = max(side.count, self.fails.get(_side(side, one), 0))
+        far = told is not None and told.within < told.at - FAR
+        times += 2 * far
         counts = []
         if readers and (late or not slow):
             counts.append((servers, _added(readers, times)))
@@ -215,7 +237,7 @@ class _Search:
 
 
 def _added(n: int, times: int) -> int:
-    return n + max(1, math.floor(STEP * times * n))
+    return n + max(1, round(STEP * times * n))
 
 
 def _no_fuller(one: Candidate, told: TrafficEstimate) -> int:
@@ -266,6 +288,11 @@ def _beyond(spread: Spread, bound_s: float | None, at: float) -> bool:
     """Whether a time breaks its bound at the percentile that is nearest."""
     near = spread.p50 if at < 0.7 else spread.p90 if at < 0.95 else spread.p99
     return bound_s is not None and near > bound_s
+
+
+def _side(server: Server, one: Candidate) -> str:
+    """The engines of one kind: with their part of the work."""
+    return f"{server is one.reader} {_mesh(server)} {server.n_chips} {server.job.weights}"
 
 
 def _engines(one: Candidate) -> str:
