@@ -24,8 +24,10 @@ from shardwise.simulate.planned import (
 # even out less, so that what is told is rather too long than too short. Of large ones fewer do.
 ENGINES, LARGE_ENGINES, LARGE = 8, 4, 128
 GROWING = 0.05  # latency that grows by more than this share of the time: a queue without end
+LEFT = 0.1  # of all requests that are served after the last has come: the same
 LONG = 10  # runs that are shorter than so many requests take tell nothing of that
 CAPACITY_STEP = 0.02  # the largest rate is found to this share
+FEWEST = 3000  # requests of its runs: of few, a queue that grows for ever stays short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +101,17 @@ class Run:
             latency_s=_later(found.latency_s, ahead_s),
         )
 
+    def served(self) -> float:
+        """Requests that end for each one that arrives; below 1 the rest is served afterwards."""
+        columns = self.result.columns
+        last_s = float(columns["arrival_s"][-1])
+        longest_s = float((columns["end_s"] - columns["start_s"]).max())
+        return last_s / max(last_s, self.result.duration_s - longest_s)
+
     def grows(self) -> bool:
-        """Whether a queue grows for ever: later requests take ever longer."""
+        """Whether a queue grows for ever: requests are left, or later ones take ever longer."""
+        if self.served() < 1 - LEFT:
+            return True
         latency = self.result.times(self.after_s, self.until_s)["latency"]
         arrival = self.result.columns["arrival_s"]
         end_s = min(self.until_s, float(arrival[-1]))
@@ -211,16 +222,17 @@ def estimate(
     rig = rig_of(chosen, arrivals, habits)
     run = rig.run(arrivals, chosen, rate, n or arrivals.judged)
     slo = slo_of(chosen, arrivals)
-    return _told(chosen, arrivals, rate, rig, run.summary(slo), grows=run.grows())
+    return _told(chosen, arrivals, rate, rig, run, run.summary(slo))
 
 
 def _told(
-    chosen: Candidate, arrivals: Arrivals, rate: float, rig: Rig, found: Summary, *, grows: bool
+    chosen: Candidate, arrivals: Arrivals, rate: float, rig: Rig, run: Run, found: Summary
 ) -> TrafficEstimate:
     limits, job = (rig.decode or rig.pool).limits, chosen.job
     whole = {name: getattr(found, name) / rig.part for name in ("running", "in_system")}
     told = {f.name: getattr(found, f.name) for f in fields(Summary)} | whole
-    served = min(rate, found.requests_per_s / rig.part) if grows else rate
+    grows = run.grows()
+    served = rate * run.served() if grows else rate
     told |= {
         "requests_per_s": served,
         "output_tokens_per_s": served * found.output_tokens_per_s / found.requests_per_s,
@@ -276,7 +288,7 @@ def largest_rate(
     """
     rig, slo = rig_of(chosen, arrivals, habits), slo_of(chosen, arrivals)
     start = chosen.job.rate or chosen.most_requests_per_s
-    n = arrivals.judged + 2 * rig.around(start)
+    n = max(FEWEST, arrivals.judged) + 2 * rig.around(start)
     traffic = arrivals.requests(chosen.job, start, n, rig.part)
     inside = replace(slo, ttft_s=max(slo.ttft_s - rig.ahead_s, 1e-9))
     found = capacity(traffic, rig.pool, inside, rig.decode, rig.transfer_s_per_token, CAPACITY_STEP)
