@@ -65,6 +65,11 @@ class Arrivals:
         """Requests that are drawn and judged."""
         return min(MOST, max(FEWEST, math.ceil(BEYOND / (1 - self.at))))
 
+    @property
+    def whole(self) -> bool:
+        """Whether a recording is long enough to be judged as it is; a shorter one is repeated."""
+        return self.trace is not None and len(self.trace) >= self.judged
+
     def asked_of(self, job: Serve) -> Serve:
         """The job with the means of the recording: lengths, what a prefix cache has, the rate."""
         if self.trace is None:
@@ -75,12 +80,12 @@ class Arrivals:
             context=0,
             prompt=round(float(trace.prompt.mean())),
             output=round(float(trace.output.mean())),
-            cached=shared_share(trace),
+            cached=shared_share(trace, again=not self.whole),
             rate=job.rate or trace.rate,
         )
 
     def requests(self, job: Serve, rate: float, n: int, part: float = 1.0) -> Traffic:
-        """`n` requests, or those recorded, at `rate` a second in all.
+        """`n` requests, or all of a long recording, at `rate` a second in all.
 
         Args:
             part: share of them that reaches the engines which are simulated.
@@ -89,7 +94,8 @@ class Arrivals:
 
         rng = np.random.default_rng(self.seed)
         if self.trace is not None:
-            return _some(_first(self.trace).at_rate(rate), part, rng)
+            longer = _first(self.trace) if self.whole else _repeated(self.trace, n / part)
+            return _some(longer.at_rate(rate), part, rng)
         prompt, output = job.prompt_tokens, job.output or 1
         shared = int(prompt * job.cached)
         # Bursts are drawn for all engines and thinned: one engine sees its part of them.
@@ -136,22 +142,27 @@ def read_arrivals(text: str, at: float = AT) -> Arrivals:
     return Arrivals(kind=word, variation=variation, at=at)
 
 
-def shared_share(trace: Traffic) -> float:
+def shared_share(trace: Traffic, *, again: bool = False) -> float:
     """Share of all prompt tokens that a prefix cache has, if nothing is ever evicted.
 
     Whole blocks of a prefix are found by every request but the first one that brings them.
+
+    Args:
+        again: the recording was served before.
     """
+    import numpy as np
+
     if trace.prefix is None or trace.shared is None:
         return 0.0
     known: dict[object, int] = {}
     found = 0
-    rows = zip(trace.prefix, trace.shared.tolist(), trace.prompt.tolist(), strict=True)
-    for name, shared, prompt in rows:
-        if name is None:
-            continue
-        whole = min(shared, prompt - 1) // BLOCK * BLOCK
-        found += min(whole, known.get(name, 0))
-        known[name] = max(whole, known.get(name, 0))
+    wholes = np.minimum(trace.shared, trace.prompt - 1) // BLOCK * BLOCK
+    for _ in range(2 if again else 1):
+        found = 0
+        for name, whole in zip(trace.prefix, wholes.tolist(), strict=True):
+            if name is not None:
+                found += min(whole, known.get(name, 0))
+                known[name] = max(whole, known.get(name, 0))
     return found / float(trace.prompt.sum())
 
 
@@ -159,6 +170,17 @@ def _first(trace: Traffic) -> Traffic:
     import numpy as np
 
     return _take(trace, np.arange(LONGEST_TRACE)) if len(trace) > LONGEST_TRACE else trace
+
+
+def _repeated(trace: Traffic, n: float) -> Traffic:
+    """The recording again and again, a mean distance between its end and its start."""
+    import numpy as np
+
+    times = np.arange(max(1, math.ceil(n / len(trace))))
+    period_s = len(trace) / trace.rate * len(trace) / max(1, len(trace) - 1)
+    arrival_s = np.asarray(trace.arrival_s)
+    rows = np.tile(np.arange(len(trace)), len(times))
+    return _take(trace, rows, (times[:, None] * period_s + arrival_s).ravel())
 
 
 def _some(traffic: Traffic, part: float, rng: np.random.Generator) -> Traffic:
@@ -170,13 +192,16 @@ def _some(traffic: Traffic, part: float, rng: np.random.Generator) -> Traffic:
     return _take(traffic, kept.nonzero()[0])
 
 
-def _take(traffic: Traffic, rows: Array) -> Traffic:
-    prefix, shared, arrival = traffic.prefix, traffic.shared, traffic.arrival_s
+def _take(traffic: Traffic, rows: Array, arrival_s: Array | None = None) -> Traffic:
+    """Some requests, or some of them several times, at their own times or at others."""
+    prefix, shared, own = traffic.prefix, traffic.shared, traffic.arrival_s
+    if arrival_s is None and own is not None:
+        arrival_s = own[rows]
     return replace(
         traffic,
         prompt=traffic.prompt[rows],
         output=traffic.output[rows],
-        arrival_s=None if arrival is None else arrival[rows],
+        arrival_s=arrival_s,
         prefix=None if prefix is None else [prefix[i] for i in rows],
         shared=None if shared is None else shared[rows],
     )

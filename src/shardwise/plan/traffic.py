@@ -70,7 +70,7 @@ class Rig:
         traffic = arrivals.requests(chosen.job, rate, n + 2 * self.around(rate), self.part)
         result = simulate(traffic, self.pool, self.decode, self.transfer_s_per_token)
         arrival_s = traffic.arrival_s
-        if arrivals.trace is not None or arrival_s is None:
+        if arrivals.whole or arrival_s is None:
             return Run(self, result, 0.0, math.inf)
         skip = min(self.around(rate), (len(traffic) - 1) // 2)
         return Run(self, result, float(arrival_s[skip]), float(arrival_s[-1 - skip]))

@@ -164,7 +164,7 @@ class _Search:
         try:
             told = estimate(one, self.arrivals, self.rate, n=SCREEN)
             near = told.holds or told.within >= self.arrivals.at - MISSED
-            if near and self.arrivals.trace is None:
+            if near and not self.arrivals.whole:
                 told = estimate(one, self.arrivals, self.rate)
         except BadInput as error:
             self.refused = error

@@ -141,11 +141,12 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     plan = sw.plan(LLAMA, NODE, sw.Serve(context=1, ttft_s=0.5), traffic=str(path))
     told = plan.estimate.traffic
     assert told
-    assert (told.kind, told.source, told.requests) == ("trace", "day.csv", 200)
+    assert (told.kind, told.source) == ("trace", "day.csv")
+    assert told.requests >= 2000  # the recording is repeated
     assert plan.workload.prompt == round(trace.prompt.mean())
     assert plan.workload.rate == pytest.approx(trace.rate)
-    assert plan.workload.cached == pytest.approx(shared_share(trace))
-    assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.05)
+    assert plan.workload.cached == pytest.approx(shared_share(trace, again=True))
+    assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
 
 
 @pytest.mark.parametrize(("servers", "readers"), [(1, 0), (3, 2), (26, 0), (17, 9), (1, 40)])
