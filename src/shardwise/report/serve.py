@@ -15,7 +15,7 @@ from shardwise.report.words import chips, mesh_text, percent, seconds_span
 SCREEN = 25  # lines of 80 columns; reasons take what is left of them, and all stand under -v
 INDENT = 8  # of the longest label
 SMALL = 0.03  # parts of a pass below this share of it have no bar
-SMALL_BESIDE_TRAFFIC = 0.1
+PARTS_BESIDE_TRAFFIC = 3  # the largest ones
 BAR = 12
 NAMES = {"kv": "KV cache"}
 # Reasons in the order in which a screen has room for them; those that the bars tell come last.
@@ -138,9 +138,10 @@ def _source(plan: ServingPlan) -> str:
 def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
     took = plan.estimate.decode.parts
     whole = plan.estimate.decode.step_s.expected
-    small = SMALL_BESIDE_TRAFFIC if plan.estimate.traffic else SMALL
+    shown = len(took) if verbose or not plan.estimate.traffic else PARTS_BESIDE_TRAFFIC
+    large = sorted(took, key=lambda name: -took[name])[:shown]
     for name, seconds in took.items():
-        if seconds >= small * whole or verbose:
+        if name in large and (seconds >= SMALL * whole or verbose):
             share = percent(seconds / whole)
             label = f"  {NAMES.get(name, name)}"
             yield [label, units.show_seconds(seconds), bar(seconds, whole, BAR), share]
