@@ -284,8 +284,13 @@ def largest_rate(
     """The largest rate of a deployment that keeps its bounds, and what requests see at it.
 
     Raises:
-        NoPlan: no rate keeps them.
+        BadInput: no bound on the first token. NoPlan: no rate keeps them.
     """
+    if chosen.job.ttft_s is None:
+        raise BadInput(
+            "the largest rate needs a bound on the first token: without one, requests may wait for "
+            "ever. Write --ttft 500ms."
+        )
     rig, slo = rig_of(chosen, arrivals, habits), slo_of(chosen, arrivals)
     start = chosen.job.rate or chosen.most_requests_per_s
     n = max(FEWEST, arrivals.judged) + 2 * rig.around(start)
@@ -311,20 +316,6 @@ def balanced_rate(chosen: Candidate, rig: Rig) -> float:
         return ends
     full, _ = reading_only(chosen.reader.engine, job, 1.0)
     return min(ends, chosen.reader.count * float(full))
-
-
-def with_batch(chosen: Candidate, told: TrafficEstimate, batch: int) -> TrafficEstimate:
-    """The same run beside the means of another batch."""
-    one, means = replace(chosen, batch=batch), told.mean_field
-    ttft_s, tpot_s = one.ttft_s, one.tpot_s
-    found = replace(
-        means,
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        ttft_off=ttft_s / told.ttft_s.mean - 1,
-        tpot_off=tpot_s / told.tpot_s.mean - 1 if told.tpot_s.mean else 0.0,
-    )
-    return replace(told, mean_field=found)
 
 
 def _later(spread: Spread, seconds: float) -> Spread:

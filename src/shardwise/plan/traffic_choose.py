@@ -16,7 +16,7 @@ from shardwise.errors import BadInput, NoStrategy
 from shardwise.estimate.engine.steady import aggregated, decoding_only, reading_only
 from shardwise.hardware import System
 from shardwise.plan.arrivals import Arrivals
-from shardwise.plan.traffic import estimate, largest_rate, with_batch
+from shardwise.plan.traffic import estimate, largest_rate
 from shardwise.plan.traffic_value import TrafficEstimate, Tried
 from shardwise.search.serve import Ranking, Request
 from shardwise.search.serve_candidate import Candidate, Server
@@ -221,9 +221,10 @@ class _Search:
                 else:
                     by //= 2
         kept = tuple(t for t in self.tried if t.text != _engines(one))
-        told = replace(told, tried=kept)
-        most = _no_fuller(one, told)
-        return replace(one, batch=most), with_batch(one, told, most)
+        if (fuller := replace(one, batch=_no_fuller(one, told))) != one:
+            found = estimate(fuller, self.arrivals, self.rate)
+            one, told = (fuller, found) if found.holds else (one, told)
+        return one, replace(told, tried=kept)
 
     def _refusal(self) -> NoStrategy | BadInput:
         if not self.tried and self.refused:

@@ -33,7 +33,8 @@ def blocks(
     yield strong(headline(plan))
     yield labelled(times)
     yield table(["", ">", "", ""], bars)
-    yield labelled(_reasons(plan, None if verbose else room))
+    if reasons := [*_reasons(plan, None if verbose else room)]:
+        yield labelled(reasons)
     yield front(points, plan)
     if verbose:
         yield from details(plan)
@@ -156,7 +157,7 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
 
 
 def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
-    """As many as have room, or the shortest; all where it does not matter."""
+    """As many as have room, or the shortest (none beside traffic); all where it does not matter."""
     rank = {name: i for i, name in enumerate(FIRST)}
     told = [r for r in plan.why if room is None or r.constraint in rank]
     if room is not None:
@@ -167,7 +168,8 @@ def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
         if room is None or took <= left:
             shown.append(reason)
             left -= took
-    shown = shown or sorted(told, key=lambda r: len(r.text))[:1]
+    if not (shown or plan.estimate.traffic):
+        shown = sorted(told, key=lambda r: len(r.text))[:1]
     for i, reason in enumerate(shown):
         yield "" if i else "why", reason.text
 

@@ -18,7 +18,7 @@ BOUNDS = ("--ttft", "500ms", "--tpot", "30ms")
     [
         ("h100:8", *CHAT, *BOUNDS, "--rate", "20/s"),
         ("h100:8", *CHAT, *BOUNDS, "--rate", "20/s", "--traffic", "bursty:3", "--at", "p90"),
-        ("h100:8", *CHAT, "--tpot", "30ms", "--capacity"),
+        ("h100:8", *CHAT, *BOUNDS, "--capacity"),
         ("h100:8", *CHAT, "--rate", "5/s", "--traffic", "constant", "--disaggregate"),
     ],
 )
@@ -29,6 +29,12 @@ def test_an_answer_is_a_screen(words: tuple[str, ...]) -> None:
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     assert "simulated requests" in said.out.replace("\n        ", " ")
+
+
+def test_a_largest_rate_needs_a_bound_on_the_first_token() -> None:
+    said = run("plan", "llama3-8b", "h100:8", *CHAT, "--tpot", "30ms", "--capacity")
+    assert said.code == 2
+    assert "--ttft" in said.err
 
 
 def test_json_has_all_numbers() -> None:
