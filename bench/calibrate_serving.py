@@ -56,7 +56,7 @@ EACH = 8  # rows of a group on one chip that a fit looks at: many rows of one gr
 # What a step away from the start on a grid must gain, in errors added up over the rows: a number
 # that few rows speak for stays where it was.
 STEP = 0.1
-CAP = math.log(1.8)  # an error beyond it is a row that the formulas do not describe, not a rate
+CAP = math.log(1.35)  # an error beyond it is a row that the formulas do not describe, not a rate
 COVERED = 0.8
 START: dict[str, Any] = {
     "matmuls": {"bf16": 0.7, "fp8": 0.6, "fp4": 0.5},

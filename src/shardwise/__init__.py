@@ -48,6 +48,7 @@ _PUBLIC = {
     "search": ("shardwise.plan", "search"),
     "sensitivity": ("shardwise.plan.explain", "sensitivity"),
     "shard": ("shardwise.estimate.matmul", "shard"),
+    "simulate": ("shardwise.plan.traffic", "simulate_plan"),
     "sweep": ("shardwise.plan.sweep", "sweep"),
 }
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from shardwise.plan import Plan, ServingPlan, evaluate, load, plan, search
     from shardwise.plan.explain import explain, sensitivity
     from shardwise.plan.sweep import Sweep, sweep
+    from shardwise.plan.traffic import simulate_plan as simulate
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.workload import Serve, Train
@@ -98,6 +100,7 @@ __all__ = [
     "search",
     "sensitivity",
     "shard",
+    "simulate",
     "sweep",
 ]
 

@@ -33,6 +33,8 @@ COMMANDS = {
     "--rate 20/s --ttft 1s --tpot 30ms --peak",
     "plan_serve_apart": "plan deepseek-v3 gb200:72 --serve --dtype fp8 --prompt 4096 --output 1024 "
     "--disaggregate --peak",
+    "plan_serve_bursts": "plan llama3-8b h100:8 --serve --prompt 2048 --output 512 --rate 20/s "
+    "--ttft 500ms --tpot 30ms --traffic bursty:2 --capacity -v",
     "plan_serve_unmet": "plan llama3-70b v5e:4x4 --serve --tpot 5ms --peak",
     "plan_serve_too_large": "plan llama3-405b v5e:4x4 --serve --dtype bf16 --peak",
     "sweep_serve_help": "sweep --serve --help",

@@ -13,6 +13,7 @@ from shardwise.cli.inputs import Inputs, is_sized, parse_mesh, roles
 from shardwise.cli.plan import parse_count
 from shardwise.cli.progress import progress
 from shardwise.cli.requests import parse_serving, read_requests
+from shardwise.cli.traffic import read_traffic
 from shardwise.plan import serve_build
 from shardwise.report import serve as report
 
@@ -39,11 +40,28 @@ def run(
     ] = "",
     rate: Annotated[str, typer.Option(metavar="N/s", help="requests that arrive: 20/s")] = "",
     ttft: Annotated[
-        str, typer.Option(metavar="TIME", help="bound on the mean time to the first token: 500ms")
+        str, typer.Option(metavar="TIME", help="bound on the time to the first token: 500ms")
     ] = "",
     tpot: Annotated[
-        str, typer.Option(metavar="TIME", help="bound on the mean time of each further one: 30ms")
+        str, typer.Option(metavar="TIME", help="bound on the time of each further one: 30ms")
     ] = "",
+    traffic: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="poisson, constant, bursty[:CV], or requests in a .csv or .jsonl; off: means "
+            "alone  [default: poisson under --rate]",
+        ),
+    ] = "",
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="pN", help="of so many requests in 100 the bounds hold  [default: p99]"
+        ),
+    ] = "",
+    capacity: Annotated[
+        bool, typer.Option("--capacity", help="find the largest rate within the bounds")
+    ] = False,
     dtype: Annotated[
         str, typer.Option(metavar="DTYPE,...", help="of the weights; of several the best: bf16,fp8")
     ] = "bf16",
@@ -113,6 +131,9 @@ def run(
         "draft-cost": draft_cost,
     }
     chip = chip_of(where) if where else None
+    arrivals = inputs.read(read_traffic, traffic, at, capacity, words)
+    if arrivals and arrivals.trace is not None:
+        words |= {"prompt": "1", "output": "1"}  # the recording has them
     jobs = inputs.read(read_requests, words, (dtype, kv_dtype, compute), chip)
     fixed = inputs.read(parse_serving, mesh or fix) if mesh or fix else {}
     limits = inputs.read(parse_mesh, most, roles()) if most else {}
@@ -122,7 +143,16 @@ def run(
         fixed = {**{role: 1 for role in roles() if role != "data"}, **fixed}
     with progress(f"searching engines of {hardware}"):
         plans = serve_build.search(
-            config, where, jobs, fixed, n, most=limits, peak=peak, disaggregate=disaggregate
+            config,
+            where,
+            jobs,
+            fixed,
+            n,
+            most=limits,
+            peak=peak,
+            disaggregate=disaggregate,
+            arrivals=arrivals,
+            largest=capacity,
         )
     best = plans[0]
     if file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from shardwise.errors import BadInput
 from shardwise.hardware import Chip, System
@@ -13,6 +13,9 @@ from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan
 from shardwise.search.forms import Fixed
 from shardwise.workload import Serve, Train
+
+if TYPE_CHECKING:
+    from shardwise.plan.arrivals import Arrivals
 
 
 @overload
@@ -35,6 +38,8 @@ def plan(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
     disaggregate: bool | None = None,
+    traffic: str | None = None,
+    at: float = 0.99,
 ) -> ServingPlan: ...
 def plan(
     model: ModelConfig,
@@ -45,6 +50,8 @@ def plan(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
     disaggregate: bool | None = None,
+    traffic: str | None = None,
+    at: float = 0.99,
 ) -> Plan | ServingPlan:
     """The best plan.
 
@@ -59,6 +66,10 @@ def plan(
         peak: expect the chip's peak rates, as the book does, and not what it reaches in practice.
         disaggregate: of serving: True for engines of their own for prompts, False for none, None
             for what is better where a rate or a bound is given.
+        traffic: of serving at a rate: requests that are simulated, so that the bounds hold for the
+            share `at` of them: `poisson`, `constant`, `bursty:3`, or the path of a recording; None:
+            for their means.
+        at: see `traffic`.
 
     Raises:
         UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
@@ -70,11 +81,29 @@ def plan(
         from shardwise.plan import serve_build
 
         return serve_build.plan(
-            model, system, job, fixed, most=most, peak=peak, disaggregate=disaggregate
+            model,
+            system,
+            job,
+            fixed,
+            most=most,
+            peak=peak,
+            disaggregate=disaggregate,
+            arrivals=_arrivals(traffic, at, job),
         )
-    if disaggregate is not None:
-        raise BadInput("disaggregate is a choice of serving: the work is no sw.Serve(...).")
+    if disaggregate is not None or traffic is not None:
+        raise BadInput("disaggregate and traffic are of serving: the work is no sw.Serve(...).")
     return build.plan(model, system, job, fixed, most=most, peak=peak)  # type: ignore[arg-type]
+
+
+def _arrivals(traffic: str | None, at: float, job: Serve) -> Arrivals | None:
+    if traffic is None:
+        return None
+    from shardwise.plan.arrivals import read_arrivals
+
+    found = read_arrivals(traffic, at)
+    if found.trace is None and not job.rate:
+        raise BadInput("traffic needs a rate: sw.Serve(..., rate=20), requests per second.")
+    return found
 
 
 @overload

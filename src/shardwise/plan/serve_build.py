@@ -11,10 +11,12 @@ from shardwise.estimate.engine.steady import at_once, in_flight
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.plan import serve_refusals, serve_value, serve_why
+from shardwise.plan.arrivals import Arrivals
 from shardwise.plan.build import planned_hardware, planned_model
 from shardwise.plan.serve_estimate import estimate, usd
 from shardwise.plan.serve_operations import operations
 from shardwise.plan.serve_parts import mesh_of
+from shardwise.plan.traffic_choose import STARTS, under_traffic
 from shardwise.search import serve
 from shardwise.search.forms import Fixed
 from shardwise.search.serve_candidate import Candidate, Server
@@ -32,6 +34,8 @@ def plan(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
     disaggregate: bool | None = None,
+    arrivals: Arrivals | None = None,
+    largest: bool = False,
 ) -> serve_value.ServingPlan:
     """The deployment to take.
 
@@ -45,6 +49,9 @@ def plan(
         peak: expect the chip's peaks and no software, as the book does.
         disaggregate: True for engines of their own for prompts, False for none, None for what is
             better, looked at where a rate or a bound is given.
+        arrivals: requests that are simulated, so that the bounds hold for a share of them and not
+            for their means; None for the means alone.
+        largest: also find the largest rate that keeps the bounds.
 
     Raises:
         UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
@@ -52,7 +59,18 @@ def plan(
         DoesNotFit: no engine holds the model and one sequence.
         UnknownFigure: a figure that the chip's file does not have.
     """
-    return search(model, where, job, fixed, 1, most=most, peak=peak, disaggregate=disaggregate)[0]
+    return search(
+        model,
+        where,
+        job,
+        fixed,
+        1,
+        most=most,
+        peak=peak,
+        disaggregate=disaggregate,
+        arrivals=arrivals,
+        largest=largest,
+    )[0]
 
 
 def search(
@@ -65,16 +83,33 @@ def search(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
     disaggregate: bool | None = None,
+    arrivals: Arrivals | None = None,
+    largest: bool = False,
 ) -> list[serve_value.ServingPlan]:
-    """The `n` best deployments of different engines, best first. Raises as `plan` does."""
-    asked = request(model, where, job, fixed, most=most, peak=peak, disaggregate=disaggregate)
-    found = serve_refusals.ranked(asked, max(n, serve.SHOWN))
+    """The `n` best deployments of different engines, best first. Raises as `plan` does.
+
+    Only the first one is simulated.
+    """
+    jobs: Serve | Sequence[Serve] = job
+    if arrivals:
+        given = (job,) if isinstance(job, Serve) else tuple(job)
+        jobs = tuple(arrivals.asked_of(j) for j in given)
+    asked = request(model, where, jobs, fixed, most=most, peak=peak, disaggregate=disaggregate)
+    keep = max(n, serve.SHOWN)
+    every = max(keep, STARTS) if arrivals else keep
+    found = serve_refusals.ranked(asked, every, each_reader=arrivals is not None)
+    told = None
+    if arrivals:
+        found, told = under_traffic(asked, found, arrivals, largest=largest)
+    found = replace(found, candidates=found.candidates[: keep + 1])
     first, *others = found.candidates
     rest = [c for c in others if c != first]
-    return [
+    plans = [
         _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
         for c in [first, *rest][:n]
     ]
+    best = plans[0]
+    return [replace(best, estimate=replace(best.estimate, traffic=told)), *plans[1:]]
 
 
 def request(

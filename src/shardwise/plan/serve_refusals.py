@@ -17,14 +17,14 @@ from shardwise.workload import Serve
 NARROWER = {"tpu": ("int8", "int4"), "gpu": ("fp8", "int4"), "other": ("int8",), "cpu": ("int8",)}
 
 
-def ranked(asked: Request, keep: int) -> Ranking:
+def ranked(asked: Request, keep: int, *, each_reader: bool = False) -> Ranking:
     """The search, its refusals with what would work.
 
     Raises:
         NoStrategy, DoesNotFit: see `shardwise.plan`.
     """
     try:
-        return rank(asked, keep)
+        return rank(asked, keep, each_reader=each_reader)
     except DoesNotFit:
         raise _does_not_fit(asked) from None
     except NoStrategy as error:

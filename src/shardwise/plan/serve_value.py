@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
+from shardwise.plan.traffic_value import TrafficEstimate
 from shardwise.plan.value import (
     SCHEMA,
     MemoryBytes,
@@ -176,6 +177,7 @@ class ServingEstimate:
         utilisation: requests that are served over the most; 1 where no rate is given.
         usd_per_million_tokens: None where the chip has no public price.
         usd_per_hour: of all chips.
+        traffic: what simulated requests see, with percentiles; None where none were.
     """
 
     bound: str
@@ -193,6 +195,7 @@ class ServingEstimate:
     memory_bytes_per_chip: MemoryBytes
     prefill_memory_bytes_per_chip: MemoryBytes | None
     rates: RatesUsed
+    traffic: TrafficEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

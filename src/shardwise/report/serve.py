@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan.serve_value import Servers, ServingPlan, ServingPoint
 from shardwise.report.serve_details import details
+from shardwise.report.serve_traffic import seen
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
 
 SCREEN = 25  # lines of 80 columns; reasons take what is left of them, and all stand under -v
 INDENT = 8  # of the longest label
 SMALL = 0.03  # parts of a pass below this share of it have no bar
+PARTS_BESIDE_TRAFFIC = 3  # the largest ones
 BAR = 12
 NAMES = {"kv": "KV cache"}
 # Reasons in the order in which a screen has room for them; those that the bars tell come last.
@@ -24,14 +26,16 @@ def blocks(
     plan: ServingPlan, *, verbose: bool = False, saved: str | None = None
 ) -> Iterator[Block]:
     """The whole answer; `verbose` adds placement, rules, memory and operations."""
-    times, bars = [*_times(plan)], [*_bars(plan, verbose)]
-    others = len(bars) + len(plan.pareto) + 2 + _lines(headline(plan), 0)
+    times, bars = [*_times(plan, verbose)], [*_bars(plan, verbose)]
+    points = plan.pareto if verbose or not plan.estimate.traffic else _few(plan.pareto)
+    others = len(bars) + len(points) + 2 + _lines(headline(plan), 0)
     room = SCREEN - others - sum(_lines(text, INDENT) for _, text in times)
     yield strong(headline(plan))
     yield labelled(times)
     yield table(["", ">", "", ""], bars)
-    yield labelled(_reasons(plan, None if verbose else room))
-    yield front(plan.pareto, plan)
+    if reasons := [*_reasons(plan, None if verbose else room)]:
+        yield labelled(reasons)
+    yield front(points, plan)
     if verbose:
         yield from details(plan)
     last = "type  -o plan.json keeps it  ·  --top 5 lists others  ·  -v shows its tables"
@@ -51,9 +55,14 @@ def headline(plan: ServingPlan) -> str:
     reads = f" + {servers(strategy.prefill)} for prompts" if strategy.prefill else ""
     return (
         f"{told.bound}. {servers(strategy.servers)}{reads}, {_dtypes(plan)}: "
-        f"{units.show_seconds(told.tpot_s)} a token, "
-        f"{_rate(told.tokens_per_s_per_chip)} tokens/s/chip{dollars}."
+        f"{_token(plan)} a token, {_rate(told.tokens_per_s_per_chip)} tokens/s/chip{dollars}."
     )
+
+
+def _token(plan: ServingPlan) -> str:
+    """What half of the simulated requests see, or the mean."""
+    told = plan.estimate
+    return units.show_seconds(told.traffic.tpot_s.p50 if told.traffic else told.tpot_s)
 
 
 def servers(these: Servers) -> str:
@@ -77,7 +86,16 @@ def _rate(value: float) -> str:
     return units.significant(value, 3)
 
 
-def _times(plan: ServingPlan) -> Iterator[tuple[str, str]]:
+def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
+    """What requests see, a pass and a prompt take, and all of it."""
+    if plan.estimate.traffic:
+        yield from seen(plan.estimate.traffic)
+    if verbose or not plan.estimate.traffic:
+        yield from _means(plan)
+    yield "in all", _total(plan)
+
+
+def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     told, work = plan.estimate, plan.workload
     decode, prefill = told.decode, told.prefill
     ms = units.show_seconds
@@ -95,7 +113,6 @@ def _times(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     if prefill.at_mfu.servers:
         text += f": {prefill.at_mfu.servers:.2g} engines that read to one that generates"
     yield "first", text
-    yield "in all", _total(plan)
 
 
 def _total(plan: ServingPlan) -> str:
@@ -104,7 +121,7 @@ def _total(plan: ServingPlan) -> str:
     text = f"{chips(plan.strategy.n_chips)}, {_rate(told.tokens_per_s)} tokens/s"
     if told.requests_per_s is not None:
         text += f", {_rate(told.requests_per_s)} requests/s"
-    if work.rate and told.most_requests_per_s:
+    if work.rate and told.most_requests_per_s and not told.traffic:
         text += f" of {_rate(told.most_requests_per_s)} ({percent(told.utilisation)})"
     if told.usd_per_hour is not None:
         text += f", {units.show_dollars(told.usd_per_hour)} an hour"
@@ -122,8 +139,10 @@ def _source(plan: ServingPlan) -> str:
 def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
     took = plan.estimate.decode.parts
     whole = plan.estimate.decode.step_s.expected
+    shown = len(took) if verbose or not plan.estimate.traffic else PARTS_BESIDE_TRAFFIC
+    large = sorted(took, key=lambda name: -took[name])[:shown]
     for name, seconds in took.items():
-        if seconds >= SMALL * whole or verbose:
+        if name in large and (seconds >= SMALL * whole or verbose):
             share = percent(seconds / whole)
             label = f"  {NAMES.get(name, name)}"
             yield [label, units.show_seconds(seconds), bar(seconds, whole, BAR), share]
@@ -138,7 +157,7 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
 
 
 def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
-    """As many as have room, or the shortest; all where it does not matter."""
+    """As many as have room, or the shortest (none beside traffic); all where it does not matter."""
     rank = {name: i for i, name in enumerate(FIRST)}
     told = [r for r in plan.why if room is None or r.constraint in rank]
     if room is not None:
@@ -149,9 +168,16 @@ def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
         if room is None or took <= left:
             shown.append(reason)
             left -= took
-    shown = shown or sorted(told, key=lambda r: len(r.text))[:1]
+    if not (shown or plan.estimate.traffic):
+        shown = sorted(told, key=lambda r: len(r.text))[:1]
     for i, reason in enumerate(shown):
         yield "" if i else "why", reason.text
+
+
+def _few(points: Sequence[ServingPoint]) -> Sequence[ServingPoint]:
+    """Both ends of a front, and its middle."""
+    n = len(points)
+    return points if n < 4 else (points[0], points[n // 2], points[-1])
 
 
 def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:

@@ -8,6 +8,7 @@ from shardwise import units
 from shardwise.plan.serve_value import Servers, ServingPlan
 from shardwise.plan.value import MemoryBytes
 from shardwise.report.plan_details import operation_row
+from shardwise.report.serve_traffic import tables
 from shardwise.report.style import Block, bar, strong, table
 
 
@@ -18,6 +19,8 @@ def details(plan: ServingPlan) -> Iterator[Block]:
     if strategy.prefill and told.prefill_memory_bytes_per_chip:
         memory = told.prefill_memory_bytes_per_chip
         yield from _servers("Engines that read prompts", strategy.prefill, memory)
+    if told.traffic:
+        yield from tables(told.traffic)
     yield ""
     yield strong("A prompt on an idle engine")
     rows = told.prefill.parts.items()

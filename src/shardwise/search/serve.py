@@ -108,8 +108,11 @@ def _weight(job: Serve) -> float:
     return bytes_per_element(job.weights)
 
 
-def rank(asked: Request, keep: int = SHOWN) -> Ranking:
+def rank(asked: Request, keep: int = SHOWN, *, each_reader: bool = False) -> Ranking:
     """The deployment to take, with what it was compared to.
+
+    Args:
+        each_reader: engines beside other readers of prompts are other deployments.
 
     Raises:
         NoStrategy: no engine is legal, or none meets the bounds.
@@ -131,7 +134,7 @@ def rank(asked: Request, keep: int = SHOWN) -> Ranking:
         sized=asked.sized,
         name=lambda i: _named(candidate(asked.config, found, every_point, i)),
     )
-    candidates = _ranked(asked, found, every_point, order, keep + 1)
+    candidates = _ranked(asked, found, every_point, order, keep + 1, each_reader=each_reader)
     chosen = candidates[0]
     return Ranking(
         candidates=candidates,
@@ -228,14 +231,21 @@ def _front(asked: Request, found: Sequence[Block], points: Points) -> list[Candi
 
 
 def _ranked(
-    asked: Request, found: Sequence[Block], points: Points, order: Num, keep: int
+    asked: Request,
+    found: Sequence[Block],
+    points: Points,
+    order: Num,
+    keep: int,
+    *,
+    each_reader: bool,
 ) -> list[Candidate]:
     """The best deployment of each engine that generates, and of each kind, best first."""
-    best: dict[tuple[int, int, bool], int] = {}
+    best: dict[tuple[int, ...], int] = {}
     for i in order:
-        block = int(points.block[i])
+        block, reader = int(points.block[i]), int(points.reader[i])
         engine = int(found[block].row[int(points.point[i])])
-        best.setdefault((block, engine, bool(points.reader[i] >= 0)), int(i))
+        reads = (reader, int(points.site[i])) if each_reader else (int(reader >= 0),)
+        best.setdefault((block, engine, *reads), int(i))
         if len(best) >= keep:
             break
     return [candidate(asked.config, found, points, i) for i in best.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -145,14 +146,19 @@ class Result:
         columns = {name: column[order] for name, column in zip(COLUMNS, table.T, strict=True)}
         return cls(columns=columns, tallies=tallies, n_blocks=n_blocks, duration_s=end_s)
 
-    def times(self, after_s: float = 0.0) -> dict[str, Array]:
-        """Seconds of each request that arrived at `after_s` or later: ttft, tpot, latency, queue.
+    def judged(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
+        """Which requests arrived between these times, both included."""
+        arrival = self.columns["arrival_s"]
+        return (arrival >= after_s) & (arrival <= until_s)
+
+    def times(self, after_s: float = 0.0, until_s: float = math.inf) -> dict[str, Array]:
+        """Seconds of each request that arrived between these times: ttft, tpot, latency, queue.
 
         `tpot` is 0 for a request of one token.
         """
         import numpy as np
 
-        kept = self.columns["arrival_s"] >= after_s
+        kept = self.judged(after_s, until_s)
         arrival, start, first, end, output = (
             self.columns[name][kept]
             for name in ("arrival_s", "start_s", "first_s", "end_s", "output")
@@ -165,26 +171,28 @@ class Result:
             "queue": start - arrival,
         }
 
-    def within(self, slo: Slo, after_s: float = 0.0) -> float:
+    def within(self, slo: Slo, after_s: float = 0.0, until_s: float = math.inf) -> float:
         """Share of the requests that meet both bounds."""
-        times = self.times(after_s)
+        times = self.times(after_s, until_s)
         good = (times["ttft"] <= slo.ttft_s) & (times["tpot"] <= slo.tpot_s)
         return float(good.mean()) if len(good) else 1.0
 
-    def summary(self, slo: Slo | None = None, after_s: float = 0.0) -> Summary:
+    def summary(
+        self, slo: Slo | None = None, after_s: float = 0.0, until_s: float = math.inf
+    ) -> Summary:
         """The figures of the run.
 
         Args:
             slo: bounds for goodput; without it every request is good.
-            after_s: times, `within` and `hit_rate` are of requests that arrived then or later, to
-                leave a warm-up out; what is measured over time is of the whole run.
+            after_s, until_s: times, `within` and `hit_rate` are of requests that arrived between
+                them, to leave out how the run fills and empties; what is measured over time is of
+                the whole run.
         """
         columns, tallies = self.columns, self.tallies
-        times = self.times(after_s)
-        kept = columns["arrival_s"] >= after_s
+        times, kept = self.times(after_s, until_s), self.judged(after_s, until_s)
         engine_s = max(self.duration_s, 1e-300) * len(tallies)  # an empty run divides 0 by it
         wall_s = engine_s / len(tallies)
-        within = self.within(slo or Slo(), after_s)
+        within = self.within(slo or Slo(), after_s, until_s)
         rate = len(columns["id"]) / wall_s
         busy_s = sum(t.busy_s for t in tallies)
         decode_passes = max(1, sum(t.decode_passes for t in tallies))

@@ -11,11 +11,11 @@ from shardwise.estimate.engine.rates import ServeRates
 from shardwise.estimate.engine.shares import Shares, shares
 from shardwise.estimate.engine.software import Engine as Software
 from shardwise.estimate.engine.software import engine_named
-from shardwise.estimate.engine.steady import aggregated, pass_tokens
-from shardwise.estimate.engine.table import PassTable
+from shardwise.estimate.engine.steady import aggregated
 from shardwise.estimate.prices import Prices
 from shardwise.models.count import parameters
-from shardwise.simulate import Limits, Pool, Summary, Traffic, simulate
+from shardwise.simulate import Pool, Summary, Traffic, simulate
+from shardwise.simulate.planned import LARGEST_BATCH, limits_of, pass_times
 from shardwise.simulate.traffic import uniform
 from shardwise.strategy.mesh import place
 from shardwise.strategy.serving import ServeLayout
@@ -27,7 +27,6 @@ from shardwise.workload import Serve
 ROUNDS = 10
 SHORTEST = 0.8
 VARIED = 0.1  # of lengths that are stated as equal: real ones vary, and requests come apart
-LARGEST_BATCH = 2048  # sequences of one pass at saturation: TensorRT-LLM's default max_batch_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,25 +164,11 @@ def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
         uniform(n, max(1, round(low * mean)), max(1, round(high * mean)), rng)
         for mean in (run.prompt, run.output)
     )
-    budget = int(pass_tokens(engine))
     longest = round(high * (run.prompt + run.output)) + 2
-    limits = Limits(
-        n_blocks=n_blocks(engine, job, longest),
-        max_sequences=users,
-        max_tokens=max(budget, users),
-        chunked=engine.rates.engine.mixes,
-        prefix_cache=False,
-    )
-    table = PassTable(engine, budget + users, 2 * longest)
+    limits = limits_of(engine, job, users, longest=longest, prefix_cache=False)
+    table = pass_times(engine, job, longest, users)
     traffic = Traffic(prompt=prompt, output=output, users=users)
     return simulate(traffic, Pool(times=table, limits=limits)).summary()
-
-
-def n_blocks(engine: Engine, job: Serve, longest: int, block: int = 16) -> int:
-    """Blocks of the cache that fit beside the weights, enough for one request at least."""
-    capacity = engine.rates.chip.need("hbm_bytes")
-    most = max_batch(engine.config, engine.layout, engine.layout.sizes, job, capacity)
-    return int(max(float(most) * job.context, longest) / block) + 2
 
 
 def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:

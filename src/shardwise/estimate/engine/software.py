@@ -39,16 +39,16 @@ class Engine:
 
 IDEAL = Engine(name="ideal")
 # Numbers by `bench/calibrate_serving.py`; habits from the engines' documents.
-USUAL = Engine(name="usual", request_s=0.04, pass_s=0.0002, sequence_s=5e-06)
+USUAL = Engine(name="usual", request_s=0.03, pass_s=0.0002, sequence_s=5e-06)
 ENGINES = {
     e.name: e
     for e in (
-        Engine(name="vLLM", request_s=0.04, pass_s=0.0002, sequence_s=5e-06),
+        Engine(name="vLLM", request_s=0.03, pass_s=0.0002, sequence_s=5e-06),
         Engine(name="SGLang", request_s=0.25, pass_s=0.0002, sequence_s=5e-06, mixes=False),
-        Engine(name="TensorRT-LLM", request_s=0.1, pass_s=0.0002, sequence_s=5e-06),
+        Engine(name="TensorRT-LLM", request_s=0.15, pass_s=0.0002, sequence_s=5e-06),
         Engine(name="NVIDIA NIM", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
         Engine(
-            name="FasterTransformer", pass_s=0.0002, sequence_s=5e-06, message_s=2e-05, hop_s=2e-06
+            name="FasterTransformer", pass_s=0.0002, sequence_s=5e-06, message_s=4e-05, hop_s=2e-06
         ),
         Engine(name="gpt-fast", pass_s=0.0002, sequence_s=5e-06),
         Engine(name="llama.cpp", pass_s=0.0002, sequence_s=5e-06, most_bytes_per_s=1.2e12),

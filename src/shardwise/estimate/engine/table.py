@@ -41,19 +41,23 @@ class PassTable:
         engine: with one layout.
         most_rows: rows of the largest pass that will be asked.
         longest: tokens of the longest context.
+        scored: tokens that a sequence puts into a decoding pass: 1, and those that were drafted.
     """
 
-    def __init__(self, engine: Engine, most_rows: int = 16384, longest: int = 131072) -> None:
+    def __init__(
+        self, engine: Engine, most_rows: int = 16384, longest: int = 131072, scored: int = 1
+    ) -> None:
         import numpy as np
 
         self.stages = engine.layout.sizes["pipe"]
+        self.scored = scored
         rows = np.array(_grid(most_rows))
         contexts = np.array(_grid(longest))
         plain = engine.pass_time(Load(decode=rows, sampled=0 * rows))
         heads = engine.pass_time(Load(decode=rows, sampled=rows)).head
         # A gap for each kernel and the host's time for each sequence are counted where they occur.
         each = plain.step_s - plain.host
-        read = engine.pass_time(Load(decode=1.0, kv_tokens=contexts)).caches
+        read = engine.pass_time(Load(decode=1.0, kv_tokens=contexts, drafted=scored)).caches
         pairs = engine.pass_time(Load(prefill=1.0, pairs=contexts / 2)).prompts
         both = engine.pass_time(Load(decode=1.0, prefill=1.0, pairs=1.0)).kernels
         alone = engine.pass_time(Load(decode=2.0)).kernels
@@ -76,9 +80,10 @@ class PassTable:
             pairs: query-key pairs of these.
         """
         here = decode / self.stages
-        seconds = self.rows(max(1.0, here + prefill / self.stages)) + self.host_s
+        rows = here * self.scored
+        seconds = self.rows(max(1.0, rows + prefill / self.stages)) + self.host_s
         if decode:
-            seconds += here * self.read(kv_tokens / decode) + self.head(max(1.0, here))
+            seconds += here * self.read(kv_tokens / decode) + self.head(max(1.0, rows))
             seconds += self.sequence_s * here
         if prefill:
             seconds += prefill / self.stages * self.pairs(2 * pairs / prefill)
