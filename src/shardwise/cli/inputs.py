@@ -93,22 +93,37 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     """
     from shardwise.search.forms import WORDS
 
+    return parse_given(text, WORDS, fixable())
+
+
+def parse_given(
+    text: str, words: Mapping[str, tuple[str, ...]], known: tuple[str, ...]
+) -> dict[str, int | str]:
+    """`tensor=8,schedule=1f1b` -> numbers and words.
+
+    Args:
+        words: name -> the words that it may be.
+        known: every name.
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
     inputs = Inputs()
-    words: dict[str, int | str] = {}
+    found: dict[str, int | str] = {}
     rest = []
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if name in words:
+        if name in found:
             inputs.refuse(f"{name} is given twice.")
-        elif name in WORDS:
-            words[name] = inputs.read(parse_word, value, name, WORDS[name])
-        elif name == "zero" and equals:  # the one number that may be none
-            words[name] = inputs.read(units.parse_whole, value, name, low=0)
+        elif name in words:
+            found[name] = inputs.read(parse_word, value, name, words[name])
+        elif name == "zero" and "zero" in known and equals:  # the one number that may be none
+            found[name] = inputs.read(units.parse_whole, value, name, low=0)
         else:
             rest.append(part)
-    sizes = inputs.read(parse_mesh, ",".join(rest), fixable()) if rest else {}
+    sizes = inputs.read(parse_mesh, ",".join(rest), known) if rest else {}
     inputs.done()
-    return {**sizes, **words}
+    return {**sizes, **found}
 
 
 def split_of(whole: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:

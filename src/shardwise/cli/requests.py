@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import shardwise as sw
 from shardwise import units
-from shardwise.cli.inputs import Inputs, parse_mesh, parse_word, parse_words, roles
+from shardwise.cli.inputs import Inputs, parse_given, parse_word, parse_words, roles
 from shardwise.errors import BadInput
 from shardwise.plan.serve_parts import usual_compute
 
@@ -115,18 +115,4 @@ def parse_serving(text: str) -> dict[str, int | str]:
     """
     from shardwise.search.serve_layouts import NUMBERS, WORDS
 
-    inputs = Inputs()
-    words: dict[str, int | str] = {}
-    rest = []
-    for part in text.split(","):
-        name, _, value = (word.strip() for word in part.partition("="))
-        if name in words:
-            inputs.refuse(f"{name} is given twice.")
-        elif name in WORDS:
-            words[name] = inputs.read(parse_word, value, name, WORDS[name])
-        else:
-            rest.append(part)
-    known = (*roles(), *NUMBERS, *WORDS)
-    sizes = inputs.read(parse_mesh, ",".join(rest), known) if rest else {}
-    inputs.done()
-    return {**sizes, **words}
+    return parse_given(text, WORDS, (*roles(), *NUMBERS, *WORDS))

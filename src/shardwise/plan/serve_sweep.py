@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.errors import BadInput, DoesNotFit, ShardwiseError, UnknownName
+from shardwise.errors import DoesNotFit, ShardwiseError
 from shardwise.estimate.engine.steady import in_flight
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
+from shardwise.plan.combinations import HARDWARE, combinations, values_of
 from shardwise.plan.serve_build import request
 from shardwise.plan.serve_estimate import usd
 from shardwise.plan.serve_parts import (
@@ -30,9 +29,6 @@ from shardwise.search.serve_layouts import NUMBERS, WORDS
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.workload import Serve
 
-MOST_POINTS = 1000  # each is a search
-
-HARDWARE = "hardware"
 DTYPES = ("dtype", "kv_dtype", "compute")  # of weights; of caches, products where they differ
 # `weights` and `kv` are words of a layout here; `context` is the length of sequences, no axis.
 JOB = tuple(
@@ -131,37 +127,13 @@ def sweep(
         UnknownName: an option that is none. BadInput: one without values, or over 1,000 rows.
     """
     machines = [where] if isinstance(where, System | Chip) else list(where)
-    values = {name: _values(name, given) for name, given in options.items()}
-    if not machines:
-        raise BadInput("hardware has no values to sweep.")
-    n = len(machines) * math.prod(len(some) for some in values.values())
-    if n > MOST_POINTS:
-        counts = " x ".join(f"{len(some):,} {name}" for name, some in values.items())
-        raise BadInput(
-            f"{counts or 'the sweep'} on {len(machines):,} machines is {n:,} deployments; at most "
-            f"{MOST_POINTS:,} are searched. Take fewer values."
-        )
-    rows: list[ServedRow] = []
-    for machine, *chosen in itertools.product(machines, *values.values()):
-        if progress:
-            progress(len(rows), n)
-        given = dict(zip(values, chosen, strict=True))
-        told = {name: value for name, value in given.items() if len(values[name]) > 1}
-        if len(machines) > 1:
-            told = {HARDWARE: machine.name, **told}
-        rows.append(_row(model, machine, job, given, told, peak, disaggregate))
+    values = values_of(options, OPTIONS, "a sweep of serving")
+    rows = [
+        _row(model, machine, job, given, told, peak, disaggregate)
+        for machine, given, told in combinations(machines, values, "deployments", progress)
+    ]
     every = {HARDWARE: tuple(m.name for m in machines), **values}
     return ServingSweep(model=model.name, options=every, rows=tuple(rows))
-
-
-def _values(name: str, given: Any) -> tuple[Any, ...]:
-    if name not in OPTIONS:
-        raise UnknownName("option of a sweep of serving", name, OPTIONS)
-    one = isinstance(given, str) or not isinstance(given, Iterable)
-    found = (given,) if one else tuple(given)
-    if not found:
-        raise BadInput(f"{name} has no values to sweep.")
-    return found
 
 
 def _row(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from shardwise.errors import BadInput, ShardwiseError, UnknownName
+from shardwise.errors import ShardwiseError
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.plan import build
+from shardwise.plan.combinations import HARDWARE, combinations, values_of
 from shardwise.plan.value import Plan, Range
 from shardwise.search.forms import NUMBERS, WORDS
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -21,11 +20,8 @@ from shardwise.workload import Serve, Train, held_in
 if TYPE_CHECKING:
     from shardwise.plan.serve_sweep import ServingSweep
 
-MOST_POINTS = 1000  # each is a search of up to seconds
-
 JOB = tuple(field.name for field in dataclasses.fields(Train))
 STRATEGY = (*INSIDE_OUT, *NUMBERS, *WORDS)
-HARDWARE = "hardware"
 DTYPE = "dtype"  # of the arithmetic, with weights and gradients held in it or in 16 bits
 OPTIONS = (DTYPE, *JOB, *STRATEGY)
 
@@ -126,37 +122,13 @@ def sweep(
 
         return serve_sweep.sweep(model, system, job, peak=peak, progress=progress, **options)
     systems = [system] if isinstance(system, System) else list(system)
-    values = {name: _values(name, given) for name, given in options.items()}
-    if not systems:
-        raise BadInput("hardware has no values to sweep.")
-    n = len(systems) * math.prod(len(some) for some in values.values())
-    if n > MOST_POINTS:
-        counts = " x ".join(f"{len(some):,} {name}" for name, some in values.items())
-        raise BadInput(
-            f"{counts or 'the sweep'} on {len(systems):,} machines is {n:,} plans; at most "
-            f"{MOST_POINTS:,} are searched. Take fewer values."
-        )
-    rows: list[Row] = []
-    for machine, *chosen in itertools.product(systems, *values.values()):
-        if progress:
-            progress(len(rows), n)
-        given = dict(zip(values, chosen, strict=True))
-        told = {name: value for name, value in given.items() if len(values[name]) > 1}
-        if len(systems) > 1:
-            told = {HARDWARE: machine.name, **told}
-        rows.append(_row(model, machine, job, given, told, peak=peak))
+    values = values_of(options, OPTIONS, "a sweep")
+    rows = [
+        _row(model, machine, job, given, told, peak=peak)
+        for machine, given, told in combinations(systems, values, "plans", progress)
+    ]
     every = {HARDWARE: tuple(s.name for s in systems), **values}
     return Sweep(model=model.name, options=every, rows=tuple(rows))
-
-
-def _values(name: str, given: Any) -> tuple[Any, ...]:
-    if name not in OPTIONS:
-        raise UnknownName("option of a sweep", name, OPTIONS)
-    one = isinstance(given, str) or not isinstance(given, Iterable)
-    found = (given,) if one else tuple(given)
-    if not found:
-        raise BadInput(f"{name} has no values to sweep.")
-    return found
 
 
 def _row(

@@ -14,6 +14,7 @@ from shardwise.report.words import chips, mesh_text, percent, seconds_span
 
 SCREEN = 25  # lines of 80 columns; reasons take what is left of them, and all stand under -v
 INDENT = 8  # of the longest label
+SHORT_REASON = 2  # lines that the shortest one takes
 SMALL = 0.03  # parts of a pass below this share of it have no bar
 PARTS_BESIDE_TRAFFIC = 3  # the largest ones
 BAR = 12
@@ -27,9 +28,11 @@ def blocks(
 ) -> Iterator[Block]:
     """The whole answer; `verbose` adds placement, rules, memory and operations."""
     times, bars = [*_times(plan, verbose)], [*_bars(plan, verbose)]
-    points = plan.pareto if verbose or not plan.estimate.traffic else _few(plan.pareto)
-    others = len(bars) + len(points) + 2 + _lines(headline(plan), 0)
-    room = SCREEN - others - sum(_lines(text, INDENT) for _, text in times)
+    others = len(bars) + 2 + _lines(headline(plan), 0)
+    others += sum(_lines(text, INDENT) for _, text in times)
+    crowded = plan.estimate.traffic or SCREEN - others - len(plan.pareto) < SHORT_REASON
+    points = _few(plan.pareto) if crowded and not verbose else plan.pareto
+    room = SCREEN - others - len(points)
     yield strong(headline(plan))
     yield labelled(times)
     yield table(["", ">", "", ""], bars)

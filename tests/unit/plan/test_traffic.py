@@ -11,7 +11,7 @@ from shardwise.errors import BadFile, BadInput, NoStrategy
 from shardwise.plan.arrivals import Arrivals, read_arrivals, shared_share
 from shardwise.plan.document import decode, encode
 from shardwise.plan.serve_rebuild import rebuild
-from shardwise.plan.traffic import ENGINES, largest_rate, scaled
+from shardwise.plan.traffic import CAPACITY_STEP, ENGINES, largest_rate, scaled
 from shardwise.simulate import read_trace
 
 LLAMA = sw.model("llama3-8b")
@@ -80,7 +80,9 @@ def test_capacity_falls_with_bursts_and_grows_with_bounds() -> None:
         assert found.rate <= 1.05 * found.mean_field_rate
         return found.rate
 
-    assert most("constant") >= most("poisson") > most("bursty:3")
+    # Both are found to within a step.
+    assert most("constant") >= (1 - CAPACITY_STEP) * most("poisson")
+    assert most("poisson") > most("bursty:3")
 
     strict = sw.plan(LLAMA, NODE, chat(ttft_s=0.2), {"tensor": 2}, disaggregate=False)
     loose = sw.plan(LLAMA, NODE, chat(ttft_s=2.0), {"tensor": 2}, disaggregate=False)
@@ -119,9 +121,9 @@ def test_more_requests_wait_longer() -> None:
 
 
 def test_engine_techniques_reach_the_simulation() -> None:
-    plain = sw.simulate(sw.plan(LLAMA, NODE, chat(), {"tensor": 2}, disaggregate=False))
-    drafts = chat(drafted=3)
-    faster = sw.simulate(sw.plan(LLAMA, NODE, drafts, {"tensor": 2}, disaggregate=False))
+    same = {"tensor": 2, "data": 2}  # as many engines, which drafts would need fewer of
+    plain = sw.simulate(sw.plan(LLAMA, NODE, chat(), same, disaggregate=False))
+    faster = sw.simulate(sw.plan(LLAMA, NODE, chat(drafted=3), same, disaggregate=False))
     assert faster.tokens_per_pass == pytest.approx(1 + 0.7 + 0.49 + 0.343, rel=1e-3)
     assert faster.tpot_s.mean < plain.tpot_s.mean
     known = sw.plan(LLAMA, NODE, chat(cached=0.5), {"tensor": 2}, disaggregate=False)
