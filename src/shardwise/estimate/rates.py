@@ -122,7 +122,7 @@ class Rates:
     @property
     def units(self) -> float:
         """SMs that share the tiles of a product; 0 where they are not known or do not matter."""
-        return 0.0 if self.kernels.ideal else _figure(self.chip, "sm.count", 0.0)
+        return 0.0 if self.kernels.ideal else figure(self.chip, "sm.count", 0.0)
 
     @property
     def clock_share(self) -> float:
@@ -134,7 +134,7 @@ class Rates:
 
     def flops_per_clock(self, dtype: str) -> float:
         """Of one SM in one clock."""
-        return self.chip.peak(dtype) / self.units / _figure(self.chip, "core.clock", CLOCK)
+        return self.chip.peak(dtype) / self.units / figure(self.chip, "core.clock", CLOCK)
 
     def dtype(self, matmul: Matmul) -> str:
         """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
@@ -276,7 +276,7 @@ class Rates:
         return where(shards(axes, mesh) > 1, self.cal.collective_s, 0.0)
 
 
-def _figure(chip: Chip, name: str, default: float) -> float:
+def figure(chip: Chip, name: str, default: float) -> float:
     """A number of a chip's file, or the default where it has none."""
     found = get(chip, name)
     return float(found) if isinstance(found, int | float) else default

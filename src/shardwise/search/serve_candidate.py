@@ -9,8 +9,6 @@ from shardwise.estimate.engine.engine import Engine
 from shardwise.estimate.engine.memory import engine_memory, max_batch
 from shardwise.estimate.engine.passes import PassTime
 from shardwise.estimate.engine.rates import ServeRates
-from shardwise.estimate.engine.shares import AT_PEAK
-from shardwise.estimate.engine.software import IDEAL
 from shardwise.estimate.engine.steady import (
     Steady,
     aggregated,
@@ -183,8 +181,3 @@ class Candidate:
         if self.job.rate and self.job.output:
             return self.job.rate * self.job.output
         return self.most_tokens_per_s
-
-
-def at_peak(rates: ServeRates) -> bool:
-    """Whether bare peaks are expected."""
-    return rates.engine is IDEAL and rates.shares is AT_PEAK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.estimate.engine.engine import Engine
@@ -186,8 +186,3 @@ def _given(job: Serve, here: Sites, unit: Num, most: Num) -> tuple[Num, Num]:
     fits = (each == np.floor(each)) & (each % unit == 0) & (each <= most)
     row = fits.nonzero()[0]
     return row, each[row]
-
-
-def without_batch(job: Serve) -> Serve:
-    """The same work with any batch."""
-    return replace(job, batch=None)

@@ -111,7 +111,7 @@ def _prompts_s(
 
 def _heads(a: Attention, rates: ServeRates) -> float:
     """Rate of heads of this width against those of 128."""
-    each = rates.flops_per_clock
+    each = rates.flops_per_clock(rates.wide)
     return float(head_share(a.d_head, each)) if each and not rates.ideal else 1.0
 
 

@@ -12,14 +12,13 @@ from shardwise.estimate.engine.shares import AT_PEAK, Shares
 from shardwise.estimate.engine.software import IDEAL, Engine
 from shardwise.estimate.kernels import depth_share, tile_share, warp_share
 from shardwise.estimate.prices import Prices
+from shardwise.estimate.rates import CLOCK, figure
 from shardwise.hardware import Chip
-from shardwise.hardware.chip import get
 from shardwise.ops.einsum import local_size, shards
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
 ROW_TILE = 16  # rows of the smallest tile: M of mma.m16n8k16; wgmma takes few rows as its columns
-CLOCK = 1.8e9  # Hz of a GPU whose file gives none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +74,11 @@ class ServeRates:
         """The 16-bit dtype of the chip."""
         return "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
 
-    @property
-    def flops_per_clock(self) -> float:
-        """16-bit FLOPs of one SM in one clock; 0 where the SMs are not known."""
-        sms = _figure(self.chip, "sm.count", 0.0)
-        clock = _figure(self.chip, "core.clock", CLOCK)
-        return self.chip.peak(self.wide) / sms / clock if sms else 0.0
+    def flops_per_clock(self, dtype: str) -> float:
+        """FLOPs of one SM in one clock; 0 where the SMs are not known."""
+        sms = figure(self.chip, "sm.count", 0.0)
+        clock = figure(self.chip, "core.clock", CLOCK)
+        return self.chip.peak(dtype) / sms / clock if sms else 0.0
 
     def dtype(self, *, head: bool) -> str:
         """Of a product; unembeddings stay in 16 bits, and what a chip cannot multiply too."""
@@ -107,8 +105,8 @@ class ServeRates:
         reached = self.shares.matmul(dtype) * self._tiles(matmul, sizes, mesh, dtype, groups)
         if matmul.program.einsum.chosen:
             reached = reached * self.shares.grouped
-        if self.widens and not head and self.flops_per_clock:
-            reached = reached * warp_share(self.flops_per_clock)
+        if self.widens and not head and (each := self.flops_per_clock(self.wide)):
+            reached = reached * warp_share(each)
         return maximum(flops / (self.chip.peak(dtype) * reached), moved / self.hbm)
 
     def _tiles(
@@ -119,7 +117,7 @@ class ServeRates:
         dtype: str,
         groups: Num,
     ) -> Num:
-        sms = _figure(self.chip, "sm.count", 0.0)
+        sms = figure(self.chip, "sm.count", 0.0)
         if self.ideal or not sms:
             return 1.0
         local = matmul.program.local
@@ -130,7 +128,7 @@ class ServeRates:
         n = math.prod(size[name] for name in columns)
         m = maximum(m, 1e-6)  # a pass may have no rows for the unembedding
         k = matmul.program.local_flops(sizes, mesh) / (2 * m * groups * n)
-        each = self.chip.peak(dtype) / sms / _figure(self.chip, "core.clock", CLOCK)
+        each = self.flops_per_clock(dtype)
         # Few rows: tiles are cut thinner and the sum is split over SMs, down to one row of tiles.
         thin = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
         return maximum(minimum(thin, 0.5), tile_share(m, n, sms, groups) * depth_share(k, each))
@@ -148,8 +146,3 @@ class ServeRates:
         n = shards(axes, mesh)
         start = self.shares.message_s + self.engine.message_s + (n - 1) * self.engine.hop_s
         return sent + where(n > 1, start, 0.0)
-
-
-def _figure(chip: Chip, name: str, default: float) -> float:
-    found = get(chip, name)
-    return float(found) if isinstance(found, int | float) else default
