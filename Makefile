@@ -46,13 +46,16 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv/.dev: requirements/dev.txt .venv/.core
+.venv/.run: requirements/run.txt .venv/.core
+	$(PIP) --require-hashes -r requirements/run.txt
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.run
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/jax.txt requirements/torch.txt .venv/.dev
+.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.dev
 	$(PIP) --require-hashes -r requirements/oracle.txt
-	$(PIP) --require-hashes -r requirements/jax.txt
 	$(PIP) -r requirements/torch.txt
 	@touch $@
 
@@ -66,9 +69,10 @@ lock:  ## resolve the locks again (UPGRADE=--upgrade moves the pins)
 	$(COMPILE) $(UPGRADE) --build-deps-for editable -o requirements/core.txt pyproject.toml
 	$(COMPILE) $(UPGRADE) --build-deps-for editable --extra dev -c requirements/core.txt \
 		-o requirements/dev.txt pyproject.toml
-	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -o requirements/oracle.txt requirements/oracle.in
-	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -c requirements/oracle.txt \
-		-o requirements/jax.txt requirements/jax.in
+	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -o requirements/run.txt requirements/run.in
+	$(COMPILE) $(UPGRADE) -c requirements/run.txt -o requirements/gpu.txt requirements/gpu.in
+	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -c requirements/run.txt \
+		-o requirements/oracle.txt requirements/oracle.in
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv .venv-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HASHED = ("core.txt", "dev.txt", "oracle.txt", "jax.txt")
+HASHED = ("core.txt", "dev.txt", "run.txt", "gpu.txt", "oracle.txt")
 ADDRESS = re.compile(r"://|\bfile:[./]|index[-_]url|find[-_]links|trusted[-_]host", re.IGNORECASE)
 PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)")
 
