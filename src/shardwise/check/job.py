@@ -15,7 +15,7 @@ from shardwise.check.targets import Target
 JOB, STAGE, RESULT, LOG = "job.json", "stage", "result.json", "log"
 
 # In this order; a stage that the cache makes needless is left out.
-STAGES = ("starting", "building", "lowering", "compiling", "writing")
+STAGES = ("starting", "building", "lowering", "compiling", "explaining", "writing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Job:
         arguments: what the builder is called with; JSON values.
         target: what to compile for.
         options: options of XLA's compiler, before those of the program.
+        explain: whether a program that does not fit is compiled once more as if it did, so that
+            one can see what fills the memory; a search for what fits leaves it out.
         cache: the folder of the cache, empty for none.
     """
 
@@ -36,6 +38,7 @@ class Job:
     target: Target
     arguments: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    explain: bool = True
     cache: str = ""
 
 

@@ -15,6 +15,9 @@ import msgspec
 from shardwise.check.targets import Target
 from shardwise.errors import BadFile
 
+# Lets the TPU's compiler go on where it would say that the memory is too small.
+COMPILE_ANYWAY: Final = "xla_tpu_no_crash_on_oom"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -107,7 +110,12 @@ class Compiled:
 
     @property
     def fits(self) -> bool | None:
-        """Whether one device holds it; None where this compiler cannot say, or no source does."""
+        """Whether one device holds it; None where this compiler cannot say, or no source does.
+
+        The compiler of a TPU refuses what does not fit; others compile it all the same.
+        """
+        if self.target.platform == "tpu" and COMPILE_ANYWAY not in self.options:
+            return True
         if not self.target.proves_memory or self.target.memory_bytes is None:
             return None
         return self.memory.needed <= self.target.memory_bytes
@@ -124,12 +132,20 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """The memory of a device is too small; bytes."""
+    """The memory of a device is too small.
+
+    Args:
+        required, available: bytes of one device, as the compiler says them.
+        buffers: the compiler's list of the largest arrays, empty where it gives none.
+        text: its own words; empty where this package compared the peak with the memory.
+        program: the program that it would run if the memory were there, to see what fills it.
+    """
 
     required: int | None
     available: int | None
-    buffers: tuple[Buffer, ...]
-    text: str
+    buffers: tuple[Buffer, ...] = ()
+    text: str = ""
+    program: Compiled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ class Target:
         memory_bytes: what a program may use on one device, None where no source gives it.
         clock_hz: cycles per second of the matrix units, from the published peak; None off TPUs.
         flops_per_cycle: FLOPs of the matrix units of one device in one cycle, None off TPUs.
+        options: options of the compiler that belong to the machine.
         note: why the compiler of the chip does not stand here; empty where it does.
     """
 
@@ -57,6 +58,7 @@ class Target:
     memory_bytes: float | None = None
     clock_hz: float | None = None
     flops_per_cycle: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
     note: str = ""
 
     @property
@@ -115,6 +117,11 @@ def _tpu(system: System, torus: Torus) -> Target:
     if system.n_slices > 1:
         arguments["num_slices"] = system.n_slices
     per_chip = chip.n_devices or 1
+    memory = _memory(chip)
+    options = {}
+    if chip.hbm_usable_bytes is None and memory:
+        # The user's own size: the compiler takes the smaller of this and what the chip has.
+        options["xla_tpu_max_hbm_size_mib"] = str(int(memory / 2**20))
     peak = chip.peak_flops_per_s.get("bf16")
     return Target(
         name=system.name,
@@ -122,7 +129,8 @@ def _tpu(system: System, torus: Torus) -> Target:
         grid=_grid(system),
         topology=arguments,
         devices_per_chip=per_chip,
-        memory_bytes=_memory(chip),
+        memory_bytes=memory,
+        options=options,
         clock_hz=peak / per_chip / flops_per_cycle if peak else None,
         flops_per_cycle=flops_per_cycle,
     )

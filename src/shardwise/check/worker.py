@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,16 @@ from jax.experimental import topologies
 from shardwise.check import cache
 from shardwise.check.failures import classify
 from shardwise.check.job import RESULT, STAGE, Job, read_job
-from shardwise.check.result import Compiled, Failure, Memory, Place, Refused, encode
+from shardwise.check.result import (
+    COMPILE_ANYWAY,
+    Compiled,
+    Failure,
+    Memory,
+    OutOfMemory,
+    Place,
+    Refused,
+    encode,
+)
 from shardwise.check.targets import Target
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
@@ -57,42 +67,62 @@ def main(folder: Path) -> None:
     part.rename(folder / RESULT)
 
 
-def compile_job(job: Job, say: Callable[[str], None]) -> Compiled:
+def compile_job(job: Job, say: Callable[[str], None]) -> Compiled | Failure:
     """Build, lower and compile; or take the same program from the cache."""
     devices = devices_of(job.target)
     say("building")
     program: Program = find(job.builder)(devices, **job.arguments)
-    options = {**program.options, **job.options}
+    options = {**job.target.options, **program.options, **job.options}
     say("lowering")
     start = time.perf_counter()
     lowered = _lower(program)
     lower_s = time.perf_counter() - start
-    folder = Path(job.cache)
-    key = _key(lowered, program, job.target, options) if job.cache else ""
-    if job.cache and (kept := cache.read(folder, key)):
-        return kept
-    say("compiling")
+
+    def compiled(options: dict[str, str], stage: str) -> Compiled:
+        key = _key(lowered, program, job.target, options) if job.cache else ""
+        if job.cache and (kept := cache.read(Path(job.cache), key)):
+            return kept
+        say(stage)
+        made = _compile(lowered, program, job.target, options, lower_s)
+        if job.cache:
+            cache.write(Path(job.cache), key, made)
+        return made
+
+    try:
+        found = compiled(options, "compiling")
+    except Exception as error:
+        failure = classify(error, "compiling")
+        if not isinstance(failure, OutOfMemory) or job.target.platform != "tpu" or not job.explain:
+            return failure
+        over = compiled({**options, COMPILE_ANYWAY: "true"}, "explaining")
+        # It fits all the same where the user gave the chip more memory than it has.
+        return over if over.fits else replace(failure, program=over)
+    if found.fits is False and job.target.memory_bytes:
+        available = int(job.target.memory_bytes)
+        return OutOfMemory(required=found.memory.needed, available=available, program=found)
+    return found
+
+
+def _compile(
+    lowered: Any, program: Program, target: Target, options: dict[str, str], lower_s: float
+) -> Compiled:
     start = time.perf_counter()
     executable = lowered.compile(compiler_options=options or None)
     compile_s = time.perf_counter() - start
-    say("writing")
-    compiled = Compiled(
+    return Compiled(
         name=program.name,
-        target=job.target,
+        target=target,
         mesh=dict(program.mesh.shape),
         places=tuple(_place(device) for device in program.mesh.devices.flat),
         hlo_gz=gzip.compress(executable.as_text().encode(), mtime=0),
         memory=_memory(executable.memory_analysis()),
-        cost={name: float(value) for name, value in (executable.cost_analysis() or {}).items()},
+        cost=_cost(executable.cost_analysis() or {}),
         options=options,
         versions=versions(),
         lower_s=lower_s,
         compile_s=compile_s,
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,
     )
-    if job.cache:
-        cache.write(folder, key, compiled)
-    return compiled
 
 
 def devices_of(target: Target) -> np.ndarray[Any, Any]:
@@ -173,6 +203,11 @@ def _place(device: Any) -> Place:
         core=getattr(device, "core_on_chip", 0),
         slice_index=getattr(device, "slice_index", 0),
     )
+
+
+def _cost(analysis: Mapping[str, Any]) -> dict[str, float]:
+    """The totals; figures of single operands carry braces in their names."""
+    return {name: float(value) for name, value in analysis.items() if "{" not in name}
 
 
 def _memory(stats: Any) -> Memory:

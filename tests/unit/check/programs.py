@@ -29,3 +29,22 @@ def matmul(devices: np.ndarray[Any, Any], *, m: int = 256, k: int = 256, n: int 
 
 def _over(mesh: Mesh, *axes: str) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def scan(devices: np.ndarray[Any, Any], *, layers: int, d: int = 8192, rows: int = 4096) -> Program:
+    """The gradient of a stack of layers, whose activations are kept: memory grows with `layers`."""
+    mesh = Mesh(devices.reshape(-1), ("data",))
+
+    def loss(w_LDD: jax.Array, x_BD: jax.Array) -> jax.Array:
+        def layer(x_BD: jax.Array, w_DD: jax.Array) -> tuple[jax.Array, None]:
+            with jax.named_scope("mlp.up"):
+                return jnp.tanh(x_BD @ w_DD), None
+
+        x_BD, _ = jax.lax.scan(layer, x_BD, w_LDD)
+        return jnp.sum(x_BD.astype(jnp.float32) ** 2)
+
+    args = (
+        jax.ShapeDtypeStruct((layers, d, d), jnp.bfloat16, sharding=_over(mesh)),
+        jax.ShapeDtypeStruct((rows, d), jnp.bfloat16, sharding=_over(mesh, "data")),
+    )
+    return Program(name="scan", fn=jax.grad(loss), args=args, mesh=mesh)
