@@ -66,8 +66,8 @@ def axes_of(devices: Devices, mesh: Mapping[str, int]) -> tuple[str, ...] | None
     Returns:
         None when the groups are not those of whole axes of this mesh.
     """
-    sizes = tuple(mesh.values())
-    if devices.size != math.prod(sizes) or devices.min() < 0:
+    sizes = _of_one_slice(tuple(mesh.values()), devices.size)
+    if sizes is None or devices.min() < 0:
         return None
     places = np.unravel_index(devices[0], sizes) if sizes else ()
     varies = [i for i, along in enumerate(places) if along.min() != along.max()]
@@ -85,6 +85,22 @@ def axes_between(moves: Devices, mesh: Mapping[str, int]) -> tuple[str, ...] | N
         return None
     here, there = (np.unravel_index(moves[:, i], sizes) for i in (0, 1))
     return tuple(name for name, a, b in zip(mesh, here, there, strict=True) if (a != b).any())
+
+
+def _of_one_slice(sizes: tuple[int, ...], n_devices: int) -> tuple[int, ...] | None:
+    """The mesh of `n_devices`: a program for several slices numbers the devices of one of them.
+
+    Slices are taken to lie along the first axes.
+    """
+    left, over = divmod(math.prod(sizes), n_devices)
+    if over:
+        return None
+    inner = []
+    for size in sizes:
+        outside = math.gcd(left, size)
+        left //= outside
+        inner.append(size // outside)
+    return tuple(inner) if left == 1 else None
 
 
 def _of_mesh(
