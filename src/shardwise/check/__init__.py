@@ -1,6 +1,6 @@
-"""A plan, or any jitted function, proved with XLA's own compilers on a machine without the chips.
+"""Proof by the real compiler: a plan's program is compiled, read and held against the plan.
 
-In: a builder of programs and a machine. Out: what the compiler made of it: memory, the scheduled
-program, or why there is none. Level 8: imports `runtime` and what lies below. Only the worker of a
-compile imports JAX, in a process of its own.
+`targets` says what a machine is to XLA, `environment` which compilers there are, `compile` runs one
+compile in a process of its own, `hlo` reads what comes back, `timeline` times it. No module but
+`worker` imports JAX.
 """
