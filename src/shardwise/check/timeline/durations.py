@@ -44,12 +44,15 @@ class Work:
         dtype: of their factors, as the program writes it.
         hbm_bytes: read and written.
         by_hand: a kernel that the compiler does not see into.
+        width: of a head, where it is an attention kernel: a matrix unit that is wider stays empty
+            in part.
     """
 
     flops: float = 0.0
     dtype: str = "bf16"
     hbm_bytes: float = 0.0
     by_hand: bool = False
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +106,16 @@ class Speed:
         known = cycles(one) if self.mode == "cycles" and self.clock_hz else None
         if known is not None and self.clock_hz:
             return known / self.clock_hz
-        share = self.by_hand if work.by_hand else 1.0
+        share = self._share(work)
         math_s = work.flops / (self.peak(work.dtype) * share) if work.flops else 0.0
         return max(math_s, work.hbm_bytes / self.hbm if work.hbm_bytes else 0.0)
+
+    def _share(self, work: Work) -> float:
+        """Of the peak that an operation reaches, where no cycles say it."""
+        if not work.by_hand or self.mode != "cycles":
+            return 1.0
+        side = max(self.chip.matrix_unit or (1,))
+        return self.by_hand * (min(1.0, work.width / side) if work.width else 1.0)
 
 
 def cycles(one: Instruction) -> float | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 
-from shardwise.check.hlo.shape import Shape, shapes
+from shardwise.check.hlo.costs import Cost
+from shardwise.check.hlo.shape import HBM, Shape, shapes
 from shardwise.check.hlo.text import Instruction
 
 # Products of [T, H] and [S, H]-like arrays for each block of scores: forward s and o; backward with
@@ -20,26 +21,44 @@ _PRODUCTS = {"splash_mha_fwd": 2, "splash_mqa_fwd": 2, "splash_mha_dq": 3, "spla
 _DKV = ("splash_mha_dkv", "splash_mqa_dkv")
 
 
-def attention_flops(one: Instruction) -> float | None:
-    """FLOPs of a call of splash attention, None for any other instruction."""
-    if one.opcode != "custom-call" or one.word("custom_call_target") != "tpu_custom_call":
-        return None
-    products = _products(one)
-    arguments = _arguments(one)
-    large = [s for s in arguments if len(s.dims) >= 3 and s.dtype in ("bf16", "f32", "f16")]
+def attention_cost(one: Instruction) -> Cost | None:
+    """FLOPs and bytes of a call of splash attention, None for any other instruction.
+
+    Operands count as read from HBM: the call does not say where they lie.
+    """
+    products, large = _products(one), _large(one)
     if products is None or len(large) < 2:
         return None
     queries, keys = large[0].dims, large[1].dims
-    scores = math.prod(queries[:-1]) * keys[-2]
-    return 2.0 * products * scores * queries[-1] * _seen(arguments, queries, keys)
+    scores = math.prod(queries[:-1]) * keys[-2] * _seen(_arguments(one), queries, keys)
+    results = sum(s.padded_bytes for s in one.shapes if s.memory_space == HBM)
+    return Cost(
+        flops=round(2 * products * scores * queries[-1]),
+        elementwise=round(scores),
+        hbm_bytes=sum(s.bytes for s in _arguments(one)) + results,
+        dtype=large[0].dtype,
+    )
+
+
+def head_width(one: Instruction) -> int:
+    """Dims of one head of an attention kernel, 0 of any other instruction."""
+    large = _large(one) if _products(one) is not None else []
+    return large[0].dims[-1] if large else 0
 
 
 def _products(one: Instruction) -> int | None:
+    if one.opcode != "custom-call" or one.word("custom_call_target") != "tpu_custom_call":
+        return None
     if any(name in one.op_name for name in _DKV):
         # Where one kernel makes all gradients, that of the queries comes once per block of keys.
         return 5 if max(len(s.dims) for s in one.shapes) > _rank(one) else 4
     found = [n for name, n in _PRODUCTS.items() if name in one.op_name]
     return found[0] if found else None
+
+
+def _large(one: Instruction) -> list[Shape]:
+    """Queries, keys, ...: not the tables, which are of whole numbers."""
+    return [s for s in _arguments(one) if len(s.dims) >= 3 and s.dtype in ("bf16", "f32", "f16")]
 
 
 def _rank(one: Instruction) -> int:

@@ -9,6 +9,7 @@ byte costs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,31 @@ def devices_in_order(system: System, per_chip: int = 1) -> Devices:
     return Devices(chips=(chip % domain)[:, None], domains=chip // domain, cores=cores)
 
 
+def devices_at(
+    system: System, coords: Sequence[tuple[int, ...]], cores: Sequence[int], slices: Sequence[int]
+) -> Devices:
+    """Devices where the compiler says that they are.
+
+    Args:
+        coords: of each device the chip on its torus; on switches its domain, host and chip.
+        cores: of each device its number in its chip.
+        slices: of each device its slice.
+
+    Raises:
+        BadInput: when coordinates are missing.
+    """
+    if not coords or not all(coords):
+        raise BadInput(f"nothing says where on {system.name} the devices of the program are.")
+    place = np.array(coords, dtype=np.int64)
+    if isinstance(system.topology, Torus):
+        n_axes = len(system.topology.shape)
+        chips, domains = place[:, :n_axes], np.array(slices, dtype=np.int64)
+    else:
+        in_host = int(place[:, 2].max()) + 1
+        chips, domains = (place[:, 1] * in_host + place[:, 2])[:, None], place[:, 0]
+    return Devices(chips=chips, domains=domains, cores=np.array(cores, dtype=np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """The links under a compiled program.
@@ -117,6 +143,13 @@ class Network:
             self.known[key] = self._pairs(groups) if permute else self._groups(kind, groups)
         return self.known[key]
 
+    def between_slices(self, kind: str, n_slices: int) -> Route:
+        """A transfer over the data-center network in which every device takes part."""
+        rate = self.system.chip.need("dcn_bytes_per_s_per_chip") / self.devices.per_chip
+        span = Span(tiers=(Tier("dcn", n_slices, rate),))
+        moved = "permute" if kind == "send_recv" else kind
+        return Route(engines=("dcn",), price=price(moved, span))
+
     def _groups(self, kind: str, groups: Array) -> Route:
         """The dearest of the groups: all of them start together."""
         if groups.shape[-1] < 2:
@@ -135,6 +168,8 @@ class Network:
         coords = np.concatenate(
             [self.devices.chips, self.devices.domains[:, None]], axis=1, dtype=np.int64
         )
+        present = groups >= 0  # shorter groups are filled up with -1
+        groups = np.where(present, groups, groups[:, :1])
         held = np.sort(coords[groups], axis=1)  # group, member, axis
         steps = np.diff(held, axis=1)
         members = (steps > 0).sum(axis=1) + 1
@@ -143,7 +178,7 @@ class Network:
         cores = np.sort(self.devices.cores[groups], axis=1)
         n_cores = (np.diff(cores, axis=1) > 0).sum(axis=1) + 1
         regular = ((steps == 0) | (steps == apart[:, None, :])).all()
-        whole = (members.prod(axis=1) * n_cores == groups.shape[1]).all()
+        whole = (members.prod(axis=1) * n_cores == present.sum(axis=1)).all()
         return np.concatenate([members, apart], axis=1), n_cores, bool(regular and whole)
 
     def _span(self, runs: tuple[int, ...], sharing: float) -> Span:
