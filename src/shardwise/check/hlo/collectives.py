@@ -1,7 +1,7 @@
 """Every collective of a compiled program, once, in whatever form the compiler has put it.
 
-`forms` finds them. Bytes are V of the book, the array summed over the shards that a collective joins, as in
-`ops.sharded.Move.joined_bytes`.
+`forms` finds them. Bytes are V of the book, the array summed over the shards that a collective
+joins, as in `ops.sharded.Move.joined_bytes`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Collective:
         received_bytes: into each chip in one run; what a chip gets itself is not counted.
         count: how often it runs in one run of the program.
         form: sync, async, fused or offloaded.
-        computation, instruction, done: where it stands in the schedule; `done` is "" of an op alone.
+        computation, instruction, done: its place in the schedule; `done` is "" of an op alone.
         beside: instructions that work between start and done.
         groups: device ids, [groups, size], or [pairs, 2] of a permute.
         between_slices: it goes over the data-center network.
