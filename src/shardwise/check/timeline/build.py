@@ -13,9 +13,11 @@ from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import Speed, Work
 from shardwise.check.timeline.kernels import attention_cost, head_width
+from shardwise.check.timeline.line import Timeline
 from shardwise.check.timeline.lower import Lowering
-from shardwise.check.timeline.network import Devices, Network
-from shardwise.check.timeline.schedule import SPANS, Timeline, simulate
+from shardwise.check.timeline.network import Network
+from shardwise.check.timeline.places import Devices
+from shardwise.check.timeline.schedule import SPANS, simulate
 from shardwise.hardware import System
 
 

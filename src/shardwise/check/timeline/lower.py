@@ -22,6 +22,7 @@ from shardwise.check.timeline.schedule import simulate
 from shardwise.check.timeline.steps import Await, Compute, Loop, Step, Transfer
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+ENDS = " ends"  # after the name of an instruction: what it awaits
 OTHER = "other groups"  # label of collectives whose groups are not those of mesh axes
 
 Group = tuple[str, str]
@@ -56,7 +57,7 @@ class Lowering:
         self, block: Computation, one: Instruction, drives: Mapping[str, tuple[str, ...]]
     ) -> tuple[Step, ...]:
         if found := self.found.get((block.name, one.name)):
-            return self._collective(one, found)
+            return (*self._collective(one, found), *self._products(block, one, drives))
         if one.opcode == "while":
             count = trips(self.module, block, one)
             body = self.steps(one.word("body"))
@@ -72,18 +73,27 @@ class Lowering:
             return (self._elsewhere(one),)
         if one.opcode.endswith("-done") and one.operands:
             return (Await(name=self._awaited(block, one)),)
-        if name := drives.get(one.name + " ends"):
-            return tuple(Await(name=n) for n in name)
+        if ended := drives.get(one.name + ENDS):
+            return (*self._products(block, one, drives), *(Await(name=name) for name in ended))
         if is_idle(one) or one.opcode.endswith("-start") or one.opcode == "recv":
             return ()
-        seconds = self.speed.seconds(one, self.work(block, one))
-        return (
-            Compute(
-                name=one.name,
-                group=self.group(self.named(one)),
-                seconds=seconds,
-                drives=drives.get(one.name, ()),
-            ),
+        return (self._compute(block, one, drives),)
+
+    def _products(
+        self, block: Computation, one: Instruction, drives: Mapping[str, tuple[str, ...]]
+    ) -> tuple[Step, ...]:
+        """The first and the last link of a chain may hold work of their own."""
+        own = one.opcode == "fusion" and self.work(block, one).flops
+        return (self._compute(block, one, drives),) if own else ()
+
+    def _compute(
+        self, block: Computation, one: Instruction, drives: Mapping[str, tuple[str, ...]]
+    ) -> Compute:
+        return Compute(
+            name=one.name,
+            group=self.group(self.named(one)),
+            seconds=self.speed.seconds(one, self.work(block, one)),
+            drives=drives.get(one.name, ()),
         )
 
     def named(self, one: Instruction) -> str:
@@ -104,15 +114,15 @@ class Lowering:
         return done.operands[0]
 
     def _drives(self, block: Computation) -> dict[str, tuple[str, ...]]:
-        """Fused collectives that move while an instruction runs; `NAME ends` for their last."""
+        """Fused collectives that move while an instruction runs, and those that end at one."""
         links: dict[str, list[str]] = {}
         for (where, start), found in self.found.items():
             for one in found:
                 if where != block.name or one.form != "fused":
                     continue
-                links.setdefault(one.done + " ends", []).append(start)
+                links.setdefault(one.done + ENDS, []).append(start)
                 chain = self._chains(block.instructions[start])
-                for name in one.beside:
+                for name in (start, *one.beside, one.done):
                     if chain & self._chains(block.instructions[name]):
                         links.setdefault(name, []).append(start)
         return {name: tuple(starts) for name, starts in links.items()}

@@ -9,41 +9,17 @@ byte costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from shardwise.check.timeline.places import Array, Devices
 from shardwise.errors import BadInput, BadShape
 from shardwise.hardware import System, Torus
 from shardwise.ops.collective import Price, price
 from shardwise.strategy.span import Ring, Span, Tier
 
-Array = np.ndarray[Any, np.dtype[np.int64]]
-
 AXES = "xyzw"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
-    """Where each device of a program is, in the order in which the program numbers them.
-
-    Args:
-        chips: [device, torus axis], the coordinates of its chip in its slice; on switches
-            [device, 1], the place in its node.
-        domains: [device], the slice, or the node where chips are switched.
-        cores: [device], which device of its chip.
-    """
-
-    chips: Array
-    domains: Array
-    cores: Array
-
-    @property
-    def per_chip(self) -> int:
-        """Devices that share the links of one chip."""
-        return int(self.cores.max()) + 1 if self.cores.size else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,49 +39,6 @@ class Route:
 
     def time_s(self, n_bytes: float) -> float:
         return float(self.price.time_s(n_bytes))
-
-
-def devices_in_order(system: System, per_chip: int = 1) -> Devices:
-    """Devices numbered along the last torus axis first, then the slices: the usual order.
-
-    Args:
-        per_chip: devices of one chip, which are numbered first.
-    """
-    here = system.chips_per_slice
-    n = here * per_chip * system.n_slices
-    number = np.arange(n)
-    chip, cores = number // per_chip, number % per_chip
-    if isinstance(system.topology, Torus):
-        shape = system.topology.shape
-        inside = np.stack(np.unravel_index(chip % here, shape), axis=1)
-        return Devices(chips=inside, domains=chip // here, cores=cores)
-    domain = system.topology.domain
-    return Devices(chips=(chip % domain)[:, None], domains=chip // domain, cores=cores)
-
-
-def devices_at(
-    system: System, coords: Sequence[tuple[int, ...]], cores: Sequence[int], slices: Sequence[int]
-) -> Devices:
-    """Devices where the compiler says that they are.
-
-    Args:
-        coords: of each device the chip on its torus; on switches its domain, host and chip.
-        cores: of each device its number in its chip.
-        slices: of each device its slice.
-
-    Raises:
-        BadInput: when coordinates are missing.
-    """
-    if not coords or not all(coords):
-        raise BadInput(f"nothing says where on {system.name} the devices of the program are.")
-    place = np.array(coords, dtype=np.int64)
-    if isinstance(system.topology, Torus):
-        n_axes = len(system.topology.shape)
-        chips, domains = place[:, :n_axes], np.array(slices, dtype=np.int64)
-    else:
-        in_host = int(place[:, 2].max()) + 1
-        chips, domains = (place[:, 1] * in_host + place[:, 2])[:, None], place[:, 0]
-    return Devices(chips=chips, domains=domains, cores=np.array(cores, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +202,9 @@ class Network:
 def _fullest(at: Array, domains: Array, axis: int, way: Array, n: int) -> int:
     """Messages over the fullest directed link along one axis."""
     line = np.delete(at, axis, axis=1)
-    _, lines = np.unique(np.concatenate([line, domains[:, None]], axis=1), axis=0, return_inverse=True)
+    _, lines = np.unique(
+        np.concatenate([line, domains[:, None]], axis=1), axis=0, return_inverse=True
+    )
     loads = np.zeros((2, int(lines.max()) + 1, n), dtype=np.int64)
     for step in range(int(np.abs(way).max())):
         on = np.abs(way) > step

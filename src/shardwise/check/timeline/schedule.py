@@ -16,79 +16,16 @@ A loop is walked until one trip leaves the engines as it found them; all further
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from shardwise.check.timeline.line import Overlap, Span, Timeline
 from shardwise.check.timeline.steps import CORE, Await, Compute, Loop, Step, Transfer
 
 SPANS = 20_000  # beyond so many, trips of a loop that repeat are shown as one span
 Key = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A bar of the timeline.
-
-    Args:
-        engine: its row.
-        group: planned operation and pass.
-        what: `compute`, `wait`, the kind of a transfer, or `trips` for loops that are not unrolled.
-        detail: of a transfer its label, form and bytes; of trips how many.
-    """
-
-    engine: str
-    name: str
-    group: tuple[str, str]
-    what: str
-    start_s: float
-    end_s: float
-    detail: tuple[tuple[str, str | float], ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        return self.end_s - self.start_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
-    """One transfer of the program, over all its trips."""
-
-    name: str
-    label: str
-    kind: str
-    form: str
-    group: tuple[str, str]
-    count: float
-    bytes: float
-    seconds: float
-    exposed_s: float
-
-    @property
-    def hidden_s(self) -> float:
-        return self.seconds - self.exposed_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """How long a program takes, and with what.
-
-    Args:
-        step_s: all of it.
-        compute_s: operations of the core.
-        exposed: label of transfers -> seconds that the core waits for them.
-        busy: engine -> seconds at work.
-        groups: (planned operation, pass) -> seconds of the core.
-        transfers: each with what of it is hidden and exposed, the most exposed first.
-        spans: bars in the order in which they were found.
-    """
-
-    step_s: float
-    compute_s: float
-    exposed: dict[str, float]
-    busy: dict[str, float]
-    groups: dict[tuple[str, str], float]
-    transfers: tuple[Overlap, ...]
-    spans: tuple[Span, ...]
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +45,7 @@ class _Walk:
     last: dict[str, _Piece] = field(default_factory=dict)
     started: dict[str, _Piece] = field(default_factory=dict)
     left: dict[str, tuple[Transfer, float]] = field(default_factory=dict)
-    totals: Counter[Key] = field(default_factory=Counter)
+    totals: defaultdict[Key, float] = field(default_factory=lambda: defaultdict(float))
     spans: list[Span] = field(default_factory=list)
     seen: dict[str, Transfer] = field(default_factory=dict)
 
@@ -220,7 +157,7 @@ class _Walk:
             before = after
 
     def repeat(
-        self, loop: Loop, times: int, began: float, totals: Counter[Key], n_spans: int
+        self, loop: Loop, times: int, began: float, totals: defaultdict[Key, float], n_spans: int
     ) -> None:
         """Further trips that are like the last one."""
         period, bars = self.now - began, self.spans[n_spans:]
@@ -277,16 +214,19 @@ class _Walk:
         for piece in sorted(self.last.values(), key=lambda p: p.end):
             self.stop(piece)
         totals = self.totals
-        exposed: Counter[str] = Counter()
+        busy = {k[1]: v for k, v in totals.items() if k[0] == "busy"}
+        exposed: dict[str, float] = {}
         for name, transfer in self.seen.items():
-            exposed[transfer.label] += totals["exposed", name]
+            before = exposed.get(transfer.label, 0.0)
+            exposed[transfer.label] = before + totals["exposed", name]
+        groups = {(k[1], k[2]): v for k, v in totals.items() if k[0] == "group"}
         transfers = [self.overlap(t) for t in self.seen.values()]
         return Timeline(
             step_s=self.now,
-            compute_s=totals["busy", CORE],
-            exposed=dict(exposed.most_common()),
-            busy={k[1]: v for k, v in totals.items() if k[0] == "busy"},
-            groups={(k[1], k[2]): v for k, v in totals.most_common() if k[0] == "group"},
+            compute_s=busy.get(CORE, 0.0),
+            exposed=_largest_first(exposed),
+            busy=busy,
+            groups=_largest_first(groups),
             transfers=tuple(sorted(transfers, key=lambda o: -o.exposed_s)),
             spans=tuple(self.spans),
         )
@@ -316,6 +256,10 @@ def simulate(steps: tuple[Step, ...], *, cap: int = SPANS) -> Timeline:
     walk = _Walk(cap)
     walk.run(steps)
     return walk.finish()
+
+
+def _largest_first(seconds: dict[T, float]) -> dict[T, float]:
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def _bar(engine: str, transfer: Transfer, piece: _Piece) -> Span:

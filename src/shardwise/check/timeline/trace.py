@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shardwise.check.timeline.schedule import Span, Timeline
+from shardwise.check.timeline.line import Span, Timeline
 from shardwise.check.timeline.steps import CORE
 
 ROWS = {
@@ -42,7 +42,13 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
     for engine, row in rows.items():
         events.append(_meta("thread_name", row, core if engine == CORE else _row(engine)))
         events.append(
-            {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": row, "args": {"sort_index": row}}
+            {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": 0,
+                "tid": row,
+                "args": {"sort_index": row},
+            }
         )
     events += [_event(span, rows[span.engine]) for span in timeline.spans]
     return {

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.check.timeline.network import Devices, Network, devices_in_order
+from shardwise.check.timeline.network import Network
+from shardwise.check.timeline.places import Devices, devices_in_order
 from shardwise.errors import BadInput
 from shardwise.hardware import Torus, parse_system
 from shardwise.ops.collective import KINDS, price

@@ -1,6 +1,7 @@
 """The walk of a schedule: by hand, and what must hold of any schedule."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -181,7 +182,7 @@ def test_bars_of_one_engine_do_not_overlap_and_fill_its_time(steps):
         rows.setdefault(span.engine, []).append(span)
     for engine, spans in rows.items():
         spans.sort(key=lambda s: (s.start_s, s.end_s))
-        for one, after in zip(spans, spans[1:], strict=False):
+        for one, after in itertools.pairwise(spans):
             assert one.end_s <= after.start_s + 1e-9
         kinds = ("compute",) if engine == CORE else ("all_gather",)
         shown = sum(s.seconds for s in spans if s.what in kinds)

@@ -1,6 +1,7 @@
 """The trace is valid, its rows do not overlap, and its sums are those of the timeline."""
 
 import gzip
+import itertools
 import json
 from collections import defaultdict
 
@@ -13,7 +14,7 @@ from shardwise.check.timeline.trace import chrome_trace, write_trace
 
 def layers(trips):
     group = ("mlp.up", "forward")
-    sent = dict(group=group, kind="all_gather", bytes=1e6)
+    sent = {"group": group, "kind": "all_gather", "bytes": 1e6}
     return (
         Loop(
             name="layers",
@@ -23,7 +24,9 @@ def layers(trips):
                     name="g", label="fsdp", form="async", engines=("x", "y"), seconds=3e-3, **sent
                 ),
                 Compute(name="fusion.1", group=group, seconds=2e-3),
-                Transfer(name="t", label="tensor", form="sync", engines=("z",), seconds=1e-3, **sent),
+                Transfer(
+                    name="t", label="tensor", form="sync", engines=("z",), seconds=1e-3, **sent
+                ),
                 Await(name="t"),
                 Await(name="g"),
                 Compute(name="fusion.2", group=("mlp.down", "forward"), seconds=1e-3),
@@ -33,7 +36,9 @@ def layers(trips):
 
 
 def rows(trace):
-    names = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    names = {
+        e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"
+    }
     found = defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] == "X":
@@ -67,7 +72,7 @@ def test_rows_do_not_overlap_and_the_core_is_filled(cap):
     line = simulate(layers(80), cap=cap)
     for name, events in rows(chrome_trace(line)).items():
         events.sort(key=lambda e: e["ts"])
-        for one, after in zip(events, events[1:], strict=False):
+        for one, after in itertools.pairwise(events):
             assert one["ts"] + one["dur"] <= after["ts"] + 1e-3, name
     core = rows(chrome_trace(line))["TensorCore"]
     assert sum(e["dur"] for e in core) == pytest.approx(line.step_s * 1e6)
