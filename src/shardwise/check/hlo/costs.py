@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwise.check.hlo.loops import Runs, runs
+from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.hlo.traffic import hbm_bytes
 
@@ -77,12 +78,14 @@ class Cost:
         elementwise: of all other arithmetic, one per element of a result or of what is reduced.
         hbm_bytes: read and written, whole tiles.
         dtype: of the inputs of the largest product, "" without one.
+        products: (op_name, FLOPs) of each product: a fusion may hold those of several operations.
     """
 
     flops: int
     elementwise: int
     hbm_bytes: int
     dtype: str = ""
+    products: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,23 +146,39 @@ def flops(module: Module, hook: Hook | None = None) -> int:
     return sum(op.flops for op in costs(module, hook))
 
 
+def flops_by_scope(ops: Iterable[Op]) -> dict[tuple[str, str], int]:
+    """FLOPs of products by planned operation and pass, in one run of the program."""
+    total: dict[tuple[str, str], int] = {}
+    for op in ops:
+        for op_name, n in op.cost.products:
+            key = scope(op_name)
+            total[key] = total.get(key, 0) + n * op.count
+    return total
+
+
 def _cost(
     module: Module, block: Computation, one: Instruction, hook: Hook | None
 ) -> tuple[Cost, bool]:
     stated = _stated(one, hook) if one.opcode == "custom-call" else None
     if stated is not None:
         return stated, False
-    products, elementwise, unknown = 0, 0, False
+    elementwise, unknown = 0, False
+    products: list[tuple[str, int]] = []
     largest, dtype = 0, ""
     for home, inner in _inside(module, block, one):
         n = product_flops(home, inner)
         if n > largest:
             largest, dtype = n, home.instructions[inner.operands[0]].shapes[0].dtype
-        products += n
+        products += [(inner.op_name or one.op_name, n)] if n else []
         elementwise += _elementwise(home, inner)
         unknown = unknown or (inner.opcode == "custom-call" and not n and is_kernel(inner))
-    moved = hbm_bytes(module, block, one)
-    cost = Cost(flops=products, elementwise=elementwise, hbm_bytes=moved, dtype=dtype)
+    cost = Cost(
+        flops=sum(n for _, n in products),
+        elementwise=elementwise,
+        hbm_bytes=hbm_bytes(module, block, one),
+        dtype=dtype,
+        products=tuple(products),
+    )
     return cost, unknown
 
 
@@ -198,6 +217,7 @@ def _stated(one: Instruction, hook: Hook | None) -> Cost | None:
         elementwise=int(stated.get("transcendentals", 0)),
         hbm_bytes=int(stated.get("bytes_accessed", 0)),
         dtype=one.shapes[0].dtype,
+        products=((one.op_name, int(stated["flops"])),),
     )
 
 
