@@ -75,12 +75,14 @@ def test_the_architecture_speaks_where_there_is_no_model_type():
 
 
 def test_keys_are_read_ignored_or_listed():
-    model = from_dict(LLAMA | {"rope_theta": 1e4, "num_nextn_layers": 2, "zeta": None}, name="tiny")
+    model = from_dict(LLAMA | {"use_cache": True, "num_nextn_layers": 2, "zeta": None}, name="tiny")
     assert model.unused_keys == ("num_nextn_layers", "zeta")
-    assert model.ignored_keys == ("rope_theta",)
+    assert model.ignored_keys == ("use_cache",)
     nested = load("gemma3-4b")
     assert nested.unused_keys == ("vision_config",)
-    assert "text_config.rope_scaling" in nested.ignored_keys
+    assert {"torch_dtype", "eos_token_id"} <= set(nested.ignored_keys)
+    odd = {"rope_scaling": {"rope_type": "linear", "factor": 2, "mrope_section": [1, 2]}}
+    assert from_dict(LLAMA | odd, name="tiny").unused_keys == ("rope_scaling.mrope_section",)
 
 
 @pytest.mark.parametrize(

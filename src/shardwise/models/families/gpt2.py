@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._numbers import activation
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.numerics import Norm
 
 MODEL_TYPES = ("gpt2",)
 ARCHITECTURES = ("GPT2LMHeadModel", "GPT2Model")
@@ -21,8 +23,14 @@ def build(keys: Keys, name: str) -> ModelConfig:
         kv_bias=True,
         o_bias=True,
         rope=False,
+        scale=None if keys.flag("scale_attn_weights", True) else 1.0,
     )
-    ffn = Mlp(d_ff=keys.whole("n_inner", default=4 * D), gated=False, bias=True)
+    ffn = Mlp(
+        d_ff=keys.whole("n_inner", default=4 * D),
+        gated=False,
+        bias=True,
+        activation=activation(keys, "activation_function", "gelu_new"),
+    )
     layer = Layer(attention=attention, ffn=ffn, norm_bias=True)
     positions = keys.whole("n_positions", default=1024)
     return ModelConfig(
@@ -35,4 +43,5 @@ def build(keys: Keys, name: str) -> ModelConfig:
         n_positions=positions,
         final_norm_bias=True,
         max_seq=positions,
+        norm=Norm(kind="layer", eps=keys.number("layer_norm_epsilon", default=1e-5)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 
@@ -14,6 +15,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     """Keys of Olmo2Config."""
     D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     bias = keys.flag("attention_bias", False)
+    max_seq = keys.whole("max_position_embeddings", default=2048)
     attention = Attention(
         n_heads=N,
         n_kv_heads=keys.whole("num_key_value_heads", default=N),
@@ -22,8 +24,9 @@ def build(keys: Keys, name: str) -> ModelConfig:
         kv_bias=bias,
         o_bias=bias,
         qk_norm="full",
+        rotary=rope(keys, max_seq=max_seq),
     )
-    ffn = Mlp(d_ff=keys.whole("intermediate_size"))
+    ffn = Mlp(d_ff=keys.whole("intermediate_size"), activation=activation(keys))
     layer = Layer(attention=attention, ffn=ffn, norms="post")
     return ModelConfig(
         name=name,
@@ -32,5 +35,6 @@ def build(keys: Keys, name: str) -> ModelConfig:
         vocab=keys.whole("vocab_size"),
         groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
-        max_seq=keys.whole("max_position_embeddings", default=2048),
+        max_seq=max_seq,
+        norm=rms_norm(keys, 1e-5),
     )

@@ -6,7 +6,8 @@ Also read by `qwen_moe`, whose attention is the same.
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp
-from shardwise.models.families._layers import grouped
+from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 
@@ -20,12 +21,12 @@ def build(keys: Keys, name: str) -> ModelConfig:
     n_layers, window = keys.layers("num_hidden_layers"), sliding_window(keys)
     first_local = keys.whole("max_window_layers", default=28, low=0)
     local = keys.layer_types(n_layers, lambda i: window is not None and i >= first_local)
-    d_ff = keys.whole("intermediate_size")
+    d_ff, act = keys.whole("intermediate_size"), activation(keys)
     heads = {"head_dim_default": 128, "kv_default": 32} if third else {"kv_default": 32}
 
     def layer(is_local: bool) -> Layer:
         a = attention(keys, D, window if is_local else None, third=third, **heads)
-        return Layer(attention=a, ffn=Mlp(d_ff=d_ff))
+        return Layer(attention=a, ffn=Mlp(d_ff=d_ff, activation=act))
 
     return ModelConfig(
         name=name,
@@ -33,8 +34,10 @@ def build(keys: Keys, name: str) -> ModelConfig:
         d_model=D,
         vocab=keys.whole("vocab_size"),
         groups=grouped(local, layer),
+        order=in_order(local),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         max_seq=keys.whole("max_position_embeddings", default=32768),
+        norm=rms_norm(keys),
     )
 
 
@@ -66,4 +69,5 @@ def attention(
         kv_bias=qkv_bias,
         o_bias=all_biases,
         qk_norm="head" if third else "",
+        rotary=rope(keys, max_seq=keys.whole("max_position_embeddings", default=32768)),
     )
