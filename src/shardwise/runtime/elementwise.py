@@ -6,8 +6,13 @@ chip with their positions in the sequence.
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from shardwise.models.numerics import Rope
 
 Array = jax.Array
 
@@ -31,3 +36,21 @@ def rotate(x_BTNH: Array, positions_BT: Array, frequencies: Array) -> Array:
     first, second, rest = jnp.split(x_BTNH.astype(jnp.float32), [half, 2 * half], axis=-1)
     turned = [first * cos - second * sin, second * cos + first * sin, rest]
     return jnp.concatenate(turned, axis=-1).astype(x_BTNH.dtype)
+
+
+def frequencies(rope: Rope, d_head: int) -> Array:
+    """Radians per token of each turned pair of dims: theta^(-2i/dims).
+
+    Under "llama3" pairs that turn less than `low_freq` times over the first training's positions
+    turn slower by `factor`, those that turn more than `high_freq` times as before, and others
+    between (the rule of Llama 3.1's published code).
+    """
+    dims = rope.dims or d_head
+    turns = rope.theta ** (-np.arange(0, dims, 2) / dims)
+    scaling = rope.scaling
+    if scaling is not None and scaling.original:
+        seen = scaling.original * turns / (2 * math.pi)  # turns over the first training
+        low, high = scaling.low_freq, scaling.high_freq
+        kept = np.clip((seen - low) / (high - low), 0.0, 1.0)
+        turns = turns * (kept + (1.0 - kept) / scaling.factor)
+    return jnp.asarray(turns, jnp.float32)

@@ -25,7 +25,6 @@ from shardwise.runtime.table import Table
 Array = jax.Array
 Deals = Mapping[str, Deal]
 Weights = Mapping[str, tuple[Array, Array]]  # name -> (array, where its gradient is held)
-EPS, THETA = 1e-5, 5e5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +61,20 @@ def run_layer(stack: Stack, layer: Layer, x_BTD: Array, weights: Weights, deals:
     if layer.attention:
         block = stack.block("attn", terms, weights, deals)
         core = stack.block("core", terms, weights, deals)
-        n_BTD = _norm(block, x_BTD, "attention_norm")
+        n_BTD = norm(stack, block, x_BTD, "attention_norm")
         y_BTD = _attention(stack, layer.attention, block, core, n_BTD)
         x_BTD = checkpoint_name(x_BTD + y_BTD, "middle")
     if isinstance(layer.ffn, Mlp):
         block = stack.block("mlp", terms, weights, deals)
-        n_BTD = _norm(block, x_BTD, "ffn_norm")
+        n_BTD = norm(stack, block, x_BTD, "ffn_norm")
         x_BTD = x_BTD + _mlp(block, n_BTD)
     return x_BTD
 
 
-def _norm(block: Block, x_BTD: Array, name: str) -> Array:
+def norm(stack: Stack, block: Block, x_BTD: Array, name: str) -> Array:
+    """The norm of that name, on the tokens that the chip holds of the residual."""
     with jax.named_scope(name):
-        return elementwise.rms_norm(x_BTD, block.weight(name), EPS)
+        return elementwise.rms_norm(x_BTD, block.weight(name), stack.config.norm.eps)
 
 
 def _attention(stack: Stack, a: Attention, block: Block, core: Block, n_BTD: Array) -> Array:
@@ -84,14 +84,14 @@ def _attention(stack: Stack, a: Attention, block: Block, core: Block, n_BTD: Arr
     v_BTKH = checkpoint_name(block.product("attn.v", n_BTD), "v")
     with jax.named_scope("rope"):
         positions = jnp.arange(n_BTD.shape[1])[None]
-        turns = THETA ** (-jnp.arange(0, a.d_head, 2) / a.d_head)
+        turns = elementwise.frequencies(a.rotary, a.d_head)
         q_BTNH = checkpoint_name(elementwise.rotate(q_BTNH, positions, turns), "q")
         k_BTKH = checkpoint_name(elementwise.rotate(k_BTKH, positions, turns), "k")
     k_BSKH = core.enter(k_BTKH, "attn.scores", right=True)
     v_BSKH = core.enter(v_BTKH, "attn.values", right=True)
     with jax.named_scope("attn.core"):
         platform = stack.table.on.platform
-        o_BTNH = kernels.attend(q_BTNH, k_BSKH, v_BSKH, a, platform, a.d_head**-0.5)
+        o_BTNH = kernels.attend(q_BTNH, k_BSKH, v_BSKH, a, platform, a.score_scale)
         o_BTNH = checkpoint_name(o_BTNH, "attended")
     block.add("attn.out", o_BTNH)
     return block.leave()

@@ -12,8 +12,7 @@ from shardwise.estimate.activations_held import runs_again
 from shardwise.models import Layer
 from shardwise.models.activations import layer_activations
 from shardwise.ops.layers import outer_terms
-from shardwise.runtime import elementwise
-from shardwise.runtime.layers import EPS, Deals, Stack, Weights, run_layer
+from shardwise.runtime.layers import Deals, Stack, Weights, norm, run_layer
 from shardwise.runtime.products import Block
 from shardwise.runtime.weights import Tree
 from shardwise.strategy.layout import Form
@@ -70,8 +69,7 @@ def head(stack: Stack, x_BTD: Array, weights: Weights, deals: Deals) -> Array:
     """The residual after the last layer -> logits_BTV in fp32, V over `tensor`."""
     block = outer_block(stack, "unembed", weights, deals)
     if stack.config.final_norm:
-        with jax.named_scope("final_norm"):
-            x_BTD = elementwise.rms_norm(x_BTD, block.weight("final_norm"), EPS)
+        x_BTD = norm(stack, block, x_BTD, "final_norm")
     n_BTD = block.enter(x_BTD, "unembed")
     return block.product("unembed", n_BTD).astype(jnp.float32)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.models import Layer, Mlp
+from shardwise.models import Layer, Mlp, ModelConfig
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
@@ -65,7 +65,7 @@ def not_run(case: Case) -> list[str]:
         for role in ("context", "expert", "pipe")
         if sizes[role] > 1
     ]
-    if not all(map(_is_plain, (g.layer for g in case.model.groups))) or case.model.n_positions:
+    if not _is_llama(case.model):
         found.append(
             f"{case.model.name} has layers that are planned for, but not run. Run are layers of "
             "attention and a gated MLP, each after an RMS norm, without biases (LLaMA, Mistral)."
@@ -85,13 +85,24 @@ def not_run(case: Case) -> list[str]:
     return found
 
 
+def _is_llama(model: ModelConfig) -> bool:
+    """Layers in a row, each of the same blocks as Llama's, and nothing else around them."""
+    around = (model.n_positions, model.final_norm_bias, model.unembedding_bias)
+    beside = (model.order, model.scaled_embeddings, model.logit_softcap, model.norm.plus_one)
+    plain = all(_is_plain(group.layer) for group in model.groups)
+    return plain and model.norm.kind == "rms" and not any((*around, *beside))
+
+
 def _is_plain(layer: Layer) -> bool:
     """Attention and a gated MLP, each after a norm, and nothing beside them."""
     a, mlp = layer.attention, layer.ffn
     if a is None or not isinstance(mlp, Mlp) or layer.norms != "pre" or layer.norm_bias:
         return False
     extras = (a.mla, a.q_bias, a.kv_bias, a.o_bias, a.qk_norm, a.sinks, mlp.bias, layer.parallel)
-    return not any(extras) and a.rope and mlp.gated
+    beside = (a.alibi, a.softcap, a.qk_unit, a.temperature, a.rotary.interleaved)
+    scaled = a.rotary.scaling.kind if a.rotary.scaling else "llama3"
+    known = scaled == "llama3" and mlp.activation == "silu"
+    return not any((*extras, *beside)) and a.rope and mlp.gated and known
 
 
 def factored(layout: Layout) -> tuple[str, ...]:
