@@ -31,7 +31,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """One transfer of the program, over all its trips."""
+    """One transfer of the program, over all its trips.
+
+    Args:
+        label: mesh axes, `hbm` or `host`.
+        count: how often it runs.
+        seconds: on its engines; `exposed_s` of it the core waits for.
+        beside: (planned operation, pass) -> seconds of operations that run while a collective is
+            under way; more than `seconds` where those could hide more.
+    """
 
     name: str
     label: str
@@ -42,6 +50,7 @@ class Overlap:
     bytes: float
     seconds: float
     exposed_s: float
+    beside: dict[tuple[str, str], float]
 
     @property
     def hidden_s(self) -> float:

@@ -19,7 +19,7 @@ from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import Speed, Work
 from shardwise.check.timeline.network import Network, Route
 from shardwise.check.timeline.schedule import simulate
-from shardwise.check.timeline.steps import Await, Compute, Loop, Step, Transfer
+from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Step, Transfer
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 ENDS = " ends"  # after the name of an instruction: what it awaits
@@ -71,10 +71,10 @@ class Lowering:
             return (self._copy(one),)
         if one.opcode in ("async-start", "call-start"):
             return (self._elsewhere(one),)
-        if one.opcode.endswith("-done") and one.operands:
-            return (Await(name=self._awaited(block, one)),)
         if ended := drives.get(one.name + ENDS):
             return (*self._products(block, one, drives), *(Await(name=name) for name in ended))
+        if one.opcode.endswith("-done") and one.operands:
+            return (Await(name=one.operands[0]),)
         if is_idle(one) or one.opcode.endswith("-start") or one.opcode == "recv":
             return ()
         return (self._compute(block, one, drives),)
@@ -106,25 +106,19 @@ class Lowering:
         products = [each for each in named if each.opcode in ("dot", "convolution")]
         return next((each.op_name for each in [*products, *named]), "")
 
-    def _awaited(self, block: Computation, done: Instruction) -> str:
-        """What a done waits for: what it reads, or the send that its recv belongs to."""
-        for (where, start), found in self.found.items():
-            if where == block.name and any(c.done == done.name for c in found):
-                return start
-        return done.operands[0]
-
     def _drives(self, block: Computation) -> dict[str, tuple[str, ...]]:
-        """Fused collectives that move while an instruction runs, and those that end at one."""
+        """Fused collectives that move while an instruction runs, and all that end at one: a
+        recv-done ends what a send has started."""
         links: dict[str, list[str]] = {}
         for (where, start), found in self.found.items():
-            for one in found:
-                if where != block.name or one.form != "fused":
-                    continue
-                links.setdefault(one.done + ENDS, []).append(start)
-                chain = self._chains(block.instructions[start])
-                for name in (start, *one.beside, one.done):
-                    if chain & self._chains(block.instructions[name]):
-                        links.setdefault(name, []).append(start)
+            for one in found if where == block.name else ():
+                if one.done:
+                    links.setdefault(one.done + ENDS, []).append(start)
+                if one.form == "fused":
+                    chain = self._chains(block.instructions[start])
+                    for name in (start, *one.beside, one.done):
+                        if chain & self._chains(block.instructions[name]):
+                            links.setdefault(name, []).append(start)
         return {name: tuple(starts) for name, starts in links.items()}
 
     def _chains(self, one: Instruction) -> set[str]:
@@ -170,7 +164,7 @@ class Lowering:
         return Transfer(
             name=one.name,
             label="host" if host else "hbm",
-            kind="copy",
+            kind=COPY,
             form="async",
             group=self.group(self.named(one)),
             engines=(("host out" if out else "host in") if host else "hbm",),

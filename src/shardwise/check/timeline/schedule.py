@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from shardwise.check.timeline.line import Overlap, Span, Timeline
-from shardwise.check.timeline.steps import CORE, Await, Compute, Loop, Step, Transfer
+from shardwise.check.timeline.steps import COPY, CORE, Await, Compute, Loop, Step, Transfer
 
 SPANS = 20_000  # beyond so many, trips of a loop that repeat are shown as one span
 Key = tuple[str, ...]
@@ -67,6 +67,8 @@ class _Walk:
             if name in self.left:
                 self.drive(name, begin, self.now)
         if step.seconds > 0:
+            for name in self.beside(step):
+                self.totals["beside", name, *step.group] += step.seconds
             self.totals["busy", CORE] += step.seconds
             self.totals["group", *step.group] += step.seconds
             self.spans.append(
@@ -79,6 +81,11 @@ class _Walk:
                     end_s=self.now,
                 )
             )
+
+    def beside(self, step: Compute) -> list[str]:
+        """Collectives that an operation runs beside."""
+        found = [n for n, piece in self.started.items() if piece.transfer.kind != COPY]
+        return found + [name for name in step.drives if name in self.seen]
 
     def drive(self, name: str, begin: float, end: float) -> None:
         """A fused transfer moves while an operation runs."""
@@ -243,6 +250,13 @@ class _Walk:
             bytes=transfer.bytes * count,
             seconds=self.totals["sent", transfer.name],
             exposed_s=self.totals["exposed", transfer.name],
+            beside=_largest_first(
+                {
+                    (k[2], k[3]): v
+                    for k, v in self.totals.items()
+                    if k[0] == "beside" and k[1] == transfer.name
+                }
+            ),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CORE = "core"  # the engine that runs the schedule: TensorCores, or the SMs of a GPU
+COPY = "copy"  # kind of a transfer between memories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

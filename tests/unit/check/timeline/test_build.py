@@ -105,6 +105,7 @@ def test_fused_collectives_hide_behind_what_drives_them():
     assert len(fused) == 8
     assert all(t.count in (1, 3) for t in fused)
     assert sum(t.hidden_s for t in fused) > 0.3 * sum(t.seconds for t in fused)
+    assert all(0 < t.hidden_s <= sum(t.beside.values()) * (1 + 1e-9) for t in fused)
     sync = [t for t in timed("train_v5e").timeline.transfers if t.form == "sync"]
     assert all(t.hidden_s == pytest.approx(0.0, abs=1e-12) for t in sync)
 

@@ -46,6 +46,7 @@ def test_what_runs_beside_a_transfer_hides_it():
     line = simulate((send("g", 3.0), work("a", 2.0), Await(name="g"), work("b", 1.0)))
     (gather,) = line.transfers
     assert (line.step_s, gather.hidden_s, gather.exposed_s) == (4.0, 2.0, 1.0)
+    assert gather.beside == {OP: 2.0}
 
 
 def test_a_queue_of_one_engine_charges_each_for_its_own_part():
@@ -76,6 +77,7 @@ def test_a_fused_transfer_moves_only_with_the_operations_that_drive_it():
     )
     line = simulate(steps)
     assert (line.step_s, line.exposed) == (8.0, {"fsdp": 1.0})
+    assert line.transfers[0].beside == {OP: 2.0}
 
 
 def test_the_program_ends_with_its_last_transfer():
