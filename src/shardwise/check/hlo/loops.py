@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
 MOST_TRIPS = 1_000_000  # beyond this a loop counts as unresolved
-# Instructions whose computations are scheduled op by op; those of a fusion run as one op.
-RUNS_INSIDE = ("while", "conditional", "call", "async-start", "call-start")
+# Instructions whose computations are scheduled op by op; a fusion or a wrapped op runs as one.
+RUNS_INSIDE = ("while", "conditional", "call", "call-start")
 
 Number = int | float | bool
 _BINARY: dict[str, Callable[[Number, Number], Number]] = {

@@ -9,7 +9,7 @@ the compiler has two results share.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardwise.check.hlo.buffers import Buffer, assign
@@ -99,14 +99,14 @@ def peak(
         counted: `loops.runs(module)` where the caller has it already.
     """
     counted = counted or runs(module)
-    bodies = {
-        one.word("body")
+    callers = {
+        one.word("body"): (block, one)
         for block in module.computations.values()
         for one in block.instructions.values()
         if one.opcode == "while"
     }
-    moment = _moment(module, module.entry, bodies, {})
-    sorts = _Sorts(module, counted, bodies)
+    moment = _moment(module, module.entry, set(callers), {})
+    sorts = _Sorts(module, counted, callers)
     given = [(one, shape) for one in module.main.parameters for shape in one.shapes]
     buffers = [
         Held(
@@ -181,25 +181,32 @@ def _inside(
 class _Sorts:
     """What a buffer is to the model, read off its shape, its maker, and where that stands."""
 
-    def __init__(self, module: Module, counted: Runs, bodies: set[str]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        counted: Runs,
+        callers: Mapping[str, tuple[Computation, Instruction]],
+    ) -> None:
         self.module = module
-        self.bodies = bodies
+        self.callers = callers
         shapes = [s for one in module.main.parameters for s in one.shapes if len(s.dims) > 1]
         self.arguments = {tuple(d for d in s.dims if d > 1) for s in shapes}
         self.layers = {s.dims[1:] for s in shapes if len(s.dims) > 2}
-        self.trips = {counted.count[body] for body in bodies}
+        self.trips = {counted.count[body] for body in callers}
 
     def of(self, block: Computation, buffer: Buffer) -> str:
         one = buffer.maker
         name, phase = scope(one.op_name)
         dims = tuple(d for d in buffer.shape.dims if d > 1)
         if self._gathers(one):
-            return "gathered weights" if self._of_argument(block, one) else "temporaries"
+            return (
+                "gathered weights" if self._of_argument(block, one.operands[0]) else "temporaries"
+            )
         like_weight = dims in self.arguments or buffer.shape.dims in self.layers
         if like_weight and (phase in ("backward", "update") or "transpose(" in one.op_name):
             return "gradients"
         stacked = len(dims) > 2 and buffer.shape.dims[0] in self.trips
-        if stacked and block.name not in self.bodies and not like_weight:
+        if stacked and block.name not in self.callers and not like_weight:
             return "activations"
         if name in ("unembed", "loss") and not like_weight:
             return "logits"
@@ -214,23 +221,32 @@ class _Sorts:
             return any(i.opcode == "all-gather" for i in inner.instructions.values())
         return one.opcode.startswith("all-gather")
 
-    def _of_argument(self, block: Computation, one: Instruction) -> bool:
-        """Whether a gather's operand is an argument, or one layer of what a loop only reads."""
-        name = one.operands[0]
-        seen = 0
-        while seen < len(block.instructions):
-            at = block.instructions[name]
-            if at.opcode == "get-tuple-element":
-                source = block.instructions[at.operands[0]]
-                if source.opcode == "parameter":
-                    return block.name in self.bodies and _unchanged(block, at)
-            if at.opcode == "parameter":
+    def _of_argument(self, block: Computation, name: str) -> bool:
+        """Whether an array is an argument, or a slice of one that loops only read."""
+        while True:
+            one = block.instructions[name]
+            source = block.instructions[one.operands[0]] if one.operands else one
+            if one.opcode == "get-tuple-element" and source.opcode == "parameter":
+                given = self._given(block, one)
+                if given is None:
+                    return False
+                block, name = given
+            elif one.opcode == "parameter":
                 return block.name == self.module.entry
-            if at.opcode not in _CUT or not at.operands:
+            elif one.opcode not in _CUT or not one.operands:
                 return False
-            name = at.operands[0]
-            seen += 1
-        return False
+            else:
+                name = one.operands[0]
+
+    def _given(self, body: Computation, element: Instruction) -> tuple[Computation, str] | None:
+        """What the caller of a loop put where its body finds an element that it never changes."""
+        if body.name not in self.callers or not _unchanged(body, element):
+            return None
+        caller, loop = self.callers[body.name]
+        carry = caller.instructions[loop.operands[0]]
+        if carry.opcode != "tuple":
+            return None
+        return caller, carry.operands[element.numbers("index")[0]]
 
 
 def _unchanged(body: Computation, element: Instruction) -> bool:

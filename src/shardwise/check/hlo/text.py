@@ -160,9 +160,9 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
         if name and (end := _END.match(line)):
             yield name, is_entry, lines, end[1] or ""
             name = ""
-        elif name and (_INSTRUCTION.match(line) or not lines):
+        elif name and _INSTRUCTION.match(line):
             lines.append(line)
-        elif name:
+        elif name and lines:
             lines[-1] += "\n" + line
         elif not line.startswith((" ", "HloModule ")) and (match := _COMPUTATION.match(line)):
             name, is_entry, lines = match[2], bool(match[1]), []

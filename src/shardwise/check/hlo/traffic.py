@@ -128,6 +128,8 @@ def _hands_on(user: Instruction) -> bool:
 
 def _written(module: Module, inner: Computation, one: Instruction) -> int:
     root = inner.instructions[inner.root]
+    if root.opcode == "custom-call" and _hands_on(root):
+        return 0
     made = root.operands if root.opcode == "tuple" else (root.name,)
     if len(made) != len(one.shapes):
         return sum(held(module, shape) for shape in one.shapes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -314,6 +315,14 @@ def decode(mesh):
     return fn, (*given, array((), P(), jnp.int32)), (1,)
 
 
+def kept(text):
+    """The program without tables of source files and without the code of kernels."""
+    head, _, rest = text.partition("\nFileNames\n")
+    if rest:
+        text = head + "\n" + rest[re.search(r"^(?:ENTRY )?%", rest, re.M).start() :]
+    return re.sub(r'"body":"[^"]*"', '"body":""', text)
+
+
 def make(name):
     """Compile one and keep it."""
     import jax
@@ -327,7 +336,7 @@ def make(name):
     keys = ("argument_size", "output_size", "temp_size", "alias_size", "peak_memory")
     memory = {key: getattr(told, f"{key}_in_bytes", None) for key in keys}
     HERE.mkdir(exist_ok=True)
-    text = compiled.as_text().replace(str(Path.cwd()) + "/", "")
+    text = kept(compiled.as_text())
     data = gzip.compress(text.encode(), mtime=0)
     (HERE / f"{name}.hlo.gz").write_bytes(data)
     (HERE / f"{name}.json").write_text(json.dumps({"mesh": sizes, "memory": memory}) + "\n")
