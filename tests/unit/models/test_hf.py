@@ -217,6 +217,13 @@ def test_an_unknown_name_offers_close_ones():
         load("")
 
 
+def test_a_window_that_is_not_used_may_be_zero():
+    unused = LLAMA | {"model_type": "qwen2", "num_key_value_heads": 4, "sliding_window": 0}
+    assert from_dict(unused, name="tiny").main_attention.window is None
+    with pytest.raises(BadFile, match="sliding_window 0 is below 1"):
+        from_dict(unused | {"use_sliding_window": True}, name="tiny")
+
+
 def test_a_tiny_model_by_hand():
     tiny = from_dict(LLAMA, name="tiny")
     assert count.parameters(tiny).total == 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64 * 201

@@ -6,12 +6,17 @@ predicting further tokens are not part of the model that is counted.
 
 from __future__ import annotations
 
+from shardwise.errors import BadShape
 from shardwise.models.config import Attention, Layer, Mla, Mlp, Moe
 from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import LAYER, fused, routed, usual
+from shardwise.models.families._names import OUTER as OUTER
 from shardwise.models.families._numbers import activation, rms_norm, rope, scaling_keys, yarn_gain
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Rope, Routing
+from shardwise.models.stored import Part, Stored
+from shardwise.models.weights import Weight, layer_weights
 
 MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
 ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
@@ -115,3 +120,39 @@ def _routing(keys: Keys, third: bool) -> Routing:
         scale=scale,
         aux_loss=keys.number("aux_loss_alpha", default=0.0),
     )
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer; one holds what rebuilds keys and values of each head."""
+    latent = {
+        "w_dq": "self_attn.q_a_proj.weight",
+        "b_dq": "self_attn.q_a_proj.bias",
+        "q_norm": "self_attn.q_a_layernorm.weight",
+        "w_uq": "self_attn.q_b_proj.weight",
+        "w_dkv": "self_attn.kv_a_proj_with_mqa.weight",
+        "b_dkv": "self_attn.kv_a_proj_with_mqa.bias",
+        "kv_norm": "self_attn.kv_a_layernorm.weight",
+    }
+    found = usual(config, layer, {**latent, **routed(layer, shared="shared_experts")})
+    found |= {w.name: _rebuilt(layer, w) for w in layer_weights(config, layer) if w.name in _KV}
+    if isinstance(layer.ffn, Moe) and layer.ffn.routing.correction:
+        tensor, shape = f"{LAYER}mlp.gate.e_score_correction_bias", (layer.ffn.n_experts,)
+        correction = Stored(tensor=tensor, held=shape, view=shape, axes=(0,), shape=shape)
+        found["router_correction"] = correction
+    return found
+
+
+_KV = ("w_uk", "w_uv")
+
+
+def _rebuilt(layer: Layer, weight: Weight) -> Stored:
+    """The keys' or the values' part of what the latent is rebuilt to, head by head."""
+    attention = layer.attention
+    if attention is None or attention.mla is None:
+        raise BadShape(f"{weight.name} without a latent.")
+    Hn, Hv = attention.mla.d_nope, attention.mla.d_v
+    part = Part(axis=1, start=0, stop=Hn)
+    if weight.name == "w_uv":
+        part = Part(axis=1, start=Hn, stop=Hn + Hv)
+    outputs = (attention.n_heads, Hn + Hv)
+    return fused(weight, f"{LAYER}self_attn.kv_b_proj", outputs, part)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._names import alone, fused_groups, norms, out_projections
 from shardwise.models.families._numbers import activation, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Norm
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("falcon", "RefinedWeb", "RefinedWebModel")
 ARCHITECTURES = ("FalconForCausalLM", "RWForCausalLM")
@@ -58,4 +60,27 @@ def build(keys: Keys, name: str) -> ModelConfig:
         final_norm_bias=True,
         max_seq=max_seq,
         norm=Norm(kind="layer", eps=keys.number("layer_norm_epsilon", default=1e-5)),
+    )
+
+
+OUTER = {
+    "embedding": "transformer.word_embeddings.weight",
+    "final_norm": "transformer.ln_f.weight",
+    "b_final_norm": "transformer.ln_f.bias",
+    "unembedding": "lm_head.weight",
+}
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer; one holds, for each key head, its queries, the key and the value."""
+    prefix = "transformer.h.{layer}."
+    found = norms(layer)
+    if layer.parallel and layer.norms == "pre":
+        found = {
+            f"{b}{ours}_norm": f"{theirs}.{kind}"
+            for ours, theirs in (("attention", "ln_attn"), ("ffn", "ln_mlp"))
+            for b, kind in (("", "weight"), ("b_", "bias"))
+        }
+    return alone(config, layer, prefix, found | out_projections("self_attention")) | (
+        fused_groups(config, layer, f"{prefix}self_attention.query_key_value")
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp
 from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import usual
 from shardwise.models.families._numbers import activation, rms_norm, rope, scaling
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Rope
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("gemma", "gemma2", "gemma3", "gemma3_text")
 ARCHITECTURES = (
@@ -99,3 +102,8 @@ def _local(text: Keys, n_layers: int, *, second: bool, third: bool) -> list[bool
         return [False] * n_layers
     every = text.whole("sliding_window_pattern", default=6) if third else 2
     return text.layer_types(n_layers, lambda i: (i + 1) % every != 0)
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer."""
+    return usual(config, layer)

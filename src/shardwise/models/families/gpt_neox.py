@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._names import alone, fused_groups, norms, out_projections
 from shardwise.models.families._numbers import activation, partial, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Norm
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("gpt_neox",)
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
@@ -51,4 +53,20 @@ def build(keys: Keys, name: str) -> ModelConfig:
         final_norm_bias=True,
         max_seq=max_seq,
         norm=Norm(kind="layer", eps=keys.number("layer_norm_eps", default=1e-5)),
+    )
+
+
+OUTER = {
+    "embedding": "gpt_neox.embed_in.weight",
+    "final_norm": "gpt_neox.final_layer_norm.weight",
+    "b_final_norm": "gpt_neox.final_layer_norm.bias",
+    "unembedding": "embed_out.weight",
+}
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer; one holds each head's query, key and value."""
+    prefix = "gpt_neox.layers.{layer}."
+    return alone(config, layer, prefix, norms(layer) | out_projections("attention")) | (
+        fused_groups(config, layer, f"{prefix}attention.query_key_value")
     )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Moe
 from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import LAYER, halves, usual
+from shardwise.models.families._names import OUTER as OUTER
 from shardwise.models.families._numbers import activation, rms_norm, rope, scaling_keys, yarn_gain
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import ClampedGlu, Rope, RopeScaling, Routing
+from shardwise.models.stored import Stored, same
+from shardwise.models.weights import layer_weights
 
 MODEL_TYPES = ("gpt_oss",)
 ARCHITECTURES = ("GptOssForCausalLM",)
@@ -74,3 +78,19 @@ def _rotary(keys: Keys, max_seq: int) -> Rope:
         attention_factor=yarn_gain(32.0),
     )
     return Rope(theta=keys.number("rope_theta", default=150_000.0), scaling=yarn)
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer in bf16; experts are stacked, gate and up take turns in one tensor."""
+    router = {"router": "mlp.router.weight", "b_router": "mlp.router.bias"}
+    down = {"w_down": "down_proj", "b_down": "down_proj_bias"}
+    both = dict.fromkeys(("w_gate", "w_up"), "gate_up_proj")
+    both |= dict.fromkeys(("b_gate", "b_up"), "gate_up_proj_bias")
+    found = usual(config, layer, router)
+    for weight in layer_weights(config, layer):
+        if weight.name in both:
+            tensor = f"{LAYER}mlp.experts.{both[weight.name]}"
+            found[weight.name] = halves(weight, tensor, interleaved=True)
+        if weight.name in down:
+            found[weight.name] = same(weight, f"{LAYER}mlp.experts.{down[weight.name]}")
+    return found

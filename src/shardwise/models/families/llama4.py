@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp, Moe
 from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import LAYER, halves, routed, usual
+from shardwise.models.families._names import OUTER as OUTER
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Rope, Routing, Temperature
+from shardwise.models.stored import Stored, same
+from shardwise.models.weights import layer_weights
 
 MODEL_TYPES = ("llama4", "llama4_text")
 ARCHITECTURES = ("Llama4ForConditionalGeneration", "Llama4ForCausalLM")
@@ -110,3 +114,18 @@ def _temperature(text: Keys) -> Temperature | None:
     scale = text.number("attn_scale", default=0.1)
     told = text.flag("attn_temperature_tuning", True)
     return Temperature(floor=floor, scale=scale) if told else None
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer; experts are stacked, gates before up projections in one tensor."""
+    changes = routed(layer, "feed_forward", "shared_expert")
+    if changes:
+        changes["router"] = "feed_forward.router.weight"
+    found = usual(config, layer, changes, block="feed_forward")
+    for weight in layer_weights(config, layer) if changes else ():
+        tensor = f"{LAYER}feed_forward.experts"
+        if weight.name in ("w_gate", "w_up"):
+            found[weight.name] = halves(weight, f"{tensor}.gate_up_proj", interleaved=False)
+        if weight.name == "w_down":
+            found[weight.name] = same(weight, f"{tensor}.down_proj")
+    return found

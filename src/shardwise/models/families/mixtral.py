@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Moe
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import usual
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Routing
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("mixtral",)
 ARCHITECTURES = ("MixtralForCausalLM",)
@@ -41,3 +44,11 @@ def build(keys: Keys, name: str) -> ModelConfig:
         max_seq=max_seq,
         norm=rms_norm(keys, 1e-5),
     )
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer; w1, w3 and w2 are gate, up and down."""
+    each = {"gate": "w1", "up": "w3", "down": "w2"}
+    module = "block_sparse_moe.experts.{expert}"
+    changes = {f"w_{ours}": f"{module}.{theirs}.weight" for ours, theirs in each.items()}
+    return usual(config, layer, {"router": "block_sparse_moe.gate.weight", **changes})

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import usual
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("olmo2",)
 ARCHITECTURES = ("Olmo2ForCausalLM",)
@@ -38,3 +41,8 @@ def build(keys: Keys, name: str) -> ModelConfig:
         max_seq=max_seq,
         norm=rms_norm(keys, 1e-5),
     )
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer."""
+    return usual(config, layer)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp
 from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import usual
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("qwen2", "qwen3")
 ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -42,9 +45,10 @@ def build(keys: Keys, name: str) -> ModelConfig:
 
 
 def sliding_window(keys: Keys) -> int | None:
-    """`sliding_window`, which counts only where `use_sliding_window` is true."""
-    window = keys.maybe("sliding_window", 4096)
-    return window if keys.flag("use_sliding_window", False) else None
+    """`sliding_window`, which counts only where `use_sliding_window` is true; else it may be 0."""
+    used = keys.flag("use_sliding_window", False)
+    window = keys.maybe("sliding_window", 4096, low=1 if used else 0)
+    return window if used else None
 
 
 def attention(
@@ -71,3 +75,8 @@ def attention(
         qk_norm="head" if third else "",
         rotary=rope(keys, max_seq=keys.whole("max_position_embeddings", default=32768)),
     )
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer."""
+    return usual(config, layer)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from shardwise.models.config import Layer, Mlp, Moe
 from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import routed, usual
 from shardwise.models.families._numbers import activation, rms_norm
 from shardwise.models.families.qwen import attention, sliding_window
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Routing
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("qwen2_moe", "qwen3_moe")
 ARCHITECTURES = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
@@ -62,3 +65,9 @@ def _moe(keys: Keys, third: bool) -> Moe:
             aux_loss=keys.number("router_aux_loss_coef", default=0.001),
         ),
     )
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer."""
+    scale = {"shared_scale": "mlp.shared_expert_gate.weight"}
+    return usual(config, layer, {**routed(layer, shared="shared_expert"), **scale})
