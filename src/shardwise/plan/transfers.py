@@ -84,15 +84,14 @@ def _derived(work: Work, transfer: Transfer) -> Iterator[Operation]:
     for phase, again in phases:
         one = replace(sent, phase=phase, count=times * again)
         seconds = float(one.time_s(chosen.prices, work.rates, mesh))
-        yield from _listed(work, _round(one, mesh["context"]) if ring else one, seconds)
+        if ring:
+            one = replace(_round(one, mesh["context"]), what=f"shards of {move.before.name}")
+        yield from _listed(work, one, seconds)
 
 
 def _round(sent: Sent, n: int) -> Sent:
     """A gather or a scattered sum as a ring passes it on: n - 1 times what a chip has."""
-    what = sent.what.split("(", 1)[1].split(" ", 1)[0]
-    return replace(
-        sent, kind="permute", what=what, count=sent.count * (n - 1), n_bytes=sent.n_bytes / n
-    )
+    return replace(sent, kind="permute", count=sent.count * (n - 1), n_bytes=sent.n_bytes / n)
 
 
 def _exchanges(work: Work) -> Iterator[Operation]:
