@@ -25,6 +25,7 @@ from shardwise.errors import BadInput, CheckFailed
 from shardwise.hardware import System
 from shardwise.plan.document import encode
 from shardwise.plan.rebuild import rebuild
+from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan
 
 TRAIN_STEP = "shardwise.runtime.planned:train_step"
@@ -42,7 +43,7 @@ class _Read:
 
 
 def check(
-    plan: Plan,
+    plan: Plan | ServingPlan,
     *,
     trace: str | Path | None = None,
     limits: Limits | None = None,
@@ -65,6 +66,11 @@ def check(
     """
     if not isinstance(plan, Plan):
         raise BadInput("plans of serving are not compiled yet; plans of training are.")
+    if any(op.collective and op.role and not op.joined_bytes for op in plan.operations):
+        raise BadInput(
+            "the plan was saved by a version that did not write the bytes of all collectives: "
+            "plan it again."
+        )
     system = rebuild(plan).system
     job = Job(
         target=choose(system),

@@ -163,10 +163,9 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     if "/loss/" in one.op_name or one.joined_bytes <= units.bytes_per_element("fp32"):
         return "other"
     roles = {axis.split(".")[0] for axis in one.axes}
-    fits = [p for p in planned.values() if p.kind == one.kind and roles <= {*p.axes}]
-    exact = [p.role for p in fits if roles == {*p.axes}]
-    if exact or fits:
-        return (exact or [p.role for p in fits])[0]
+    same = [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
+    if same:
+        return same[0]
     if len(roles) > 1:
         return "fsdp" if "fsdp" in roles and one.kind != "all_reduce" else "data"
     return next((role for role in INSIDE_OUT if role in roles), "other")
