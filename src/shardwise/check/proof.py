@@ -12,6 +12,7 @@ from shardwise.plan.value import Plan, Range
 from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
+SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told apart
 SAME = 0.02  # bytes that differ by less are no difference
 
 
@@ -53,7 +54,7 @@ class CheckedCollective:
     Args:
         role: of the mesh axes that they run over; `other` of what no plan lists (sums of the loss
             and of the statistics of its softmax).
-        planned_bytes, compiled_bytes: joined, V of the book.
+        planned_bytes, compiled_bytes: what the chip takes in.
         asynchronous: share of the bytes that the compiler moves beside other work.
     """
 
@@ -141,13 +142,13 @@ def held_against(plan: Plan, found: Iterable[Collective]) -> tuple[CheckedCollec
 def _side_by_side(
     key: tuple[str, str], planned: PlannedCollective | None, found: list[Collective]
 ) -> CheckedCollective:
-    total = sum(one.total_bytes for one in found)
-    beside = sum(one.total_bytes for one in found if one.form != "sync")
+    total = sum(one.received_bytes * one.count for one in found)
+    beside = sum(one.received_bytes * one.count for one in found if one.form != "sync")
     return CheckedCollective(
         role=key[0],
         kind=key[1],
         planned_n=planned.n if planned else 0,
-        planned_bytes=planned.joined_bytes if planned else 0.0,
+        planned_bytes=planned.received_bytes if planned else 0.0,
         compiled_n=sum(one.count for one in found),
         compiled_bytes=float(total),
         asynchronous=beside / total if total else 0.0,
@@ -163,12 +164,10 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     if "/loss/" in one.op_name or one.joined_bytes <= units.bytes_per_element("fp32"):
         return "other"
     roles = {axis.split(".")[0] for axis in one.axes}
+    if len(roles) < 2:
+        return next((role for role in INSIDE_OUT if role in roles), "other")
     same = [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
-    if same:
-        return same[0]
-    if len(roles) > 1:
-        return "fsdp" if "fsdp" in roles and one.kind != "all_reduce" else "data"
-    return next((role for role in INSIDE_OUT if role in roles), "other")
+    return same[0] if same else "data" if one.kind == "all_reduce" else "fsdp"
 
 
 def differences(rows: Iterable[CheckedCollective]) -> tuple[Difference, ...]:
@@ -191,14 +190,30 @@ def _words(row: CheckedCollective, rows: list[CheckedCollective]) -> str:
     if row.kind == "all_reduce" and scatter and row.compiled_bytes > row.planned_bytes:
         return (
             f"{row.role}: {units.show_bytes(row.compiled_bytes - row.planned_bytes)} are summed by "
-            "all-reduce: the compiler takes it for a reduce-scatter where the part that a chip "
-            "keeps is narrower than a tile."
+            "all-reduce: the compiler took it in the place of a reduce-scatter."
         )
     if row.kind == "reduce_scatter" and sums and sums.compiled_bytes > sums.planned_bytes:
         return f"{row.role}: {planned} of reduce-scatter planned, {compiled} left as such."
+    if row.role == "fsdp" and 0 < row.compiled_bytes < row.planned_bytes:
+        return (
+            f"fsdp: {planned} of {kind} planned, {compiled} in the program: what does not change "
+            "from one microbatch to the next is moved once."
+        )
     if not row.planned_bytes:
         return f"{row.role}: {compiled} of {kind} that the plan does not have."
     return f"{row.role}: {planned} of {kind} planned, {compiled} in the program."
+
+
+def attention(planned: float, compiled: float) -> Difference | None:
+    """FLOPs of attention where the kernel does more than a plan counts."""
+    if compiled <= planned * (1 + SAME):
+        return None
+    return Difference(
+        text=f"attention: {units.show_rate(planned, 'FLOP')} planned, "
+        f"{units.show_rate(compiled, 'FLOP')} in its kernels, which make scores again in the "
+        "backward pass and compute blocks on the diagonal whole.",
+        bytes=0.0,
+    )
 
 
 def missing(rows: Iterable[CheckedCollective]) -> list[str]:
@@ -208,4 +223,5 @@ def missing(rows: Iterable[CheckedCollective]) -> list[str]:
     for row in rows:
         planned[row.role] = planned.get(row.role, 0.0) + row.planned_bytes
         compiled[row.role] = compiled.get(row.role, 0.0) + row.compiled_bytes
-    return [r for r, n in planned.items() if n and compiled[r] < MISSING * n]
+    least = SLIGHT * sum(planned.values())
+    return [r for r, n in planned.items() if n > least and compiled[r] < MISSING * n]

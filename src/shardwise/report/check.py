@@ -19,9 +19,9 @@ def blocks(verdict: Verdict) -> Iterator[Block]:
     if verdict.compiled:
         yield table(["", ">plan", ">XLA", ">difference"], _numbers(verdict))
     if verdict.collectives:
-        heads = ["collectives", "", ">plan", ">XLA", ">plan", ">XLA", ">async"]
+        heads = ["collectives", "", ">plan n", ">XLA n", ">plan", ">XLA", ">async"]
         yield table(heads, map(_collective, verdict.collectives))
-        yield quiet("bytes: the arrays summed over the shards that a collective joins, in a step")
+        yield quiet("counts, then what a chip takes in in a step; async: beside other work")
     if verdict.differences:
         yield labelled(
             ("differs" if i == 0 else "", d.text) for i, d in enumerate(verdict.differences)
