@@ -33,6 +33,7 @@ _PUBLIC = {
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
+    "check": ("shardwise.check.plan", "check"),
     "explain": ("shardwise.plan.explain", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
@@ -53,6 +54,7 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
+    from shardwise.check.plan import check
     from shardwise.errors import ShardwiseError
     from shardwise.estimate.matmul import shard
     from shardwise.estimate.roofs import operation_roofline, roofline
@@ -83,6 +85,7 @@ __all__ = [
     "System",
     "Torus",
     "Train",
+    "check",
     "chip",
     "evaluate",
     "explain",

@@ -114,7 +114,7 @@ def layers_held(
         if not software.compiled and split.remat == "selective" and not split.recomputes("down"):
             source = next(k for k in rows if k.array.name == "layer_input")
             terms["unread_ffn_output"] = activation_term(source)
-        dropped = {name for name in terms if _runs_again(split, name, group.layer)}
+        dropped = {name for name in terms if runs_again(split, name, group.layer)}
         offloaded = {name for name in terms if _waits_outside(split, name)} - dropped
         every = local.total(terms.values())
         scores: Num = 0
@@ -148,7 +148,7 @@ def _times(kept: Kept, job: Train, split: Form, local: Local) -> Num:
     return narrow * split.expert_tensor / local.product((("tensor", None, ()),))
 
 
-def _runs_again(split: Form, name: str, layer: Layer) -> bool:
+def runs_again(split: Form, name: str, layer: Layer) -> bool:
     """Whether a layer under remat produces this array again.
 
     Attention alone (Megatron's `core_attn`) runs again for its scores: its result is the input of

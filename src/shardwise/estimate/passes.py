@@ -11,18 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shardwise.arrays import Num, minimum
+from shardwise.arrays import Num
 from shardwise.estimate.activations_held import layers_held
+from shardwise.estimate.exchanges import exchanges, remat_share, sent_again, times_sent
 from shardwise.estimate.local import Local
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates, element_bytes, is_attention, is_end, is_routed
-from shardwise.estimate.routing import SENT_ONCE
 from shardwise.estimate.software import PLANNED
 from shardwise.estimate.state_held import with_experts
 from shardwise.models import Layer, ModelConfig, Moe
-from shardwise.ops.einsum import shards
 from shardwise.ops.program import Matmul, Step, Transfer
-from shardwise.strategy.layout import Form, Layout, Layouts, expert_degree
+from shardwise.strategy.layout import Form, Layout, Layouts
 
 # Reads and writes of element-wise steps in one layer, forward, in multiples of each width: two
 # norms and two sums of D (half of them in a layer of one block), rotation of queries and keys,
@@ -58,6 +57,7 @@ class Passes:
         first, last: embedding; unembedding.
         traffic: role -> collectives inside the layers, and `ends` the same at the ends.
         regather: gathers over `tensor` of the inputs of blocks, in one forward pass.
+        resent: role -> what goes to experts in one forward pass.
         offloaded: what all layers keep, out to host memory and back.
     """
 
@@ -70,6 +70,7 @@ class Passes:
     traffic: Mapping[str, Num] = field(default_factory=dict)
     ends: Mapping[str, Num] = field(default_factory=dict)
     regather: Num = 0.0
+    resent: Mapping[str, Num] = field(default_factory=dict)
     offloaded: Num = 0.0
 
     def take(self, rows: Num) -> Passes:
@@ -104,7 +105,8 @@ def passes(
         found,
         traffic=_traffic(config, works, split, prices, rates, at_ends=False),
         ends=_traffic(config, works, split, prices, rates, at_ends=True),
-        regather=_regather(works, split, prices, rates),
+        regather=_regather(config, works, split, prices, rates),
+        resent=_resent(config, split, prices, rates),
         offloaded=_offloaded(config, works, split, rates),
     )
 
@@ -190,25 +192,37 @@ def _traffic(
         if transfer.role == "context" and split.context_kind == "ulysses":
             continue
         seconds = transfer_s(transfer, works.weights, split.sizes, prices, rates)
+        seconds = seconds * times_sent(transfer, config, split)
         found[transfer.role] = found.get(transfer.role, 0.0) + seconds
     if at_ends:
         return found
-    if any(isinstance(g.layer.ffn, Moe) for g in config.groups):
-        found["expert"] = _routing(config, split, prices, rates)
-    if split.context_kind == "ulysses":
-        found["context"] = _exchange_of_heads(config, split, prices, rates)
-    if config.mambas:
-        found["context"] = found.get("context", 0.0) + _states(config, split, prices, rates)
+    for sent in exchanges(config, split, rates):
+        seconds = sent.time_s(prices, rates, split.sizes)
+        found[sent.role] = found.get(sent.role, 0.0) + seconds
     return found
 
 
-def _regather(works: Step, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
+def _resent(
+    config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates
+) -> dict[str, Num]:
+    """Seconds, by role, to send tokens to their experts once more."""
+    found: dict[str, Num] = {}
+    for sent in sent_again(config, split, rates):
+        seconds = sent.time_s(prices, rates, split.sizes)
+        found[sent.role] = found.get(sent.role, 0.0) + seconds
+    return found
+
+
+def _regather(
+    config: ModelConfig, works: Step, split: Layout | Layouts, prices: Prices, rates: Rates
+) -> Num:
     """Seconds to gather the inputs of blocks once more."""
     found: Num = 0.0
     for transfer in works.transfers:
         if regathers(transfer):
-            found = found + transfer_s(transfer, works.weights, split.sizes, prices, rates)
-    return found
+            seconds = transfer_s(transfer, works.weights, split.sizes, prices, rates)
+            found = found + seconds * times_sent(transfer, config, split)
+    return found * remat_share(config, split)
 
 
 def regathers(transfer: Transfer) -> bool:
@@ -223,13 +237,17 @@ def _offloaded(config: ModelConfig, works: Step, split: Layout | Layouts, rates:
     link = rates.chip.pcie_bytes_per_s_per_chip
     if "activations" not in split.offload or not link:
         return 0.0
+    return offloaded_bytes(config, works, split, rates) / link
+
+
+def offloaded_bytes(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:
+    """What all layers keep of one microbatch, out to host memory and back."""
     mesh = with_experts(split, split.sizes)
     local = Local(mesh, {**{d: works.logits.sizes[d] for d in "BT"}, "tensor": mesh["tensor"]})
     whole = replace(split, offload=(), offload_layers=None)
     kept = layers_held(config, rates.job, works, whole, local, config.n_layers, PLANNED)
     elements = sum(g.count * k.kept for g, k in zip(config.groups, kept, strict=True))
-    n_bytes = elements * rates.job.activation_bytes
-    return 2 * n_bytes / link
+    return 2 * elements * rates.job.activation_bytes
 
 
 def waits(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
@@ -261,55 +279,3 @@ def transfer_s(
     n_bytes = transfer_bytes(transfer, weights, rates, mesh)
     move = transfer.move
     return transfer.count * rates.send_s(prices, move.kind, move.axes, n_bytes, mesh)
-
-
-def residual_bytes(config: ModelConfig, split: Layout | Layouts, seq: int) -> Num:
-    """The residual of one microbatch on a chip, as it lies between blocks, in 16 bits."""
-    tensor = split.sizes["tensor"] if split.sequence_parallel else 1
-    return split.micro_batch * seq * config.d_model * 2.0 / (split.sizes["context"] * tensor)
-
-
-def _routing(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
-    """Tokens to experts and back, forward and backward: four exchanges in a routed layer.
-
-    Whole experts on chips of `tensor` are reached over both axes.
-    """
-    axes = ("tensor", "expert") if split.expert_tensor == 1 else ("expert",)
-    mesh, total = split.sizes, 0.0
-    residual = residual_bytes(config, split, rates.job.seq)
-    for group in config.groups:
-        if isinstance(group.layer.ffn, Moe):
-            chosen = group.layer.ffn.experts_per_token
-            here = residual * (group.layer.ffn.d_latent or config.d_model) / config.d_model
-            if rates.kernels.once:
-                one = rates.send_s(prices, f"{SENT_ONCE}{chosen}", axes, here, mesh)
-            else:
-                copies = minimum(chosen, expert_degree(split, mesh)) * shards(axes, mesh)
-                one = rates.send_s(prices, "all_to_all", axes, here * copies, mesh)
-            total = total + 4 * group.count * one
-    return total
-
-
-def _exchange_of_heads(
-    config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates
-) -> Num:
-    """Ulysses: queries, keys and values leave with all their tokens and some heads, the attended
-    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3)."""
-    mesh, total = split.sizes, 0.0
-    for a, n in config.attentions:
-        width = 2 * a.n_heads * a.d_head + 2 * a.n_kv_heads * a.d_head
-        n_bytes = split.micro_batch * rates.job.seq * width * 2.0 / mesh["tensor"]
-        one = rates.send_s(prices, "all_to_all", ("context",), n_bytes, mesh)
-        total = total + 2 * n * one
-    return total
-
-
-def _states(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
-    """Scans over `context`: the state at the end of each chip's tokens, gathered by all, forward
-    and backward (arXiv 2405.21060, section 8.2)."""
-    mesh, total = split.sizes, 0.0
-    for m, n in config.mambas:
-        held = split.micro_batch * m.d_inner * m.d_state / mesh["tensor"]
-        n_bytes = held * mesh["context"] * rates.job.activation_bytes
-        total = total + 2 * n * rates.send_s(prices, "all_gather", ("context",), n_bytes, mesh)
-    return total

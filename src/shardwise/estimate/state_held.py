@@ -79,8 +79,8 @@ def layers_parameters(config: ModelConfig, rules: Rules, local: Local) -> list[P
     found = []
     for group in config.groups:
         weights = layer_weights(config, group.layer)
-        routed = [w for w in weights if _is_experts(w)]
-        dense = [w for w in weights if not _is_experts(w)]
+        routed = [w for w in weights if is_experts(w)]
+        dense = [w for w in weights if not is_experts(w)]
         by_tensor = local.total(weight_term(w, dense_rules) for w in dense if w.matmul)
         vectors = local.total(weight_term(w, dense_rules) for w in dense if not w.matmul)
         experts = local.total(weight_term(w, routed_rules) for w in routed)
@@ -114,7 +114,7 @@ def largest_weights(config: ModelConfig, rules: Rules, local: Local) -> tuple[Nu
     layers: Num = 0
     for group in config.groups:
         for w in layer_weights(config, group.layer):
-            term = weight_term(w, routed_rules if _is_experts(w) else dense_rules)
+            term = weight_term(w, routed_rules if is_experts(w) else dense_rules)
             layers = maximum(layers, local.total([term]))
     every = layers
     for w in outer_weights(config):
@@ -125,14 +125,14 @@ def largest_weights(config: ModelConfig, rules: Rules, local: Local) -> tuple[Nu
 def _rules(rules: Rules) -> tuple[Rules, Rules]:
     """The table without what ZeRO shards, as products use weights: of experts' and all others."""
     dense = {
-        row: tuple(a for a in axes if a not in ("fsdp", "context"))
+        row: tuple(a for a in axes if a not in ("fsdp", "context", "expert"))
         for row, axes in rules.items()
         if row != "weights.E"
     }
     return dense, EXPERTS
 
 
-def _is_experts(weight: Weight) -> bool:
+def is_experts(weight: Weight) -> bool:
     """Whether experts are dealt out with it: not so the router."""
     return len(weight.dims) > 1 and weight.dims[0] == "E"
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum, minimum, where
-from shardwise.estimate.passes import BACKWARD, Passes, residual_bytes
+from shardwise.estimate.exchanges import between_stages, sends_again
+from shardwise.estimate.passes import BACKWARD, Passes
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
 from shardwise.estimate.sums import Sums, gradient_sums, update_s
@@ -83,9 +84,12 @@ def step_time(
         role: m * (one.traffic.get(role, 0.0) * stage.share + one.ends.get(role, 0.0))
         for role in {**one.traffic, **one.ends}
     }
+    if sends_again(split):
+        for role, seconds in one.resent.items():
+            traffic[role] = traffic.get(role, 0.0) + m * seconds * stage.share
     if split.schedule != "none":
-        hop = _send(config, split, prices, rates)
-        traffic["pipe"] = 2 * m * stage.passes * hop
+        sends = between_stages(config, split, stage, rates)
+        traffic["pipe"] = m * sum(sent.time_s(prices, rates, split.sizes) for sent in sends)
     if "activations" in split.offload:
         of = minimum(1.0, split.offload_layers / stage.held) if split.offload_layers else 1.0
         traffic["host"] = m * one.offloaded * stage.share * of
@@ -111,20 +115,6 @@ def step_time(
         bubble_s=_bubble(split, stage, forward, backward + again, waited),
         update_s=update_s(config, split, stage, rates),
     )
-
-
-def _send(config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates) -> Num:
-    """Seconds to send the activations of one microbatch to the next stage.
-
-    Ranks that hold the same residual send a part each, and join the parts on arrival
-    (arXiv 2104.04473, section 4.1; DeepSpeed's pipe_partitioned).
-    """
-    mesh, n_bytes = split.sizes, residual_bytes(config, split, rates.job.seq)
-    if split.sequence_parallel:
-        return rates.send_s(prices, "permute", ("pipe",), n_bytes, mesh)
-    joined = rates.send_s(prices, "all_gather", ("tensor",), n_bytes, mesh)
-    sent = rates.send_s(prices, "permute", ("pipe",), n_bytes / mesh["tensor"], mesh)
-    return sent + joined
 
 
 def _again(config: ModelConfig, split: Layout | Layouts, one: Passes) -> Num:

@@ -3,70 +3,202 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from shardwise import units
-from shardwise.arrays import Num, minimum
+from shardwise.arrays import Num, ceil_div, maximum, minimum
+from shardwise.estimate.exchanges import Sent
 from shardwise.estimate.optimizers import state_bytes, update_flops
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
+from shardwise.estimate.state_held import FIRST, is_experts
 from shardwise.models import ModelConfig
-from shardwise.models.weights import layer_weights, outer_weights
+from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.ops.einsum import shards
 from shardwise.strategy.layout import Layout, Layouts
+from shardwise.strategy.rules import TRAIN
+from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import Stages
+
+# Dims of weights that `tensor` splits.
+SPLIT = tuple(row.removeprefix("weights.") for row, axes in TRAIN.items() if axes == ("tensor",))
+BATCH = ("data", "expert")  # axes of the batch along which ZeRO 0 to 2 copies weights
+WORDS = {
+    "matrices": "matrices of layers",
+    "ends": "embedding and unembedding",
+    "copied": "norms and what else `tensor` copies",
+    "experts": "experts",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Parameters by how `tensor` splits them.
+
+    Args:
+        split: (size of the dim that `tensor` splits, parameters for each of it).
+        copied: on every chip of `tensor`: norm scales, routers, projections to a latent.
+        arrays: how many arrays `split` are, and `copied`; those of equal layers lie in one.
+    """
+
+    split: tuple[tuple[int, float], ...]
+    copied: float
+    arrays: tuple[int, int]
+
+    def over(self, tensor: Num) -> Num:
+        """Parameters of `split` on one chip."""
+        return sum((each * ceil_div(size, tensor) for size, each in self.split), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of all layers by how they are split, and those outside of layers.
+    """Of all layers, without experts; of experts; at the first end, the last, and of both."""
 
-    Args:
-        matrices: split over `tensor`; vectors: whole; routed: of experts.
-    """
-
-    matrices: float
-    vectors: float
+    layers: Held
     routed: float
-    outer: float
+    routed_arrays: int
+    first: Held
+    last: Held
+    both: Held
 
 
 @functools.lru_cache(maxsize=64)
 def parameters(config: ModelConfig) -> Parameters:
-    """Count them."""
-    found = {"matrices": 0.0, "vectors": 0.0, "routed": 0.0}
-    for group in config.groups:
-        for weight in layer_weights(config, group.layer):
-            routed = "E" in weight.dims and weight.matmul and len(weight.dims) == 3
-            kind = "routed" if routed else "matrices" if weight.matmul else "vectors"
-            found[kind] += float(weight.size * group.count)
-    return Parameters(**found, outer=float(sum(w.size for w in outer_weights(config))))
+    """Count them. A tied embedding lies on both ends of a pipeline."""
+    every = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
+    outer = [(w, 1) for w in outer_weights(config)]
+    last = [(w, n) for w, n in outer if w.name not in FIRST]
+    if config.tied_embeddings:
+        last += [(w, n) for w, n in outer if w.name == "embedding"]
+    routed = [(w, n) for w, n in every if is_experts(w)]
+    return Parameters(
+        layers=_held([(w, n) for w, n in every if not is_experts(w)]),
+        routed=float(sum(n * w.size for w, n in routed)),
+        routed_arrays=len(routed),
+        first=_held([(w, n) for w, n in outer if w.name in FIRST]),
+        last=_held(last),
+        both=_held(outer),
+    )
+
+
+def _held(weights: Sequence[tuple[Weight, int]]) -> Held:
+    found: dict[int, float] = {}
+    copied, arrays = 0.0, [0, 0]
+    for weight, n in weights:
+        sizes = [s for d, s in zip(weight.dims, weight.shape, strict=True) if d in SPLIT]
+        if sizes:
+            found[sizes[0]] = found.get(sizes[0], 0.0) + n * weight.size / sizes[0]
+        else:
+            copied += n * weight.size
+        arrays[not sizes] += 1
+    return Held(split=tuple(found.items()), copied=copied, arrays=(arrays[0], arrays[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """Weights whose gradients are summed over the same chips.
+
+    Args:
+        what: `matrices`, `copied` (on every chip of `tensor`), `experts`, `ends`.
+        axes: with copies of them, which ZeRO 1 and 2 make shards.
+        elements: on one chip, of the busiest stage.
+        arrays: how many arrays they are.
+    """
+
+    what: str
+    axes: tuple[str, ...]
+    elements: Num
+    arrays: int
+
+
+def summed(config: ModelConfig, split: Layout | Layouts, stage: Stages) -> Iterator[Summed]:
+    """The weights on a chip of the busiest stage.
+
+    Experts are dealt out over `expert`: their gradients need no sum among them. ZeRO-3 has summed
+    over all that shards the weights already; what is left are whole copies.
+    """
+    mesh, n, tensor = split.sizes, parameters(config), split.sizes["tensor"]
+    whole = stage.held / config.n_layers
+    axes: tuple[str, ...] = (*BATCH, "context")
+    shared, routed = 1, 1
+    if split.zero == 3:
+        routed = mesh["fsdp"] * mesh["context"]
+        axes, shared = ("data",), routed * mesh["expert"]
+    first, last, both = n.first, n.last, n.both
+    if split.schedule == "none" or find(split.schedule).ends_meet:
+        ends, copied = both.over(tensor), both.copied
+    else:
+        ends, copied = maximum(first.over(tensor), last.over(tensor)), last.copied
+    copied = n.layers.copied * whole + copied
+    arrays = n.layers.arrays
+    yield Summed(
+        what="matrices",
+        axes=axes,
+        elements=n.layers.over(tensor) * whole / shared,
+        arrays=arrays[0],
+    )
+    yield Summed(what="ends", axes=axes, elements=ends / shared, arrays=both.arrays[0])
+    yield Summed(
+        what="copied", axes=axes, elements=copied / shared, arrays=arrays[1] + both.arrays[1]
+    )
+    if n.routed:
+        of_experts = tuple(a for a in axes if a != "expert")
+        experts = n.routed * whole / (mesh["expert"] * tensor * routed)
+        yield Summed(what="experts", axes=of_experts, elements=experts, arrays=n.routed_arrays)
 
 
 def summed_parameters(
     config: ModelConfig, split: Layout | Layouts, stage: Stages
 ) -> Iterator[tuple[tuple[str, ...], Num]]:
-    """(axes over which gradients are summed, parameters that one chip sums over them).
+    """(axes over which gradients are summed, parameters that one chip sums over them)."""
+    for part in summed(config, split, stage):
+        yield part.axes, part.elements
 
-    Experts are dealt out over `expert`: their gradients need no sum among them.
+
+def weight_sums(
+    config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates
+) -> Iterator[Sent]:
+    """The collectives of a step over copies of weights.
+
+    ZeRO 0 sums gradients in an AllReduce; so does ZeRO-3, of the shards of which there are copies.
+    ZeRO 1 and 2 scatter them, and gather the updated weights; ZeRO-2 keeps a shard of the gradients
+    only, so it scatters those of every microbatch. Where `tensor` splits the sequence, its chips
+    have parts of the gradients of weights that all of them hold.
     """
-    mesh, n = split.sizes, parameters(config)
-    whole = stage.held / config.n_layers
-    # Each end of a pipeline holds one of embedding and unembedding.
-    outer = n.outer / mesh["tensor"] / minimum(2, mesh["pipe"])
-    dense = (n.matrices / mesh["tensor"] + n.vectors) * whole + outer
-    experts = n.routed * whole / (mesh["expert"] * mesh["tensor"])
-    shared = mesh["fsdp"] * mesh["context"] if split.zero == 3 else 1
-    over = () if split.zero == 3 else ("context",)
-    yield ("data", "expert", *over), dense / shared
-    if n.routed:
-        yield ("data", *over), experts / shared
+    job, times = rates.job, split.n_microbatches if split.zero == 2 else 1
+    for part in () if rates.extras.frozen else summed(config, split, stage):
+        n_bytes, scatters = part.elements * job.reduce_bytes, split.zero in (1, 2)
+        one = _sum(part, "reduce_scatter" if scatters else "all_reduce", part.axes, n_bytes)
+        yield replace(one, count=times)
+        if part.what == "copied" and split.sequence_parallel:
+            shard = n_bytes / shards(part.axes, split.sizes) if scatters else n_bytes
+            yield _sum(part, "all_reduce", ("tensor",), shard)
+        if scatters:
+            weight = part.elements * minimum(job.weight_bytes, 2.0)
+            yield _sum(part, "all_gather", part.axes, weight)
+
+
+def _sum(part: Summed, kind: str, axes: tuple[str, ...], n_bytes: Num) -> Sent:
+    gathers = kind == "all_gather"
+    what = "weights" if gathers else "gradients"
+    return Sent(
+        name=f"{what}.{part.what}",
+        phase="update" if gathers else "backward",
+        role="data",
+        kind=kind,
+        axes=axes,
+        what=f"{what} of {WORDS[part.what]}",
+        count=1,
+        n_bytes=n_bytes,
+        parts=part.arrays,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Seconds to sum gradients once, how often that is done, and to send updated weights back."""
+    """Seconds to sum gradients once, how often that is done, and what follows once: the sums of
+    shards over `tensor`, and updated weights sent back."""
 
     reduce_s: Num
     times: Num
@@ -81,21 +213,27 @@ class Sums:
 def gradient_sums(
     config: ModelConfig, split: Layout | Layouts, stage: Stages, prices: Prices, rates: Rates
 ) -> Sums:
-    """Sums of gradients and, under ZeRO-1 and 2, gathers of updated weights.
-
-    ZeRO-2 keeps a shard of the gradients only, so it scatters those of every microbatch.
-    """
-    job, mesh, reduce_s, gather_s = rates.job, split.sizes, 0.0, 0.0
-    gradient, weight = job.reduce_bytes, minimum(job.weight_bytes, 2.0)
-    held = () if rates.extras.frozen else summed_parameters(config, split, stage)
-    kind = "reduce_scatter" if split.zero in (1, 2) else "all_reduce"
-    for axes, parameters in held:
-        reduce_s = reduce_s + rates.send_s(prices, kind, axes, parameters * gradient, mesh)
-        if split.zero in (1, 2):
-            back = rates.send_s(prices, "all_gather", axes, parameters * weight, mesh)
-            gather_s = gather_s + back
+    """Seconds of `weight_sums`."""
+    reduce_s: Num = 0.0
+    gather_s: Num = 0.0
+    for sent in buckets(weight_sums(config, split, stage, rates)):
+        one = rates.send_s(prices, sent.kind, sent.axes, sent.n_bytes, split.sizes)
+        if split.zero in (1, 2) and sent.kind != "reduce_scatter":
+            gather_s = gather_s + one
+        else:
+            reduce_s = reduce_s + one
     times = split.n_microbatches if split.zero == 2 else 1
     return Sums(reduce_s=reduce_s, times=times, gather_s=gather_s)
+
+
+def buckets(sums: Iterable[Sent]) -> list[Sent]:
+    """What is sent over the same axes travels together."""
+    found: dict[tuple[str, tuple[str, ...]], Sent] = {}
+    for sent in sums:
+        key = sent.kind, sent.axes
+        before = found[key].n_bytes if key in found else 0.0
+        found[key] = replace(sent, n_bytes=before + sent.n_bytes)
+    return list(found.values())
 
 
 def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Num:

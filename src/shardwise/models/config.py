@@ -1,7 +1,8 @@
 """What an architecture is: layers of attention, Mamba and feed-forward, and what is around them.
 
-A config holds widths and counts only. Weights (`weights`), activations (`activations`) and every
-number (`count`) are derived from it, so an architecture is described once.
+A config holds widths and counts, and what is computed with them (`numerics`), on which no count
+depends. Weights (`weights`), activations (`activations`) and every number (`count`) are derived
+from it, so an architecture is described once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,14 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadShape, raise_all
 from shardwise.models.checks import near_divisors, not_counts
+from shardwise.models.numerics import (
+    PLAIN_ROPE,
+    PLAIN_ROUTING,
+    ClampedGlu,
+    Rope,
+    Routing,
+    Temperature,
+)
 
 # Norms of width D in a layer: before each block, after each block, both, or one that attention
 # and feed-forward share.
@@ -30,6 +39,7 @@ class Mla:
         d_nope: Width per head of the part of queries and keys without position.
         d_rope: Width of the part with position; its key is shared by all heads.
         d_v: Width per head of the values.
+        norm_eps: Of the norms of both latents, which follow no key of a config.json.
     """
 
     q_lora_rank: int | None = None
@@ -37,6 +47,7 @@ class Mla:
     d_nope: int
     d_rope: int
     d_v: int
+    norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
         raise_all(BadShape, not_counts("mla", self))
@@ -58,6 +69,13 @@ class Attention:
         qk_norm: "" none, "head" one scale of width H, "full" one over all heads.
         sinks: One learned logit per head that takes attention from no token.
         rope: Rotary positions are applied.
+        rotary: Their numbers.
+        alibi: Scores fall with distance by a slope per head, before they are scaled (Falcon;
+            Press et al., arXiv 2108.12409).
+        scale: Scores are multiplied with it; None for 1 / sqrt(d_head).
+        softcap: Scores s become c tanh(s / c) with this c.
+        qk_unit: After rotary positions queries and keys are divided by their root mean square.
+        temperature: Queries are multiplied with a number that grows with their position.
     """
 
     n_heads: int
@@ -73,6 +91,12 @@ class Attention:
     qk_norm: str = ""
     sinks: bool = False
     rope: bool = True
+    rotary: Rope = PLAIN_ROPE
+    alibi: bool = False
+    scale: float | None = None
+    softcap: float | None = None
+    qk_unit: bool = False
+    temperature: Temperature | None = None
 
     def __post_init__(self) -> None:
         problems = not_counts("attention", self)
@@ -89,6 +113,11 @@ class Attention:
                 f"d_head {self.d_head} is not d_nope {self.mla.d_nope} + d_rope {self.mla.d_rope}."
             )
         raise_all(BadShape, problems)
+
+    @property
+    def score_scale(self) -> float:
+        """What scores are multiplied with."""
+        return float(self.d_head**-0.5) if self.scale is None else self.scale
 
     @property
     def d_head_v(self) -> int:
@@ -152,11 +181,13 @@ class Mlp:
         d_ff: F.
         gated: The up projection is multiplied by an activated gate of the same shape.
         bias: Every projection carries a bias.
+        activation: "silu", "gelu", "gelu_tanh", "gelu_quick", "relu" or "relu2" (squared).
     """
 
     d_ff: int
     gated: bool = True
     bias: bool = False
+    activation: str = "silu"
 
     def __post_init__(self) -> None:
         raise_all(BadShape, not_counts("mlp", self))
@@ -178,6 +209,9 @@ class Moe:
         shared_gate: A learned scalar per token scales the shared experts.
         router_bias: The router has a bias that is a parameter.
         bias: Every expert projection carries a bias.
+        activation: As of `Mlp`.
+        clamp: What a gate computes instead, where it is clamped.
+        routing: How tokens choose experts.
     """
 
     n_experts: int
@@ -190,6 +224,9 @@ class Moe:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    activation: str = "silu"
+    clamp: ClampedGlu | None = None
+    routing: Routing = PLAIN_ROUTING
 
     def __post_init__(self) -> None:
         problems = not_counts("moe", self, zero_allowed=("n_shared_experts", "d_ff_shared"))

@@ -1,4 +1,7 @@
-"""Keys of a config.json that change no count of this package, by what they are about."""
+"""Keys of a config.json that change no count of this package, by what they are about.
+
+Where a family reads one of them all the same (`numerics`), it is not listed as left over.
+"""
 
 IRRELEVANT = frozenset(
     {
@@ -21,7 +24,7 @@ IRRELEVANT = frozenset(
         *("resid_pdrop", "embd_pdrop", "attn_pdrop", "resid_dropout", "embd_layer_dropout"),
         *("classifier_dropout", "classifier_dropout_prob", "summary_first_dropout"),
         *("attention_probs_dropout_prob", "hidden_dropout_prob"),
-        # norms and activations: their constants and functions, not their widths
+        # norms and activations: their constants and functions
         *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "swiglu_limit"),
         *("hidden_act", "hidden_activation", "activation_function"),
         # positions without parameters

@@ -25,7 +25,7 @@ class Keys:
     def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
         self._data, self._prefix = data, prefix
         self._read: set[str] = {"model_type", "architectures"}
-        self._nested: list[Keys] = []
+        self._nested: dict[str, Keys] = {}
         self.problems: list[str] = []
 
     def has(self, name: str) -> bool:
@@ -92,6 +92,34 @@ class Keys:
             self.refuse(f"{n_key} {N} does not divide {d_key} {D}, and no head width is given.")
         return max(1, D // N)
 
+    def number(self, *names: str, default: float) -> float:
+        """A number of at least 0, whole or not."""
+        value = self._first(names, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return float(self._refuse(names, value, "not a number", default))
+        if not 0 <= value <= LARGEST:
+            why = "below 0" if value < 0 else f"above {LARGEST:,}"
+            shown = short(value) if isinstance(value, int) else f"{value:.4g}"
+            return float(self._refuse(names, shown, why, default))
+        return float(value)
+
+    def maybe_number(self, name: str, default: float | None = None) -> float | None:
+        """A number of at least 0, None where the key is null, `default` where it is absent."""
+        self._read.add(name)
+        if name not in self._data:
+            return default
+        return None if self._data[name] is None else self.number(name, default=1.0)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of positive numbers; () where the key is absent or null."""
+        value = self._first((name,), None)
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(_is_divisor(v) for v in value):
+            return tuple(map(float, value))
+        self._refuse((name,), value, "not a list of positive numbers", None)
+        return ()
+
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         value = self._first((name,), default)
@@ -117,15 +145,17 @@ class Keys:
     def inner(self, name: str) -> Keys:
         """The object under `name`; this one where it is absent (a config of the text model)."""
         value = self._data.get(name)
+        self._read.add(name)
         if value is None:
             return self
-        self._read.add(name)
+        if name in self._nested:
+            return self._nested[name]
         if not isinstance(value, dict):
             self._refuse((name,), value, "not an object", None)
             value = {}
         nested = Keys(value, f"{self._prefix}{name}.")
         nested.problems = self.problems
-        self._nested.append(nested)
+        self._nested[name] = nested
         return nested
 
     def refuse(self, problem: str) -> None:
@@ -137,7 +167,7 @@ class Keys:
         rest = sorted(set(self._data) - self._read)
         unused = [self._prefix + k for k in rest if k not in IRRELEVANT]
         ignored = [self._prefix + k for k in rest if k in IRRELEVANT]
-        for nested in self._nested:
+        for nested in self._nested.values():
             more_unused, more_ignored = nested.leftover()
             unused += more_unused
             ignored += more_ignored
@@ -157,3 +187,7 @@ class Keys:
         shown = value if isinstance(value, str) and why[0] in "ab" else repr(value)[:40]
         self.problems.append(f"{self._prefix}{name} {shown} is {why}.")
         return stand_in
+
+
+def _is_divisor(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= LARGEST

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from shardwise.errors import BadShape, raise_all
 from shardwise.models.checks import not_counts
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
+from shardwise.models.numerics import PLAIN_NORM, Norm
+from shardwise.models.stack import Segment, unrolled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +20,17 @@ class ModelConfig:
         family: The family file that read it, or "dense" for one built by hand.
         d_model: D.
         vocab: V, rows of the embedding.
-        groups: Distinct kinds of layers with their counts; the order of layers is not kept.
+        groups: Distinct kinds of layers with their counts.
+        order: How they follow each other (`stack`); () where each group follows the one before.
         tied_embeddings: The unembedding is the embedding transposed.
         n_positions: Rows of a learned position embedding, 0 where there is none.
         final_norm: One norm of width D stands after the last layer.
         final_norm_bias: It carries a bias.
         unembedding_bias: The unembedding carries a bias.
         max_seq: Longest sequence its authors state, in tokens; None where they state none.
+        norm: What its norms compute.
+        scaled_embeddings: Embeddings are multiplied with the square root of D.
+        logit_softcap: Logits z become c tanh(z / c) with this c.
         unused_keys: Keys of the config.json that were not read and may matter.
         ignored_keys: Keys that were not read and are known to change no count.
         source: Where it was read from.
@@ -35,12 +41,16 @@ class ModelConfig:
     d_model: int
     vocab: int
     groups: tuple[LayerGroup, ...]
+    order: tuple[Segment, ...] = ()
     tied_embeddings: bool = False
     n_positions: int = 0
     final_norm: bool = True
     final_norm_bias: bool = False
     unembedding_bias: bool = False
     max_seq: int | None = None
+    norm: Norm = PLAIN_NORM
+    scaled_embeddings: bool = False
+    logit_softcap: float | None = None
     unused_keys: tuple[str, ...] = ()
     ignored_keys: tuple[str, ...] = ()
     source: str = ""
@@ -49,7 +59,18 @@ class ModelConfig:
         problems = not_counts(self.name or "model", self, zero_allowed=("n_positions",))
         if not self.groups:
             problems.append(f"{self.name} has no layers.")
+        problems += self._misordered()
         raise_all(BadShape, problems)
+
+    def _misordered(self) -> list[str]:
+        kinds = unrolled(self.order)
+        counts = [kinds.count(i) for i in range(len(self.groups))]
+        if not self.order or (
+            sum(counts) == len(kinds) and counts == [g.count for g in self.groups]
+        ):
+            return []
+        told = ", ".join(str(g.count) for g in self.groups)
+        return [f"the order of {self.name} has not the layers of its groups, {told}."]
 
     @classmethod
     def dense(
@@ -104,7 +125,8 @@ class ModelConfig:
             d_head=d_head,
             window=window,
         )
-        layer = Layer(attention=attention, ffn=Mlp(d_ff=d_ff, gated=gated), norms=norms)
+        ffn = Mlp(d_ff=d_ff, gated=gated, activation="silu" if gated else "gelu")
+        layer = Layer(attention=attention, ffn=ffn, norms=norms)
         return cls(
             name=name,
             d_model=d_model,

@@ -11,6 +11,7 @@ from shardwise.models.checks import short
 from shardwise.models.config import Layer, LayerGroup, Moe
 from shardwise.models.keys import MOST_LAYERS
 from shardwise.models.model import ModelConfig
+from shardwise.models.stack import respread
 from shardwise.units import parse_whole
 
 _MODEL = ("d_model", "vocab", "max_seq", "n_positions")
@@ -90,7 +91,9 @@ def _replace(config: ModelConfig, values: dict[str, Any], said: str) -> ModelCon
         LayerGroup(layer=_layer(group.layer, values, config.is_moe), count=count)
         for group, count in zip(config.groups, counts, strict=True)
     )
-    return dataclasses.replace(config, name=f"{config.name},{said}", groups=groups, **outer)
+    order = respread(config.order, counts)
+    name = f"{config.name},{said}"
+    return dataclasses.replace(config, name=name, groups=groups, order=order, **outer)
 
 
 def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:

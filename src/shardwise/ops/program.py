@@ -64,6 +64,7 @@ class Transfer:
     role: str
     move: Move
     sizes: Mapping[str, Num]
+    group: int = 0  # of layers of one kind
 
     def times(self, n_microbatches: Num) -> Num:
         """How often it happens in a step."""
@@ -134,7 +135,10 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
         return array.with_axes(layout(rules, kind, array.names))
 
     if einsum.chosen:  # tokens are sent to their experts, which stay where they are
-        rules = {row: axes for row, axes in rules.items() if row != "weights.E"}
+        rules = {
+            row: tuple(a for a in axes if a != "expert") if row.startswith("weights.") else axes
+            for row, axes in rules.items()
+        }
     left, right, output = map(laid_out, (*einsum.inputs, einsum.output))
     return Einsum(left, right, output, einsum.chosen)
 
@@ -237,6 +241,7 @@ def derive_terms(
                         name=name,
                         phase=phase,
                         count=count,
+                        group=group,
                         role=_role(move, weights),
                         move=move,
                         sizes=sizes,

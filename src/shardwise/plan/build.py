@@ -10,6 +10,7 @@ from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
 from shardwise.plan import refusals, value, why
+from shardwise.plan.architecture import written
 from shardwise.plan.operations import operations
 from shardwise.search import train
 from shardwise.search.forms import Fixed, check_fixed
@@ -200,8 +201,6 @@ def _write(
 def planned_model(model: ModelConfig) -> value.PlannedModel:
     """The model of a plan."""
     counts = count.parameters(model)
-    import msgspec
-
     return value.PlannedModel(
         name=model.name,
         source=model.source,
@@ -217,7 +216,7 @@ def planned_model(model: ModelConfig) -> value.PlannedModel:
         vocab=model.vocab,
         n_experts=model.n_experts,
         experts_per_token=model.experts_per_token,
-        architecture=msgspec.json.decode(msgspec.json.encode(model)),
+        architecture=written(model),
     )
 
 

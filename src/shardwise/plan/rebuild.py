@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
 
 from shardwise.errors import BadFile, ShardwiseError
 from shardwise.estimate.calibration import PEAK, calibration
 from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
-from shardwise.models import ModelConfig
-from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
+from shardwise.plan.architecture import model_of
 from shardwise.plan.value import Plan, PlannedHardware
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import CHOSEN_OVERLAPS, Train
-
-T = TypeVar("T")
 
 
 def rebuild(plan: Plan) -> Case:
@@ -45,41 +41,6 @@ def rebuild(plan: Plan) -> Case:
         raise
     except ShardwiseError as error:
         raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
-
-
-def model_of(data: dict[str, Any]) -> ModelConfig:
-    """The model of a plan. Whether a layer's block is dense or routed, only its fields say."""
-    try:
-        groups = tuple(
-            LayerGroup(layer=_layer(group["layer"]), count=group["count"])
-            for group in data["groups"]
-        )
-        known = {f.name for f in fields(ModelConfig)} - {"groups"}
-        rest = {name: value for name, value in data.items() if name in known}
-        for name in ("unused_keys", "ignored_keys"):
-            rest[name] = tuple(rest.get(name, ()))
-        return ModelConfig(groups=groups, **rest)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadFile(f"the plan's architecture is not a model: {error!r}.") from None
-
-
-def _layer(data: dict[str, Any]) -> Layer:
-    made = dict(data)
-    kinds: dict[str, type[Any]] = {"attention": Attention, "mamba": Mamba}
-    kinds["ffn"] = Moe if "n_experts" in (data["ffn"] or ()) else Mlp
-    for name, kind in kinds.items():
-        if data.get(name) is not None:
-            made[name] = _convert(data[name], kind)
-    return Layer(**made)
-
-
-def _convert(data: dict[str, Any], kind: type[T]) -> T:
-    import msgspec
-
-    try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        raise BadFile(f"the plan's architecture: {error}.") from None
 
 
 def system_of(planned: PlannedHardware) -> System:

@@ -9,7 +9,8 @@ from shardwise.hardware import Chip, Switched, System, Torus
 from shardwise.hardware.shape import parse_shape
 from shardwise.hardware.torus import make_slice
 from shardwise.models import ModelConfig
-from shardwise.plan.rebuild import model_of, system_of
+from shardwise.plan.architecture import model_of
+from shardwise.plan.rebuild import system_of
 from shardwise.plan.serve_value import Servers, ServingPlan
 from shardwise.search.serve import Request
 from shardwise.search.serve_candidate import Candidate, Server

@@ -213,9 +213,13 @@ class Operation:
     """One kind of work of the step on the busiest stage: a local matmul, or a collective.
 
     Args:
+        network_bytes: received by one chip, in all occurrences.
         time_s: at peak rates, of all `count` occurrences together.
         math_s, hbm_s: the two sides of a matmul's roofline.
         hidden: the strategy runs most of it beside other work.
+        joined_bytes: of a collective, in all occurrences: the array summed over the shards that it
+            joins (V of the book); of a permute, what a chip sends.
+        axes: of the mesh, over which a collective runs.
     """
 
     name: str
@@ -231,6 +235,8 @@ class Operation:
     math_s: float
     hbm_s: float
     hidden: bool
+    joined_bytes: float = 0.0
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

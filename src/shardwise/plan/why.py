@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
-from shardwise.plan.operations import is_hidden
+from shardwise.plan.transfers import is_hidden
 from shardwise.plan.value import Alternative, Operation, Range, Reason
 from shardwise.search.train import Candidate
 from shardwise.strategy.stages import stages

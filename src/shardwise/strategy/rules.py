@@ -1,9 +1,9 @@
 """The table of a strategy: which mesh axes shard which dim, in plain strings.
 
-    weights.D      fsdp, context      gathered before use, gradients reduce-scattered
+    weights.D      fsdp, context, expert   gathered before use, gradients reduce-scattered
     weights.F      tensor
-    activations.B  data, fsdp         the batch
-    residual.T     context, tensor    between blocks the sequence is split over tensor too
+    activations.B  data, fsdp              the batch
+    residual.T     context, tensor         between blocks the sequence is split over tensor too
 
 One table says what the estimator communicates, what a compiler must emit and what JAX is told.
 """
@@ -21,10 +21,10 @@ TRAIN: Rules = {
     "weights.N": ("tensor",),
     "weights.K": ("tensor",),
     "weights.F": ("tensor",),
-    "weights.D": ("fsdp", "context"),
-    "weights.Q": ("fsdp", "context"),
-    "weights.C": ("fsdp", "context"),
-    "weights.C'": ("fsdp", "context"),
+    "weights.D": ("fsdp", "context", "expert"),
+    "weights.Q": ("fsdp", "context", "expert"),
+    "weights.C": ("fsdp", "context", "expert"),
+    "weights.C'": ("fsdp", "context", "expert"),
     "activations.B": ("data", "fsdp"),
     "activations.T": ("context",),
     "activations.S": ("context",),
@@ -41,19 +41,21 @@ TRAIN: Rules = {
 def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Dim -> mesh axes of one array. Where two dims ask for an axis, the earlier row has it.
 
+    Experts are dealt out with the weights whose first dim they are; the router scores all of them.
+
     Args:
         rules: the table.
         kind: `weights`, `activations` or `residual`.
         dims: the array's dims.
 
     >>> layout(TRAIN, "weights", ("D", "Q"))
-    {'D': ('fsdp', 'context')}
+    {'D': ('fsdp', 'context', 'expert')}
     """
     used: set[str] = set()
     found = {}
     for row, axes in rules.items():
         row_kind, dim = row.split(".", 1)
-        if row_kind != kind or dim not in dims:
+        if row_kind != kind or dim not in dims or (row == "weights.E" and dims[0] != "E"):
             continue
         free = tuple(a for a in axes if a not in used)
         if free:

@@ -74,12 +74,15 @@ class Remat:
     offload_layers: int | None = None
 
 
-def remat_of(record: Fields, n_layers: int) -> tuple[Remat, dict[str, str]]:
+def remat_of(
+    record: Fields, n_layers: int, *, routed: bool = False
+) -> tuple[Remat, dict[str, str]]:
     """Recomputation and offload of a record, and what was assumed.
 
     Args:
         record: The record.
         n_layers: Layers of the model.
+        routed: It has experts.
 
     Raises:
         BadFile: a policy whose parts are not known.
@@ -96,7 +99,7 @@ def remat_of(record: Fields, n_layers: int) -> tuple[Remat, dict[str, str]]:
     layers = overlap.maybe_whole("cpu_offloading_layers")
     if layers:
         offload = (*offload, "activations")
-    found, unread = _read(policy, recompute, n_layers)
+    found, unread = _read(policy, recompute, n_layers, routed=routed)
     if unread:
         assumed["remat"] = f"no part of a layer is known for {', '.join(unread)}"
     return Remat(
@@ -108,7 +111,9 @@ def remat_of(record: Fields, n_layers: int) -> tuple[Remat, dict[str, str]]:
     ), assumed
 
 
-def _read(policy: str, recompute: Fields, n_layers: int) -> tuple[Remat, tuple[str, ...]]:
+def _read(
+    policy: str, recompute: Fields, n_layers: int, *, routed: bool
+) -> tuple[Remat, tuple[str, ...]]:
     """What a policy recomputes, and the names in it that are not known."""
     if policy == "full":
         return Remat(remat="full"), ()
@@ -117,7 +122,10 @@ def _read(policy: str, recompute: Fields, n_layers: int) -> tuple[Remat, tuple[s
     if policy == "selective-layer":  # torchtitan: every second layer
         return Remat(remat="full", remat_layers=max(1, n_layers // 2)), ()
     if policy == "selective-modules":
-        parts, unread = _parts(recompute.texts("modules"), _MODULES)
+        # "mlp" is the dense block, "moe" the routed one; of a model with experts few layers have
+        # a dense one (DeepSeek-V3: 3 of 61), and its recomputation is left out.
+        names = [m for m in recompute.texts("modules") if not (routed and m == "mlp")]
+        parts, unread = _parts(names, _MODULES)
         return _selective(parts), unread
     if policy == "custom":
         return _custom(recompute.inner("tensors"))

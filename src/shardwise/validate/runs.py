@@ -160,7 +160,7 @@ def _run(record: Fields) -> Run:
     origin, more = origin_of(record, tpu=system.chip.kind == "tpu")
     assumed = assumed | more | assumed_of(record.inner("model"))
     config = config_of(record.inner("model"), record.whole("seq_len"))
-    remat, more = remat_of(record, config.n_layers)
+    remat, more = remat_of(record, config.n_layers, routed=config.is_moe)
     assumed = assumed | more
     job = train_of(record, origin, remat.remat)
     layout, more = layout_of(record, origin, remat, job.batch, system.n_chips)

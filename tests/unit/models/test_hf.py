@@ -75,12 +75,14 @@ def test_the_architecture_speaks_where_there_is_no_model_type():
 
 
 def test_keys_are_read_ignored_or_listed():
-    model = from_dict(LLAMA | {"rope_theta": 1e4, "num_nextn_layers": 2, "zeta": None}, name="tiny")
+    model = from_dict(LLAMA | {"use_cache": True, "num_nextn_layers": 2, "zeta": None}, name="tiny")
     assert model.unused_keys == ("num_nextn_layers", "zeta")
-    assert model.ignored_keys == ("rope_theta",)
+    assert model.ignored_keys == ("use_cache",)
     nested = load("gemma3-4b")
     assert nested.unused_keys == ("vision_config",)
-    assert "text_config.rope_scaling" in nested.ignored_keys
+    assert {"torch_dtype", "eos_token_id"} <= set(nested.ignored_keys)
+    odd = {"rope_scaling": {"rope_type": "linear", "factor": 2, "mrope_section": [1, 2]}}
+    assert from_dict(LLAMA | odd, name="tiny").unused_keys == ("rope_scaling.mrope_section",)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,13 @@ def test_an_unknown_name_offers_close_ones():
         load("nothing like it")
     with pytest.raises(UnknownName):
         load("")
+
+
+def test_a_window_that_is_not_used_may_be_zero():
+    unused = LLAMA | {"model_type": "qwen2", "num_key_value_heads": 4, "sliding_window": 0}
+    assert from_dict(unused, name="tiny").main_attention.window is None
+    with pytest.raises(BadFile, match="sliding_window 0 is below 1"):
+        from_dict(unused | {"use_sliding_window": True}, name="tiny")
 
 
 def test_a_tiny_model_by_hand():

@@ -108,7 +108,7 @@ def test_llama3_70b_is_the_whole_published_file():
     data = presets()["llama3-70b"].read()
     assert len(data) == 23
     assert data["rope_theta"] == 500000.0
-    assert len(load("llama3-70b").ignored_keys) == 12
+    assert len(load("llama3-70b").ignored_keys) == 8
 
 
 def test_facts_in_a_line():

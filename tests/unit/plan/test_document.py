@@ -84,6 +84,7 @@ def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
     assert set(raw["operations"][0]) == {
         "name", "phase", "expression", "count", "flops", "hbm_bytes", "collective", "role",
         "network_bytes", "time_s", "math_s", "hbm_s", "hidden",
+        "joined_bytes", "axes",
     }  # fmt: skip
     assert set(raw["alternatives"][0]) >= {
         "mesh", "schedule", "zero", "remat", "n_microbatches", "step_s", "memory_bytes_per_chip",

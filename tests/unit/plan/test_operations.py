@@ -11,7 +11,8 @@ import pytest
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import parse_system
 from shardwise.models import load
-from shardwise.plan.operations import is_hidden, operations
+from shardwise.plan.operations import operations
+from shardwise.plan.transfers import is_hidden
 from shardwise.plan.value import Operation
 from shardwise.search import train
 from shardwise.search.train import Candidate

@@ -13,12 +13,13 @@ from shardwise.strategy.rules import TRAIN, layout, only
 @pytest.mark.parametrize(
     ("kind", "dims", "axes"),
     [
-        ("weights", "DF", {"D": ("fsdp", "context"), "F": ("tensor",)}),
-        ("weights", "FD", {"D": ("fsdp", "context"), "F": ("tensor",)}),
-        ("weights", "VD", {"D": ("fsdp", "context"), "V": ("tensor",)}),
+        ("weights", "DF", {"D": ("fsdp", "context", "expert"), "F": ("tensor",)}),
+        ("weights", "FD", {"D": ("fsdp", "context", "expert"), "F": ("tensor",)}),
+        ("weights", "VD", {"D": ("fsdp", "context", "expert"), "V": ("tensor",)}),
         ("weights", "EDF", {"E": ("expert",), "D": ("fsdp", "context"), "F": ("tensor",)}),
-        ("weights", "DQ", {"D": ("fsdp", "context")}),
-        ("weights", "QNH", {"Q": ("fsdp", "context"), "N": ("tensor",)}),
+        ("weights", "DE", {"D": ("fsdp", "context", "expert")}),
+        ("weights", "DQ", {"D": ("fsdp", "context", "expert")}),
+        ("weights", "QNH", {"Q": ("fsdp", "context", "expert"), "N": ("tensor",)}),
         ("weights", "H", {}),
         ("activations", "BTF", {"B": ("data", "fsdp"), "T": ("context",), "F": ("tensor",)}),
         ("activations", "BTNS", {"B": ("data", "fsdp"), "T": ("context",), "N": ("tensor",)}),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp
-from shardwise.models.families._layers import grouped
+from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import usual
+from shardwise.models.families._numbers import activation, rms_norm, rope, scaling
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.numerics import Rope
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("gemma", "gemma2", "gemma3", "gemma3_text")
 ARCHITECTURES = (
@@ -27,7 +32,11 @@ def build(keys: Keys, name: str) -> ModelConfig:
     H, bias = text.head_dim(D, N, 256), text.flag("attention_bias", False)
     local = _local(text, n_layers, second=second, third=third)
     window = text.maybe("sliding_window", 4096) if second or third else None
-    ffn = Mlp(d_ff=text.whole("intermediate_size"))
+    ffn = Mlp(d_ff=text.whole("intermediate_size"), activation=_activation(text))
+    max_seq = text.whole("max_position_embeddings", default=131_072 if third else 8192)
+    near, far = _rotary(text, max_seq) if third else (rope(text, max_seq=max_seq),) * 2
+    wide = text.number("query_pre_attn_scalar", default=256.0) if second or third else H
+    softcap, logit_softcap = _softcaps(text, second) if second or third else (None, None)
 
     def layer(is_local: bool) -> Layer:
         attention = Attention(
@@ -39,6 +48,9 @@ def build(keys: Keys, name: str) -> ModelConfig:
             kv_bias=bias,
             o_bias=bias,
             qk_norm="head" if third else "",
+            rotary=near if is_local else far,
+            scale=None if wide == H else wide**-0.5,
+            softcap=softcap,
         )
         return Layer(attention=attention, ffn=ffn, norms="both" if second or third else "pre")
 
@@ -48,8 +60,39 @@ def build(keys: Keys, name: str) -> ModelConfig:
         d_model=D,
         vocab=text.whole("vocab_size", **({"default": 262_208} if third else {})),
         groups=grouped(local, layer),
+        order=in_order(local),
         tied_embeddings=tied,
-        max_seq=text.whole("max_position_embeddings", default=131_072 if third else 8192),
+        max_seq=max_seq,
+        norm=rms_norm(text, plus_one=True),
+        scaled_embeddings=True,
+        logit_softcap=logit_softcap,
+    )
+
+
+def _activation(text: Keys) -> str:
+    """Tanh GELU; `hidden_act` of Gemma 1 says gelu and means it."""
+    told = activation(text, "hidden_activation", text.text("hidden_act", "gelu_pytorch_tanh"))
+    return "gelu_tanh" if told == "gelu" else told
+
+
+def _softcaps(text: Keys, second: bool) -> tuple[float | None, float | None]:
+    """Of attention and of logits; Gemma 3 has none."""
+    return (
+        text.maybe_number("attn_logit_softcapping", 50.0 if second else None),
+        text.maybe_number("final_logit_softcapping", 30.0 if second else None),
+    )
+
+
+def _rotary(text: Keys, max_seq: int) -> tuple[Rope, Rope]:
+    """Of local and of global layers of Gemma 3: only global ones are scaled."""
+    base = text.number("rope_local_base_freq", default=10_000.0)
+    told = text.inner("rope_parameters")
+    if told is text or told.inner("full_attention") is told:
+        return Rope(theta=base), rope(text, max_seq=max_seq, theta=1e6)
+    near, far = told.inner("sliding_attention"), told.inner("full_attention")
+    return (
+        Rope(theta=near.number("rope_theta", default=base), scaling=scaling(text, near, max_seq)),
+        Rope(theta=far.number("rope_theta", default=1e6), scaling=scaling(text, far, max_seq)),
     )
 
 
@@ -59,3 +102,8 @@ def _local(text: Keys, n_layers: int, *, second: bool, third: bool) -> list[bool
         return [False] * n_layers
     every = text.whole("sliding_window_pattern", default=6) if third else 2
     return text.layer_types(n_layers, lambda i: (i + 1) % every != 0)
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer."""
+    return usual(config, layer)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._names import alone, fused_groups, norms, out_projections
+from shardwise.models.families._numbers import activation, partial, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.numerics import Norm
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("gpt_neox",)
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
@@ -14,17 +18,28 @@ def build(keys: Keys, name: str) -> ModelConfig:
     """Keys of GPTNeoXConfig."""
     D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     bias = keys.flag("attention_bias", True)
+    H = keys.even_heads("num_attention_heads", N, "hidden_size", D)
+    max_seq = keys.whole("max_position_embeddings", default=2048)
+    theta = keys.number("rotary_emb_base", default=10_000.0)
+    rotary = rope(keys, max_seq=max_seq, theta=theta)
     attention = Attention(
         n_heads=N,
         n_kv_heads=N,
-        d_head=keys.even_heads("num_attention_heads", N, "hidden_size", D),
+        d_head=H,
         q_bias=bias,
         kv_bias=bias,
         o_bias=bias,
+        rotary=partial(keys, rotary, H, 0.25, "rotary_pct"),
+    )
+    ffn = Mlp(
+        d_ff=keys.whole("intermediate_size"),
+        gated=False,
+        bias=True,
+        activation=activation(keys, default="gelu"),
     )
     layer = Layer(
         attention=attention,
-        ffn=Mlp(d_ff=keys.whole("intermediate_size"), gated=False, bias=True),
+        ffn=ffn,
         norm_bias=True,
         parallel=keys.flag("use_parallel_residual", True),
     )
@@ -36,5 +51,22 @@ def build(keys: Keys, name: str) -> ModelConfig:
         groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         final_norm_bias=True,
-        max_seq=keys.whole("max_position_embeddings", default=2048),
+        max_seq=max_seq,
+        norm=Norm(kind="layer", eps=keys.number("layer_norm_eps", default=1e-5)),
+    )
+
+
+OUTER = {
+    "embedding": "gpt_neox.embed_in.weight",
+    "final_norm": "gpt_neox.final_layer_norm.weight",
+    "b_final_norm": "gpt_neox.final_layer_norm.bias",
+    "unembedding": "embed_out.weight",
+}
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer; one holds each head's query, key and value."""
+    prefix = "gpt_neox.layers.{layer}."
+    return alone(config, layer, prefix, norms(layer) | out_projections("attention")) | (
+        fused_groups(config, layer, f"{prefix}attention.query_key_value")
     )

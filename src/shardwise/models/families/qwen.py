@@ -6,9 +6,13 @@ Also read by `qwen_moe`, whose attention is the same.
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp
-from shardwise.models.families._layers import grouped
+from shardwise.models.families._layers import grouped, in_order
+from shardwise.models.families._names import OUTER as OUTER
+from shardwise.models.families._names import usual
+from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("qwen2", "qwen3")
 ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -20,12 +24,12 @@ def build(keys: Keys, name: str) -> ModelConfig:
     n_layers, window = keys.layers("num_hidden_layers"), sliding_window(keys)
     first_local = keys.whole("max_window_layers", default=28, low=0)
     local = keys.layer_types(n_layers, lambda i: window is not None and i >= first_local)
-    d_ff = keys.whole("intermediate_size")
+    d_ff, act = keys.whole("intermediate_size"), activation(keys)
     heads = {"head_dim_default": 128, "kv_default": 32} if third else {"kv_default": 32}
 
     def layer(is_local: bool) -> Layer:
         a = attention(keys, D, window if is_local else None, third=third, **heads)
-        return Layer(attention=a, ffn=Mlp(d_ff=d_ff))
+        return Layer(attention=a, ffn=Mlp(d_ff=d_ff, activation=act))
 
     return ModelConfig(
         name=name,
@@ -33,15 +37,18 @@ def build(keys: Keys, name: str) -> ModelConfig:
         d_model=D,
         vocab=keys.whole("vocab_size"),
         groups=grouped(local, layer),
+        order=in_order(local),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         max_seq=keys.whole("max_position_embeddings", default=32768),
+        norm=rms_norm(keys),
     )
 
 
 def sliding_window(keys: Keys) -> int | None:
-    """`sliding_window`, which counts only where `use_sliding_window` is true."""
-    window = keys.maybe("sliding_window", 4096)
-    return window if keys.flag("use_sliding_window", False) else None
+    """`sliding_window`, which counts only where `use_sliding_window` is true; else it may be 0."""
+    used = keys.flag("use_sliding_window", False)
+    window = keys.maybe("sliding_window", 4096, low=1 if used else 0)
+    return window if used else None
 
 
 def attention(
@@ -66,4 +73,10 @@ def attention(
         kv_bias=qkv_bias,
         o_bias=all_biases,
         qk_norm="head" if third else "",
+        rotary=rope(keys, max_seq=keys.whole("max_position_embeddings", default=32768)),
     )
+
+
+def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
+    """Tensors of a layer."""
+    return usual(config, layer)

@@ -2,14 +2,17 @@
 
 Keys are the fields of `ModelConfig`, `Attention`, `Mlp` and `Layer`: d_model, n_layers, d_ff,
 n_heads, n_kv_heads, d_head, vocab, gated, bias, norms, norm_bias, parallel, tied_embeddings,
-n_positions, max_seq.
+n_positions, max_seq, activation; `norm` ("rms" or "layer"), `norm_eps` and `theta` of `Norm` and
+`Rope`.
 """
 
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
+from shardwise.models.families._numbers import activation
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.models.numerics import Norm, Rope
 
 MODEL_TYPES = ("shardwise",)
 ARCHITECTURES = ()
@@ -28,10 +31,18 @@ def build(keys: Keys, name: str) -> ModelConfig:
         kv_bias=bias,
         o_bias=bias,
         rope=positions == 0,
+        rotary=Rope(theta=keys.number("theta", default=10_000.0)),
+    )
+    gated = keys.flag("gated", True)
+    ffn = Mlp(
+        d_ff=keys.whole("d_ff"),
+        gated=gated,
+        bias=bias,
+        activation=activation(keys, "activation", "silu" if gated else "gelu"),
     )
     layer = Layer(
         attention=attention,
-        ffn=Mlp(d_ff=keys.whole("d_ff"), gated=keys.flag("gated", True), bias=bias),
+        ffn=ffn,
         norms=keys.text("norms", "pre"),
         norm_bias=norm_bias,
         parallel=keys.flag("parallel", False),
@@ -46,4 +57,8 @@ def build(keys: Keys, name: str) -> ModelConfig:
         n_positions=positions,
         final_norm_bias=norm_bias,
         max_seq=keys.maybe("max_seq"),
+        norm=Norm(
+            kind=keys.text("norm", "layer" if norm_bias else "rms"),
+            eps=keys.number("norm_eps", default=1e-5 if norm_bias else 1e-6),
+        ),
     )

@@ -1,0 +1,118 @@
+"""A GPU of the catalog -> the description of it that XLA's compiler reads, as protobuf text.
+
+What a compute capability fixes stands in `gpus.toml`; everything else are figures of the chip.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from shardwise.hardware import Chip, catalog_chip
+
+_DATA = Path(__file__).with_name("gpus.toml")
+
+# The fields that are alike on every NVIDIA GPU since Volta, by the CUDA programming guide.
+_ALIKE = {
+    "threads_per_warp": 32,
+    "threads_per_block_limit": 1024,
+    "shared_memory_per_block": 48 * 2**10,
+    "registers_per_core_limit": 2**16,
+    "registers_per_block_limit": 2**16,
+    "block_dim_limit_x": 2**31 - 1,
+    "block_dim_limit_y": 2**16 - 1,
+    "block_dim_limit_z": 2**16 - 1,
+    "thread_dim_limit_x": 1024,
+    "thread_dim_limit_y": 1024,
+    "thread_dim_limit_z": 64,
+}
+
+# What the compiler must know of a chip, by its names and by those of the catalog.
+_FIGURES = {
+    "core_count": "n_sms",
+    "memory_bandwidth": "hbm_bytes_per_s",
+    "device_memory_size": "hbm_bytes",
+    "l2_cache_size": "l2_bytes",
+    "clock_rate_ghz": "clock_hz",
+}
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(_DATA.read_text())
+
+
+def capability_of(name: str) -> str | None:
+    """The compute capability of a GPU of the catalog, `9.0`; None where it has none.
+
+    >>> capability_of("h100")
+    '9.0'
+    """
+    for capability, entry in _table()["capability"].items():
+        if name in entry["chips"]:
+            return str(capability)
+    return None
+
+
+def gpu_config(chip: Chip) -> str | list[str]:
+    """The text of a `GpuTargetConfigProto`, or the figures that are missing for it.
+
+    A figure that the chip lacks is taken from the chip named beside it in `gpus.toml`, whose die
+    is the same: it moves the compiler's cost model, not the memory that the chip has.
+    """
+    capability = capability_of(chip.name)
+    if capability is None:
+        return ["the compute capability"]
+    figures, missing = _figures(chip)
+    if missing:
+        return missing
+    entry = _table()["capability"][capability]
+    major, minor = capability.split(".")
+    fields = {
+        **_ALIKE,
+        **figures,
+        "fpus_per_core": entry["fp32_lanes_per_sm"],
+        "threads_per_core_limit": entry["threads_per_sm"],
+        "shared_memory_per_core": entry["shared_kib_per_sm"] * 2**10,
+        "shared_memory_per_block_optin": entry["shared_kib_per_block"] * 2**10,
+    }
+    lines = [f"  {name}: {value}" for name, value in fields.items()]
+    extension = "ACCELERATED_FEATURES" if entry["accelerated"] else "NONE"
+    lines.append(
+        f"  cuda_compute_capability {{ major: {major} minor: {minor} "
+        f"feature_extension: {extension} }}"
+    )
+    dnn = " ".join(f"{key}: {n}" for key, n in _table()["cudnn"]["version"].items())
+    return "\n".join(
+        [
+            "gpu_device_info {",
+            *lines,
+            f'  name: "{chip.title}"',
+            "}",
+            'platform_name: "CUDA"',
+            f"dnn_version_info {{ {dnn} }}",
+            f'device_description_str: "{chip.title}"',
+        ]
+    )
+
+
+def _figures(chip: Chip) -> tuple[dict[str, float], list[str]]:
+    """The figures under the compiler's names, and the catalog's names of those that are missing."""
+    figures: dict[str, float] = {}
+    missing = []
+    twin = _table()["same_die"].get(chip.name)
+    for name, attribute in _FIGURES.items():
+        value = getattr(chip, attribute)
+        if value is None and twin:
+            value = getattr(catalog_chip(twin), attribute)
+        if value is None:
+            value = _table()["figures"].get(chip.name, {}).get(attribute)
+        if value is None:
+            missing.append(attribute)
+        elif name == "clock_rate_ghz":
+            figures[name] = value / 1e9
+        else:
+            figures[name] = int(value)
+    return figures, missing

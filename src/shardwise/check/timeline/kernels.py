@@ -1,0 +1,83 @@
+"""FLOPs of hand-written attention kernels, which a compiled program holds as opaque calls.
+
+Splash attention (the Pallas kernel that comes with JAX) takes queries [.., N, T, H], keys
+[.., K, S, H], and, unless every key is seen, a table of blocks [.., rows of blocks, blocks of a
+row]. Blocks outside the mask are skipped, those on its edge are computed whole. A table as wide as
+the keys is causal; a narrower one a sliding window (or chunks, whose share is smaller: then this is
+an upper bound).
+"""
+
+from __future__ import annotations
+
+import math
+
+from shardwise.check.hlo.costs import Cost
+from shardwise.check.hlo.shape import HBM, Shape, shapes
+from shardwise.check.hlo.text import Instruction
+
+# Products of [T, H] and [S, H]-like arrays for each block of scores: forward s and o; backward with
+# one kernel s, dv, dp, dk, dq; with two, each makes scores and their gradients for itself.
+_PRODUCTS = {"splash_mha_fwd": 2, "splash_mqa_fwd": 2, "splash_mha_dq": 3, "splash_mqa_dq": 3}
+_DKV = ("splash_mha_dkv", "splash_mqa_dkv")
+
+
+def attention_cost(one: Instruction) -> Cost | None:
+    """FLOPs and bytes of a call of splash attention, None for any other instruction.
+
+    Operands count as read from HBM: the call does not say where they lie.
+    """
+    products, large = _products(one), _large(one)
+    if products is None or len(large) < 2:
+        return None
+    queries, keys = large[0].dims, large[1].dims
+    scores = math.prod(queries[:-1]) * keys[-2] * _seen(_arguments(one), queries, keys)
+    results = sum(s.padded_bytes for s in one.shapes if s.memory_space == HBM)
+    return Cost(
+        flops=round(2 * products * scores * queries[-1]),
+        elementwise=round(scores),
+        hbm_bytes=sum(s.bytes for s in _arguments(one)) + results,
+        dtype=large[0].dtype,
+    )
+
+
+def head_width(one: Instruction) -> int:
+    """Dims of one head of an attention kernel, 0 of any other instruction."""
+    large = _large(one) if _products(one) is not None else []
+    return large[0].dims[-1] if large else 0
+
+
+def _products(one: Instruction) -> int | None:
+    if one.opcode != "custom-call" or one.word("custom_call_target") != "tpu_custom_call":
+        return None
+    if any(name in one.op_name for name in _DKV):
+        # Where one kernel makes all gradients, that of the queries comes once per block of keys.
+        return 5 if max(len(s.dims) for s in one.shapes) > _rank(one) else 4
+    found = [n for name, n in _PRODUCTS.items() if name in one.op_name]
+    return found[0] if found else None
+
+
+def _large(one: Instruction) -> list[Shape]:
+    """Queries, keys, ...: not the tables, which are of whole numbers."""
+    return [s for s in _arguments(one) if len(s.dims) >= 3 and s.dtype in ("bf16", "f32", "f16")]
+
+
+def _rank(one: Instruction) -> int:
+    return max((len(s.dims) for s in _arguments(one)), default=0)
+
+
+def _arguments(one: Instruction) -> tuple[Shape, ...]:
+    """Shapes of the operands, as the call states them."""
+    start = one.attributes.find("operand_layout_constraints={")
+    end = one.attributes.find("frontend_attributes=", start)
+    return shapes(one.attributes[start : end if end > 0 else None]) if start >= 0 else ()
+
+
+def _seen(arguments: tuple[Shape, ...], queries: tuple[int, ...], keys: tuple[int, ...]) -> float:
+    """Share of the blocks of scores that are computed."""
+    tables = [s for s in arguments if s.dtype in ("s8", "s16", "s32") and len(s.dims) == 3]
+    if not tables:
+        return 1.0
+    rows, wide = tables[0].dims[-2:]
+    if rows == 0 or queries[-2] != keys[-2]:
+        return 1.0
+    return sum(min(row + 1, wide) for row in range(rows)) / rows**2

@@ -1,0 +1,29 @@
+"""Dtypes of a plan in JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from shardwise.errors import BadInput
+
+DTYPES = {
+    "fp32": jnp.float32,
+    "bf16": jnp.bfloat16,
+    "fp16": jnp.float16,
+    "int8": jnp.int8,
+    "fp8": jnp.float8_e4m3fn,
+    "int4": jnp.int4,
+}
+
+
+def dtype(name: str) -> Any:
+    """The JAX dtype of a plan's word.
+
+    Raises:
+        BadInput: a dtype that the runtime does not compute with.
+    """
+    if name not in DTYPES:
+        raise BadInput(f"dtype {name} is planned for, but not run. Run: {', '.join(DTYPES)}.")
+    return DTYPES[name]

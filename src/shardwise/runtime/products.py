@@ -1,0 +1,156 @@
+"""Products of activations and weights: the moves that the sharding algebra derives, then an einsum.
+
+Letters of arrays: B sequences, T tokens, D model width, N heads, K key and value heads, H head
+width, F feed-forward width, V vocabulary, E experts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.ops.einsum import Array as Named
+from shardwise.ops.einsum import Einsum
+from shardwise.ops.layers import Term
+from shardwise.ops.program import shard_einsum, weight_names
+from shardwise.ops.sharded import Move, Program, derive
+from shardwise.runtime.gradients import Deal
+from shardwise.runtime.table import Table
+
+Array = jax.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Dtypes of a step: what products compute in, what gradients are summed and held in."""
+
+    compute: Any
+    gradients: Any
+    reduce: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """The products of one block, as the planner counts them: their common input is moved once, and
+    what they add to the output is summed on the chip before it is moved once.
+
+    Args:
+        table: rules on the mesh.
+        terms: by name, of `ops.layers`.
+        weights: name -> array of this layer, and where its gradient is held (see `gathered`).
+        deals: name -> how copies of this weight share its update.
+        precision: of the step.
+    """
+
+    table: Table
+    terms: Mapping[str, Term]
+    weights: Mapping[str, tuple[Array, Array]]
+    deals: Mapping[str, Deal]
+    precision: Precision
+    _output: tuple[Array, tuple[Move, ...]] | None = None
+    _last: str = ""
+
+    def program(self, name: str) -> Program:
+        """How the table lays this product out."""
+        weights = weight_names(tuple(self.terms.values()))
+        return _program(self.terms[name].einsum, weights, tuple(self.table.rules.items()))
+
+    def enter(self, x: Array, name: str, *, right: bool = False) -> Array:
+        """The left (or right) input of a term as its product takes it."""
+        einsum = self.program(name).einsum
+        with jax.named_scope(name):
+            for move in _of(
+                self.program(name).before, (einsum.right if right else einsum.left).name
+            ):
+                x = self.table.apply(move, x)
+        return x
+
+    def product(self, name: str, x: Array) -> Array:
+        """An input that has entered times the weight of a term, on this chip."""
+        program = self.program(name)
+        weight = program.einsum.right.name
+        with jax.named_scope(name):
+            w = self.weight(weight, _of(program.before, weight))
+            return jnp.einsum(_letters(program), x, w)
+
+    def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Array:
+        """A weight in the dtype of products, gathered where the table shards a summed dim."""
+        array, holder = self.weights[name]
+        gathers = tuple(m for m in moves if m.kind == "all_gather")
+        array = self._gathered(array, holder, gathers, self.deals[name])
+        for move in moves:
+            if move.kind != "all_gather":
+                array = self.table.apply(move, array)
+        return array
+
+    def _gathered(self, w: Array, holder: Array, moves: tuple[Move, ...], deal: Deal) -> Array:
+        """A weight as products take it: cast, then gathered.
+
+        Gradients may be wider than the weights that they belong to, and lie in smaller parts, which
+        differentiation does not allow. So a step is differentiated for `holder`, an array that
+        nothing reads: what flows back to the weight is summed over the chips that gathered it, and
+        over copies if it is time, in `precision.reduce`; it arrives there in `precision.gradients`.
+        """
+        table, precision = self.table, self.precision
+
+        @jax.custom_vjp
+        def fetch(w: Array, holder: Array) -> Array:
+            x = w.astype(precision.compute)
+            for move in moves:
+                x = table.apply(move, x)
+            return x
+
+        def forward(w: Array, holder: Array) -> tuple[Array, None]:
+            return fetch(w, holder), None
+
+        def backward(_: None, ct: Array) -> tuple[None, Array]:
+            ct = ct.astype(precision.reduce)
+            for move in reversed(moves):
+                ct = table.transpose(move, ct)
+            ct = deal.reduce(ct) if deal.each else ct
+            return None, ct.astype(precision.gradients)
+
+        fetch.defvjp(forward, backward)
+        return fetch(w, holder)
+
+    def add(self, name: str, x: Array) -> None:
+        """Add the product of a term to the output of the block."""
+        y = self.product(name, x)
+        moves = self.program(name).after
+        self._output = (y if self._output is None else self._output[0] + y, moves)
+        self._last = name
+
+    def leave(self) -> Array:
+        """The output of the block, summed over chips and laid out as the residual."""
+        if self._output is None:
+            raise ValueError("a block without output")
+        y, moves = self._output
+        with jax.named_scope(self._last):
+            for move in moves:
+                y = self.table.apply(move, y)
+        return y
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(einsum: Einsum, weights: frozenset[str], rows: tuple[Any, ...]) -> Program:
+    return derive(shard_einsum(einsum, weights, dict(rows)))
+
+
+def _of(moves: Iterable[Move], name: str) -> tuple[Move, ...]:
+    return tuple(move for move in moves if move.before.name == name)
+
+
+def _letters(program: Program) -> str:
+    """`abc,cd->abd` of an einsum over named dims."""
+    einsum = program.einsum
+    letters = {d: chr(ord("a") + i) for i, d in enumerate(einsum.dims)}
+
+    def text(array: Named) -> str:
+        return "".join(letters[d] for d in array.names)
+
+    return f"{text(einsum.left)},{text(einsum.right)}->{text(einsum.output)}"

@@ -1,0 +1,34 @@
+"""A program as it is handed to a compiler: what runs, on what shapes, on which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A function that is not jitted yet, with arguments that hold no data.
+
+    Args:
+        name: what tables call it, `train step`.
+        fn: the function.
+        args: pytrees of `jax.ShapeDtypeStruct`, each with its `NamedSharding` over `mesh`.
+        donate: the positions in `args` whose memory the results may take.
+        mesh: the devices, by named axes.
+        options: options for XLA's compiler; those that a caller gives go before them.
+        out_shardings: shardings of the results, a pytree as `jax.jit` takes it; None leaves them
+            to the compiler.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    mesh: jax.sharding.Mesh
+    donate: tuple[int, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    out_shardings: Any = None

@@ -1,0 +1,206 @@
+"""One step of training under a plan: microbatches, sums of gradients, the optimizer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.errors import BadInput
+from shardwise.models import ModelConfig
+from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.gradients import deal, state_spec
+from shardwise.runtime.layers import Stack
+from shardwise.runtime.model import loss_of
+from shardwise.runtime.products import Precision
+from shardwise.runtime.table import Table
+from shardwise.runtime.weights import Tree, describe, each, shaped
+from shardwise.strategy.layout import Layout
+from shardwise.workload import Train
+
+Array = jax.Array
+BATCH = ("data", "fsdp", "expert")  # roles that cut the batch
+
+# Of optax, by the plan's words; its arrays are in the dtype of moments.
+OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
+    "adamw": lambda: optax.adamw(3e-4, b2=0.95, weight_decay=0.1),
+    "momentum": lambda: optax.sgd(3e-4, momentum=0.9),
+    "sgd": lambda: optax.sgd(3e-4),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStep:
+    """A step of training: a function of arrays, and how they are laid out.
+
+    The state is a dict: `weights`, `moments` (of optax), and `master` where weights have an exact
+    copy. A batch is tokens and targets [microbatch, sequence, token].
+
+    Args:
+        config: the model.
+        job: batch and dtypes.
+        layout: the strategy.
+        table: its rules on a mesh.
+    """
+
+    config: ModelConfig
+    job: Train
+    layout: Layout
+    table: Table
+
+    def __post_init__(self) -> None:
+        if self.job.optimizer not in OPTIMIZERS:
+            raise BadInput(
+                f"optimizer {self.job.optimizer} is planned for, but not run. "
+                f"Run: {', '.join(OPTIMIZERS)}."
+            )
+
+    @functools.cached_property
+    def infos(self) -> Tree:
+        """The weights as descriptions."""
+        return describe(self.config)
+
+    @functools.cached_property
+    def deals(self) -> Tree:
+        """How copies of each weight share its update."""
+        given = {"zero": self.layout.zero, "n_microbatches": self.layout.n_microbatches}
+        return each(lambda info: deal(info, self.table, **given), self.infos)
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Of optax."""
+        return OPTIMIZERS[self.job.optimizer]()
+
+    @functools.cached_property
+    def stack(self) -> Stack:
+        """What every layer of the step knows."""
+        job = self.job
+        precision = Precision(
+            compute=dtype(job.compute),
+            gradients=dtype(job.gradients),
+            reduce=dtype(job.reduce or job.gradients),
+        )
+        return Stack(config=self.config, table=self.table, precision=precision, seq=job.seq)
+
+    def specs(self) -> Tree:
+        """Layout of the state."""
+        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
+        found = {
+            "weights": each(lambda info: info.spec(self.table), self.infos),
+            "moments": optax.tree_utils.tree_map_params(
+                self.optimizer,
+                lambda _, spec: spec,
+                self._moments(),
+                parts,
+                transform_non_params=lambda _: PartitionSpec(),
+            ),
+        }
+        return found | ({"master": parts} if self.job.master else {})
+
+    @property
+    def batch_spec(self) -> PartitionSpec:
+        """Layout of tokens and targets."""
+        on = self.table.on
+        return PartitionSpec(None, on.names(BATCH), on.names(("context",)))
+
+    def shapes(self) -> tuple[Tree, Tree]:
+        """(state, batch) without their numbers, as JAX takes them for lowering."""
+        mesh, job, layout = self.table.on.mesh, self.job, self.layout
+        state: Tree = {
+            "weights": each(lambda i: shaped(i, self.table, dtype(job.weights)), self.infos),
+            "moments": self._moments(),
+        }
+        if job.master:
+            wide = dtype(job.master)
+            state["master"] = each(lambda i: jax.ShapeDtypeStruct(i.shape, wide), self.infos)
+        laid = jax.tree.map(
+            lambda x, spec: jax.ShapeDtypeStruct(
+                x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
+            ),
+            state,
+            self.specs(),
+        )
+        shape = (layout.n_microbatches, job.batch // layout.n_microbatches, job.seq)
+        sharding = NamedSharding(mesh, self.batch_spec)
+        tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
+        return laid, {"tokens": tokens, "targets": tokens}
+
+    def _moments(self) -> Any:
+        held = dtype(self.job.moments)
+        whole = each(lambda i: jax.ShapeDtypeStruct(i.shape, held), self.infos)
+        return jax.eval_shape(self.optimizer.init, whole)
+
+    def function(self) -> Callable[[Tree, Tree], tuple[Tree, Array]]:
+        """`(state, batch) -> (state, mean loss of a token)` over the whole mesh."""
+        specs, batch = self.specs(), {"tokens": self.batch_spec, "targets": self.batch_spec}
+        return jax.shard_map(
+            self.local,
+            mesh=self.table.on.mesh,
+            in_specs=(specs, batch),
+            out_specs=(specs, PartitionSpec()),
+            check_vma=False,
+        )
+
+    def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
+        """What one chip does of a step."""
+        loss, gradients = self._gradients(state["weights"], batch)
+        with jax.named_scope("optimizer"):
+            state = self._updated(state, gradients)
+        return state, lax.psum(loss, self.table.on.mesh.axis_names)
+
+    def _gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """This chip's part of the mean loss, and the gradients of what it updates."""
+        loss = loss_of(self.stack, self.layout, self.deals)
+        differentiate = jax.value_and_grad(loss, argnums=1)
+        holders = each(self._holder, self.infos, self.deals, weights)
+        tokens = self.job.tokens_per_step
+
+        def one(microbatch: Tree) -> tuple[Array, Tree]:
+            total, found = differentiate(
+                weights, holders, microbatch["tokens"], microbatch["targets"]
+            )
+            return total / tokens, found
+
+        if self.layout.n_microbatches == 1:
+            total, found = one(jax.tree.map(lambda x: x[0], batch))
+        else:
+            start = (jnp.zeros((), jnp.float32), holders)
+            total, found = lax.scan(
+                lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
+            )[0]
+        return total, each(
+            lambda _, d, g: g if d.each else d.reduce(g), self.infos, self.deals, found
+        )
+
+    def _holder(self, info: Any, dealt: Any, weight: Array) -> Array:
+        """Zeros of the shape in which a gradient comes out of the backward pass."""
+        shape = list(weight.shape)
+        for _, n, dim in dealt.cuts if dealt.each else ():
+            shape[dim] //= n
+        return jnp.zeros(shape, self.stack.precision.gradients)
+
+    def _updated(self, state: Tree, gradients: Tree) -> Tree:
+        """Weights and moments after the optimizer, each chip on its part."""
+        tokens = self.job.tokens_per_step
+        wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
+        parts = state.get("master") or each(
+            lambda _, d, w: d.part(w), self.infos, self.deals, state["weights"]
+        )
+        parts = jax.tree.map(lambda w: w.astype(jnp.float32), parts)
+        updates, moments = self.optimizer.update(wide, state["moments"], parts)
+        parts = optax.apply_updates(parts, updates)
+        held = dtype(self.job.weights)
+        found = {
+            "weights": each(lambda _, d, p: d.whole(p.astype(held)), self.infos, self.deals, parts),
+            "moments": jax.tree.map(
+                lambda new, old: new.astype(old.dtype), moments, state["moments"]
+            ),
+        }
+        return found | ({"master": parts} if "master" in state else {})

@@ -1,0 +1,92 @@
+"""The plan's table of rules on a mesh: what JAX is told of every array, and how arrays move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from shardwise.ops.sharded import Move
+from shardwise.runtime.mesh import RoleMesh
+from shardwise.strategy.rules import Rules, layout
+
+Array = jax.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rules and the mesh that they speak of.
+
+    Args:
+        rules: `weights.D` -> roles.
+        on: the mesh.
+    """
+
+    rules: Rules
+    on: RoleMesh
+
+    def roles(self, kind: str, dims: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Dim -> roles that shard it, of those with more than one chip."""
+        found = layout(self.rules, kind, tuple(dims))
+        kept = {d: tuple(r for r in roles if self.on.sizes[r] > 1) for d, roles in found.items()}
+        return {d: roles for d, roles in kept.items() if roles}
+
+    def spec(self, kind: str, dims: Sequence[str]) -> PartitionSpec:
+        """How JAX lays an array out; dims that the table does not know are whole."""
+        roles = self.roles(kind, dims)
+        return PartitionSpec(*(self.on.names(roles.get(d, ())) or None for d in dims))
+
+    def apply(self, move: Move, x: Array) -> Array:
+        """One collective of the sharding algebra, inside `shard_map`."""
+        names = self.on.names(move.axes)
+        if not names or self.on.size(move.axes) == 1:
+            return x
+        if move.kind == "all_reduce":
+            return lax.psum(x, names)
+        source, target = _changed(move)
+        if move.kind == "all_gather":
+            return lax.all_gather(x, names, axis=source, tiled=True)
+        if move.kind == "reduce_scatter":
+            return lax.psum_scatter(x, names, scatter_dimension=target, tiled=True)
+        if move.kind == "all_to_all":
+            return lax.all_to_all(x, names, split_axis=target, concat_axis=source, tiled=True)
+        return self.slice(x, move.axes, target)
+
+    def transpose(self, gather: Move, ct: Array) -> Array:
+        """What flows back through an AllGather: a ReduceScatter."""
+        if self.on.size(gather.axes) == 1:
+            return ct
+        dim, _ = _changed(gather)
+        return lax.psum_scatter(ct, self.on.names(gather.axes), scatter_dimension=dim, tiled=True)
+
+    def slice(self, x: Array, roles: Sequence[str], dim: int) -> Array:
+        """This chip's part of a dim that every chip has whole."""
+        n = self.on.size(roles)
+        if n == 1:
+            return x
+        size = x.shape[dim] // n
+        return lax.dynamic_slice_in_dim(x, self.index(roles) * size, size, dim)
+
+    def index(self, roles: Sequence[str]) -> Any:
+        """This chip's place along roles taken as one."""
+        names = self.on.names(roles)
+        return lax.axis_index(names) if names else 0
+
+    def sum(self, x: Array, roles: Sequence[str]) -> Array:
+        """AllReduce over roles."""
+        return lax.psum(x, self.on.names(roles)) if self.on.size(roles) > 1 else x
+
+
+def _changed(move: Move) -> tuple[int, int]:
+    """(dim that loses axes, dim that gains them), -1 where there is none."""
+    lost = gained = -1
+    for i, (before, after) in enumerate(zip(move.before.dims, move.after.dims, strict=True)):
+        if len(before.axes) > len(after.axes):
+            lost = i
+        if len(before.axes) < len(after.axes):
+            gained = i
+    return lost, gained

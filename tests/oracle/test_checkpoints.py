@@ -1,0 +1,253 @@
+"""Names of tensors and everything that is computed with them, against the transformers library.
+
+A tiny random model of each family is saved to a file, read again under our names, and run in NumPy
+by what our config says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from shardwise.models import Moe, from_dict, load, names
+from shardwise.models.checkpoint import entries, weight_names
+from shardwise.models.families import named
+from shardwise.models.presets import presets
+from shardwise.models.weights import layer_weights, outer_weights
+from tests.oracle.forward import logits
+from tests.oracle.test_parameters import NOT_ARCHITECTURE
+
+pytestmark = pytest.mark.oracle
+
+# NumPy here computes in float64, torch in float32 with norms and scores of a few units.
+TOLERANCE = 1e-4
+
+T = 24
+SIZES = {
+    "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4,
+    "intermediate_size": 40, "vocab_size": 90, "max_position_embeddings": 64, "head_dim": 16,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+NO_HEAD_DIM = {k: v for k, v in SIZES.items() if k != "head_dim"}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+MSCALE = YARN | {"mscale": 0.7, "mscale_all_dim": 1.0, "beta_fast": 4, "beta_slow": 1}
+MLA = NO_HEAD_DIM | {
+    "num_key_value_heads": 4, "kv_lora_rank": 20, "q_lora_rank": 24, "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8, "v_head_dim": 10, "moe_intermediate_size": 16, "n_routed_experts": 8,
+    "n_shared_experts": 2, "num_experts_per_tok": 3, "first_k_dense_replace": 1,
+}  # fmt: skip
+LONG = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.2], "long_factor": [2.0, 3.0, 4.0],
+}  # fmt: skip
+GPT2 = {
+    "n_embd": 48, "n_head": 4, "n_layer": 3, "n_positions": 64, "vocab_size": 90,
+}  # fmt: skip
+NEOX = NO_HEAD_DIM | {"num_key_value_heads": 4}
+MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+CASES = {
+    "llama": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
+    "llama, no eps": ("llama", SIZES | {"rms_norm_eps": 0.1, "rope_theta": 50.0}),
+    "llama3": ("llama", SIZES | {"rope_scaling": LLAMA3, "tie_word_embeddings": True}),
+    "llama linear": ("llama", SIZES | {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
+    "llama dynamic": (
+        "llama",
+        SIZES
+        | {"max_position_embeddings": 16, "rope_scaling": {"rope_type": "dynamic", "factor": 3.0}},
+    ),
+    "mistral": ("mistral", SIZES | {"sliding_window": 5}),
+    "mixtral": ("mixtral", SIZES | {"num_local_experts": 6}),
+    "qwen2": ("qwen2", SIZES),
+    "qwen2 windows": (
+        "qwen2", SIZES | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
+    ),
+    "qwen3 yarn": ("qwen3", SIZES | {"rope_scaling": YARN, "attention_bias": True}),
+    "qwen2_moe": (
+        "qwen2_moe",
+        SIZES | MOE | {"shared_expert_intermediate_size": 24, "mlp_only_layers": [0]},
+    ),
+    "qwen3_moe": ("qwen3_moe", SIZES | MOE | {"norm_topk_prob": True, "decoder_sparse_step": 2}),
+    "gemma": ("gemma", SIZES | {"hidden_act": "gelu"}),
+    "gemma2": (
+        "gemma2",
+        SIZES
+        | {"sliding_window": 5, "query_pre_attn_scalar": 9, "attn_logit_softcapping": 2.0,
+           "final_logit_softcapping": 3.0},
+    ),
+    "gemma3": (
+        "gemma3_text",
+        SIZES
+        | {"sliding_window": 5, "sliding_window_pattern": 3, "query_pre_attn_scalar": 9,
+           "rope_theta": 900.0, "rope_local_base_freq": 30.0,
+           "rope_scaling": {"rope_type": "linear", "factor": 3.0}},
+    ),
+    "olmo2": ("olmo2", SIZES),
+    "phi3": ("phi3", NO_HEAD_DIM | {"sliding_window": 5}),
+    "phi3 long": (
+        "phi3",
+        NO_HEAD_DIM
+        | {"rope_scaling": LONG, "original_max_position_embeddings": 16,
+           "partial_rotary_factor": 0.5},
+    ),
+    "phi3 short": (
+        "phi3",
+        NO_HEAD_DIM
+        | {"rope_scaling": LONG, "original_max_position_embeddings": 32,
+           "partial_rotary_factor": 0.5},
+    ),
+    "gpt2": ("gpt2", GPT2),
+    "gpt2 untied": (
+        "gpt2", GPT2 | {"tie_word_embeddings": False, "n_inner": 50, "scale_attn_weights": False},
+    ),
+    "gpt_neox": ("gpt_neox", NEOX | {"rotary_pct": 0.5, "rotary_emb_base": 50}),
+    "gpt_neox in turn": (
+        "gpt_neox",
+        NEOX | {"use_parallel_residual": False, "hidden_act": "gelu_fast", "rotary_pct": 0.5},
+    ),
+    "falcon": ("falcon", NEOX),
+    "falcon 40b": (
+        "falcon", NEOX | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon one norm": (
+        "falcon",
+        NEOX | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon rw": (
+        "falcon",
+        NEOX | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+    ),
+    "gpt_oss": (
+        "gpt_oss", SIZES | {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 5},
+    ),
+    "llama4": (
+        "llama4_text",
+        SIZES
+        | {"num_local_experts": 6, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2,
+           "intermediate_size_mlp": 56, "attention_chunk_size": 7, "floor_scale": 4,
+           "rope_scaling": LLAMA3},
+    ),
+    "deepseek_v2": (
+        "deepseek_v2",
+        MLA | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+               "routed_scaling_factor": 1.7},
+    ),
+    "deepseek_v2 lite": ("deepseek_v2", MLA | {"q_lora_rank": None, "rope_scaling": MSCALE}),
+    "deepseek_v3": (
+        "deepseek_v3",
+        MLA | {"n_group": 4, "topk_group": 2, "rope_scaling": MSCALE, "attention_bias": True,
+               "rms_norm_eps": 0.01},
+    ),
+}  # fmt: skip
+
+
+def scrambled(model, torch):
+    """Every number random, and large enough that a mistake shows."""
+    generator = torch.Generator().manual_seed(0)
+    state = model.state_dict()
+    for name in sorted(state):
+        tensor = state[name]
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        wide = tensor.dim() > 1
+        tensor.copy_(noise * (0.25 if wide else 0.5) + (0.0 if wide else 0.5))
+    return model
+
+
+@pytest.fixture(scope="module", params=CASES)
+def saved(request, tmp_path_factory):
+    """(our config, tensors of the file, tokens, logits of transformers)."""
+    torch = pytest.importorskip("torch")
+    from safetensors.numpy import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    kind, keys = CASES[request.param]
+    folder = tmp_path_factory.mktemp("model")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        config = AutoConfig.for_model(kind, **json.loads(json.dumps(keys)))
+        # eager attention of Falcon adds the slopes twice; sdpa has neither caps nor sinks
+        way = "sdpa" if keys.get("alibi") else "eager"
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=way).eval()
+        scrambled(model, torch)
+        tokens = torch.randint(3, 90, (1, T), generator=torch.Generator().manual_seed(1))
+        expected = model(tokens, use_cache=False).logits[0].double().numpy()
+        model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(keys | {"model_type": kind}), "utf-8")
+    tensors = load_file(folder / "model.safetensors")
+    return load(folder), tensors, tokens[0].numpy(), expected
+
+
+def test_every_number_of_a_file_is_used_once(saved):
+    config, tensors, _, _ = saved
+    used = defaultdict(list)
+    for entry in entries(config):
+        used[entry.tensor].append(entry.stored)
+    assert set(used) == set(tensors)
+    for name, parts in used.items():
+        size = tensors[name].size
+        numbered = np.arange(size).reshape(tensors[name].shape)
+        assert all(part.held == numbered.shape for part in parts)
+        taken = np.concatenate([part.ours(numbered).ravel() for part in parts])
+        assert sorted(taken) == list(range(size))
+
+
+def test_logits_equal_transformers(saved):
+    config, tensors, tokens, expected = saved
+    outer, layers = {}, [defaultdict(list) for _ in range(config.n_layers)]
+    for entry in entries(config):
+        array = entry.stored.ours(tensors[entry.tensor].astype(np.float64))
+        if entry.layer is None:
+            outer[entry.weight] = array
+        elif entry.expert is None:
+            layers[entry.layer][entry.weight] = array
+        else:
+            layers[entry.layer][entry.weight].append(array)
+    whole = [{name: np.asarray(array) for name, array in layer.items()} for layer in layers]
+    got = logits(config, outer, whole, tokens)
+    assert np.abs(expected).max() > 0.5
+    np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_every_family_has_a_case():
+    kinds = {kind for kind, _ in CASES.values()}
+    same = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon", "gemma3": "gemma3_text"}
+    same |= {"llama4": "llama4_text"}
+    assert {same.get(kind, kind) for kind in named()} == kinds
+
+
+def test_shapes_are_those_of_our_weights(saved):
+    config = saved[0]
+    found = weight_names(config)
+    assert {w.name: w.shape for w in outer_weights(config)} == {
+        name: stored.shape for name, stored in found.outer.items()
+    }
+    for group, told in zip(config.groups, found.groups, strict=True):
+        ours = {w.name: w.shape for w in layer_weights(config, group.layer)}
+        ffn = group.layer.ffn
+        E = (ffn.n_experts,) if isinstance(ffn, Moe) else ()
+        made = {n: E + s.shape if s.per_expert else s.shape for n, s in told.items()}
+        assert made.pop("router_correction", E) == E
+        assert made == ours
+
+
+@pytest.mark.parametrize("name", [n for n in names() if not n.startswith("palm")])
+def test_presets_mean_the_same_as_transformers_reads_in_them(name):
+    """What transformers writes of a config, every default stated, gives the same model."""
+    transformers = pytest.importorskip("transformers")
+    data = presets()[name].read()
+    text = {k: v for k, v in data.get("text_config", data).items() if k not in NOT_ARCHITECTURE}
+    stated = transformers.AutoConfig.for_model(**text).to_dict()
+    ours, theirs = from_dict(text, name=name), from_dict(stated, name=name)
+    kept = {"unused_keys": (), "ignored_keys": ()}
+    assert dataclasses.replace(ours, **kept) == dataclasses.replace(theirs, **kept)

@@ -1,0 +1,89 @@
+"""Tiny plans through the real compilers, from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.check.environment import compilers
+from shardwise.check.proof import Verdict
+from shardwise.cli import main
+from shardwise.errors import BadInput
+from tests.unit.check.test_proof import MODEL
+
+needs_tpu = pytest.mark.skipif("tpu" not in compilers(), reason="libtpu is not installed")
+
+
+def planned(hardware: str, fixed: dict[str, int | str], model: sw.ModelConfig = MODEL) -> sw.Plan:
+    return sw.plan(model, sw.hardware(hardware), sw.Train(batch=8, seq=64), fixed)
+
+
+@pytest.fixture(scope="module")
+def verdict(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+    trace = tmp_path_factory.mktemp("trace") / "step.json"
+    plan = planned("v5e:2x2", {"tensor": 2, "fsdp": 2})
+    found = sw.check(plan, trace=trace, cache=False)
+    assert json.loads(trace.read_text())["traceEvents"]
+    return found
+
+
+@needs_tpu
+def test_a_plan_is_proved_by_the_tpu_compiler(verdict: Verdict) -> None:
+    assert (verdict.compiler, verdict.verdict, verdict.fits) == ("tpu", "proved", True)
+    rows = {(r.role, r.kind): r for r in verdict.collectives}
+    for kind in ("all_gather", "reduce_scatter"):
+        row = rows["tensor", kind]
+        assert row.compiled_n == row.planned_n > 0
+        assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=0.02)
+
+
+@needs_tpu
+def test_the_compiled_step_has_memory_flops_and_seconds(verdict: Verdict) -> None:
+    compiled = verdict.compiled
+    assert compiled is not None
+    assert compiled.peak_bytes is not None
+    assert compiled.step_s is not None
+    assert compiled.step_s.cycles is not None
+    # Without a kernel for so short sequences the whole square of scores is computed.
+    assert verdict.planned.flops <= compiled.flops < 1.1 * verdict.planned.flops
+    assert compiled.step_s.roofline > verdict.planned.step_s.lower
+
+
+def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
+    if "gpu" in compilers():
+        pytest.skip("the GPU's compiler is installed")
+    verdict = sw.check(planned("h100:4", {"tensor": 2, "fsdp": 2}), cache=False)
+    assert verdict.compiler == "cpu"
+    assert verdict.fits is None
+    assert "Memory and time are not checked" in verdict.note
+    rows = {(r.role, r.kind): r for r in verdict.collectives}
+    row = rows["tensor", "reduce_scatter"]
+    assert row.compiled_n == row.planned_n > 0
+
+
+def test_what_the_runtime_does_not_do_is_refused_in_words() -> None:
+    plan = planned("v5e:2x2", {"expert": 4}, sw.model("mixtral-8x7b,n_layers=2"))
+    with pytest.raises(BadInput, match="expert 4 is planned for, but not run"):
+        sw.check(plan, cache=False)
+
+
+def test_a_file_that_is_no_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "nothing.json"]) == 2
+    assert "nothing.json" in capsys.readouterr().err
+
+
+@needs_tpu
+def test_the_command_says_it_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path))
+    path = tmp_path / "plan.json"
+    planned("v5e:2x2", {"data": 4, "zero": 1}).save(str(path))
+    assert main(["check", str(path)]) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("Proved by XLA's TPU compiler")
+    assert main(["check", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "proved"

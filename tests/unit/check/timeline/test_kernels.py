@@ -1,0 +1,60 @@
+"""FLOPs of attention kernels, by the shapes and the table of blocks that a call states."""
+
+import pytest
+
+from shardwise.check.hlo.text import parse
+from shardwise.check.timeline.kernels import attention_cost, head_width
+
+CALL = """HloModule attention, is_scheduled=true
+
+ENTRY %main (q: bf16[2,8,4096,128]) -> bf16[2,8,4096,128] {{
+  %q = bf16[2,8,4096,128]{{3,2,1,0}} parameter(0)
+  ROOT %call = {result} custom-call(%q), {target}, {given}, {named}
+}}
+"""
+SQUARE = 2 * 2 * 8 * 4096 * 4096 * 128  # of one product over all keys
+ARRAY = "bf16[2,8,4096,128]{3,2,1,0}"
+PARTIAL = "bf16[2,8,8,4096,128]{4,3,2,1,0}"
+
+
+def call(name="splash_mha_fwd_residuals", table="", result=ARRAY, target="tpu_custom_call"):
+    named = f'metadata={{op_name="jit(f)/{name}/pallas_call"}}'
+    keys = ARRAY.replace("2,8,", "2,2,")
+    text = CALL.format(
+        result=result,
+        target=f'custom_call_target="{target}"',
+        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {keys}}}",
+        named=named,
+    )
+    return parse(text).main.instructions["call"]
+
+
+@pytest.mark.parametrize(
+    ("table", "share"),
+    [
+        ("", 1.0),
+        ("s8[1,8,8]{2,1,0}, s8[1,8,8]{2,1,0}, ", 36 / 64),  # causal: 1 + 2 + ... + 8 blocks
+        ("s8[1,8,2]{2,1,0}, s8[1,8,2]{2,1,0}, ", 15 / 64),  # a window: 1 + 7 * 2
+    ],
+)
+def test_blocks_outside_the_mask_are_not_computed(table, share):
+    assert attention_cost(call(table=table)).flops == 2 * SQUARE * share
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "products"),
+    [
+        ("splash_mha_fwd_no_residuals", ARRAY, 2),
+        ("splash_mha_dq_no_residuals", ARRAY, 3),
+        ("splash_mha_dkv_no_residuals", ARRAY, 4),
+        ("splash_mha_dkv_no_residuals", PARTIAL, 5),
+    ],
+)
+def test_products_of_each_kernel(name, result, products):
+    assert attention_cost(call(name, result=result)).flops == products * SQUARE
+
+
+def test_other_kernels_are_not_attention():
+    assert attention_cost(call("my_kernel")) is None
+    assert attention_cost(call(target="Sharding")) is None
+    assert (head_width(call()), head_width(call("my_kernel"))) == (128, 0)
