@@ -137,10 +137,6 @@ def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates.Rates, "dtype", lambda *_: "bf16")
     monkeypatch.setattr(passes, "element_bytes", lambda *_: n_bytes(2))
     monkeypatch.setattr(rates, "element_bytes", lambda *_: n_bytes(2))
-    residual = passes.residual_bytes
-    of_residual: Callable[..., Quantity] = lambda *given: n_bytes(float(residual(*given)))
-    for module in (passes, step):
-        monkeypatch.setattr(module, "residual_bytes", of_residual)
     least: Callable[..., Any] = lambda a, b: n_bytes(min(float(a), b)) if units_of(a) else (
         minimum(a, b)
     )  # fmt: skip
