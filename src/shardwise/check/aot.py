@@ -125,7 +125,7 @@ def lower(program: Program) -> Any:
     keywords: dict[str, Any] = {"donate_argnums": program.donate}
     if program.out_shardings is not None:
         keywords["out_shardings"] = program.out_shardings
-    with program.mesh:
+    with jax.set_mesh(program.mesh):
         return jax.jit(program.fn, **keywords).lower(*program.args)
 
 
