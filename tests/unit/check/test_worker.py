@@ -1,4 +1,4 @@
-"""A program through the compiler in its own process: what comes back, and what is said of it."""
+"""A program through the compiler in a process of its own: what comes back, what it says."""
 
 from __future__ import annotations
 
