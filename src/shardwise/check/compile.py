@@ -25,10 +25,8 @@ from shardwise.check.result import (
     decode,
 )
 
-# What the process is told so that it neither asks the network, nor logs, nor fights over the TPU.
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "JAX_ENABLE_COMPILATION_CACHE": "false",
+# So that the TPU's compiler neither asks the network, nor logs, nor fights over a TPU.
+QUIET = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -38,6 +36,8 @@ _ENVIRONMENT = {
     "TPU_MIN_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+
+_JAX = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 _POLL_S = 0.05
 _LOG_BYTES = 4000
@@ -89,7 +89,7 @@ def compile_job(
 
 
 def _environment(job: Job) -> dict[str, str]:
-    env = {**os.environ, **_ENVIRONMENT}
+    env = {**os.environ, **QUIET, **_JAX}
     # The process sees the modules that this one sees, a script's own folder among them.
     env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     if job.target.platform == "cpu":

@@ -23,7 +23,7 @@ _HBM = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
 )
 _VMEM = re.compile(rf"Scoped allocation with size {_SIZE} and limit {_SIZE}")
-_OPTION = re.compile(r"No such compile option: '([^']*)'|into flag ([a-z0-9_]+)")
+_OPTION = re.compile(r"(?:No such compile option: '|into flag |While setting option )(?P<name>\w+)")
 _BUFFER = re.compile(r"^\s*\d+\. Size: (?P<rest>.*?)(?=^\s*\d+\. Size: |\Z)", re.M | re.S)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _SHAPE = re.compile(r"^\s*Shape: (\S+)", re.M)
@@ -44,7 +44,7 @@ def classify(error: BaseException, stage: str) -> Failure:
     if text.startswith("RESOURCE_EXHAUSTED"):
         return _out_of_memory(text)
     if text.startswith("INVALID_ARGUMENT") and (option := _OPTION.search(text)):
-        return BadOption(option=option[1] or option[2], text=text)
+        return BadOption(option=option["name"], text=text)
     if stage != "compiling" and _SHARDING.search(f"{type(error).__name__} {text}"):
         return ShardingError(text=text)
     return Other(stage=stage, text=f"{type(error).__name__}: {text}")

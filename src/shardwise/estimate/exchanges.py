@@ -15,7 +15,8 @@ from shardwise.estimate.rates import Rates
 from shardwise.estimate.routing import SENT_ONCE
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.weights import layer_weights, outer_weights
-from shardwise.ops.einsum import shards
+from shardwise.ops.collective import SHOWN
+from shardwise.ops.einsum import axes_text, shards
 from shardwise.ops.layers import RESIDUAL
 from shardwise.ops.program import Transfer, base_name
 from shardwise.strategy.layout import Form, Layout, Layouts, table
@@ -49,6 +50,13 @@ class Sent:
     def time_s(self, prices: Prices, rates: Rates, mesh: Mapping[str, Num]) -> Num:
         """Seconds of all occurrences."""
         return self.count * rates.send_s(prices, self.kind, self.axes, self.n_bytes, mesh)
+
+    def text(self, axes: tuple[str, ...]) -> str:
+        """`AllToAll_expert(tokens back)`; a move of the algebra says so itself."""
+        shown = SHOWN[self.kind]
+        if not axes or self.what.startswith(shown):
+            return self.what
+        return f"{shown}_{axes_text(axes)}({self.what})"
 
 
 def exchanges(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Iterator[Sent]:

@@ -23,7 +23,8 @@ class Forward:
     """What one chip does in a pass through all layers, and at the ends of the model.
 
     Args:
-        matmuls, transfers: of all layers, with dim B for the tokens of a pass.
+        matmuls, transfers: of all layers, with dim B for the tokens of a pass; what is sent for
+            the embedding too.
         head_matmuls, head_transfers: of the unembedding, whose rows are the tokens to sample.
         weights: names of the weights among the arrays.
     """
@@ -51,14 +52,18 @@ def _derived(config: ModelConfig, rows: tuple[tuple[str, tuple[str, ...]], ...])
         terms = tuple(t for t in layer_terms(config, group.layer, 1) if t.block != "core")
         derive_terms(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
         weights |= weight_names(terms)
-    head = outer_terms(config)[1:]
+    lookup, *head = outer_terms(config)
+    found: list[Transfer] = []
+    derive_terms((lookup,), 1, ("forward",), common, rules, [], found)
+    # A lookup reads rows: it is their sum over `tensor` that is sent, never the table.
+    transfers += [t for t in found if t.move.before.name != lookup.einsum.right.name]
     head_matmuls: list[Matmul] = []
     head_transfers: list[Transfer] = []
-    derive_terms(head, 1, ("forward",), common, rules, head_matmuls, head_transfers)
+    derive_terms(tuple(head), 1, ("forward",), common, rules, head_matmuls, head_transfers)
     return Forward(
         matmuls=tuple(matmuls),
         transfers=tuple(transfers),
         head_matmuls=tuple(head_matmuls),
         head_transfers=tuple(head_transfers),
-        weights=weights | weight_names(head),
+        weights=weights | weight_names(tuple(head)),
     )

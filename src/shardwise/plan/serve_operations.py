@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from shardwise.estimate.engine.engine import Engine
+from shardwise.estimate.engine.exchanges import exchanges
 from shardwise.estimate.engine.load import Load
-from shardwise.estimate.engine.passes import ACTIVATION_BYTES, sent_bytes, weights_read
+from shardwise.estimate.engine.passes import sent_bytes, weights_read
+from shardwise.estimate.exchanges import Sent
 from shardwise.ops import collective
 from shardwise.ops.einsum import shards
-from shardwise.ops.program import Matmul, Transfer
+from shardwise.ops.program import Matmul
 from shardwise.plan.value import Operation
 
 HEAD_BYTES = 2.0  # of an unembedding's weight: it stays in 16 bits
-
-# What a pass sends beside what the algebra derives: role -> (name, expression, collective).
-BESIDE = {
-    "tensor": ("attn.exchange", "queries to the chips of their caches, results back", "all_to_all"),
-    "context": ("attn.join", "keys of prompts gathered, partial results joined", "all_gather"),
-    "expert": ("moe.exchange", "tokens to experts and back", "all_to_all"),
-    "pipe": ("stage.send", "activations to the next stage", "permute"),
-}
 
 
 def operations(engine: Engine, load: Load, phase: str) -> tuple[Operation, ...]:
@@ -34,15 +28,11 @@ def operations(engine: Engine, load: Load, phase: str) -> tuple[Operation, ...]:
     works = engine.works
     head = [_matmul(engine, m, load.head_rows, phase, head=True) for m in works.head_matmuls]
     layers = [_matmul(engine, m, load.rows, phase, head=False) for m in works.matmuls]
-    sent = [*((t, load.rows) for t in works.transfers)]
-    sent += [(t, load.head_rows) for t in works.head_transfers]
-    moved = [op for t, rows in sent if (op := _transfer(engine, t, rows, phase)).time_s > 0]
     return (
         *layers,
         *_attention(engine, load, phase),
         *head,
-        *moved,
-        *_beside(engine, load, moved, phase),
+        *_collectives(engine, load, phase),
     )
 
 
@@ -94,43 +84,47 @@ def _attention(engine: Engine, load: Load, phase: str) -> Iterator[Operation]:
         )
 
 
-def _transfer(engine: Engine, transfer: Transfer, rows: float, phase: str) -> Operation:
-    sizes, move = engine.layout.sizes, transfer.move
-    n_bytes = float(sent_bytes(transfer, engine.works, sizes, engine.rates, rows))
-    seconds = engine.rates.send_s(engine.prices, move.kind, move.axes, n_bytes, sizes)
-    received = collective.received_bytes(move.kind, n_bytes, shards(move.axes, sizes))
-    return _operation(
-        name=transfer.name,
+def _collectives(engine: Engine, load: Load, phase: str) -> Iterator[Operation]:
+    """What the algebra derives, and what is sent beside it."""
+    works, sizes = engine.works, engine.layout.sizes
+    moved = [*((t, load.rows) for t in works.transfers)]
+    moved += [(t, load.head_rows) for t in works.head_transfers]
+    for transfer, rows in moved:
+        sent = Sent(
+            name=transfer.name,
+            phase=phase,
+            role=transfer.role,
+            kind=transfer.move.kind,
+            axes=transfer.move.axes,
+            what=str(transfer.move),
+            count=transfer.count,
+            n_bytes=float(sent_bytes(transfer, works, sizes, engine.rates, rows)),
+        )
+        yield from _sent(engine, sent, phase)
+    for sent in exchanges(engine.config, engine.layout, sizes, load):
+        yield from _sent(engine, sent, phase)
+
+
+def _sent(engine: Engine, sent: Sent, phase: str) -> Iterator[Operation]:
+    """Nothing over one chip, or where nothing is sent."""
+    sizes = engine.layout.sizes
+    axes = tuple(axis for axis in sent.axes if sizes[axis] > 1)
+    if not axes or sent.count <= 0 or sent.n_bytes <= 0:
+        return
+    one = engine.rates.send_s(engine.prices, sent.kind, sent.axes, sent.n_bytes, sizes)
+    joined = float(sent.count * sent.n_bytes)
+    yield _operation(
+        name=sent.name,
         phase=phase,
-        expression=str(move),
-        count=transfer.count,
-        collective=move.kind,
-        role=transfer.role,
-        network_bytes=transfer.count * float(received),
-        time_s=transfer.count * float(seconds),
+        expression=sent.text(axes),
+        count=int(sent.count),
+        collective=sent.kind,
+        role=sent.role,
+        network_bytes=float(collective.received_bytes(sent.kind, joined, shards(axes, sizes))),
+        joined_bytes=joined,
+        axes=axes,
+        time_s=float(sent.count * one),
     )
-
-
-def _beside(
-    engine: Engine, load: Load, moved: Sequence[Operation], phase: str
-) -> Iterator[Operation]:
-    """What is sent beside the derived collectives, each role as one operation."""
-    for role, seconds in engine.pass_time(load).traffic.items():
-        derived = sum(op.time_s for op in moved if op.role == role)
-        left = float(seconds) - derived
-        if left > 1e-9 * float(seconds) and role in BESIDE:
-            name, expression, kind = BESIDE[role]
-            rows = load.rows * engine.config.d_model * ACTIVATION_BYTES
-            yield _operation(
-                name=name,
-                phase=phase,
-                expression=expression,
-                count=engine.config.n_layers,
-                collective=kind,
-                role=role,
-                network_bytes=rows if role == "pipe" else 0.0,
-                time_s=left,
-            )
 
 
 def _operation(
@@ -145,6 +139,8 @@ def _operation(
     collective: str | None = None,
     role: str | None = None,
     network_bytes: float = 0.0,
+    joined_bytes: float = 0.0,
+    axes: tuple[str, ...] = (),
     math_s: float = 0.0,
     hbm_s: float = 0.0,
 ) -> Operation:
@@ -162,4 +158,6 @@ def _operation(
         math_s=math_s,
         hbm_s=hbm_s,
         hidden=False,
+        joined_bytes=joined_bytes,
+        axes=axes,
     )

@@ -21,8 +21,7 @@ from shardwise.estimate.rates import Rates, is_end
 from shardwise.estimate.sums import buckets, weight_sums
 from shardwise.models import ModelConfig
 from shardwise.ops import collective
-from shardwise.ops.collective import SHOWN
-from shardwise.ops.einsum import axes_text, shards
+from shardwise.ops.einsum import shards
 from shardwise.ops.program import Transfer
 from shardwise.plan.value import Operation
 from shardwise.search.train import Candidate
@@ -151,13 +150,10 @@ def _listed(work: Work, sent: Sent, seconds: float) -> Iterator[Operation]:
 
 def _operation(work: Work, sent: Sent, seconds: float) -> Operation:
     mesh, joined = work.chosen.mesh.sizes, float(sent.count * sent.n_bytes)
-    text = sent.what
-    if sent.axes and not text.startswith(SHOWN[sent.kind]):
-        text = f"{SHOWN[sent.kind]}_{axes_text(sent.axes)}({sent.what})"
     return Operation(
         name=sent.name,
         phase=sent.phase,
-        expression=text,
+        expression=sent.text(sent.axes),
         count=max(1, round(float(sent.count) * sent.parts)),
         flops=0.0,
         hbm_bytes=0.0,

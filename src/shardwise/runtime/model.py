@@ -12,6 +12,7 @@ from shardwise.estimate.activations_held import runs_again
 from shardwise.models import Layer
 from shardwise.models.activations import layer_activations
 from shardwise.ops.layers import outer_terms
+from shardwise.runtime.core import Sequences
 from shardwise.runtime.layers import Deals, Stack, Weights, norm, run_layer
 from shardwise.runtime.products import Block
 from shardwise.runtime.weights import Tree
@@ -51,12 +52,13 @@ def run_layers(
     stack: Stack, form: Form, x_BTD: Array, layers: Sequence[Tree], deals: Sequence[Deals]
 ) -> Array:
     """All layers, kind by kind; each keeps for its backward pass what remat leaves."""
+    core = Sequences(table=stack.table)
     for group, stacked, dealt in zip(stack.config.groups, layers, deals, strict=True):
 
         def body(
             x_BTD: Array, weights: Weights, layer: Layer = group.layer, deals: Deals = dealt
         ) -> tuple[Array, None]:
-            return run_layer(stack, layer, x_BTD, weights, deals), None
+            return run_layer(stack, layer, core, x_BTD, weights, deals), None
 
         rows = layer_activations(stack.config, group.layer)
         kept = [row.name for row in rows if not runs_again(form, row.name, group.layer)]

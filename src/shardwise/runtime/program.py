@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A function that is not jitted yet, with arguments that hold no data.
+    """A function with arguments that hold no data.
 
     Args:
         name: what tables call it, `train step`.
-        fn: the function.
+        fn: the function, not jitted; one that is keeps its own donation and shardings.
         args: pytrees of `jax.ShapeDtypeStruct`, each with its `NamedSharding` over `mesh`.
         donate: the positions in `args` whose memory the results may take.
         mesh: the devices, by named axes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.estimate.decode import speculative_tokens
-from shardwise.estimate.engine.attention import batch_shards
 from shardwise.estimate.engine.engine import Engine
+from shardwise.estimate.engine.exchanges import batch_shards
 from shardwise.estimate.engine.memory import max_batch
 from shardwise.estimate.engine.steady import pass_tokens
 from shardwise.estimate.engine.table import PassTable

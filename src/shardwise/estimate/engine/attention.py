@@ -10,17 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.arrays import Num, maximum, minimum
+from shardwise.estimate.engine.exchanges import batch_shards
 from shardwise.estimate.engine.load import Load
 from shardwise.estimate.engine.rates import ServeRates
 from shardwise.estimate.kernels import head_share
-from shardwise.estimate.prices import Prices
 from shardwise.models import Attention, Mamba, ModelConfig
 from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
 from shardwise.strategy.serving import ServeForm
 
 STATE_BYTES = 4.0  # states of scans are kept in fp32 (state-spaces/mamba, `states_in_fp32`)
-ROUNDED_BYTES = 2.0  # queries, outputs and prompts' keys on their way between chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,35 +29,29 @@ class Core:
     Args:
         caches: reading what earlier tokens left, or multiplying with it where that is longer.
         prompts: pairs of prompts.
-        traffic: mesh role -> what is sent.
     """
 
     caches: Num
     prompts: Num
-    traffic: Mapping[str, Num]
 
 
 def core(
     config: ModelConfig,
     form: ServeForm,
     sizes: Mapping[str, Num],
-    prices: Prices,
     rates: ServeRates,
     load: Load,
 ) -> Core:
     """Attention and scans of all layers under the layouts of a form."""
     caches: Num = 0.0
     prompts: Num = 0.0
-    traffic: dict[str, Num] = {}
     for a, n in config.attentions:
         caches = caches + n * _caches_s(a, form, sizes, rates, load)
         prompts = prompts + n * _prompts_s(a, form, sizes, rates, load)
-        for role, seconds in _sent(a, form, sizes, prices, rates, load).items():
-            traffic[role] = traffic.get(role, 0.0) + n * seconds
     for m, n in config.mambas:
         caches = caches + n * _states_s(m, form, sizes, rates, load)
         prompts = prompts + n * _scan_s(m, form, sizes, rates, load)
-    return Core(caches=caches, prompts=prompts, traffic=traffic)
+    return Core(caches=caches, prompts=prompts)
 
 
 def visible(attention: Attention, context: Num) -> Num:
@@ -76,11 +69,6 @@ def kv_shards(attention: Attention, form: ServeForm, sizes: Mapping[str, Num]) -
     if form.kv == "copied":
         over_tensor = minimum(over_tensor, heads)
     return over_tensor * batch_shards(form, sizes) * sizes["context"]
-
-
-def batch_shards(form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    """Ways that the sequences of an engine are split."""
-    return sizes["expert"] * (sizes["fsdp"] if form.weights == "gathered" else 1)
 
 
 def _caches_s(
@@ -113,37 +101,6 @@ def _heads(a: Attention, rates: ServeRates) -> float:
     """Rate of heads of this width against those of 128."""
     each = rates.flops_per_clock(rates.wide)
     return float(head_share(a.d_head, each)) if each and not rates.ideal else 1.0
-
-
-def _sent(
-    a: Attention,
-    form: ServeForm,
-    sizes: Mapping[str, Num],
-    prices: Prices,
-    rates: ServeRates,
-    load: Load,
-) -> dict[str, Num]:
-    """Seconds that one layer's attention waits for other chips, by role."""
-    heads = 1 if a.mla else a.n_kv_heads
-    rows = load.decode * load.drafted / batch_shards(form, sizes)
-    found: dict[str, Num] = {}
-    if form.kv != "copied":
-        # Queries leave for the chips that hold their caches, and results come back.
-        widths = a.n_heads * (a.d_head + a.d_head_v) / 2
-        n_bytes = rows * widths * ROUNDED_BYTES
-        kind = "all_to_all" if form.kv == "batch" else "all_reduce"
-        one = rates.send_s(prices, kind, ("tensor",), n_bytes, sizes)
-        times = 2 if form.kv == "batch" else 1
-        found["tensor"] = where(sizes["tensor"] > heads, times * one, 0.0)
-    # Parts of a sequence: keys of prompts are gathered, results of generated tokens are joined.
-    fresh = load.prefill / batch_shards(form, sizes) * kv_elements(a) * ROUNDED_BYTES
-    split = minimum(sizes["tensor"], heads)
-    gathered = rates.send_s(prices, "all_gather", ("context",), fresh / split, sizes)
-    joined = rows * a.n_heads * a.d_head_v * ROUNDED_BYTES / minimum(sizes["tensor"], a.n_heads)
-    summed = rates.send_s(prices, "all_reduce", ("context",), joined, sizes)
-    some = where(load.prefill > 0, gathered, 0.0) + where(load.decode > 0, summed, 0.0)
-    found["context"] = some
-    return found
 
 
 def _states_s(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.arrays import Num, ceil_div, floor, maximum
-from shardwise.estimate.engine.attention import STATE_BYTES, batch_shards, kv_shards
+from shardwise.estimate.engine.attention import STATE_BYTES, kv_shards
+from shardwise.estimate.engine.exchanges import batch_shards
 from shardwise.estimate.memory import RUNTIME, Memory
 from shardwise.models import Attention, ModelConfig, Moe
 from shardwise.models.count import kv_elements, state_elements

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, ceil_div, maximum, where
-from shardwise.estimate.engine.attention import batch_shards, core
+from shardwise.arrays import Num, maximum, where
+from shardwise.estimate.engine.attention import core
+from shardwise.estimate.engine.exchanges import batch_shards, exchanges, rows_here
 from shardwise.estimate.engine.kernels import elementwise_bytes, layer_kernels
 from shardwise.estimate.engine.load import Load
 from shardwise.estimate.engine.rates import ServeRates
@@ -81,14 +82,13 @@ def pass_time(
         prices: of collectives on the layouts' placements.
         load: what the pass computes; in a pipeline, of one of its batches in flight.
     """
-    found = core(config, form, sizes, prices, rates, load)
-    traffic = dict(found.traffic)
-    for role, seconds in _collectives(works, form, sizes, prices, rates, load):
+    found = core(config, form, sizes, rates, load)
+    traffic: dict[str, Num] = {}
+    for role, seconds in _collectives(works, sizes, prices, rates, load):
         traffic[role] = traffic.get(role, 0.0) + seconds
-    if config.is_moe:
-        routed = _routing_s(config, form, sizes, prices, rates, load)
-        traffic["expert"] = traffic.get("expert", 0.0) + routed
-    traffic["pipe"] = _between_stages(config, form, sizes, prices, rates, load)
+    for sent in exchanges(config, form, sizes, load):
+        one = rates.send_s(prices, sent.kind, sent.axes, sent.n_bytes, sizes)
+        traffic[sent.role] = traffic.get(sent.role, 0.0) + sent.count * one
     kernels = layer_kernels(config, load) * rates.shares.kernel_s
     # Each rank of the batch has its own scheduler.
     sequences = load.decode / batch_shards(form, sizes) + (load.prefill > 0)
@@ -118,11 +118,6 @@ def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
     0.398
     """
     return 1 - (1 - chosen / experts) ** tokens
-
-
-def rows_here(form: ServeForm, sizes: Mapping[str, Num], rows: Num) -> Num:
-    """Tokens of a pass on the fullest chip."""
-    return ceil_div(rows, batch_shards(form, sizes) * sizes["context"])
 
 
 def _product_s(
@@ -158,7 +153,6 @@ def weights_read(
 
 def _collectives(
     works: Forward,
-    form: ServeForm,
     sizes: Mapping[str, Num],
     prices: Prices,
     rates: ServeRates,
@@ -193,46 +187,6 @@ def sent_bytes(
     if is_weight and len(move.before.dims) == 3 and move.before.dims[0].name == "E":
         n_bytes = n_bytes / sizes["expert"]
     return n_bytes
-
-
-def _routing_s(
-    config: ModelConfig,
-    form: ServeForm,
-    sizes: Mapping[str, Num],
-    prices: Prices,
-    rates: ServeRates,
-    load: Load,
-) -> Num:
-    """Tokens to the experts of other chips and back: two exchanges in a routed layer.
-
-    A token goes once to each chip that has experts of it; along `tensor` every chip has it.
-    """
-    total: Num = 0.0
-    for group in config.groups:
-        moe = group.layer.ffn
-        if not isinstance(moe, Moe):
-            continue
-        degree = sizes["expert"]
-        here = rows_here(form, sizes, load.rows) * (moe.d_latent or config.d_model)
-        places = degree * (1 - (1 - 1 / degree) ** moe.experts_per_token)
-        n_bytes = here * ACTIVATION_BYTES * places * degree
-        one = rates.send_s(prices, "all_to_all", ("expert",), n_bytes, sizes)
-        total = total + 2 * group.count * one
-    return total
-
-
-def _between_stages(
-    config: ModelConfig,
-    form: ServeForm,
-    sizes: Mapping[str, Num],
-    prices: Prices,
-    rates: ServeRates,
-    load: Load,
-) -> Num:
-    """Activations from stage to stage, each chip its part."""
-    here = rows_here(form, sizes, load.rows) * config.d_model * ACTIVATION_BYTES
-    one = rates.send_s(prices, "permute", ("pipe",), here / sizes["tensor"], sizes)
-    return (sizes["pipe"] - 1) * one
 
 
 def _elementwise_s(

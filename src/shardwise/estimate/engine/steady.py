@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div, maximum, minimum, where
 from shardwise.estimate.decode import speculative_tokens
-from shardwise.estimate.engine.attention import batch_shards
 from shardwise.estimate.engine.engine import Engine
+from shardwise.estimate.engine.exchanges import batch_shards
 from shardwise.estimate.engine.load import Load
 from shardwise.workload import Serve
 

@@ -12,8 +12,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
-from shardwise.estimate.engine.attention import batch_shards
 from shardwise.estimate.engine.engine import Engine
+from shardwise.estimate.engine.exchanges import batch_shards
 from shardwise.estimate.engine.load import Load
 
 # (up to, step) of the grids: whole tiles of 128 rows are points, as the rate changes there.

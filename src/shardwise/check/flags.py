@@ -1,0 +1,150 @@
+"""Options of XLA's compilers worth setting, each with its reason and its source.
+
+Short on purpose. What the compiler does by itself is left out: with libtpu 0.0.42 the scheduler
+that hides latency, asynchronous gathers and their fusion with compute are the default, and setting
+them changes no program. Left out too is what depends on the sizes of a model (thresholds from which
+collectives are joined), and what makes compiling many times slower (the experimental scheduler for
+host offload takes a quarter of an hour for one training step).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
+_GUIDANCE = "openxla/xla, docs/flags_guidance.md"
+_LEVELS = "openxla/xla, gpu_optimization_levels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One option of a compiler.
+
+    Args:
+        name: the option.
+        value: its value as text, `true` for on.
+        chips: the chips it is for; empty for all of its platform.
+        several_slices: whether it only matters over DCN.
+        reason: what it does, and what of that was seen in programs compiled with it.
+        source: who recommends it.
+    """
+
+    name: str
+    value: str
+    reason: str
+    source: str
+    chips: tuple[str, ...] = ()
+    several_slices: bool = False
+
+
+_SPARSE = "Collectives run on the SparseCores while the TensorCore computes; its own overlap is off"
+
+_TPU: Final = (
+    Flag(
+        name="xla_tpu_scoped_vmem_limit_kib",
+        value="98304",
+        chips=("v6e",),
+        reason="Larger tiles for one operation (96 of 128 MiB of VMEM, by default 16), less room "
+        "to fetch ahead: for dense models bound by compute.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_sparse_core_collective_offload_all_gather",
+        value="true",
+        chips=("v6e",),
+        reason=f"{_SPARSE}. Gathers of weights became asynchronous calls on the SparseCore.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+        value="false",
+        chips=("v6e",),
+        reason="One of the two ways to overlap a gather can be on: here the SparseCore.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_sparse_core_collective_offload_reduce_scatter",
+        value="true",
+        chips=("v5p", "v6e"),
+        reason=f"{_SPARSE}. Sums of sharded gradients became asynchronous reduce-scatters where "
+        "they were all-reduces that send twice as much.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter",
+        value="false",
+        chips=("v5p", "v6e"),
+        reason="One of the two ways to overlap a reduce-scatter can be on: here the SparseCore.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_use_tc_device_shape_on_sc",
+        value="true",
+        chips=("v5p", "v6e"),
+        reason="SparseCore programs see the devices in the shape of the TensorCores: the base "
+        "setting wherever collectives are moved to them.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_async_collective_fusion_fuse_all_reduce",
+        value="true",
+        chips=("v5e",),
+        reason="All-reduces may overlap with compute; by default only gathers do. The small "
+        "training step it was tried on came out the same.",
+        source=_GUIDANCE,
+    ),
+    Flag(
+        name="xla_tpu_enable_data_parallel_all_reduce_opt",
+        value="true",
+        several_slices=True,
+        reason="Sums of gradients over DCN overlap with the backward pass.",
+        source=_GUIDANCE,
+    ),
+    Flag(
+        name="xla_tpu_data_parallel_opt_different_sized_ops",
+        value="true",
+        several_slices=True,
+        reason="The same across iterations of a scan, where sizes differ; may take memory.",
+        source=_GUIDANCE,
+    ),
+)
+
+_GPU: Final = (
+    Flag(
+        name="xla_gpu_enable_latency_hiding_scheduler",
+        value="true",
+        reason="Asynchronous collectives are moved apart from their results, over compute.",
+        source=_GUIDANCE,
+    ),
+    *(
+        Flag(
+            name=f"xla_gpu_enable_pipelined_{kind}",
+            value="true",
+            reason="Collectives of a loop move into the iteration before or after, where compute "
+            "hides them; loop bodies grow.",
+            source=_LEVELS,
+        )
+        for kind in ("all_gather", "reduce_scatter", "all_reduce")
+    ),
+)
+
+FLAGS: Final[dict[str, tuple[Flag, ...]]] = {"tpu": _TPU, "gpu": _GPU, "cpu": ()}
+
+# By name of the option: why it is set, and who says so.
+REASONS: Final = {
+    flag.name: f"{flag.reason} ({flag.source})" for flags in FLAGS.values() for flag in flags
+}
+
+
+def flags_for(platform: str, chip: str, n_slices: int = 1) -> dict[str, str]:
+    """The options for one machine.
+
+    >>> flags_for("tpu", "v5e")
+    {'xla_tpu_enable_async_collective_fusion_fuse_all_reduce': 'true'}
+    """
+    return {
+        flag.name: flag.value
+        for flag in FLAGS[platform]
+        if (not flag.chips or chip in flag.chips) and (n_slices > 1 or not flag.several_slices)
+    }

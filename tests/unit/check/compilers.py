@@ -1,0 +1,12 @@
+"""Which compilers a test needs: without one it is skipped, and says which extra is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.check.environment import INSTALL, compilers
+
+
+def needs(platform: str) -> pytest.MarkDecorator:
+    missing = platform not in compilers()
+    return pytest.mark.skipif(missing, reason=f"no compiler for {platform}: {INSTALL[platform]}")
