@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from shardwise.models import Attention
 from shardwise.runtime import kernels
+from shardwise.runtime.positions import slopes
 from shardwise.runtime.products import Block
 from shardwise.runtime.table import Table
 
@@ -37,5 +38,14 @@ class Sequences:
         """What each query of the chip attends among the keys of its sequence."""
         k_BSKH = block.enter(k, "attn.scores", right=True)
         v_BSKH = block.enter(v, "attn.values", right=True)
+        sinks_N = block.weight("sinks") if a.sinks else None
+        slopes_N = self.slopes(a) if a.alibi else None
         with jax.named_scope("attn.core"):
-            return kernels.attend(q, k_BSKH, v_BSKH, a, self.table.on.platform, a.score_scale)
+            return kernels.attend(
+                q, k_BSKH, v_BSKH, a, self.table.on.platform, a.score_scale, sinks_N, slopes_N
+            )
+
+    def slopes(self, a: Attention) -> Array:
+        """By how much scores of this chip's heads fall per token."""
+        heads = self.table.roles("activations", ("N",)).get("N", ())
+        return self.table.slice(jnp.asarray(slopes(a.n_heads), jnp.float32), heads, 0)

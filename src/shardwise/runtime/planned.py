@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.models import Layer, Mlp, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
+from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
+from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
@@ -65,11 +67,7 @@ def not_run(case: Case) -> list[str]:
         for role in ("context", "expert", "pipe")
         if sizes[role] > 1
     ]
-    if not _is_llama(case.model):
-        found.append(
-            f"{case.model.name} has layers that are planned for, but not run. Run are layers of "
-            "attention and a gated MLP, each after an RMS norm, without biases (LLaMA, Mistral)."
-        )
+    found += _unknown_layers(case.model)
     if layout.offload:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:
@@ -80,29 +78,31 @@ def not_run(case: Case) -> list[str]:
     heads = [a.n_kv_heads for a, _ in case.model.attentions if a.n_kv_heads % sizes["tensor"]]
     if heads:
         found.append(f"n_kv_heads {heads[0]} over tensor {sizes['tensor']}: copies are not run.")
-    if case.model.vocab % sizes["tensor"]:
-        found.append(f"vocab {case.model.vocab:,} over tensor {sizes['tensor']} is not run.")
     return found
 
 
-def _is_llama(model: ModelConfig) -> bool:
-    """Layers in a row, each of the same blocks as Llama's, and nothing else around them."""
-    around = (model.n_positions, model.final_norm_bias, model.unembedding_bias)
-    beside = (model.order, model.scaled_embeddings, model.logit_softcap, model.norm.plus_one)
-    plain = all(_is_plain(group.layer) for group in model.groups)
-    return plain and model.norm.kind == "rms" and not any((*around, *beside))
-
-
-def _is_plain(layer: Layer) -> bool:
-    """Attention and a gated MLP, each after a norm, and nothing beside them."""
-    a, mlp = layer.attention, layer.ffn
-    if a is None or not isinstance(mlp, Mlp) or layer.norms != "pre" or layer.norm_bias:
-        return False
-    extras = (a.mla, a.q_bias, a.kv_bias, a.o_bias, a.qk_norm, a.sinks, mlp.bias, layer.parallel)
-    beside = (a.alibi, a.softcap, a.qk_unit, a.temperature, a.rotary.interleaved)
-    scaled = a.rotary.scaling.kind if a.rotary.scaling else "llama3"
-    known = scaled == "llama3" and mlp.activation == "silu"
-    return not any((*extras, *beside)) and a.rope and mlp.gated and known
+def _unknown_layers(model: ModelConfig) -> list[str]:
+    """Blocks, activations and scaled positions that are planned for, but not run."""
+    layers = [group.layer for group in model.groups]
+    found = []
+    for what, has in (
+        ("latent attention", any(layer.attention and layer.attention.mla for layer in layers)),
+        ("experts", model.is_moe),
+        ("Mamba blocks", bool(model.mambas)),
+    ):
+        if has:
+            found.append(f"{model.name} has {what}, planned for, but not run.")
+    told = {layer.ffn.activation for layer in layers if layer.ffn} - set(ACTIVATIONS)
+    found += [
+        f'activation "{name}" of {model.name} is not run. Run: {", ".join(ACTIVATIONS)}.'
+        for name in sorted(told)
+    ]
+    rotary = [a.rotary.scaling for a, _ in model.attentions if a.rope and a.rotary.scaling]
+    found += [
+        f'rope scaling "{kind}" of {model.name} is not run. Run: {", ".join(SCALINGS)}.'
+        for kind in sorted({scaling.kind for scaling in rotary} - set(SCALINGS))
+    ]
+    return found
 
 
 def factored(layout: Layout) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ class TrainStep:
     @functools.cached_property
     def infos(self) -> Tree:
         """The weights as descriptions."""
-        return describe(self.config)
+        return describe(self.config, self.table)
 
     @functools.cached_property
     def deals(self) -> Tree:

@@ -1,21 +1,22 @@
 """The arrays of a model as descriptions: shape, dtype and layout first, numbers later.
 
-Weights of equal layers are stacked along a first dim L, which a scan takes apart. A tree of arrays
-is a dict: `layers` holds one dict per kind of layer, `outer` what stands around them.
+Layers stand as runs of a period (`models.stack`): Gemma 2 is 13 times a local and a global layer.
+What stands in one place of a period is stacked along a first dim L, which a scan takes apart. A
+tree of arrays is a dict: `layers` holds one dict per place, `outer` what stands around them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, stack
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.runtime.table import Table
 
@@ -28,12 +29,14 @@ class ArrayInfo:
     """One array of parameters before it exists.
 
     Args:
-        weight: what it is.
+        weight: what it is; a vocabulary that its chips do not divide is filled up.
         layers: equal layers that are stacked along dim 0; 0 for an array outside of layers.
+        start: what all its numbers are before training; None where they are random.
     """
 
     weight: Weight
     layers: int = 0
+    start: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,15 +68,80 @@ class ArrayInfo:
         return tuple(n // table.on.size(roles.get(d, ())) for d, n in sizes)
 
 
-def describe(config: ModelConfig) -> Tree:
-    """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One place in the period of a segment: layers that are stacked.
+
+    Args:
+        kind: index of their group.
+        layers: their numbers in the model, counted from 0.
+    """
+
+    kind: int
+    layers: range
+
+
+def places(config: ModelConfig) -> tuple[Place, ...]:
+    """What `layers` of a tree holds, in order.
+
+    >>> from shardwise.models import load
+    >>> [(p.kind, p.layers) for p in places(load("gemma2-2b"))]
+    [(0, range(0, 26, 2)), (1, range(1, 26, 2))]
+    """
+    found, at = [], 0
+    for segment in stack(config):
+        period, end = len(segment.kinds), at + segment.n_layers
+        found += [
+            Place(kind=kind, layers=range(at + i, end, period))
+            for i, kind in enumerate(segment.kinds)
+        ]
+        at = end
+    return tuple(found)
+
+
+def describe(config: ModelConfig, table: Table | None = None) -> Tree:
+    """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict.
+
+    Args:
+        config: the model.
+        table: over whose chips a vocabulary is filled up to a multiple.
+    """
+
+    def info(weight: Weight, layers: int = 0) -> ArrayInfo:
+        return ArrayInfo(
+            weight=weight if table is None else _filled(weight, table),
+            layers=layers,
+            start=_start(config, weight),
+        )
+
     return {
         "layers": [
-            {w.name: ArrayInfo(weight=w, layers=g.count) for w in layer_weights(config, g.layer)}
-            for g in config.groups
+            {
+                w.name: info(w, len(place.layers))
+                for w in layer_weights(config, config.groups[place.kind].layer)
+            }
+            for place in places(config)
         ],
-        "outer": {w.name: ArrayInfo(weight=w) for w in outer_weights(config)},
+        "outer": {w.name: info(w) for w in outer_weights(config)},
     }
+
+
+def _filled(weight: Weight, table: Table) -> Weight:
+    """The weight with a vocabulary that its chips divide."""
+    shards = table.on.size(table.roles("weights", weight.dims).get("V", ()))
+    shape = tuple(
+        n + -n % shards if dim == "V" else n
+        for dim, n in zip(weight.dims, weight.shape, strict=True)
+    )
+    return replace(weight, shape=shape)
+
+
+def _start(config: ModelConfig, weight: Weight) -> float | None:
+    """1 for scales of norms as they are multiplied, 0 for biases, None for matrices."""
+    if weight.matmul or (weight.part in ("embedding", "unembedding") and len(weight.dims) > 1):
+        return None
+    is_scale = weight.name.endswith("norm") and not weight.name.startswith("b_")
+    return 1.0 - config.norm.plus_one if is_scale else 0.0
 
 
 def each(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:
@@ -88,7 +156,10 @@ def shaped(info: ArrayInfo, table: Table, dtype: Any) -> jax.ShapeDtypeStruct:
 
 
 def initialised(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
-    """Random weights: normal with variance 1 / (summed elements), scales of norms 1, biases 0."""
+    """Random weights: normal with variance 1 / (summed elements), norms that scale by 1, biases 0.
+
+    Under one key the numbers do not depend on the layout, but where a vocabulary is filled up.
+    """
     leaves, treedef = jax.tree.flatten(infos, is_leaf=lambda x: isinstance(x, ArrayInfo))
     keys = jax.random.split(key, len(leaves))
     made = [_initial(info, key, dtype) for info, key in zip(leaves, keys, strict=True)]
@@ -96,11 +167,8 @@ def initialised(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
 
 
 def _initial(info: ArrayInfo, key: jax.Array, dtype: Any) -> jax.Array:
-    name = info.weight.name
-    if name.endswith("norm") and not name.startswith("b_"):
-        return jnp.ones(info.shape, dtype)
-    if not info.is_table:
-        return jnp.zeros(info.shape, dtype)
+    if info.start is not None:
+        return jnp.full(info.shape, info.start, dtype)
     width = info.weight.shape[-1] if info.weight.part == "embedding" else _summed(info.weight)
     return (jax.random.normal(key, info.shape) * width**-0.5).astype(dtype)
 
