@@ -51,20 +51,29 @@ def embed(stack: Stack, tokens_BT: Array, weights: Weights, deals: Deals) -> Arr
 def run_layers(
     stack: Stack, form: Form, x_BTD: Array, layers: Sequence[Tree], deals: Sequence[Deals]
 ) -> Array:
-    """All layers, kind by kind; each keeps for its backward pass what remat leaves."""
-    core = Sequences(table=stack.table)
+    """All layers, kind by kind."""
     for group, stacked, dealt in zip(stack.config.groups, layers, deals, strict=True):
-
-        def body(
-            x_BTD: Array, weights: Weights, layer: Layer = group.layer, deals: Deals = dealt
-        ) -> tuple[Array, None]:
-            return run_layer(stack, layer, core, x_BTD, weights, deals), None
-
-        rows = layer_activations(stack.config, group.layer)
-        kept = [row.name for row in rows if not runs_again(form, row.name, group.layer)]
-        policy = jax.checkpoint_policies.save_only_these_names(*kept)
-        x_BTD, _ = lax.scan(jax.checkpoint(body, policy=policy), x_BTD, stacked)
+        x_BTD = run_group(one_layer(stack, form, group.layer, dealt), x_BTD, stacked)
     return x_BTD
+
+
+def run_group(layer: Callable[[Array, Weights], Array], x_BTD: Array, stacked: Tree) -> Array:
+    """Equal layers, one after the other."""
+    return lax.scan(lambda x_BTD, weights: (layer(x_BTD, weights), None), x_BTD, stacked)[0]
+
+
+def one_layer(
+    stack: Stack, form: Form, layer: Layer, deals: Deals
+) -> Callable[[Array, Weights], Array]:
+    """A layer that keeps for its backward pass what remat leaves."""
+    core = Sequences(table=stack.table)
+
+    def run(x_BTD: Array, weights: Weights) -> Array:
+        return run_layer(stack, layer, core, x_BTD, weights, deals)
+
+    rows = layer_activations(stack.config, layer)
+    kept = [row.name for row in rows if not runs_again(form, row.name, layer)]
+    return jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*kept))
 
 
 def head(stack: Stack, x_BTD: Array, weights: Weights, deals: Deals) -> Array:

@@ -62,7 +62,7 @@ def not_run(case: Case) -> list[str]:
     layout, sizes = case.layout, case.layout.sizes
     found = [
         f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("context", "expert", "pipe")
+        for role in ("context", "expert")
         if sizes[role] > 1
     ]
     if not _is_llama(case.model):

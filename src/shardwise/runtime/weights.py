@@ -51,7 +51,10 @@ class ArrayInfo:
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
         """Dim -> roles that shard it. Vectors are not cut along D: they are too small to gather."""
         found = table.roles("weights", self.weight.dims)
-        return found if self.is_table else {d: r for d, r in found.items() if d != "D"}
+        if not self.is_table:
+            found = {d: r for d, r in found.items() if d != "D"}
+        staged = self.layers and table.on.sizes["pipe"] > 1
+        return {"L": ("pipe",), **found} if staged else found
 
     def spec(self, table: Table) -> PartitionSpec:
         """How JAX lays it out."""
@@ -65,11 +68,19 @@ class ArrayInfo:
         return tuple(n // table.on.size(roles.get(d, ())) for d, n in sizes)
 
 
-def describe(config: ModelConfig) -> Tree:
-    """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict."""
+def describe(config: ModelConfig, n_places: int | None = None) -> Tree:
+    """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict.
+
+    Args:
+        config: the model.
+        n_places: layers that the stages of a pipeline have room for, where there is one.
+    """
     return {
         "layers": [
-            {w.name: ArrayInfo(weight=w, layers=g.count) for w in layer_weights(config, g.layer)}
+            {
+                w.name: ArrayInfo(weight=w, layers=n_places or g.count)
+                for w in layer_weights(config, g.layer)
+            }
             for g in config.groups
         ],
         "outer": {w.name: ArrayInfo(weight=w) for w in outer_weights(config)},
