@@ -116,11 +116,12 @@ class _Run:
         return inputs
 
     def _forward(self, carry: Tree, row: Row) -> tuple[Tree, Array]:
-        x_BTD = lax.cond(
-            row["first"],
-            lambda: self._embedded(row["microbatch"]),
-            lambda: self._whole(carry["inputs"][row["reads"]]),
-        )
+        with jax.named_scope("stage.embed"):
+            x_BTD = lax.cond(
+                row["first"],
+                lambda: self._embedded(row["microbatch"]),
+                lambda: self._whole(carry["inputs"][row["reads"]]),
+            )
         kept, part = self._layers(row["chunk"], x_BTD)
         at = row["kept"]
         held = [
@@ -169,15 +170,17 @@ class _Run:
 
     def _backward(self, carry: Tree, row: Row) -> tuple[Tree, Array]:
         at, outer = row["reads"], carry["gradients"]["outer"]
-        loss, outer, ct_BTD = lax.cond(
-            row["last"],
-            lambda: self._head(carry["loss"], outer, row, self._whole(carry["inputs"][at])),
-            lambda: (carry["loss"], outer, self._whole_gradient(carry["inputs"][at])),
-        )
+        with jax.named_scope("stage.head"):
+            loss, outer, ct_BTD = lax.cond(
+                row["last"],
+                lambda: self._head(carry["loss"], outer, row, self._whole(carry["inputs"][at])),
+                lambda: (carry["loss"], outer, self._whole_gradient(carry["inputs"][at])),
+            )
         found, before_BTD = self._pulled(carry["kept"], row, ct_BTD)
-        outer = lax.cond(
-            row["first"], lambda: self._embedded_back(outer, row, before_BTD), lambda: outer
-        )
+        with jax.named_scope("stage.embed"):
+            outer = lax.cond(
+                row["first"], lambda: self._embedded_back(outer, row, before_BTD), lambda: outer
+            )
         if self.plan.ticks.splits:  # its event for the weights reads what was given here
             inputs = carry["inputs"].at[at].set(self._part_of_gradient(ct_BTD))
             carry = carry | {"inputs": inputs}

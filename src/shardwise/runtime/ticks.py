@@ -101,6 +101,23 @@ def ticks(order: Order) -> Ticks:
     )
 
 
+def taken(found: Ticks) -> dict[str, tuple[int, ...]]:
+    """How often the stage with the end of the model takes each side of the choices in `pipeline`.
+
+    By the name scopes that they have there.
+    """
+    kinds, first, last = (found.rows[name] for name in ("kind", "first", "last"))
+    (stage,) = {int(s) for s in np.nonzero(last)[1]}
+    n = [int((kinds[:, stage] == kind).sum()) for kind in range(3 + found.splits)]
+    embeds = int((first[:, stage] & (kinds[:, stage] == FORWARD)).sum())
+    heads = int((last[:, stage] & (kinds[:, stage] == BACKWARD)).sum())
+    return {
+        "stage": tuple(n),
+        "stage.embed": (n[FORWARD] - embeds, embeds),
+        "stage.head": (n[BACKWARD] - heads, heads),
+    }
+
+
 def _position(order: Order, event: Event) -> int:
     return order.path(event.microbatch).index((event.stage, event.chunk))
 
