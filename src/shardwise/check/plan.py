@@ -11,7 +11,7 @@ from shardwise.check.compile import Limits, OnStage, compile_job
 from shardwise.check.environment import choose
 from shardwise.check.hlo.collectives import collectives
 from shardwise.check.hlo.costs import costs
-from shardwise.check.hlo.loops import runs
+from shardwise.check.hlo.loops import Runs, runs
 from shardwise.check.hlo.memory import peak
 from shardwise.check.hlo.text import Module, parse
 from shardwise.check.job import Job
@@ -27,6 +27,9 @@ from shardwise.plan.document import encode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan
+from shardwise.runtime.ticks import taken, ticks
+from shardwise.strategy.schedules import find
+from shardwise.strategy.stages import stages
 
 TRAIN_STEP = "shardwise.runtime.planned:train_step"
 CORE = ("attn.scores", "attn.values")
@@ -40,6 +43,7 @@ class _Read:
 
     compiled: Compiled
     module: Module
+    counted: Runs
     timed: dict[str, Timed]
     flops: float
     attention_flops: float
@@ -86,7 +90,7 @@ def check(
         return _too_large(plan, job, result, system)
     if not isinstance(result, Compiled):
         raise CheckFailed(_told(result))
-    read = _read(result, system)
+    read = _read(result, system, _taken(plan))
     if trace is not None:
         timed = read.timed.get("cycles") or read.timed.get("roofline")
         if timed is None:
@@ -95,7 +99,17 @@ def check(
     return _verdict(plan, read)
 
 
-def _read(compiled: Compiled, system: System) -> _Read:
+def _taken(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """How often the program of a pipeline takes each side of its choices."""
+    layout = rebuild(plan).layout
+    if layout.schedule == "none":
+        return {}
+    chunks = int(stages(plan.model.n_layers, layout).chunks)
+    order = find(layout.schedule).order(layout.sizes["pipe"], layout.n_microbatches, chunks)
+    return taken(ticks(order))
+
+
+def _read(compiled: Compiled, system: System, sides: dict[str, tuple[int, ...]]) -> _Read:
     module = parse(compiled.hlo)
     target, timed = compiled.target, {}
     if target.platform != "cpu":
@@ -110,11 +124,13 @@ def _read(compiled: Compiled, system: System) -> _Read:
             timed[mode] = time_program(
                 module, system, devices, compiled.mesh, mode=mode, clock_hz=target.clock_hz
             )
-    ops = costs(module, attention_cost, runs(module))
+    counted = runs(module, sides)
+    ops = costs(module, attention_cost, counted)
     kernels = [op for op in ops if attention_cost(op.instruction) is not None]
     return _Read(
         compiled=compiled,
         module=module,
+        counted=counted,
         timed=timed,
         flops=float(sum(op.flops for op in ops)),
         attention_flops=float(sum(op.flops for op in kernels)),
@@ -123,7 +139,7 @@ def _read(compiled: Compiled, system: System) -> _Read:
 
 def _verdict(plan: Plan, read: _Read) -> Verdict:
     compiled, target = read.compiled, read.compiled.target
-    rows = proof.held_against(plan, collectives(read.module, compiled.mesh))
+    rows = proof.held_against(plan, collectives(read.module, compiled.mesh, read.counted))
     lost = proof.missing(rows)
     fits = compiled.fits
     verdict, note = "proved", target.note
@@ -194,7 +210,7 @@ def _largest(module: Module) -> tuple[proof.Buffer, ...]:
 
 def _too_large(plan: Plan, job: Job, failure: OutOfMemory, system: System) -> Verdict:
     """The verdict of a program for which the memory is too small."""
-    read = _read(failure.program, system) if failure.program else None
+    read = _read(failure.program, system, _taken(plan)) if failure.program else None
     largest = _largest(read.module) if read else ()
     return Verdict(
         name=plan.model.name,

@@ -83,7 +83,9 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
                 cuts.append((axis, n, dim - len(shape)))
             else:
                 summed.append(axis)
-    each = info.is_table and (zero == 2 or n_microbatches == 1)
+    # The ends of the model are used on one stage only: their copies on others are not there to sum.
+    piped = any(axis in summed for axis in on.axes["pipe"])
+    each = info.is_table and not piped and (zero == 2 or n_microbatches == 1)
     return Deal(cuts=tuple(cuts), summed=tuple(summed), each=each)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.estimate.activations_held import runs_again
-from shardwise.models import Layer
+from shardwise.models import Layer, Segment
 from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
 from shardwise.ops.einsum import Array as Named
@@ -26,6 +26,7 @@ from shardwise.strategy.layout import Form
 
 Array = jax.Array
 Run = Callable[[Array, Weights], Array]
+Period = Callable[[Array, Sequence[Weights]], Array]
 
 
 def paired(weights: Tree, holders: Tree) -> Tree:
@@ -80,30 +81,40 @@ def run_layers(
     layers: Sequence[Tree],
     deals: Sequence[Deals],
 ) -> Array:
-    """All layers, a scan for each run of a period; each keeps for its backward pass what remat
-    leaves. `layers` and `deals` are those of the places (`weights.places`)."""
+    """All layers, a scan for each run of a period. `layers` and `deals` are those of the places
+    (`weights.places`)."""
     at = 0
     for segment in model_stack(stack.config):
         held = slice(at, at + len(segment.kinds))
         at = held.stop
-        runs = [
-            _checkpointed(stack, form, core, stack.config.groups[kind].layer, dealt)
-            for kind, dealt in zip(segment.kinds, deals[held], strict=True)
-        ]
+        run = one_period(stack, form, core, segment, deals[held])
 
-        def period(
-            x_BTD: Array, weights: Sequence[Weights], runs: Sequence[Run] = runs
-        ) -> tuple[Array, None]:
-            for run, one in zip(runs, weights, strict=True):
-                x_BTD = run(x_BTD, one)
-            return x_BTD, None
+        def step(x_BTD: Array, weights: Sequence[Weights], run: Period = run) -> tuple[Array, None]:
+            return run(x_BTD, weights), None
 
-        x_BTD, _ = lax.scan(period, x_BTD, tuple(layers[held]))
+        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[held]))
     return x_BTD
 
 
+def one_period(
+    stack: Stack, form: Form, core: Core, segment: Segment, deals: Sequence[Deals]
+) -> Period:
+    """The layers of a segment's period, one after the other."""
+    runs = [
+        _checkpointed(stack, form, core, stack.config.groups[kind].layer, dealt)
+        for kind, dealt in zip(segment.kinds, deals, strict=True)
+    ]
+
+    def period(x_BTD: Array, weights: Sequence[Weights]) -> Array:
+        for run, one in zip(runs, weights, strict=True):
+            x_BTD = run(x_BTD, one)
+        return x_BTD
+
+    return period
+
+
 def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Deals) -> Run:
-    """A layer as a function of the residual and its weights."""
+    """A layer that keeps for its backward pass what remat leaves."""
 
     def run(x_BTD: Array, weights: Weights) -> Array:
         return run_layer(stack, layer, core, x_BTD, weights, deals)

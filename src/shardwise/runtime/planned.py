@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, stack
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
@@ -64,10 +64,18 @@ def not_run(case: Case) -> list[str]:
     layout, sizes = case.layout, case.layout.sizes
     found = [
         f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("context", "expert", "pipe")
+        for role in ("context", "expert")
         if sizes[role] > 1
     ]
     found += _unknown_layers(case.model)
+    segments = len(stack(case.model))
+    if sizes["pipe"] > 1 and segments > 1:
+        found.append(
+            f"{case.model.name} has {segments} runs of different layers, which stages cannot share "
+            "in equal chunks: plan with --max pipe=1."
+        )
+    if layout.schedule == "dualpipe":
+        found.append("schedule dualpipe is planned for, but not run: --fix schedule=zb-v runs.")
     if layout.offload:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:

@@ -19,10 +19,14 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.gradients import deal, state_spec
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import loss_of
+from shardwise.runtime.pipeline import Pipeline
 from shardwise.runtime.products import Precision
+from shardwise.runtime.stages import StageLayers, stage_layers
 from shardwise.runtime.table import Table
+from shardwise.runtime.ticks import ticks
 from shardwise.runtime.weights import Tree, describe, each, shaped
 from shardwise.strategy.layout import Layout
+from shardwise.strategy.schedules import find
 from shardwise.workload import Train
 
 Array = jax.Array
@@ -65,7 +69,13 @@ class TrainStep:
     @functools.cached_property
     def infos(self) -> Tree:
         """The weights as descriptions."""
-        return describe(self.config, self.table)
+        return describe(self.config, self.table, self.stages.n_places if self.stages else None)
+
+    @functools.cached_property
+    def stages(self) -> StageLayers | None:
+        """Where layers lie in a pipeline; None without one."""
+        piped = self.layout.schedule != "none"
+        return stage_layers(self.config, self.layout) if piped else None
 
     @functools.cached_property
     def deals(self) -> Tree:
@@ -157,9 +167,28 @@ class TrainStep:
 
     def _gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
         """This chip's part of the mean loss, and the gradients of what it updates."""
+        holders = each(self._holder, self.infos, self.deals, weights)
+        if self.stages:
+            total, found = self._piped(self.stages).gradients(weights, holders, batch)
+            total = total / self.job.tokens_per_step
+        else:
+            total, found = self._accumulated(weights, holders, batch)
+        return total, each(
+            lambda _, d, g: g if d.each else d.reduce(g), self.infos, self.deals, found
+        )
+
+    def _piped(self, stages: StageLayers) -> Pipeline:
+        layout = self.layout
+        schedule, chunks = find(layout.schedule), stages.order.shape[1]
+        order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, chunks)
+        return Pipeline(
+            stack=self.stack, form=layout, layers=stages, ticks=ticks(order), deals=self.deals
+        )
+
+    def _accumulated(self, weights: Tree, holders: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """Microbatches one after the other: their part of the mean loss, and sums of gradients."""
         loss = loss_of(self.stack, self.layout, self.deals)
         differentiate = jax.value_and_grad(loss, argnums=1)
-        holders = each(self._holder, self.infos, self.deals, weights)
         tokens = self.job.tokens_per_step
 
         def one(microbatch: Tree) -> tuple[Array, Tree]:
@@ -169,15 +198,12 @@ class TrainStep:
             return total / tokens, found
 
         if self.layout.n_microbatches == 1:
-            total, found = one(jax.tree.map(lambda x: x[0], batch))
-        else:
-            start = (jnp.zeros((), jnp.float32), holders)
-            total, found = lax.scan(
-                lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
-            )[0]
-        return total, each(
-            lambda _, d, g: g if d.each else d.reduce(g), self.infos, self.deals, found
+            return one(jax.tree.map(lambda x: x[0], batch))
+        start = (jnp.zeros((), jnp.float32), holders)
+        sums, _ = lax.scan(
+            lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
         )
+        return sums
 
     def _holder(self, info: Any, dealt: Any, weight: Array) -> Array:
         """Zeros of the shape in which a gradient comes out of the backward pass."""

@@ -54,7 +54,10 @@ class ArrayInfo:
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
         """Dim -> roles that shard it. Vectors are not cut along D: they are too small to gather."""
         found = table.roles("weights", self.weight.dims)
-        return found if self.is_table else {d: r for d, r in found.items() if d != "D"}
+        if not self.is_table:
+            found = {d: r for d, r in found.items() if d != "D"}
+        staged = self.layers and table.on.sizes["pipe"] > 1
+        return {"L": ("pipe",), **found} if staged else found
 
     def spec(self, table: Table) -> PartitionSpec:
         """How JAX lays it out."""
@@ -99,12 +102,14 @@ def places(config: ModelConfig) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def describe(config: ModelConfig, table: Table | None = None) -> Tree:
+def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | None = None) -> Tree:
     """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict.
 
     Args:
         config: the model.
         table: over whose chips a vocabulary is filled up to a multiple.
+        n_stacked: what stacked arrays have room for on the stages of a pipeline, if not for as many
+            layers as there are.
     """
 
     def info(weight: Weight, layers: int = 0) -> ArrayInfo:
@@ -117,7 +122,7 @@ def describe(config: ModelConfig, table: Table | None = None) -> Tree:
     return {
         "layers": [
             {
-                w.name: info(w, len(place.layers))
+                w.name: info(w, n_stacked or len(place.layers))
                 for w in layer_weights(config, config.groups[place.kind].layer)
             }
             for place in places(config)
