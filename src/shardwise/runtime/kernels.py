@@ -1,37 +1,58 @@
 """Attention of this chip's queries over keys that it has, by the platform's kernel.
 
 q_BTNH queries, k_BSKH v_BSKH keys and values, o_BTNH what is attended; N is a multiple of K.
-Scores never lie in memory on a TPU (splash attention) and on a GPU (cuDNN).
+Scores never lie in memory on a TPU (splash attention).
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from shardwise.models.config import Attention
+from shardwise.models import Attention
+from shardwise.runtime import blockwise
+from shardwise.runtime.blockwise import Sums
+from shardwise.runtime.order import Order
+from shardwise.runtime.visible import visible
 
 Array = jax.Array
-
-# Rows of queries and of keys that the TPU kernel takes at once. Larger ones waste more of the
-# diagonal of causal attention; smaller ones read keys more often.
-BLOCK = 512
 SAVED = "attended"  # name under which remat finds the result and its softmax sums
+WHOLE = Order()
 
 
 def attend(
-    q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, attention: Attention, platform: str, scale: float
+    q_BTNH: Array,
+    k_BSKH: Array,
+    v_BSKH: Array,
+    attention: Attention,
+    platform: str,
+    scale: float,
+    order: Order = WHOLE,
+    index: Any = 0,
 ) -> Array:
-    """Causal (or full) attention over whole sequences: T and S are the same tokens.
+    """Attention of a chip's tokens over the keys of whole sequences, which lie in their order.
 
     Args:
         platform: `tpu`, `gpu` or `cpu`.
         scale: of scores, before the softmax.
+        order: which tokens chips have, where they have parts of a sequence.
+        index: the chip's place among those.
     """
-    if platform == "tpu" and q_BTNH.shape[1] % 128 == 0:
-        return _splash(q_BTNH, k_BSKH, v_BSKH, attention, scale)
+    if platform == "tpu":
+        from shardwise.runtime import splash
+
+        if splash.fits(q_BTNH.shape[1], order):
+            q_BTNH = (q_BTNH * scale).astype(q_BTNH.dtype)
+            q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH, k_BSKH, v_BSKH))
+            return splash.attend(q, k, v, attention, order, index, name=SAVED).swapaxes(1, 2)
+    if attention.causal and (order.n > 1 or attention.chunked):
+        rows = order.positions(index, q_BTNH.shape[1], jnp)
+        mask = visible(attention, rows[:, None], jnp.arange(k_BSKH.shape[1]))
+        return jax.nn.dot_product_attention(
+            q_BTNH, k_BSKH, v_BSKH, scale=scale, mask=mask[None, None]
+        )
     window = attention.window
     return jax.nn.dot_product_attention(
         q_BTNH,
@@ -43,48 +64,35 @@ def attend(
     )
 
 
-def _splash(q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, a: Attention, scale: float) -> Array:
-    n_heads, length = q_BTNH.shape[2], q_BTNH.shape[1]
-    kernel = _kernel(n_heads, length, a.causal, a.window, a.chunked)
-    q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH, k_BSKH, v_BSKH))
-    o_BNTH = jax.vmap(kernel)((q * scale).astype(q.dtype), k, v)
-    return o_BNTH.swapaxes(1, 2)
+def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, platform: str, *, causal: bool) -> Sums:
+    """Attention over some of the keys, in fp32, and its sums; see `blockwise.forward`."""
+    if _by_splash(q_BNTH, k_BKSH, platform):
+        from shardwise.runtime import splash
+
+        o, l = splash.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
+        return o.astype(jnp.float32), l
+    return blockwise.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
 
 
-def _kernel(n_heads: int, length: int, causal: bool, window: int | None, chunked: bool) -> Any:
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+def backward(
+    q_BNTH: Array,
+    k_BKSH: Array,
+    v_BKSH: Array,
+    o_BNTH: Array,
+    l_BNT: Array,
+    do_BNTH: Array,
+    platform: str,
+    *,
+    causal: bool,
+) -> tuple[Array, Array, Array]:
+    """Gradients of queries, keys and values from some of the keys; see `blockwise.backward`."""
+    arrays = (q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH)
+    if _by_splash(q_BNTH, k_BKSH, platform):
+        from shardwise.runtime import splash
 
-    block = next(b for b in (BLOCK, 256, 128) if length % b == 0)
-    sizes = splash.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_kv_compute=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_kv_dkv_compute=block,
-        use_fused_bwd_kernel=True,
-    )
-    return splash.make_splash_mha(
-        mask=_mask(n_heads, length, causal, window, chunked),
-        head_shards=1,
-        q_seq_shards=1,
-        block_sizes=sizes,
-        residual_checkpoint_name=SAVED,
-    )
+        return splash.backward(*arrays, causal=causal)
+    return blockwise.backward(*arrays, causal=causal)
 
 
-@functools.lru_cache(maxsize=32)
-def _mask(n_heads: int, length: int, causal: bool, window: int | None, chunked: bool) -> Any:
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
-    shape = (length, length)
-    one: Any
-    if not causal:
-        one = masks.FullMask(shape)
-    elif window is None or window >= length:
-        one = masks.CausalMask(shape)
-    elif chunked:
-        one = masks.ChunkedCausalMask(shape, window)
-    else:
-        one = masks.LocalMask(shape, (window - 1, 0), 0)
-    return masks.MultiHeadMask([one] * n_heads)
+def _by_splash(q_BNTH: Array, k_BKSH: Array, platform: str) -> bool:
+    return platform == "tpu" and q_BNTH.shape[2] % 128 == 0 == k_BKSH.shape[2] % 128

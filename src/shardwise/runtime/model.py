@@ -12,7 +12,7 @@ from shardwise.estimate.activations_held import runs_again
 from shardwise.models import Layer
 from shardwise.models.activations import layer_activations
 from shardwise.ops.layers import outer_terms
-from shardwise.runtime.core import Sequences
+from shardwise.runtime.core import sequences
 from shardwise.runtime.layers import Deals, Stack, Weights, norm, run_layer
 from shardwise.runtime.products import Block
 from shardwise.runtime.weights import Tree
@@ -52,7 +52,7 @@ def run_layers(
     stack: Stack, form: Form, x_BTD: Array, layers: Sequence[Tree], deals: Sequence[Deals]
 ) -> Array:
     """All layers, kind by kind; each keeps for its backward pass what remat leaves."""
-    core = Sequences(table=stack.table)
+    core = sequences(stack.config, form, stack.table, stack.seq)
     for group, stacked, dealt in zip(stack.config.groups, layers, deals, strict=True):
 
         def body(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.runtime.mesh import arrange, role_mesh
+from shardwise.runtime.order import narrow
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
@@ -52,7 +54,7 @@ def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
         devices.reshape(devices.shape[0], -1) if case.system.chip.ici is None else devices[..., 0]
     )
     arranged = arrange(case.placement, layout.sizes, chips)
-    on = role_mesh(layout.sizes, arranged, factored(layout))
+    on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
     table = Table(rules=rules_of(layout), on=on)
     return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
 
@@ -62,7 +64,7 @@ def not_run(case: Case) -> list[str]:
     layout, sizes = case.layout, case.layout.sizes
     found = [
         f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("context", "expert", "pipe")
+        for role in ("expert", "pipe")
         if sizes[role] > 1
     ]
     if not _is_llama(case.model):
@@ -77,9 +79,8 @@ def not_run(case: Case) -> list[str]:
     per_chip = case.system.chip.n_devices or 1
     if per_chip > 1:
         found.append(f"{case.system.chip.name} has {per_chip} devices a chip; one is run.")
-    heads = [a.n_kv_heads for a, _ in case.model.attentions if a.n_kv_heads % sizes["tensor"]]
-    if heads:
-        found.append(f"n_kv_heads {heads[0]} over tensor {sizes['tensor']}: copies are not run.")
+    if layout.context_kind == "ring" and sizes["context"] > 1:
+        found += _ring(case.model, case.job.seq, sizes["context"])
     if case.model.vocab % sizes["tensor"]:
         found.append(f"vocab {case.model.vocab:,} over tensor {sizes['tensor']} is not run.")
     return found
@@ -108,3 +109,38 @@ def _is_plain(layer: Layer) -> bool:
 def factored(layout: Layout) -> tuple[str, ...]:
     """Roles over which copies share an update (ZeRO 1 and 2), whose sizes may divide no dim."""
     return ("data", "context", "expert") if layout.zero in (1, 2) else ()
+
+
+def parts(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """`tensor` as several axes where its chips are more than KV heads: along the first axes lie
+    different heads, along the last their copies.
+
+    Raises:
+        BadInput: layers whose numbers of KV heads do not divide each other.
+    """
+    tensor = layout.mesh.tensor
+    every = {a.n_kv_heads for a, _ in model.attentions if not a.mla}
+    cuts: list[int] = []
+    for n_heads in sorted({n for n in every if n < tensor} | {tensor}):
+        size, rest = divmod(n_heads, math.prod(cuts))
+        if rest:
+            raise BadInput(f"n_kv_heads {', '.join(map(str, sorted(every)))} over tensor {tensor}.")
+        cuts += [size] if size > 1 else []
+    return {"tensor": tuple(cuts)} if len(cuts) > 1 else {}
+
+
+def _ring(model: ModelConfig, seq: int, n: int) -> list[str]:
+    """What a ring of chips does not attend."""
+    found = []
+    for a, _ in model.attentions:
+        if a.causal and narrow(a, seq):
+            found.append(
+                f"context_kind ring passes on the keys of whole sequences; {model.name} has layers "
+                f"with a window of {a.window:,}: plan with --fix context_kind=gather."
+            )
+    if seq % (2 * n) and any(a.causal for a, _ in model.attentions):
+        found.append(
+            f"context_kind ring cuts sequences into {2 * n} chunks, which do not divide "
+            f"{seq:,} tokens: plan with --fix context_kind=gather."
+        )
+    return list(dict.fromkeys(found))
