@@ -86,14 +86,17 @@ class Sequences:
         Where chips are more than KV heads, several receive the same one.
         """
         names, n = self.table.on.names(CONTEXT), self.order.n
-        arrived = {}
-        for name, x, scope in (("q", q, "queries"), ("k", k, "keys"), ("v", v, "values")):
-            with jax.named_scope(f"attn.{scope}"):
+
+        def arrived(x: Array, name: str, scope: str) -> Array:
+            with jax.named_scope(scope):
                 x = jnp.repeat(x, max(1, n // x.shape[2]), axis=2)
                 x = lax.all_to_all(x, names, split_axis=2, concat_axis=1, tiled=True)
-                arrived[name] = checkpoint_name(x, name)
+                return checkpoint_name(x, name)
+
+        q = arrived(q, "q", "attn.queries")
+        k, v = arrived(k, "k", "attn.keys"), arrived(v, "v", "attn.values")
         with jax.named_scope("attn.core"):
-            o = kernels.attend(*arrived.values(), a, self.table.on.platform, a.score_scale)
+            o = kernels.attend(q, k, v, a, self.table.on.platform, a.score_scale)
         with jax.named_scope("attn.attended"):
             return lax.all_to_all(o, names, split_axis=1, concat_axis=2, tiled=True)
 

@@ -64,7 +64,7 @@ def attend(
     )
 
 
-def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, platform: str, *, causal: bool) -> Sums:
+def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, platform: str, causal: bool) -> Sums:
     """Attention over some of the keys, in fp32, and its sums; see `blockwise.forward`."""
     if _by_splash(q_BNTH, k_BKSH, platform):
         from shardwise.runtime import splash
@@ -81,8 +81,8 @@ def backward(
     o_BNTH: Array,
     l_BNT: Array,
     do_BNTH: Array,
-    platform: str,
     *,
+    platform: str,
     causal: bool,
 ) -> tuple[Array, Array, Array]:
     """Gradients of queries, keys and values from some of the keys; see `blockwise.backward`."""

@@ -30,6 +30,7 @@ from shardwise.runtime.blockwise import Sums, merged
 
 Array = jax.Array
 KeysValues = tuple[Array, Array]
+Kept = tuple[Array, Array, Array, Array, Array]  # q k v o l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +56,13 @@ class Ring:
         def attended(q: Array, k: Array, v: Array) -> Array:
             return self._round(q, k, v)[0].astype(q.dtype)
 
-        def forward(q: Array, k: Array, v: Array) -> tuple[Array, tuple[Array, ...]]:
+        def forward(q: Array, k: Array, v: Array) -> tuple[Array, Kept]:
             o, l = self._round(q, k, v)
             o = checkpoint_name(o.astype(q.dtype), kernels.SAVED)
             return o, (q, k, v, o, checkpoint_name(l, kernels.SAVED))
 
-        def backward(kept: tuple[Array, ...], do: Array) -> tuple[Array, Array, Array]:
-            return self._round_back(*kept, do)
+        def backward(kept: Kept, do: Array) -> tuple[Array, Array, Array]:
+            return self._round_back(kept, do)
 
         attended.defvjp(forward, backward)
         return attended(q_BNTH, k_BKTH, v_BKTH)
@@ -74,7 +75,7 @@ class Ring:
 
     def _round(self, q: Array, k: Array, v: Array) -> Sums:
         """Attention of the chip's queries over the keys of all chips."""
-        sums = kernels.forward(q, k, v, self.platform, causal=self.causal)
+        sums = kernels.forward(q, k, v, platform=self.platform, causal=self.causal)
         step = self._step(q)
 
         def one(at: tuple[Sums, KeysValues], j: Array) -> tuple[tuple[Sums, KeysValues], None]:
@@ -85,16 +86,19 @@ class Ring:
         (sums, kv), _ = lax.scan(one, start, jnp.arange(1, self.n - 1))
         return step(sums, kv, self.n - 1)
 
+    def _part(self, q: Array, k: Array, v: Array) -> Sums:
+        return kernels.forward(q, k, v, platform=self.platform, causal=False)
+
     def _step(self, q: Array) -> Callable[[Sums, KeysValues, Any], Sums]:
         """What the keys of the chip `j` places before add to the sums."""
 
         def whole(sums: Sums, kv: KeysValues, j: Any) -> Sums:
-            return merged(sums, kernels.forward(q, *kv, self.platform, causal=False))
+            return merged(sums, self._part(q, *kv))
 
         def paired(sums: Sums, kv: KeysValues, j: Any) -> Sums:
             earlier = self._earlier(j)
-            squares = (_of_queries(q, earlier), *(_of_keys(x, earlier) for x in kv))
-            o, l = kernels.forward(*squares, self.platform, causal=False)
+            k2, v2 = (_of_keys(x, earlier) for x in kv)
+            o, l = self._part(_of_queries(q, earlier), k2, v2)
             (o_late, o_chosen), (l_late, l_chosen) = jnp.split(o, 2), jnp.split(l, 2)
             (o0, o1), (l0, l1) = _halves(sums[0]), _halves(sums[1])
             o1, l1 = merged((o1, l1), (o_late, l_late))
@@ -110,15 +114,14 @@ class Ring:
         """Whether the early chunk of the chip `j` places before comes before that of this chip."""
         return lax.axis_index(self.names) >= j
 
-    def _round_back(
-        self, q: Array, k: Array, v: Array, o: Array, l: Array, do: Array
-    ) -> tuple[Array, Array, Array]:
+    def _round_back(self, kept: Kept, do: Array) -> tuple[Array, Array, Array]:
         """Gradients of queries, keys and values of the chip.
 
         Those of keys start on the chip after their own, where the first part is added, and arrive
         after n - 1 steps.
         """
-        own = kernels.backward(q, k, v, o, l, do, self.platform, causal=self.causal)
+        q, k, v, o, l = kept
+        own = self._back(kept, do, causal=self.causal)
         dq, *home = (x.astype(jnp.float32) for x in own)
         step = self._step_back(q, o, l, do)
 
@@ -140,21 +143,23 @@ class Ring:
         dk, dv = (a + b.astype(jnp.float32) for a, b in zip(home, self._next(sums), strict=True))
         return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
 
+    def _back(self, kept: Kept, do: Array, *, causal: bool = False) -> tuple[Array, Array, Array]:
+        return kernels.backward(*kept, do, platform=self.platform, causal=causal)
+
     def _step_back(
         self, q: Array, o: Array, l: Array, do: Array
     ) -> Callable[[KeysValues, Any], tuple[Array, KeysValues]]:
         """(part of dq in fp32, parts of dk dv) of the keys of the chip `j` places before."""
 
         def whole(kv: KeysValues, j: Any) -> tuple[Array, KeysValues]:
-            dq, dk, dv = kernels.backward(q, *kv, o, l, do, self.platform, causal=False)
+            dq, dk, dv = self._back((q, *kv, o, l), do)
             return dq.astype(jnp.float32), (dk.astype(kv[0].dtype), dv.astype(kv[1].dtype))
 
         def paired(kv: KeysValues, j: Any) -> tuple[Array, KeysValues]:
             earlier = self._earlier(j)
-            queries = [_of_queries(x, earlier) for x in (q, o, l, do)]
-            keys = [_of_keys(x, earlier) for x in kv]
-            q2, o2, l2, do2 = queries
-            dq, dk, dv = kernels.backward(q2, *keys, o2, l2, do2, self.platform, causal=False)
+            q2, o2, l2, do2 = (_of_queries(x, earlier) for x in (q, o, l, do))
+            k2, v2 = (_of_keys(x, earlier) for x in kv)
+            dq, dk, dv = self._back((q2, k2, v2, o2, l2), do2)
             late, chosen = jnp.split(dq.astype(jnp.float32), 2)
             dq = _placed(chosen, late, earlier)
             early = [jnp.split(x.astype(jnp.float32), 2) for x in (dk, dv)]

@@ -7,6 +7,7 @@ sum that its softmax divides by. Queries carry the scale of their scores.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -26,12 +27,13 @@ Array = jax.Array
 BLOCK = 512
 
 
-class Mask(masks.Mask):  # type: ignore[misc]
+class Mask(masks.Mask):
     """Which of `n_keys` keys in order queries at `positions` see.
 
     The kernel makes the mask of a block itself (`mask_function`, of `q_sequence`). Which blocks
     there are it asks here, and learns it from their corners: positions in a block follow on each
-    other, so a pair of tokens in it is as far apart as those of two corners, or between them.
+    other, and blocks are as long as they are wide and begin at multiples of that, so what a block
+    has of a window or a chunk reaches a corner.
     """
 
     def __init__(self, attention: Attention, positions: np.ndarray[Any, Any], n_keys: int) -> None:
@@ -86,11 +88,12 @@ def attend(
         mask = Mask(attention, order.of_sequence(n_tokens * order.n), n_keys)
     shards = order.n if attention.causal else 1
     chunk = n_tokens // 2 if order.paired else n_tokens
+    side = math.gcd(chunk, n_keys)
     made = splash.make_splash_mha(
         mask=masks.MultiHeadMask([mask] * q_BNTH.shape[1]),
         head_shards=1,
         q_seq_shards=shards,
-        block_sizes=_sizes(chunk, n_keys),
+        block_sizes=_sizes(side, side),
         residual_checkpoint_name=name,
         interpret=interpret,
     )
