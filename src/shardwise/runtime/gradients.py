@@ -69,12 +69,11 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
     only parts of them.
     """
     on = table.on
-    roles = info.roles(table)
-    used = {role for found in roles.values() for role in found}
+    used = {axis for axes in info.axes(table).values() for axis in axes}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts, summed = [], []
-    for role in [r for r in on.axes if r not in used and on.sizes[r] > 1]:
-        for axis in on.axes[role]:
+    for role in [r for r in on.axes if on.sizes[r] > 1]:
+        for axis in [a for a in on.axes[role] if a not in used]:
             n = on.mesh.shape[axis]
             dealt = zero in (1, 2) and role in DEALT and info.is_table
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
@@ -91,8 +90,8 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
 
 def state_spec(info: ArrayInfo, table: Table, dealt: Deal) -> PartitionSpec:
     """Layout of the optimizer's state of a weight, as its copies deal it out."""
-    roles = info.roles(table)
-    names = [list(table.on.names(roles.get(d, ()))) for d in info.dims]
+    axes = info.axes(table)
+    names = [list(axes.get(d, ())) for d in info.dims]
     for axis, _, dim in dealt.cuts:
         names[dim].append(axis)
     return PartitionSpec(*(tuple(n) or None for n in names))

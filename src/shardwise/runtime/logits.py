@@ -13,6 +13,7 @@ from shardwise.runtime.core import Sequences
 from shardwise.runtime.gradients import Deal
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import embed, head, paired, run_layers
+from shardwise.runtime.order import Order
 from shardwise.runtime.products import Precision
 from shardwise.runtime.table import Table
 from shardwise.runtime.weights import Tree, describe, each
@@ -45,7 +46,7 @@ def logits(
     def local(weights: Tree, tokens_BT: Array) -> Array:
         both = paired(weights, weights)
         outer = both["outer"], deals["outer"]
-        core = Sequences(table=table)
+        core = Sequences(table=table, order=Order(n=table.on.size(("context",))))
         x_BTD = embed(stack, core, tokens_BT, *outer)
         x_BTD = run_layers(stack, Form(), core, x_BTD, both["layers"], deals["layers"])
         return head(stack, x_BTD, *outer)

@@ -40,6 +40,16 @@ class RoleMesh:
         """Chips over several roles together."""
         return math.prod(self.sizes[role] for role in roles)
 
+    def dealing(self, names: Sequence[str], n: int) -> tuple[str, ...]:
+        """Of mesh axes the major ones, as many as deal `n` things out to their chips."""
+        found: list[str] = []
+        for name in names:
+            n, rest = divmod(n, self.mesh.shape[name])
+            if rest or not n:
+                break
+            found.append(name)
+        return tuple(found)
+
     @property
     def platform(self) -> str:
         """`tpu`, `gpu` or `cpu`."""
@@ -48,7 +58,10 @@ class RoleMesh:
 
 
 def role_mesh(
-    sizes: Mapping[str, int], devices: np.ndarray[Any, Any], factored: Sequence[str] = ()
+    sizes: Mapping[str, int],
+    devices: np.ndarray[Any, Any],
+    factored: Sequence[str] = (),
+    parts: Mapping[str, Sequence[int]] | None = None,
 ) -> RoleMesh:
     """A mesh over devices that are arranged by role already.
 
@@ -56,15 +69,17 @@ def role_mesh(
         sizes: role -> chips.
         devices: as many as there are chips, in the order of `ROLES`, the last role the fastest.
         factored: roles that become one axis for each prime factor.
+        parts: roles that become axes of these sizes, the major first.
     """
     axes: dict[str, tuple[str, ...]] = {}
     names: list[str] = []
     shape: list[int] = []
     for role in ROLES:
-        parts = _primes(sizes[role]) if role in factored else [sizes[role]]
-        axes[role] = tuple(f"{role}.{i}" for i in range(len(parts))) if len(parts) > 1 else (role,)
+        cut = _primes(sizes[role]) if role in factored else [sizes[role]]
+        cut = list((parts or {}).get(role, cut))
+        axes[role] = tuple(f"{role}.{i}" for i in range(len(cut))) if len(cut) > 1 else (role,)
         names += axes[role]
-        shape += parts
+        shape += cut
     kinds = (jax.sharding.AxisType.Auto,) * len(names)
     mesh = jax.sharding.Mesh(devices.reshape(shape), tuple(names), axis_types=kinds)
     return RoleMesh(mesh=mesh, axes=axes, sizes={role: sizes[role] for role in ROLES})

@@ -17,7 +17,7 @@ from shardwise.ops.einsum import Dim
 from shardwise.ops.layers import outer_terms
 from shardwise.ops.sharded import Move
 from shardwise.runtime.attention import Core, projected
-from shardwise.runtime.core import Sequences
+from shardwise.runtime.core import sequences
 from shardwise.runtime.elementwise import capped
 from shardwise.runtime.layers import Deals, Stack, Weights, norm, run_layer
 from shardwise.runtime.products import Block
@@ -171,7 +171,7 @@ def loss_of(stack: Stack, form: Form, deals: Tree) -> Callable[[Tree, Tree, Arra
     def loss(weights: Tree, holders: Tree, tokens_BT: Array, targets_BT: Array) -> Array:
         both = paired(weights, holders)
         outer = both["outer"], deals["outer"]
-        core = Sequences(table=stack.table)
+        core = sequences(stack.config, form, stack.table, stack.seq)
         x_BTD = embed(stack, core, tokens_BT, *outer)
         x_BTD = run_layers(stack, form, core, x_BTD, both["layers"], deals["layers"])
         return cross_entropy(stack, head(stack, x_BTD, *outer), targets_BT)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.models import stack as model_stack
-from shardwise.runtime.core import Sequences
+from shardwise.runtime.core import sequences
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import cross_entropy, embed, head, one_period, paired
 from shardwise.runtime.stages import StageLayers
@@ -78,7 +78,7 @@ class _Run:
     def __init__(self, plan: Pipeline, weights: Tree, holders: Tree, batch: Tree) -> None:
         self.plan, self.weights, self.holders, self.batch = plan, weights, holders, batch
         self.stack = plan.stack
-        self.core = Sequences(table=plan.stack.table)
+        self.core = sequences(plan.stack.config, plan.form, plan.stack.table, plan.stack.seq)
         self.pull: Any = None  # how the layers' backward pass is rebuilt from what is kept
 
     def start(self) -> Tree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
+from shardwise.runtime.order import narrow
 from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep
@@ -54,7 +56,7 @@ def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
         devices.reshape(devices.shape[0], -1) if case.system.chip.ici is None else devices[..., 0]
     )
     arranged = arrange(case.placement, layout.sizes, chips)
-    on = role_mesh(layout.sizes, arranged, factored(layout))
+    on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
     table = Table(rules=rules_of(layout), on=on)
     return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
 
@@ -64,7 +66,7 @@ def not_run(case: Case) -> list[str]:
     layout, sizes = case.layout, case.layout.sizes
     found = [
         f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("context", "expert")
+        for role in ("expert",)
         if sizes[role] > 1
     ]
     found += _unknown_layers(case.model)
@@ -83,9 +85,10 @@ def not_run(case: Case) -> list[str]:
     per_chip = case.system.chip.n_devices or 1
     if per_chip > 1:
         found.append(f"{case.system.chip.name} has {per_chip} devices a chip; one is run.")
-    heads = [a.n_kv_heads for a, _ in case.model.attentions if a.n_kv_heads % sizes["tensor"]]
-    if heads:
-        found.append(f"n_kv_heads {heads[0]} over tensor {sizes['tensor']}: copies are not run.")
+    if layout.context_kind == "ring" and sizes["context"] > 1:
+        found += _ring(case.model, case.job.seq, sizes["context"])
+    if layout.context_kind != "gather" and sizes["context"] > 1:
+        found += _beside_scores(case.model, layout.context_kind)
     return found
 
 
@@ -116,3 +119,53 @@ def _unknown_layers(model: ModelConfig) -> list[str]:
 def factored(layout: Layout) -> tuple[str, ...]:
     """Roles over which copies share an update (ZeRO 1 and 2), whose sizes may divide no dim."""
     return ("data", "context", "expert") if layout.zero in (1, 2) else ()
+
+
+def parts(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """`tensor` as several axes where its chips are more than KV heads: along the first axes lie
+    different heads, along the last their copies.
+
+    Raises:
+        BadInput: layers whose numbers of KV heads do not divide each other.
+    """
+    tensor = layout.mesh.tensor
+    every = {a.n_kv_heads for a, _ in model.attentions if not a.mla}
+    cuts: list[int] = []
+    for n_heads in sorted({n for n in every if n < tensor} | {tensor}):
+        size, rest = divmod(n_heads, math.prod(cuts))
+        if rest:
+            raise BadInput(f"n_kv_heads {', '.join(map(str, sorted(every)))} over tensor {tensor}.")
+        cuts += [size] if size > 1 else []
+    return {"tensor": tuple(cuts)} if len(cuts) > 1 else {}
+
+
+def _beside_scores(model: ModelConfig, kind: str) -> list[str]:
+    """What is done to scores that only the way `gather` does."""
+    told = {
+        "ALiBi": any(a.alibi for a, _ in model.attentions),
+        "sinks": any(a.sinks for a, _ in model.attentions),
+        "a cap of scores": kind == "ring" and any(a.softcap for a, _ in model.attentions),
+    }
+    return [
+        f"context_kind {kind} with {what}, which {model.name} has, is planned for, but not run: "
+        "plan with --fix context_kind=gather."
+        for what, has in told.items()
+        if has
+    ]
+
+
+def _ring(model: ModelConfig, seq: int, n: int) -> list[str]:
+    """What a ring of chips does not attend."""
+    found = []
+    for a, _ in model.attentions:
+        if a.causal and narrow(a, seq):
+            found.append(
+                f"context_kind ring passes on the keys of whole sequences; {model.name} has layers "
+                f"with a window of {a.window:,}: plan with --fix context_kind=gather."
+            )
+    if seq % (2 * n) and any(a.causal for a, _ in model.attentions):
+        found.append(
+            f"context_kind ring cuts sequences into {2 * n} chunks, which do not divide "
+            f"{seq:,} tokens: plan with --fix context_kind=gather."
+        )
+    return list(dict.fromkeys(found))

@@ -19,6 +19,7 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.gradients import deal, state_spec
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import loss_of
+from shardwise.runtime.order import order_of
 from shardwise.runtime.pipeline import Pipeline
 from shardwise.runtime.products import Precision
 from shardwise.runtime.stages import StageLayers, stage_layers
@@ -119,6 +120,16 @@ class TrainStep:
         """Layout of tokens and targets."""
         on = self.table.on
         return PartitionSpec(None, on.names(BATCH), on.names(("context",)))
+
+    def arranged(self, batch: Tree) -> Tree:
+        """A batch with its tokens in the order in which chips hold them: see `order`.
+
+        Which token lies where does not change the loss, but the step takes no other order. Takes
+        and gives arrays of the host, [..., token].
+        """
+        n = self.table.on.size(("context",))
+        places = order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
+        return {name: x[..., places] for name, x in batch.items()}
 
     def shapes(self) -> tuple[Tree, Tree]:
         """(state, batch) without their numbers, as JAX takes them for lowering."""

@@ -59,16 +59,28 @@ class ArrayInfo:
         staged = self.layers and table.on.sizes["pipe"] > 1
         return {"L": ("pipe",), **found} if staged else found
 
+    def axes(self, table: Table) -> dict[str, tuple[str, ...]]:
+        """Dim -> mesh axes that cut it.
+
+        KV heads that are fewer than the chips of `tensor` are dealt out by its major axes; chips
+        along the others hold copies.
+        """
+        found = {d: table.on.names(roles) for d, roles in self.roles(table).items()}
+        if "K" in found:
+            n_heads = self.shape[self.dims.index("K")]
+            found["K"] = table.on.dealing(found["K"], n_heads)
+        return {d: axes for d, axes in found.items() if axes}
+
     def spec(self, table: Table) -> PartitionSpec:
         """How JAX lays it out."""
-        roles = self.roles(table)
-        return PartitionSpec(*(table.on.names(roles.get(d, ())) or None for d in self.dims))
+        axes = self.axes(table)
+        return PartitionSpec(*(axes.get(d) for d in self.dims))
 
     def local_shape(self, table: Table) -> tuple[int, ...]:
         """What one chip holds."""
-        roles = self.roles(table)
+        axes, shape = self.axes(table), table.on.mesh.shape
         sizes = zip(self.dims, self.shape, strict=True)
-        return tuple(n // table.on.size(roles.get(d, ())) for d, n in sizes)
+        return tuple(n // math.prod(shape[a] for a in axes.get(d, ())) for d, n in sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
