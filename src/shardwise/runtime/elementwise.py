@@ -6,7 +6,9 @@ chip with their positions in the sequence.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,16 @@ import numpy as np
 from shardwise.models.numerics import Rope
 
 Array = jax.Array
+
+# By the names of `models.numerics.ACTIVATIONS`.
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "gelu_quick": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
+}
 
 
 def rms_norm(x: Array, scale: Array, eps: float) -> Array:

@@ -73,7 +73,7 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
     used = {role for found in roles.values() for role in found}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts, summed = [], []
-    for role in [r for r in on.axes if r not in used and on.sizes[r] > 1]:
+    for role in [r for r in on.axes if r not in used and on.sizes[r] > 1 and info.is_trained]:
         for axis in on.axes[role]:
             n = on.mesh.shape[axis]
             dealt = zero in (1, 2) and role in DEALT and info.is_table

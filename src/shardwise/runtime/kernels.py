@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from shardwise.models.config import Attention
 
@@ -33,14 +34,16 @@ def attend(
     if platform == "tpu" and q_BTNH.shape[1] % 128 == 0:
         return _splash(q_BTNH, k_BSKH, v_BSKH, attention, scale)
     window = attention.window
-    return jax.nn.dot_product_attention(
+    width, narrower = v_BSKH.shape[-1], q_BTNH.shape[-1] - v_BSKH.shape[-1]
+    o_BTNH = jax.nn.dot_product_attention(
         q_BTNH,
         k_BSKH,
-        v_BSKH,
+        jnp.pad(v_BSKH, [(0, 0)] * 3 + [(0, narrower)]),  # it wants values as wide as keys
         scale=scale,
         is_causal=attention.causal,
         local_window_size=None if window is None else (window - 1, 0),
     )
+    return o_BTNH[..., :width]
 
 
 def _splash(q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, a: Attention, scale: float) -> Array:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from shardwise.models import Layer, Mlp, ModelConfig
+from shardwise.models import Layer, Mlp, ModelConfig, Moe
 from shardwise.ops.layers import Term, layer_terms
 from shardwise.runtime import elementwise
 from shardwise.runtime.attention import Core, attention
 from shardwise.runtime.gradients import Deal
+from shardwise.runtime.mla import latent
 from shardwise.runtime.mlp import mlp
+from shardwise.runtime.moe import moe
 from shardwise.runtime.products import Block, Precision
 from shardwise.runtime.table import Table
 
@@ -36,12 +38,15 @@ class Stack:
         table: rules on the mesh.
         precision: dtypes.
         seq: tokens of a sequence.
+        capacity: room of an expert, over what experts receive that are used alike; None for as
+            much as there are tokens.
     """
 
     config: ModelConfig
     table: Table
     precision: Precision
     seq: int
+    capacity: float | None = None
 
     def block(self, name: str, terms: Mapping[str, Term], weights: Weights, deals: Deals) -> Block:
         """The products of one block."""
@@ -64,12 +69,19 @@ def run_layer(
         block = stack.block("attn", terms, weights, deals)
         scores = stack.block("core", terms, weights, deals)
         n_BTD = norm(stack, block, x_BTD, "attention_norm")
-        y_BTD = attention(layer.attention, block, scores, core, n_BTD)
+        if layer.attention.mla:
+            y_BTD = latent(layer.attention, layer.attention.mla, block, scores, core, n_BTD)
+        else:
+            y_BTD = attention(layer.attention, block, scores, core, n_BTD)
         x_BTD = checkpoint_name(x_BTD + y_BTD, "middle")
     if isinstance(layer.ffn, Mlp):
         block = stack.block("mlp", terms, weights, deals)
         n_BTD = norm(stack, block, x_BTD, "ffn_norm")
         x_BTD = x_BTD + mlp(block, n_BTD)
+    if isinstance(layer.ffn, Moe):
+        block = stack.block("mlp", terms, weights, deals)
+        n_BTD = norm(stack, block, x_BTD, "ffn_norm")
+        x_BTD = x_BTD + moe(layer.ffn, block, n_BTD, stack.capacity)
     return x_BTD
 
 

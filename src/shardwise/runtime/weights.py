@@ -15,9 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.models import ModelConfig
+from shardwise.models import Layer, ModelConfig, Moe
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.runtime.table import Table
+
+ZERO_DIMS = ("D", "Q", "C", "C'")  # those that ZeRO-3 cuts
+# Beside the weights of a layer: what is added to scores to choose experts, but trained by no
+# gradient (`models.numerics.Routing.correction`).
+CORRECTION = "router_correction"
 
 # Weights by name: of every kind of layer, and around the layers.
 Tree = dict[str, Any]
@@ -48,10 +53,15 @@ class ArrayInfo:
         """Whether the rules for weights shard it: a matrix, not a norm's scale or a bias."""
         return self.weight.matmul or self.weight.part in ("embedding", "unembedding")
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the optimizer changes it."""
+        return self.weight.name != CORRECTION
+
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
-        """Dim -> roles that shard it. Vectors are not cut along D: they are too small to gather."""
+        """Dim -> roles that shard it. ZeRO-3 does not cut vectors: they are too small to gather."""
         found = table.roles("weights", self.weight.dims)
-        return found if self.is_table else {d: r for d, r in found.items() if d != "D"}
+        return found if self.is_table else {d: r for d, r in found.items() if d not in ZERO_DIMS}
 
     def spec(self, table: Table) -> PartitionSpec:
         """How JAX lays it out."""
@@ -69,11 +79,21 @@ def describe(config: ModelConfig) -> Tree:
     """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict."""
     return {
         "layers": [
-            {w.name: ArrayInfo(weight=w, layers=g.count) for w in layer_weights(config, g.layer)}
+            {w.name: ArrayInfo(weight=w, layers=g.count) for w in layer_arrays(config, g.layer)}
             for g in config.groups
         ],
         "outer": {w.name: ArrayInfo(weight=w) for w in outer_weights(config)},
     }
+
+
+def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
+    """The weights of a layer, and what stands beside them."""
+    weights, ffn = layer_weights(config, layer), layer.ffn
+    if not (isinstance(ffn, Moe) and ffn.routing.correction):
+        return weights
+    shape = (ffn.n_experts,)
+    correction = Weight(name=CORRECTION, dims=("E",), shape=shape, part="moe", matmul=False)
+    return (*weights, correction)
 
 
 def each(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:

@@ -61,12 +61,12 @@ EIGHT = {
 }
 
 
-def train(layout: Layout) -> tuple[list[float], list[Any]]:
-    """(losses, weights after them)."""
+def train(layout: Layout, model: ModelConfig = MODEL) -> tuple[list[float], list[Any]]:
+    """(losses, weights after them); experts have room for every token."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
     on = role_mesh(layout.sizes, devices, factored(layout))
     table = Table(rules=rules_of(layout), on=on)
-    step = TrainStep(config=MODEL, job=JOB, layout=layout, table=table)
+    step = TrainStep(config=model, job=JOB, layout=layout, table=table)
     shapes, batch = step.shapes()
     weights = initialised(step.infos, jax.random.key(0), jnp.float32)
     state = {"weights": weights, "moments": step.optimizer.init(weights)}
