@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.models import Layer, Mlp, ModelConfig
+from shardwise.models import Layer, ModelConfig, Moe
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
@@ -17,6 +17,8 @@ from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout, rules_of
+
+AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
 
 
 def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
@@ -30,7 +32,7 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     if not isinstance(found, Plan):
         raise TypeError("a serving plan has no training step")
     case = rebuild(found)
-    step = step_of(case, devices)
+    step = step_of(case, devices, capacity=AS_PLANNED)
     return Program(
         name="train step",
         fn=step.function(),
@@ -40,8 +42,15 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     )
 
 
-def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
+def step_of(
+    case: Case, devices: np.ndarray[Any, Any], *, capacity: float | None = None
+) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
+
+    Args:
+        case: the inputs of a plan.
+        devices: of the machine, in its own shape.
+        capacity: room of an expert, see `TrainStep`.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
@@ -54,7 +63,9 @@ def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
     arranged = arrange(case.placement, layout.sizes, chips)
     on = role_mesh(layout.sizes, arranged, factored(layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
+    return TrainStep(
+        config=case.model, job=case.job, layout=layout, table=table, capacity=capacity
+    )
 
 
 def not_run(case: Case) -> list[str]:
@@ -62,13 +73,19 @@ def not_run(case: Case) -> list[str]:
     layout, sizes = case.layout, case.layout.sizes
     found = [
         f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("context", "expert", "pipe")
+        for role in ("context", "pipe")
         if sizes[role] > 1
     ]
     if not _is_llama(case.model):
         found.append(
             f"{case.model.name} has layers that are planned for, but not run. Run are layers of "
-            "attention and a gated MLP, each after an RMS norm, without biases (LLaMA, Mistral)."
+            "attention and of a gated MLP or of experts, each after an RMS norm, without biases "
+            "(LLaMA, Mistral, Mixtral, DeepSeek)."
+        )
+    if layout.expert_tensor not in (None, 1, sizes["tensor"]):
+        found.append(
+            f"expert_tensor {layout.expert_tensor} is planned for, but not run: 1 (whole experts) "
+            "or as many as tensor."
         )
     if layout.offload:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
@@ -95,14 +112,16 @@ def _is_llama(model: ModelConfig) -> bool:
 
 def _is_plain(layer: Layer) -> bool:
     """Attention and a gated MLP, each after a norm, and nothing beside them."""
-    a, mlp = layer.attention, layer.ffn
-    if a is None or not isinstance(mlp, Mlp) or layer.norms != "pre" or layer.norm_bias:
+    a, ffn = layer.attention, layer.ffn
+    if a is None or ffn is None or layer.norms != "pre" or layer.norm_bias:
         return False
-    extras = (a.mla, a.q_bias, a.kv_bias, a.o_bias, a.qk_norm, a.sinks, mlp.bias, layer.parallel)
-    beside = (a.alibi, a.softcap, a.qk_unit, a.temperature, a.rotary.interleaved)
+    plain = isinstance(ffn, Moe) or (ffn.gated and not ffn.bias and ffn.activation == "silu")
+    extras = (a.q_bias, a.kv_bias and not a.mla, a.o_bias, a.qk_norm, a.sinks, layer.parallel)
+    paired = a.rotary.interleaved and not a.mla
+    beside = (a.alibi, a.softcap, a.qk_unit, a.temperature, paired)
     scaled = a.rotary.scaling.kind if a.rotary.scaling else "llama3"
-    known = scaled == "llama3" and mlp.activation == "silu"
-    return not any((*extras, *beside)) and a.rope and mlp.gated and known
+    latent = isinstance(ffn, Moe) and ffn.d_latent
+    return plain and not any((*extras, *beside, latent)) and a.rope and scaled == "llama3"
 
 
 def factored(layout: Layout) -> tuple[str, ...]:
