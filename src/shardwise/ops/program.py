@@ -138,6 +138,7 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
         rules = {
             row: tuple(a for a in axes if a != "expert") if row.startswith("weights.") else axes
             for row, axes in rules.items()
+            if row != "weights.E"
         }
     left, right, output = map(laid_out, (*einsum.inputs, einsum.output))
     return Einsum(left, right, output, einsum.chosen)

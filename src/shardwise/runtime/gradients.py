@@ -72,7 +72,7 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
     used = {axis for axes in info.axes(table).values() for axis in axes}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts, summed = [], []
-    for role in [r for r in on.axes if on.sizes[r] > 1]:
+    for role in [r for r in on.axes if on.sizes[r] > 1 and info.is_trained]:
         for axis in [a for a in on.axes[role] if a not in used]:
             n = on.mesh.shape[axis]
             dealt = zero in (1, 2) and role in DEALT and info.is_table

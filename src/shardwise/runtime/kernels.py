@@ -67,14 +67,16 @@ def attend(
             q_BTNH, k_BSKH, v_BSKH, scale=scale, mask=mask_TS[None, None]
         )
     window = attention.window
-    return jax.nn.dot_product_attention(
+    width, narrower = v_BSKH.shape[-1], q_BTNH.shape[-1] - v_BSKH.shape[-1]
+    o_BTNH = jax.nn.dot_product_attention(
         q_BTNH,
         k_BSKH,
-        v_BSKH,
+        jnp.pad(v_BSKH, [(0, 0)] * 3 + [(0, narrower)]),  # it wants values as wide as keys
         scale=scale,
         is_causal=attention.causal,
         local_window_size=None if window is None else (window - 1, 0),
     )
+    return o_BTNH[..., :width]
 
 
 def _plain(

@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from shardwise.models import Layer, Mlp, ModelConfig
+from shardwise.models import Layer, Mlp, ModelConfig, Moe
 from shardwise.ops.layers import Term, layer_terms
 from shardwise.runtime import elementwise
 from shardwise.runtime.attention import Core, attention
 from shardwise.runtime.gradients import Deal
+from shardwise.runtime.mla import latent
 from shardwise.runtime.mlp import mlp
+from shardwise.runtime.moe import moe
 from shardwise.runtime.products import Block, Precision
 from shardwise.runtime.table import Table
 
@@ -38,12 +40,15 @@ class Stack:
         table: rules on the mesh.
         precision: dtypes.
         seq: tokens of a sequence.
+        capacity: room of an expert, over what experts receive that are used alike; None for as
+            much as there are tokens.
     """
 
     config: ModelConfig
     table: Table
     precision: Precision
     seq: int
+    capacity: float | None = None
 
     def block(self, name: str, terms: Mapping[str, Term], weights: Weights, deals: Deals) -> Block:
         """The products of one block."""
@@ -83,8 +88,11 @@ def _mixed(
 ) -> Array:
     """What the attention block adds to the residual."""
     n_BTD = x_BTD if layer.norms == "post" else norm(stack, block, x_BTD, "attention_norm")
-    n_BTD = checkpoint_name(block.enter(n_BTD, "attn.q"), "attention_input")
-    _attend(stack, layer, core, block, scores, n_BTD)
+    if layer.attention and layer.attention.mla:
+        latent(layer.attention, layer.attention.mla, block, scores, core, n_BTD, seq=stack.seq)
+    else:
+        n_BTD = checkpoint_name(block.enter(n_BTD, "attn.q"), "attention_input")
+        _attend(stack, layer, core, block, scores, n_BTD)
     y_BTD = checkpoint_name(_left(block, "bo"), "attention_output")
     return _after(stack, layer, block, y_BTD, "post_attention_norm")
 
@@ -93,10 +101,13 @@ def _fed(stack: Stack, layer: Layer, x_BTD: Array, block: Block) -> Array:
     """What the feed-forward block adds to the residual."""
     name = "attention_norm" if layer.norms == "shared" else "ffn_norm"
     n_BTD = x_BTD if layer.norms == "post" else norm(stack, block, x_BTD, name)
-    if isinstance(layer.ffn, Mlp):
+    if isinstance(layer.ffn, Moe):
+        y_BTD = moe(layer.ffn, block, n_BTD, stack.capacity)
+    elif isinstance(layer.ffn, Mlp):
         n_BTD = checkpoint_name(block.enter(n_BTD, "mlp.up"), "ffn_input")
         mlp(layer.ffn, block, n_BTD)
-        y_BTD = checkpoint_name(_left(block, "b_down"), "ffn_output")
+        y_BTD = _left(block, "b_down")
+    y_BTD = checkpoint_name(y_BTD, "ffn_output")
     return _after(stack, layer, block, y_BTD, "post_ffn_norm")
 
 

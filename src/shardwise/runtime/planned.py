@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.models import ModelConfig, stack
+from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
@@ -22,6 +22,8 @@ from shardwise.runtime.table import Table
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout, rules_of
 
+AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
+
 
 def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     """The training step of a plan.
@@ -34,7 +36,7 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     if not isinstance(found, Plan):
         raise TypeError("a serving plan has no training step")
     case = rebuild(found)
-    step = step_of(case, devices)
+    step = step_of(case, devices, capacity=AS_PLANNED)
     return Program(
         name="train step",
         fn=step.function(),
@@ -44,8 +46,15 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     )
 
 
-def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
+def step_of(
+    case: Case, devices: np.ndarray[Any, Any], *, capacity: float | None = None
+) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
+
+    Args:
+        case: the inputs of a plan.
+        devices: of the machine, in its own shape.
+        capacity: room of an expert, see `TrainStep`.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
@@ -58,23 +67,23 @@ def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
     arranged = arrange(case.placement, layout.sizes, chips)
     on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
+    return TrainStep(config=case.model, job=case.job, layout=layout, table=table, capacity=capacity)
 
 
 def not_run(case: Case) -> list[str]:
     """What this plan asks for that the runtime does not do."""
     layout, sizes = case.layout, case.layout.sizes
-    found = [
-        f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("expert",)
-        if sizes[role] > 1
-    ]
-    found += _unknown_layers(case.model)
+    found = _unknown_layers(case.model)
     segments = len(stack(case.model))
     if sizes["pipe"] > 1 and segments > 1:
         found.append(
             f"{case.model.name} has {segments} runs of different layers, which stages cannot share "
             "in equal chunks: plan with --max pipe=1."
+        )
+    if layout.expert_tensor not in (None, 1, sizes["tensor"]):
+        found.append(
+            f"expert_tensor {layout.expert_tensor} is planned for, but not run: 1 (whole experts) "
+            "or as many as tensor."
         )
     if layout.schedule == "dualpipe":
         found.append("schedule dualpipe is planned for, but not run: --fix schedule=zb-v runs.")
@@ -95,11 +104,12 @@ def not_run(case: Case) -> list[str]:
 def _unknown_layers(model: ModelConfig) -> list[str]:
     """Blocks, activations and scaled positions that are planned for, but not run."""
     layers = [group.layer for group in model.groups]
+    ffns = [layer.ffn for layer in layers]
     found = []
     for what, has in (
-        ("latent attention", any(layer.attention and layer.attention.mla for layer in layers)),
-        ("experts", model.is_moe),
         ("Mamba blocks", bool(model.mambas)),
+        ("experts or latent attention beside another block", any(map(_beside, layers))),
+        ("experts of a latent", any(isinstance(f, Moe) and f.d_latent for f in ffns)),
     ):
         if has:
             found.append(f"{model.name} has {what}, planned for, but not run.")
@@ -114,6 +124,11 @@ def _unknown_layers(model: ModelConfig) -> list[str]:
         for kind in sorted({scaling.kind for scaling in rotary} - set(SCALINGS))
     ]
     return found
+
+
+def _beside(layer: Layer) -> bool:
+    latent = layer.attention and layer.attention.mla
+    return layer.parallel and bool(latent or isinstance(layer.ffn, Moe))
 
 
 def factored(layout: Layout) -> tuple[str, ...]:

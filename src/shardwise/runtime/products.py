@@ -72,11 +72,19 @@ class Block:
 
     def product(self, name: str, x: Array) -> Array:
         """An input that has entered times the weight of a term, on this chip."""
+        with jax.named_scope(name):
+            return jnp.einsum(_letters(self.program(name)), x, self.operand(name))
+
+    def operand(self, name: str) -> Array:
+        """The weight of a term as its product takes it."""
         program = self.program(name)
         weight = program.einsum.right.name
         with jax.named_scope(name):
-            w = self.weight(weight, _of(program.before, weight))
-            return jnp.einsum(_letters(program), x, w)
+            return self.weight(weight, _of(program.before, weight))
+
+    def statistic(self, name: str) -> Array:
+        """An array beside the weights that no gradient changes, as it is held."""
+        return jax.lax.stop_gradient(self.weights[name][0])
 
     def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Array:
         """A weight in the dtype of products, gathered where the table shards a summed dim."""
@@ -120,7 +128,10 @@ class Block:
 
     def add(self, name: str, x: Array) -> None:
         """Add the product of a term to the output of the block."""
-        y = self.product(name, x)
+        self.put(name, self.product(name, x))
+
+    def put(self, name: str, y: Array) -> None:
+        """Add to the output of the block what a term, or what stands for it, has given."""
         moves = self.program(name).after
         self._output = (y if self._output is None else self._output[0] + y, moves)
         self._last = name

@@ -53,12 +53,15 @@ class TrainStep:
         job: batch and dtypes.
         layout: the strategy.
         table: its rules on a mesh.
+        capacity: room of an expert for tokens, over what experts receive that are used alike: what
+            goes beyond it is dropped. None for as much as there are tokens, which drops none.
     """
 
     config: ModelConfig
     job: Train
     layout: Layout
     table: Table
+    capacity: float | None = None
 
     def __post_init__(self) -> None:
         if self.job.optimizer not in OPTIMIZERS:
@@ -98,7 +101,13 @@ class TrainStep:
             gradients=dtype(job.gradients),
             reduce=dtype(job.reduce or job.gradients),
         )
-        return Stack(config=self.config, table=self.table, precision=precision, seq=job.seq)
+        return Stack(
+            config=self.config,
+            table=self.table,
+            precision=precision,
+            seq=job.seq,
+            capacity=self.capacity,
+        )
 
     def specs(self) -> Tree:
         """Layout of the state."""
@@ -235,7 +244,13 @@ class TrainStep:
         parts = optax.apply_updates(parts, updates)
         held = dtype(self.job.weights)
         found = {
-            "weights": each(lambda _, d, p: d.whole(p.astype(held)), self.infos, self.deals, parts),
+            "weights": each(
+                lambda i, d, p, w: d.whole(p.astype(held)) if i.is_trained else w,
+                self.infos,
+                self.deals,
+                parts,
+                state["weights"],
+            ),
             "moments": jax.tree.map(
                 lambda new, old: new.astype(old.dtype), moments, state["moments"]
             ),

@@ -16,9 +16,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.models import ModelConfig, stack
+from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.runtime.table import Table
+
+ZERO_DIMS = ("D", "Q", "C", "C'")  # those that ZeRO-3 cuts
+# Beside the weights of a layer: what is added to scores to choose experts, but trained by no
+# gradient (`models.numerics.Routing.correction`).
+CORRECTION = "router_correction"
 
 # Weights by name: of every kind of layer, and around the layers.
 Tree = dict[str, Any]
@@ -51,11 +56,16 @@ class ArrayInfo:
         """Whether the rules for weights shard it: a matrix, not a norm's scale or a bias."""
         return self.weight.matmul or self.weight.part in ("embedding", "unembedding")
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the optimizer changes it."""
+        return self.weight.name != CORRECTION
+
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
-        """Dim -> roles that shard it. Vectors are not cut along D: they are too small to gather."""
+        """Dim -> roles that shard it. ZeRO-3 does not cut vectors: they are too small to gather."""
         found = table.roles("weights", self.weight.dims)
         if not self.is_table:
-            found = {d: r for d, r in found.items() if d != "D"}
+            found = {d: r for d, r in found.items() if d not in ZERO_DIMS}
         staged = self.layers and table.on.sizes["pipe"] > 1
         return {"L": ("pipe",), **found} if staged else found
 
@@ -135,7 +145,7 @@ def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | N
         "layers": [
             {
                 w.name: info(w, n_stacked or len(place.layers))
-                for w in layer_weights(config, config.groups[place.kind].layer)
+                for w in layer_arrays(config, config.groups[place.kind].layer)
             }
             for place in places(config)
         ],
@@ -159,6 +169,16 @@ def _start(config: ModelConfig, weight: Weight) -> float | None:
         return None
     is_scale = weight.name.endswith("norm") and not weight.name.startswith("b_")
     return 1.0 - config.norm.plus_one if is_scale else 0.0
+
+
+def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
+    """The weights of a layer, and what stands beside them."""
+    weights, ffn = layer_weights(config, layer), layer.ffn
+    if not (isinstance(ffn, Moe) and ffn.routing.correction):
+        return weights
+    shape = (ffn.n_experts,)
+    correction = Weight(name=CORRECTION, dims=("E",), shape=shape, part="moe", matmul=False)
+    return (*weights, correction)
 
 
 def each(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:

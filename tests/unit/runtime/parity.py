@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.planned import factored
+from shardwise.runtime.planned import factored, parts
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
 from shardwise.runtime.weights import describe, initialised
@@ -94,14 +94,14 @@ PIPELINE = {
 SETS = {"dense": DENSE, "pipeline": PIPELINE}
 
 
-def train(layout: Layout) -> tuple[list[float], list[Any]]:
-    """(losses, weights after them)."""
+def train(layout: Layout, model: ModelConfig = MODEL) -> tuple[list[float], list[Any]]:
+    """(losses, weights after them); experts have room for every token."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
-    on = role_mesh(layout.sizes, devices, factored(layout))
+    on = role_mesh(layout.sizes, devices, factored(layout), parts(model, layout))
     table = Table(rules=rules_of(layout), on=on)
-    step = TrainStep(config=MODEL, job=JOB, layout=layout, table=table)
+    step = TrainStep(config=model, job=JOB, layout=layout, table=table)
     shapes, batch = step.shapes()
-    weights = initialised(describe(MODEL), jax.random.key(0), jnp.float32)
+    weights = initialised(describe(model), jax.random.key(0), jnp.float32)
     if step.stages:
         weights["layers"] = [step.stages.arranged(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": step.optimizer.init(weights)}
