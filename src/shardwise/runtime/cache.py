@@ -20,6 +20,7 @@ from shardwise.runtime.scaled import Scaled, is_narrow, scaled
 Array = jax.Array
 Kept = Array | Scaled
 
+TILE = {5: 32, 4: 128}
 SCALES = jnp.bfloat16  # of keys and values: 2 bytes for each head's 128 or so
 
 
@@ -33,16 +34,32 @@ def write_tokens(
 ) -> Kept:
     """One token [L,B,K,H] for each sequence of this chip, behind those that it has."""
 
+    slot_B = lengths_B % slots(a, context)
+    mine_B = (slot_B % on.parts == on.part()) & (lengths_B < context)
+    place_B = slot_B // on.parts
+
     def put(to: Array, x: Array) -> Array:
-        slot_B = lengths_B % slots(a, context)
-        place_B = slot_B // on.parts
-        if on.parts > 1:
-            place_B = jnp.where(slot_B % on.parts == on.part(), place_B, to.shape[3])
-        place_B = jnp.where(lengths_B < context, place_B, to.shape[3])
-        rows_B = jnp.arange(to.shape[1])
-        return to.at[:, rows_B, :, place_B].set(x.swapaxes(0, 1), mode="drop")
+        # Whole tiles, one sequence after the other: a scatter, or single tokens, would have the
+        # compiler turn the whole cache around, and copy it for that.
+        n = _tile(to)
+
+        def one(b: Array, to: Array) -> Array:
+            start = place_B[b] // n * n
+            at = [0, b, 0, start, *(0,) * (to.ndim - 4)]
+            old = lax.dynamic_slice(to, at, (*to.shape[:1], 1, *to.shape[2:3], n, *to.shape[4:]))
+            new = lax.dynamic_slice_in_dim(x, b, 1, 1)[:, :, :, None]
+            here = (lax.broadcasted_iota(jnp.int32, old.shape, 3) == place_B[b] - start) & mine_B[b]
+            return lax.dynamic_update_slice(to, jnp.where(here, new, old), at)
+
+        return lax.fori_loop(0, to.shape[1], one, to)
 
     return jax.tree.map(put, cache, new)
+
+
+def _tile(x: Array) -> int:
+    """Tokens of a tile of a TPU's memory that holds keys (32 in 8 bits), or scales (128)."""
+    n = TILE[x.ndim]
+    return n if x.shape[3] % n == 0 else 1
 
 
 def write_prompts(

@@ -56,7 +56,7 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 def _program(name: str, serving: Serving, function: Any, shapes: tuple[Tree, Tree, Tree]) -> Program:
     """Jitted here: the compiler chooses how caches lie in memory, else it copies them whole."""
     _, cache, _ = shapes
-    auto = jax.tree.map(lambda x: Format(Layout.AUTO, x.sharding), cache)
+    auto = jax.tree.map(lambda x: x.sharding, cache)
     fn = jax.jit(
         function,
         donate_argnums=(1,),
