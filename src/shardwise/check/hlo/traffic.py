@@ -38,6 +38,8 @@ FREE = frozenset(
     ]
 )
 SLICES = ("dynamic-slice", "slice", "gather")
+# A nested fusion that gives its operand other tiles where it lies: another name too.
+_IN_PLACE = "output_to_operand_aliasing"
 _NAMES = ("bitcast", "reshape", "get-tuple-element", "copy-done")
 
 
@@ -108,7 +110,7 @@ def _read(module: Module, inner: Computation, name: str) -> int:
             total += user.shapes[0].padded_bytes
         elif user.opcode in ("dynamic-update-slice", "scatter") and user.operands[0] == name:
             continue
-        elif user.opcode in _NAMES:
+        elif user.opcode in _NAMES or _IN_PLACE in user.attributes:
             total += _read(module, inner, user.name)
         elif user.opcode == "fusion":
             deeper = module.computations[user.called[0]]
