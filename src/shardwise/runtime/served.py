@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.layout import Format, Layout
 
 from shardwise.errors import BadInput, raise_all
 from shardwise.hardware.switched import Switched
@@ -54,15 +53,8 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 
 
 def _program(name: str, serving: Serving, function: Any, shapes: tuple[Tree, Tree, Tree]) -> Program:
-    """Jitted here: the compiler chooses how caches lie in memory, else it copies them whole."""
-    _, cache, _ = shapes
-    auto = jax.tree.map(lambda x: x.sharding, cache)
-    fn = jax.jit(
-        function,
-        donate_argnums=(1,),
-        in_shardings=(None, auto, None),
-        out_shardings=(auto, None, None),
-    )
+    """Jitted here, so that weights lie in memory as the products of both steps read them."""
+    fn = jax.jit(function, donate_argnums=(1,), in_shardings=(serving.formats(), None, None))
     return Program(name=name, fn=fn, args=shapes, mesh=serving.table.on.mesh, donate=(1,))
 
 

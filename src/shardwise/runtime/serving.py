@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Attention, Layer, ModelConfig
@@ -160,6 +161,18 @@ class Serving:
         """The weights without their numbers, as JAX takes them for lowering."""
         wide = each(lambda info: jax.ShapeDtypeStruct(info.shape, self.wide), self.infos)
         return self.laid(jax.eval_shape(self.held, wide), self.weight_specs())
+
+    def formats(self) -> Tree:
+        """How weights lie in memory. A TPU takes a product by tiles of its last two dims: those of
+        queries are read head by head, else each use would turn all of them around."""
+
+        def one(path: Any, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
+            if self.table.on.platform != "tpu" or "wq" not in jax.tree_util.keystr(path):
+                return x.sharding
+            order = (0, 2, 1, 3) if x.ndim == 4 else tuple(range(x.ndim))
+            return Format(Layout(order), x.sharding)
+
+        return jax.tree_util.tree_map_with_path(one, self.weight_shapes())
 
     def cache_shapes(self) -> Tree:
         """The empty cache without its numbers."""
