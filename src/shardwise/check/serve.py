@@ -17,7 +17,7 @@ from shardwise.check.hlo.costs import costs
 from shardwise.check.hlo.loops import runs
 from shardwise.check.job import Job
 from shardwise.check.proof import CheckedCollective, Difference, Verdict
-from shardwise.check.result import Compiled, OutOfMemory
+from shardwise.check.result import Compiled, Failure, OutOfMemory
 from shardwise.check.targets import Target
 from shardwise.check.timeline.kernels import attention_cost
 from shardwise.check.timeline.trace import write_trace
@@ -117,16 +117,16 @@ def _verdict(
     plan: ServingPlan,
     step: str,
     target: Target,
-    result: object,
+    result: Compiled | Failure,
     system: System,
     trace: str | Path | None,
 ) -> tuple[Verdict, HbmBytes]:
     """One step, number against number."""
     failure = result if isinstance(result, OutOfMemory) else None
-    compiled = failure.program if failure else result
-    if not failure and not isinstance(compiled, Compiled):
+    if not isinstance(result, Compiled | OutOfMemory):
         raise CheckFailed(of_plan._told(result))
-    read = of_plan._read(compiled, system) if isinstance(compiled, Compiled) else None
+    compiled = result if isinstance(result, Compiled) else result.program
+    read = of_plan._read(compiled, system) if compiled else None
     if trace is not None and read is not None:
         timed = read.timed.get("cycles") or read.timed.get("roofline")
         if timed is None:
@@ -187,10 +187,11 @@ def planned_numbers(plan: ServingPlan, step: str) -> proof.PlannedNumbers:
 
 
 def _rows(plan: ServingPlan, step: str, read: of_plan._Read) -> tuple[CheckedCollective, ...]:
-    least = proof.SLIGHT * sum(op.network_bytes for op in _of(plan, step))
+    total = sum(op.network_bytes for op in _of(plan, step))
 
     def told_apart(one: Collective) -> Collective:
-        """What samples a token is in no plan: its few bytes are of no role."""
+        """What samples a token is in no plan; the compiler rewrites it, and its name is lost."""
+        least = (proof.SLIGHT if one.op_name else proof.SAME) * total
         return one if one.received_bytes * one.count > least else replace(one, axes=())
 
     found: Iterable[Collective] = collectives(read.module, read.compiled.mesh)

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 import shardwise as sw
+from shardwise.check.serve import ServingVerdict
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs
-from shardwise.plan.serve_value import ServingPlan
-from shardwise.report.check import blocks as of_training
+from shardwise.report.check import blocks as of_step
 from shardwise.report.check_serve import blocks as of_serving
 
 FAILED = 4
@@ -40,10 +40,9 @@ def run(
         verdict = sw.check(loaded, trace=trace or None, cache=not no_cache, on_stage=shown)
     finally:
         stages.done()
-    served = isinstance(loaded, ServingPlan)
     return Answer(
         document=lambda: verdict,
-        blocks=of_serving(verdict) if served else of_training(verdict),
+        blocks=of_serving(verdict) if isinstance(verdict, ServingVerdict) else of_step(verdict),
         as_json=json,
         exit_code=0 if verdict.passed else FAILED,
     )

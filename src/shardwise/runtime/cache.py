@@ -45,7 +45,7 @@ def write_tokens(
 
         def one(b: Array, to: Array) -> Array:
             start = place_B[b] // n * n
-            at = [0, b, 0, start, *(0,) * (to.ndim - 4)]
+            at: list[Any] = [0, b, 0, start, *(0,) * (to.ndim - 4)]
             old = lax.dynamic_slice(to, at, (*to.shape[:1], 1, *to.shape[2:3], n, *to.shape[4:]))
             new = lax.dynamic_slice_in_dim(x, b, 1, 1)[:, :, :, None]
             here = (lax.broadcasted_iota(jnp.int32, old.shape, 3) == place_B[b] - start) & mine_B[b]

@@ -52,7 +52,9 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     return _program("prefill step", serving, step.function(), step.shapes())
 
 
-def _program(name: str, serving: Serving, function: Any, shapes: tuple[Tree, Tree, Tree]) -> Program:
+def _program(
+    name: str, serving: Serving, function: Any, shapes: tuple[Tree, Tree, Tree]
+) -> Program:
     """Jitted here, so that weights lie in memory as the products of both steps read them."""
     fn = jax.jit(function, donate_argnums=(1,), in_shardings=(serving.formats(), None, None))
     return Program(name=name, fn=fn, args=shapes, mesh=serving.table.on.mesh, donate=(1,))

@@ -1,8 +1,8 @@
 """A model as an engine holds it: weights in the dtypes of serving, caches, and their layout.
 
 The arrays of an engine are two trees: `weights` as in training, of which matrices of layers may be
-`Scaled`, and a cache: `layers` with keys and values [L,B,K,S,H] of each kind of layer, and `lengths`
-of its sequences. Both ends of the model stay in 16 bits.
+`Scaled`, and a cache: `layers` with keys and values [L,B,K,S,H] of each kind of layer, and
+`lengths` of its sequences. Both ends of the model stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -219,9 +219,7 @@ class Serving:
             core_of: the core of one layer, from its cache.
         """
         added = []
-        for group, stacked, held in zip(
-            self.config.groups, weights["layers"], caches, strict=True
-        ):
+        for group, stacked, held in zip(self.config.groups, weights["layers"], caches, strict=True):
 
             def body(
                 x_BTD: Array, given: tuple[Tree, Tree], layer: Layer = group.layer

@@ -1,7 +1,7 @@
 """Greedy answers of small engines on eight virtual CPU devices, held against a plain forward pass.
 
-`python -m tests.unit.runtime.serving` reads prompts of unequal lengths into an engine in two passes,
-generates a few tokens, and prints for each engine how far its logits lie from those of
+`python -m tests.unit.runtime.serving` reads prompts of unequal lengths into an engine in two
+passes, generates a few tokens, and prints for each engine how far its logits lie from those of
 `tests.oracle.forward` over the same text, as one JSON document.
 """
 

@@ -21,7 +21,7 @@ EXACT = (
     "window, tensor 8, sequence",
 )
 
-# Root mean square error of a logit. The seven products of a layer, in two layers, err by themselves.
+# Root mean square error of a logit. The seven products of each of two layers err by themselves.
 # An int8 number is off by a step / sqrt(12), a step being 1/127 of the largest of 64 or so numbers,
 # at most 4 standard deviations: 0.9 %, times sqrt(14) for the weights and sqrt(28) where inputs are
 # in int8 too. An fp8 number has 3 bits behind its first one: off by 2.6 %. A bf16 number has 7:
