@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 from shardwise.check import proof
 from shardwise.check.cache import cache_folder
@@ -31,6 +32,9 @@ from shardwise.runtime.ticks import taken, ticks
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import stages
 
+if TYPE_CHECKING:
+    from shardwise.check.serve import ServingVerdict
+
 TRAIN_STEP = "shardwise.runtime.planned:train_step"
 CORE = ("attn.scores", "attn.values")
 WIDER = "It widens bf16 to fp32: bytes of collectives are up to twice those of the chip."
@@ -49,6 +53,24 @@ class _Read:
     attention_flops: float
 
 
+@overload
+def check(
+    plan: Plan,
+    *,
+    trace: str | Path | None = ...,
+    limits: Limits | None = ...,
+    cache: bool = ...,
+    on_stage: OnStage | None = ...,
+) -> Verdict: ...
+@overload
+def check(
+    plan: ServingPlan,
+    *,
+    trace: str | Path | None = ...,
+    limits: Limits | None = ...,
+    cache: bool = ...,
+    on_stage: OnStage | None = ...,
+) -> ServingVerdict: ...
 def check(
     plan: Plan | ServingPlan,
     *,
@@ -56,11 +78,11 @@ def check(
     limits: Limits | None = None,
     cache: bool = True,
     on_stage: OnStage | None = None,
-) -> Verdict:
-    """Prove a training plan with the compiler of its machine, without the machine.
+) -> Verdict | ServingVerdict:
+    """Prove a plan with the compiler of its machine, without the machine.
 
     Args:
-        plan: of training.
+        plan: of training, or of serving, whose two steps are proved.
         trace: a file for the timeline of the program, for Perfetto; `.gz` compresses it.
         limits: what the compile may take.
         cache: whether a program that was compiled before is taken from the cache.
@@ -72,7 +94,9 @@ def check(
         MissingExtra: no compiler is installed.
     """
     if not isinstance(plan, Plan):
-        raise BadInput("plans of serving are not compiled yet; plans of training are.")
+        from shardwise.check.serve import check_serving
+
+        return check_serving(plan, trace=trace, limits=limits, cache=cache, on_stage=on_stage)
     if any(op.collective and op.role and not op.joined_bytes for op in plan.operations):
         raise BadInput(
             "the plan was saved by a version that did not write the bytes of all collectives: "
@@ -109,7 +133,9 @@ def _taken(plan: Plan) -> dict[str, tuple[int, ...]]:
     return taken(ticks(order))
 
 
-def _read(compiled: Compiled, system: System, sides: dict[str, tuple[int, ...]]) -> _Read:
+def _read(
+    compiled: Compiled, system: System, sides: dict[str, tuple[int, ...]] | None = None
+) -> _Read:
     module = parse(compiled.hlo)
     target, timed = compiled.target, {}
     if target.platform != "cpu":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.check.hlo.collectives import Collective
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
+from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan, Range
 from shardwise.strategy.mesh import INSIDE_OUT
 
@@ -129,9 +130,11 @@ def planned_numbers(plan: Plan) -> PlannedNumbers:
     )
 
 
-def held_against(plan: Plan, found: Iterable[Collective]) -> tuple[CheckedCollective, ...]:
-    """Planned and compiled collectives side by side, by role and kind."""
-    planned = {(p.role, p.kind): p for p in planned_collectives(plan)}
+def held_against(
+    plan: Plan | ServingPlan, found: Iterable[Collective], step: str | None = None
+) -> tuple[CheckedCollective, ...]:
+    """Planned and compiled collectives side by side, by role and kind; of serving, of one step."""
+    planned = {(p.role, p.kind): p for p in planned_collectives(plan, step)}
     compiled: dict[tuple[str, str], list[Collective]] = {}
     for one in found:
         compiled.setdefault((_role(one, planned), one.kind), []).append(one)

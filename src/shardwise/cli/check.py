@@ -8,16 +8,18 @@ from typing import Annotated
 import typer
 
 import shardwise as sw
+from shardwise.check.serve import ServingVerdict
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs
-from shardwise.report import check as report
+from shardwise.report.check import blocks as of_step
+from shardwise.report.check_serve import blocks as of_serving
 
 FAILED = 4
 
 
 def run(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="a saved plan of training")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="a saved plan")],
     trace: Annotated[
         str, typer.Option(metavar="FILE", help="write the timeline, for Perfetto; .gz compresses")
     ] = "",
@@ -26,8 +28,9 @@ def run(
     ] = False,
     json: Json = False,
 ) -> Answer:
-    """Compile a plan's training step for its machine, and hold memory, FLOPs, collectives and
-    seconds of the compiled program against the plan. Exit code 4 where it does not hold."""
+    """Compile a plan's step for its machine (of serving: a token for each sequence, and a prompt),
+    and hold memory, FLOPs, collectives and seconds of the compiled program against the plan. Exit
+    code 4 where it does not hold."""
     inputs = Inputs()
     loaded = inputs.read(sw.load, plan)
     inputs.done()
@@ -39,7 +42,7 @@ def run(
         stages.done()
     return Answer(
         document=lambda: verdict,
-        blocks=report.blocks(verdict),
+        blocks=of_serving(verdict) if isinstance(verdict, ServingVerdict) else of_step(verdict),
         as_json=json,
         exit_code=0 if verdict.passed else FAILED,
     )
