@@ -6,6 +6,7 @@ whether what came back is what went out, as one JSON document.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.runtime.checkpoint import load_weights, save_weights
 from shardwise.runtime.mesh import role_mesh
@@ -76,9 +78,21 @@ def round_trip(folder: Path, config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def refused(folder: Path, config: ModelConfig) -> list[str]:
+    """What is said of files that are not those of the model."""
+    try:
+        load_weights(folder, config, table(), jnp.float32)
+    except BadFile as error:
+        return list(error.problems)
+    return []
+
+
 def main(folder: Path) -> None:
-    """Print one object per model."""
-    print(json.dumps({name: round_trip(folder / name, c) for name, c in MODELS.items()}))
+    """Print one object per model, and what is said where files are of another one."""
+    found: dict[str, Any] = {name: round_trip(folder / name, c) for name, c in MODELS.items()}
+    longer = dataclasses.replace(MODELS["gpt2"], n_positions=65)
+    found["refused"] = [refused(folder / "gpt2", longer), refused(folder / "gpt2", CASES["llama"])]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def runs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_every_model_ran(runs: Any) -> None:
-    assert set(runs) == set(NAMES)
+    assert set(runs) == {*NAMES, "refused"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,3 +43,9 @@ def test_a_vocabulary_is_filled_up(runs: Any) -> None:
     """91 words over 2 chips: one row of 32 more, tied to the unembedding."""
     assert runs["gpt2"]["filled"] == 32
     assert runs["phi3"]["filled"] == 0
+
+
+def test_files_of_another_model_are_refused(runs: Any) -> None:
+    (shape,), (missing,) = runs["refused"]
+    assert shape.endswith("transformer.wpe.weight is (64, 32), the config says (65, 32).")
+    assert "lacks 27 of 27 tensors: model.embed_tokens.weight, " in missing
