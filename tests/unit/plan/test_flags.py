@@ -47,9 +47,7 @@ def test_a_plan_has_them_with_their_reasons() -> None:
 def accepted(on: str) -> None:
     system = parse_system(on)
     options = {flag.name: flag.value for flag in flags_for(system)}
-    job = Job(
-        builder="tests.unit.check.programs:matmul", target=target_of(system), options=options
-    )
+    job = Job(builder="tests.unit.check.programs:matmul", target=target_of(system), options=options)
     made = compile_job(job)
     assert isinstance(made, Compiled)
     assert made.options == options != {}

@@ -1,0 +1,201 @@
+"""Arrays of a compiled program in the words of the model: `unembed logits bf16 [B,T,V]`.
+
+A compiler knows shapes and the operation that made an array. A plan knows every array of a step by
+name, with the dims that a chip has of it. Where both agree the array has its name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shardwise.check.hlo.memory import Held
+from shardwise.check.value import Buffer
+from shardwise.estimate.activations_held import runs_again
+from shardwise.ops.einsum import Array
+from shardwise.search.case import Case
+
+DTYPES = {"f32": "fp32", "f16": "fp16"}
+PLACES = {"x": "input", "y": "output", "s": "scores", "o": "attended", "h": "hidden"}
+CORE = ("attn.scores", "attn.values")  # what one kernel computes
+LISTED = 5  # names of arrays of one shape
+
+# Arguments of a training step, by how JAX writes where they stand in the state.
+ARGUMENTS = (("['moments']", "optimizer"), ("['master']", "optimizer"), ("['weights']", "weights"))
+
+# What JAX puts around the names of a program's own scopes.
+_AROUND = re.compile(r"\bp?jit\([^()]*\)")
+_MARKS = frozenset(
+    ["jvp", "transpose", "vmap", "while", "body", "cond", "branch", "closed_call", "checkpoint"]
+    + ["rematted_computation", "shard_map", "custom_vjp_call", "custom_jvp_call", "remat", "pjit"]
+)
+
+
+def argument(op_name: str) -> str:
+    """The category of an argument of a training step."""
+    return next((category for mark, category in ARGUMENTS if mark in op_name), "arguments")
+
+
+def own_scope(op_name: str) -> str:
+    """The scopes that a program's own code has opened around an operation, `encoder/mlp`.
+
+    >>> own_scope("jit(step)/transpose(jvp(encoder))/while/body/mlp/dot_general")
+    'encoder/mlp'
+    """
+    if "/" not in op_name:
+        return ""
+    path = _AROUND.sub("", op_name.rpartition("/")[0])
+    parts = [part for part in re.split(r"[/()]", path) if part and part not in _MARKS]
+    return "/".join(dict.fromkeys(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """An array that the plan knows.
+
+    Args:
+        scopes: operations that make or read it; none where every layer keeps it.
+        dims: what a chip has of them.
+        kept: layers of a stack that keep it for their backward passes, 0 of what they work on.
+    """
+
+    name: str
+    scopes: tuple[str, ...]
+    letters: tuple[str, ...]
+    dims: tuple[int, ...]
+    category: str
+    kept: int = 0
+
+
+class Words:
+    """Names for the arrays of one plan's program."""
+
+    def __init__(self, case: Case) -> None:
+        works, sizes, layout = case.evaluate().works, case.layout.sizes, case.layout
+        self.known: list[Named] = [_named(works.logits.array, works.logits.sizes, sizes, "logits")]
+        for kept in works.kept:
+            layer = case.model.groups[kept.group].layer
+            if not runs_again(layout, kept.array.name, layer):
+                one = _named(kept.array, kept.sizes, sizes, "activations")
+                # A stage of a pipeline holds its part of the layers.
+                self.known.append(_of_layers(one, max(1, kept.count // sizes["pipe"])))
+        for matmul in works.matmuls:
+            local = matmul.program.local
+            scope = ".".join(matmul.name.split(".")[:2]) if "." in matmul.name else matmul.name
+            for array in (*local.inputs, local.output):
+                weight = array.name.removeprefix("d") in works.weights
+                category = "gathered weights" if weight else "temporaries"
+                one = _named(array, matmul.sizes, sizes, category, scope)
+                self.known.append(one)
+
+    def of(self, held: Held) -> Buffer:
+        """One array that is held at the peak."""
+        dims = tuple(d for d in held.shape.dims if d > 1)
+        fits = [n for n in self.known if _same(n.dims, dims)]
+        kept = [n for n in fits if n.kept]
+        here = [n for n in fits if _made_in(n, held.scope)]
+        if kept and held.category in ("activations", "temporaries"):
+            names = list(dict.fromkeys(n.name for n in kept))
+            told = " or ".join(names) if len(names) <= LISTED else "what the backward pass reads"
+            return _buffer(
+                held, f"{told}, kept by {kept[0].kept} layers", kept[0], category="activations"
+            )
+        if here and held.category != "arguments":
+            logits = here[0].category == "logits"
+            category = "logits" if logits else held.category
+            return _buffer(held, f"{held.scope} {here[0].name}", here[0], category=category)
+        # Copies have no scope; where all that has these dims is one array, it is that one.
+        names = {n.name.removeprefix("gradient of "): n for n in fits}
+        if not held.op_name and len(names) == 1:
+            ((name, known),) = names.items()
+            category = "logits" if known.category == "logits" else held.category
+            return _buffer(held, f"{known.scopes[0]} {name}", known, category=category)
+        return _buffer(held, held.scope or _state(held.op_name), None, category=held.category)
+
+
+def grouped(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    """Arrays of one name and shape as one row with their number, the largest sums first."""
+    found: dict[tuple[str, str, str], Buffer] = {}
+    for one in buffers:
+        key = (one.name, one.shape, one.category)
+        n = one.n + (found[key].n if key in found else 0)
+        found[key] = Buffer(
+            n=n,
+            bytes=one.bytes,
+            shape=one.shape,
+            name=one.name,
+            letters=one.letters,
+            category=one.category,
+            scope=one.scope,
+        )
+    return tuple(sorted(found.values(), key=lambda b: -b.n * b.bytes))
+
+
+def unnamed(held: Held) -> Buffer:
+    """One array of a program of which no plan is known, by its own scopes."""
+    if held.category == "arguments":
+        return _buffer(held, held.op_name, None, category=held.category)
+    return _buffer(held, own_scope(held.op_name), None, category=held.category)
+
+
+def _buffer(held: Held, name: str, known: Named | None, *, category: str) -> Buffer:
+    dtype = DTYPES.get(held.shape.dtype, held.shape.dtype)
+    return Buffer(
+        n=1,
+        bytes=held.bytes,
+        shape=f"{dtype}[{','.join(map(str, held.shape.dims))}]",
+        name=name,
+        letters=f"[{','.join(known.letters)}]" if known else "",
+        category=category,
+        scope=held.scope or own_scope(held.op_name),
+    )
+
+
+def _named(
+    array: Array, sizes: Mapping[str, int], mesh: Mapping[str, int], category: str, scope: str = ""
+) -> Named:
+    """An array as the table lays it out, with the dims that one chip has."""
+    dims = []
+    for dim in array.dims:
+        cut = math.prod(mesh[axis] for axis in dim.axes)
+        dims.append(-(-int(sizes[dim.name]) // cut))
+    base = array.name
+    gradient = base.startswith("d") and base != "down"
+    plain = base.removeprefix("d") if gradient else base
+    word = PLACES.get(plain, plain)
+    scopes = (scope, "attn.core") if scope in CORE else (scope,)
+    return Named(
+        name=f"gradient of {word}" if gradient else word,
+        scopes=scopes if scope else ("unembed", "loss") if category == "logits" else (),
+        letters=tuple(d.name for d in array.dims),
+        dims=tuple(dims),
+        category=category,
+    )
+
+
+def _of_layers(one: Named, n: int) -> Named:
+    return Named(
+        name=one.name,
+        scopes=(),
+        letters=("L", *one.letters),
+        dims=(n, *one.dims),
+        category=one.category,
+        kept=n,
+    )
+
+
+def _same(dims: tuple[int, ...], found: tuple[int, ...]) -> bool:
+    """The same sizes in whatever order, since a compiler lays dims out as it likes."""
+    return sorted(d for d in dims if d > 1) == sorted(found)
+
+
+def _made_in(known: Named, scope: str) -> bool:
+    return any(part in known.scopes for part in scope.split("+")) if scope else False
+
+
+def _state(op_name: str) -> str:
+    """`state['moments'][0].mu['layers'][0]['w_up']` -> `w_up of moments`."""
+    found = re.findall(r"\['(\w+)'\]", op_name)
+    return f"{found[-1]} of {found[0]}" if len(found) > 1 else ""
