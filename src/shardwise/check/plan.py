@@ -72,6 +72,7 @@ class Sides:
     numbers: CompiledNumbers | None
     found: tuple[CheckedCollective, ...]
     attention_flops: float
+    again_flops: float
     buffers: tuple[Buffer, ...]
     fits: bool | None
     failure: OutOfMemory | None = None
@@ -132,6 +133,7 @@ def _sides(
         numbers=numbers(read, buffers) if read else None,
         found=proof.held_against(plan, read.collectives) if read and not failure else (),
         attention_flops=read.attention_flops if read else 0.0,
+        again_flops=read.again_flops if read else 0.0,
         buffers=buffers,
         fits=read.compiled.fits if read and not failure else False,
         failure=failure,
@@ -196,9 +198,14 @@ def _differences(plan: Plan, sides: Sides) -> tuple[Difference, ...]:
     if sides.failure:
         return ()
     planned = sum(op.flops for op in plan.operations if op.name.startswith(CORE))
-    found = proof.attention(planned, sides.attention_flops)
-    beside = proof.differences(sides.found) if sides.target.proves_memory else ()
-    return (*beside, *([found] if found else []))
+    more = (
+        proof.attention(planned, sides.attention_flops),
+        proof.again(sum(op.flops for op in plan.operations), sides.again_flops),
+    )
+    beside: tuple[Difference, ...] = ()
+    if sides.target.proves_memory:
+        beside = proof.differences(sides.found, plan.strategy.n_microbatches)
+    return (*beside, *(one for one in more if one))
 
 
 def told(failure: Failure) -> str:

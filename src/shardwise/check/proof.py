@@ -67,24 +67,31 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     return same[0] if same else "data" if one.kind == "all_reduce" else "fsdp"
 
 
-def differences(rows: Iterable[CheckedCollective]) -> tuple[Difference, ...]:
-    """What the collectives of the program have that the plan has not, and the other way."""
+def differences(
+    rows: Iterable[CheckedCollective], n_microbatches: int = 1
+) -> tuple[Difference, ...]:
+    """What the collectives of the program have that the plan has not, and the other way.
+
+    Sums of norms and of other vectors, `SLIGHT` of the bytes, are passed over.
+    """
     rows, found = list(rows), []
+    least = SLIGHT * sum(row.planned_bytes for row in rows)
     for row in rows:
         apart = row.compiled_bytes - row.planned_bytes
-        if row.role == "other" or abs(apart) <= SAME * max(row.planned_bytes, row.compiled_bytes):
+        slight = SAME * max(row.planned_bytes, row.compiled_bytes)
+        if row.role == "other" or abs(apart) <= max(slight, least):
             continue
-        found.append(Difference(text=_words(row, rows), bytes=apart))
+        found.append(Difference(text=_words(row, rows, n_microbatches), bytes=apart))
     return tuple(sorted(found, key=lambda d: -abs(d.bytes)))
 
 
-def _words(row: CheckedCollective, rows: list[CheckedCollective]) -> str:
+def _words(row: CheckedCollective, rows: list[CheckedCollective], n_microbatches: int) -> str:
     """One difference in words."""
     kind = row.kind.replace("_", "-")
     planned, compiled = (units.show_bytes(b) for b in (row.planned_bytes, row.compiled_bytes))
     sums = next((r for r in rows if r.role == row.role and r.kind == "all_reduce"), None)
     scatter = next((r for r in rows if r.role == row.role and r.kind == "reduce_scatter"), None)
-    if row.kind == "all_reduce" and scatter and row.compiled_bytes > row.planned_bytes:
+    if row.kind == "all_reduce" and scatter and scatter.compiled_bytes < scatter.planned_bytes:
         return (
             f"{row.role}: {units.show_bytes(row.compiled_bytes - row.planned_bytes)} are summed by "
             "all-reduce: the compiler took it in the place of a reduce-scatter."
@@ -92,13 +99,26 @@ def _words(row: CheckedCollective, rows: list[CheckedCollective]) -> str:
     if row.kind == "reduce_scatter" and sums and sums.compiled_bytes > sums.planned_bytes:
         return f"{row.role}: {planned} of reduce-scatter planned, {compiled} left as such."
     if row.role == "fsdp" and 0 < row.compiled_bytes < row.planned_bytes:
-        return (
-            f"fsdp: {planned} of {kind} planned, {compiled} in the program: what does not change "
-            "from one microbatch to the next is moved once."
+        once = (
+            "what does not change from one microbatch to the next is moved once."
+            if n_microbatches > 1
+            else "what both passes need of the ends of the model is moved once."
         )
+        return f"fsdp: {planned} of {kind} planned, {compiled} in the program: {once}"
     if not row.planned_bytes:
         return f"{row.role}: {compiled} of {kind} that the plan does not have."
     return f"{row.role}: {planned} of {kind} planned, {compiled} in the program."
+
+
+def again(planned: float, compiled: float) -> Difference | None:
+    """FLOPs of products that the compiler computes a second time, to save memory."""
+    if compiled <= planned * SAME:
+        return None
+    return Difference(
+        text=f"{units.show_rate(compiled, 'FLOP')} are computed a second time: arrays that there "
+        "was no room for are made again by the compiler, beside the plan's remat.",
+        bytes=0.0,
+    )
 
 
 def attention(planned: float, compiled: float) -> Difference | None:

@@ -49,6 +49,11 @@ class Read:
         kernels = [op for op in self.ops if attention_cost(op.instruction) is not None]
         return float(sum(op.flops for op in kernels))
 
+    @property
+    def again_flops(self) -> float:
+        """Of products that XLA itself decided to compute again, which it names so."""
+        return float(sum(op.flops for op in self.ops if ".remat" in op.instruction.name))
+
 
 def read_program(
     compiled: Compiled, system: System, argument: Callable[[str], str] | None = None

@@ -26,9 +26,10 @@ from shardwise.plan.value import Plan
 from shardwise.strategy.mesh import Mesh
 
 LINEAR = (
-    "FLOPs, collectives and seconds follow a line through both, as a scan over layers does; the "
-    "peak of memory follows it as long as it stands at the same place of the step."
+    "What a scan over layers computes and sends grows by the same with each; seconds and the peak "
+    "of memory are approximate."
 )
+UNROLLED = "One layer is no loop to the compiler: two and three are surer of the seconds."
 
 
 def smaller(plan: Plan, on: str) -> tuple[Plan, str]:
@@ -84,7 +85,8 @@ def extrapolated(plan: Plan, layers: Sequence[int], how: How, note: str = "") ->
         f"Compiled with {low} and {high} layers of each kind"
         f"{' and stage' if unit > 1 else ''} in the place of {sum(counts)}. {LINEAR}"
     )
-    return verdict_of(plan, _judged(total), " ".join(filter(None, (note, told))))
+    surer = UNROLLED if low == 1 else ""
+    return verdict_of(plan, _judged(total), " ".join(filter(None, (note, told, surer))))
 
 
 def at_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
@@ -134,6 +136,7 @@ def _added(total: Sides, deeper: Sides, base: Sides, steps: float) -> Sides:
         numbers=_numbers(total.numbers, deeper.numbers, base.numbers, steps),
         found=_rows(total.found, deeper.found, base.found, steps),
         attention_flops=line(lambda s: s.attention_flops),
+        again_flops=line(lambda s: s.again_flops),
         buffers=(),
     )
 

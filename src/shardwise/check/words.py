@@ -15,6 +15,7 @@ from shardwise.check.hlo.memory import Held
 from shardwise.check.value import Buffer
 from shardwise.estimate.activations_held import runs_again
 from shardwise.ops.einsum import Array
+from shardwise.ops.program import base_name
 from shardwise.search.case import Case
 
 DTYPES = {"f32": "fp32", "f16": "fp16"}
@@ -83,9 +84,11 @@ class Words:
                 self.known.append(_of_layers(one, max(1, kept.count // sizes["pipe"])))
         for matmul in works.matmuls:
             local = matmul.program.local
-            scope = ".".join(matmul.name.split(".")[:2]) if "." in matmul.name else matmul.name
+            scope = matmul.name.partition(".d_")[0]  # mlp.up.d_x is of mlp.up
             for array in (*local.inputs, local.output):
-                weight = array.name.removeprefix("d") in works.weights
+                if base_name(array) == "onehot":  # rows are looked up
+                    continue
+                weight = base_name(array) in works.weights
                 category = "gathered weights" if weight else "temporaries"
                 one = _named(array, matmul.sizes, sizes, category, scope)
                 self.known.append(one)
@@ -161,10 +164,8 @@ def _named(
     for dim in array.dims:
         cut = math.prod(mesh[axis] for axis in dim.axes)
         dims.append(-(-int(sizes[dim.name]) // cut))
-    base = array.name
-    gradient = base.startswith("d") and base != "down"
-    plain = base.removeprefix("d") if gradient else base
-    word = PLACES.get(plain, plain)
+    base = base_name(array)
+    gradient, word = base != array.name, PLACES.get(base, base)
     scopes = (scope, "attn.core") if scope in CORE else (scope,)
     return Named(
         name=f"gradient of {word}" if gradient else word,
