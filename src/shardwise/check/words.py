@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.check.hlo.memory import Held
 from shardwise.check.value import Buffer
 from shardwise.estimate.activations_held import runs_again
 from shardwise.ops.einsum import Array
-from shardwise.ops.program import base_name
+from shardwise.ops.program import Matmul, base_name
 from shardwise.search.case import Case
 
 DTYPES = {"f32": "fp32", "f16": "fp16"}
@@ -29,8 +29,8 @@ ARGUMENTS = (("['moments']", "optimizer"), ("['master']", "optimizer"), ("['weig
 # What JAX puts around the names of a program's own scopes.
 _AROUND = re.compile(r"\bp?jit\([^()]*\)")
 _MARKS = frozenset(
-    ["jvp", "transpose", "vmap", "while", "body", "cond", "branch", "closed_call", "checkpoint"]
-    + ["rematted_computation", "shard_map", "custom_vjp_call", "custom_jvp_call", "remat", "pjit"]
+    {"jvp", "transpose", "vmap", "while", "body", "cond", "branch", "closed_call", "checkpoint"}
+    | {"rematted_computation", "shard_map", "custom_vjp_call", "custom_jvp_call", "remat", "pjit"}
 )
 
 
@@ -76,6 +76,7 @@ class Words:
     def __init__(self, case: Case) -> None:
         works, sizes, layout = case.evaluate().works, case.layout.sizes, case.layout
         self.known: list[Named] = [_named(works.logits.array, works.logits.sizes, sizes, "logits")]
+        self.stacks: list[Named] = []
         for kept in works.kept:
             layer = case.model.groups[kept.group].layer
             if not runs_again(layout, kept.array.name, layer):
@@ -89,33 +90,50 @@ class Words:
                 if base_name(array) == "onehot":  # rows are looked up
                     continue
                 weight = base_name(array) in works.weights
+                if weight and matmul.count > 1 and base_name(array) == array.name:
+                    self.stacks += _stacked(matmul, sizes)
                 category = "gathered weights" if weight else "temporaries"
                 one = _named(array, matmul.sizes, sizes, category, scope)
                 self.known.append(one)
 
     def of(self, held: Held) -> Buffer:
         """One array that is held at the peak."""
-        dims = tuple(d for d in held.shape.dims if d > 1)
-        fits = [n for n in self.known if _same(n.dims, dims)]
-        kept = [n for n in fits if n.kept]
-        here = [n for n in fits if _made_in(n, held.scope)]
-        if kept and held.category in ("activations", "temporaries"):
-            names = list(dict.fromkeys(n.name for n in kept))
-            told = " or ".join(names) if len(names) <= LISTED else "what the backward pass reads"
-            return _buffer(
-                held, f"{told}, kept by {kept[0].kept} layers", kept[0], category="activations"
-            )
-        if here and held.category != "arguments":
-            logits = here[0].category == "logits"
-            category = "logits" if logits else held.category
-            return _buffer(held, f"{held.scope} {here[0].name}", here[0], category=category)
-        # Copies have no scope; where all that has these dims is one array, it is that one.
-        names = {n.name.removeprefix("gradient of "): n for n in fits}
+        state = held.category in ("arguments", "weights", "optimizer")
+        found = None if state else self._kept(held) or self._made(held) or self._stack(held)
+        return found or _buffer(held, held.scope or _state(held.op_name), None, held.category)
+
+    def _kept(self, held: Held) -> Buffer | None:
+        """What layers keep for their backward passes."""
+        fits = _like([n for n in self.known if n.kept], held)
+        if not fits or held.category not in ("activations", "temporaries"):
+            return None
+        names = list(dict.fromkeys(n.name for n in fits))
+        told = " or ".join(names) if len(names) <= LISTED else "what the backward pass reads"
+        return _buffer(held, f"{told}, kept by {fits[0].kept} layers", fits[0], "activations")
+
+    def _made(self, held: Held) -> Buffer | None:
+        """An input or output of the operation that made it; of a copy without a name, the only
+        array with its dims."""
+        fits = _like([n for n in self.known if not n.kept], held)
+        here = [n for n in fits if set(held.scope.split("+")) & set(n.scopes)]
+        names = {n.name.removeprefix("gradient of ") for n in fits}
         if not held.op_name and len(names) == 1:
-            ((name, known),) = names.items()
-            category = "logits" if known.category == "logits" else held.category
-            return _buffer(held, f"{known.scopes[0]} {name}", known, category=category)
-        return _buffer(held, held.scope or _state(held.op_name), None, category=held.category)
+            here = fits
+        if not here:
+            return None
+        category = "logits" if here[0].category == "logits" else held.category
+        return _buffer(held, f"{held.scope or here[0].scopes[0]} {here[0].name}", here[0], category)
+
+    def _stack(self, held: Held) -> Buffer | None:
+        """A weight of all layers."""
+        fits = _like(self.stacks, held)
+        if not fits:
+            return None
+        names = " or ".join(dict.fromkeys(n.name for n in fits))
+        gathered = held.category == "gathered weights"
+        what = "gathered" if gathered else "gradients or updates"
+        category = held.category if gathered else "gradients"
+        return _buffer(held, f"{names} of {fits[0].kept} layers, {what}", fits[0], category)
 
 
 def grouped(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
@@ -139,11 +157,11 @@ def grouped(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
 def unnamed(held: Held) -> Buffer:
     """One array of a program of which no plan is known, by its own scopes."""
     if held.category == "arguments":
-        return _buffer(held, held.op_name, None, category=held.category)
-    return _buffer(held, own_scope(held.op_name), None, category=held.category)
+        return _buffer(held, held.op_name, None, held.category)
+    return _buffer(held, own_scope(held.op_name), None, held.category)
 
 
-def _buffer(held: Held, name: str, known: Named | None, *, category: str) -> Buffer:
+def _buffer(held: Held, name: str, known: Named | None, category: str) -> Buffer:
     dtype = DTYPES.get(held.shape.dtype, held.shape.dtype)
     return Buffer(
         n=1,
@@ -176,6 +194,17 @@ def _named(
     )
 
 
+def _stacked(matmul: Matmul, mesh: Mapping[str, int]) -> list[Named]:
+    """The weight of a product in all layers of a stage: as it is held, and gathered."""
+    weight = matmul.program.einsum.right
+    found = []
+    for array in (weight, matmul.program.local.right):
+        if array.name == weight.name:
+            one = _named(array, matmul.sizes, mesh, "gradients")
+            found.append(_of_layers(one, max(1, matmul.count // mesh["pipe"])))
+    return found
+
+
 def _of_layers(one: Named, n: int) -> Named:
     return Named(
         name=one.name,
@@ -187,13 +216,13 @@ def _of_layers(one: Named, n: int) -> Named:
     )
 
 
-def _same(dims: tuple[int, ...], found: tuple[int, ...]) -> bool:
-    """The same sizes in whatever order, since a compiler lays dims out as it likes."""
-    return sorted(d for d in dims if d > 1) == sorted(found)
-
-
-def _made_in(known: Named, scope: str) -> bool:
-    return any(part in known.scopes for part in scope.split("+")) if scope else False
+def _like(known: Sequence[Named], held: Held) -> list[Named]:
+    """Arrays with these dims; where none has them in this order, in another one, since a compiler
+    lays dims out as it likes."""
+    dims = tuple(d for d in held.shape.dims if d > 1)
+    own = [tuple(d for d in n.dims if d > 1) for n in known]
+    fits = [n for n, d in zip(known, own, strict=True) if d == dims]
+    return fits or [n for n, d in zip(known, own, strict=True) if sorted(d) == sorted(dims)]
 
 
 def _state(op_name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 
 from shardwise import units
@@ -115,7 +116,17 @@ def _proposals(proposals: tuple[Proposal, ...]) -> Iterator[Block]:
     yield table(heads, map(_proposal, proposals))
     for one in proposals:
         if one.passed:
-            yield f"  {one.command}"
+            yield from _continued(one.command)
+
+
+def _continued(command: str) -> Iterator[str]:
+    """A command in lines that a shell joins again."""
+    lines = textwrap.wrap(
+        command, 74, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    yield from (f"{line} \\" for line in lines[:-1])
+    yield lines[-1]
 
 
 def _proposal(one: Proposal) -> tuple[str, ...]:

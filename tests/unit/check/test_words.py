@@ -56,6 +56,12 @@ def test_a_copy_without_a_name_is_the_only_array_with_its_dims(words: Words) -> 
     assert words.of(held("bf16[3,5,7]")).name == ""
 
 
+def test_sums_of_gradients_of_all_layers_are_named_by_their_weights(words: Words) -> None:
+    found = words.of(held("f32[2,256,512]"))  # D over fsdp, F over tensor
+    assert found.category == "gradients"
+    assert found.name == "w_gate or w_up of 2 layers, gradients or updates"
+
+
 def test_arguments_by_their_place_in_the_state(words: Words) -> None:
     name = "state['moments'][0].mu['layers'][0]['w_up']"
     assert argument(name) == "optimizer"

@@ -11,6 +11,8 @@ import shardwise as sw
 from tests.golden.terminal import run
 from tests.unit.check.compilers import needs
 
+SMALL = "n_layers=2,d_model=256,d_ff=512,n_heads=4,n_kv_heads=2,d_head=64,vocab=512"
+
 MINE = """
 import jax, jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
@@ -95,9 +97,7 @@ def test_options_that_do_not_go_together(args: tuple[str, ...], words: str) -> N
 
 @needs("cpu")
 def test_a_plan_on_the_compiler_that_stands_in(mine: Path) -> None:
-    model = sw.ModelConfig.dense(
-        name="tiny", n_layers=2, d_model=256, d_ff=512, n_heads=4, n_kv_heads=2, d_head=64, vocab=512
-    )  # fmt: skip
+    model = sw.model(f"llama3-8b,{SMALL}")
     plan = sw.plan(model, sw.hardware("mi300x:4"), sw.Train(batch=8, seq=32), {"fsdp": 4})
     plan.save("plan.json")
     said = run("check", "plan.json")
