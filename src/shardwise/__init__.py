@@ -33,7 +33,7 @@ _PUBLIC = {
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
-    "check": ("shardwise.check.plan", "check"),
+    "check": ("shardwise.check.entry", "check"),
     "explain": ("shardwise.plan.explain", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
@@ -54,7 +54,7 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from shardwise.check.plan import check
+    from shardwise.check.entry import check
     from shardwise.errors import ShardwiseError
     from shardwise.estimate.matmul import shard
     from shardwise.estimate.roofs import operation_roofline, roofline

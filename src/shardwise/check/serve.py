@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise import units
-from shardwise.check import plan as of_plan
 from shardwise.check import proof
-from shardwise.check.cache import cache_folder
-from shardwise.check.compile import Limits, OnStage, compile_job
+from shardwise.check.compile import compile_job
 from shardwise.check.environment import choose
-from shardwise.check.hlo.collectives import Collective, collectives
-from shardwise.check.hlo.costs import costs
-from shardwise.check.hlo.loops import runs
+from shardwise.check.hlo.collectives import Collective
 from shardwise.check.job import Job
-from shardwise.check.proof import CheckedCollective, Difference, Verdict
+from shardwise.check.plan import SHOWN, WIDER, How, told
+from shardwise.check.reading import Read, draw, held_at_peak, numbers, read_program
 from shardwise.check.result import Compiled, Failure, OutOfMemory
 from shardwise.check.targets import Target
-from shardwise.check.timeline.kernels import attention_cost
-from shardwise.check.timeline.trace import write_trace
+from shardwise.check.value import CheckedCollective, Difference, PlannedNumbers, Verdict
+from shardwise.check.words import unnamed
 from shardwise.errors import BadInput, CheckFailed
 from shardwise.hardware import System
 from shardwise.plan.collectives import STEPS
@@ -63,22 +60,13 @@ class ServingVerdict:
         return self.decode.passed and self.prefill.passed
 
 
-def check_serving(
-    plan: ServingPlan,
-    *,
-    trace: str | Path | None = None,
-    limits: Limits | None = None,
-    cache: bool = True,
-    on_stage: OnStage | None = None,
-) -> ServingVerdict:
+def check_serving(plan: ServingPlan, how: How, trace: str | Path | None = None) -> ServingVerdict:
     """Prove a serving plan with the compiler of its machine, without the machine.
 
     Args:
         plan: of serving.
+        how: its two steps are compiled.
         trace: a file for the timeline of the decode step, for Perfetto; `.gz` compresses it.
-        limits: what each of the two compiles may take.
-        cache: whether programs that were compiled before are taken from the cache.
-        on_stage: called with the stage of a compile and its seconds.
 
     Raises:
         BadInput: a plan that the runtime does not run yet; says which part.
@@ -98,9 +86,9 @@ def check_serving(
             target=choose(systems[step]),
             builder=PROGRAM.format(step),
             arguments={"plan": encode(plan).decode()},
-            cache=str(cache_folder()) if cache else "",
+            cache=how.folder,
         )
-        result = compile_job(job, limits=limits, on_stage=on_stage)
+        result = compile_job(job, limits=how.limits, on_stage=how.on_stage)
         drawn = trace if step == "decode" else None
         found[step] = _verdict(plan, step, job.target, result, systems[step], drawn)
     return ServingVerdict(
@@ -124,14 +112,12 @@ def _verdict(
     """One step, number against number."""
     failure = result if isinstance(result, OutOfMemory) else None
     if not isinstance(result, Compiled | OutOfMemory):
-        raise CheckFailed(of_plan._told(result))
+        raise CheckFailed(told(result))
     compiled = result if isinstance(result, Compiled) else result.program
-    read = of_plan._read(compiled, system) if compiled else None
+    read = read_program(compiled, system) if compiled else None
     if trace is not None and read is not None:
-        timed = read.timed.get("cycles") or read.timed.get("roofline")
-        if timed is None:
-            raise CheckFailed("the CPU's compiler gives no timeline of another chip: no trace.")
-        write_trace(Path(trace), timed.timeline, f"decode, {plan.model.name} on {system.name}")
+        draw(read, trace, f"decode, {plan.model.name} on {system.name}")
+    buffers = held_at_peak(read, unnamed) if read else ()
     rows = _rows(plan, step, read) if read and not failure else ()
     verdict, note = _said(failure, read, rows, target)
     return (
@@ -143,12 +129,13 @@ def _verdict(
             verdict=verdict,
             note=note,
             planned=planned_numbers(plan, step),
-            compiled=of_plan._numbers(read) if read else None,
+            compiled=numbers(read, buffers) if read else None,
             collectives=rows,
             differences=tuple(_differences(plan, step, read, rows)) if read else (),
-            largest=of_plan._largest(read.module) if read and target.proves_memory else (),
+            largest=tuple(b for b in buffers if b.category != "arguments")[:SHOWN],
             compile_s=read.compiled.lower_s + read.compiled.compile_s if read else 0.0,
             versions=read.compiled.versions if read else {},
+            xla_flags=(),
         ),
         HbmBytes(
             planned=sum(op.hbm_bytes for op in _of(plan, step)),
@@ -159,7 +146,7 @@ def _verdict(
 
 def _said(
     failure: OutOfMemory | None,
-    read: of_plan._Read | None,
+    read: Read | None,
     rows: tuple[CheckedCollective, ...],
     target: Target,
 ) -> tuple[str, str]:
@@ -168,7 +155,7 @@ def _said(
         return "does not fit", failure.text.splitlines()[0] if failure and failure.text else ""
     if lost := proof.missing(rows):
         return "collectives missing", f"{', '.join(lost)}: planned and not in the program."
-    note = f"{target.note} {of_plan.WIDER}".strip() if target.platform == "cpu" else target.note
+    note = f"{target.note} {WIDER}".strip() if target.platform == "cpu" else target.note
     return "proved", note
 
 
@@ -176,17 +163,17 @@ def _of(plan: ServingPlan, step: str) -> Iterator[Operation]:
     return (op for op in plan.operations if op.phase == step)
 
 
-def planned_numbers(plan: ServingPlan, step: str) -> proof.PlannedNumbers:
+def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
     """The plan's side of one step."""
-    told = plan.estimate
-    reads = told.prefill_memory_bytes_per_chip or told.memory_bytes_per_chip
-    memory = told.memory_bytes_per_chip if step == "decode" else reads
-    step_s: Range = told.decode.step_s if step == "decode" else told.prefill.step_s
+    found = plan.estimate
+    reads = found.prefill_memory_bytes_per_chip or found.memory_bytes_per_chip
+    memory = found.memory_bytes_per_chip if step == "decode" else reads
+    step_s: Range = found.decode.step_s if step == "decode" else found.prefill.step_s
     flops = sum(op.flops for op in _of(plan, step))
-    return proof.PlannedNumbers(peak_bytes=memory.total, flops=flops, step_s=step_s)
+    return PlannedNumbers(peak_bytes=memory.total, flops=flops, step_s=step_s)
 
 
-def _rows(plan: ServingPlan, step: str, read: of_plan._Read) -> tuple[CheckedCollective, ...]:
+def _rows(plan: ServingPlan, step: str, read: Read) -> tuple[CheckedCollective, ...]:
     total = sum(op.network_bytes for op in _of(plan, step))
 
     def told_apart(one: Collective) -> Collective:
@@ -194,17 +181,15 @@ def _rows(plan: ServingPlan, step: str, read: of_plan._Read) -> tuple[CheckedCol
         least = (proof.SLIGHT if one.op_name else proof.SAME) * total
         return one if one.received_bytes * one.count > least else replace(one, axes=())
 
-    found: Iterable[Collective] = collectives(read.module, read.compiled.mesh)
-    return proof.held_against(plan, map(told_apart, found), step)
+    return proof.held_against(plan, map(told_apart, read.collectives), step)
 
 
-def _hbm_bytes(read: of_plan._Read) -> float:
-    counted = costs(read.module, attention_cost, runs(read.module))
-    return float(sum(op.hbm_bytes for op in counted))
+def _hbm_bytes(read: Read) -> float:
+    return float(sum(op.hbm_bytes for op in read.ops))
 
 
 def _differences(
-    plan: ServingPlan, step: str, read: of_plan._Read, rows: tuple[CheckedCollective, ...]
+    plan: ServingPlan, step: str, read: Read, rows: tuple[CheckedCollective, ...]
 ) -> Iterator[Difference]:
     """In words; bytes only where the chip's own compiler laid the arrays out."""
     if not read.compiled.target.proves_memory:

@@ -264,6 +264,15 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class XlaFlag:
+    """An option of XLA's compiler that the program of a plan is compiled with, and why."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A strategy for a model, on a machine, for some work, with its prediction and reasons.
 
@@ -280,6 +289,7 @@ class Plan:
     operations: tuple[Operation, ...]
     why: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...]
+    xla_flags: tuple[XlaFlag, ...] = ()
 
     @property
     def step(self) -> Range:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.check.proof import Verdict
 from shardwise.check.serve import HbmBytes, ServingVerdict
+from shardwise.check.value import Verdict
 from shardwise.report import check
 from shardwise.report.style import Block, labelled
 
