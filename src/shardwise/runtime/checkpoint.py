@@ -130,9 +130,9 @@ def _check(folder: Path, used: Mapping[str, tuple[int, ...]], held: Mapping[str,
     missing = [name for name in used if name not in held]
     problems = []
     if missing:
-        more = ", ..." if len(missing) > 3 else ""
+        more = ", ..." if len(missing) > 3 else "."
         problems.append(
-            f"{folder} lacks {len(missing)} of {len(used)} tensors: {', '.join(missing[:3])}{more}."
+            f"{folder} lacks {len(missing)} of {len(used)} tensors: {', '.join(missing[:3])}{more}"
         )
     for name, array in held.items():
         if array.shape != used[name]:
