@@ -134,9 +134,5 @@ def command(plan: Plan) -> str:
     }
     told = [f"--{n} {v}" for n, v in options.items() if v and v != DEFAULTS.get(n)]
     name = plan.model.name
-    return " ".join(
-        [
-            *("shardwise plan", name, plan.hardware.name, "--train"),
-            *(f"--batch {work.batch}x{work.seq}", f"--mesh {mesh}", *told),
-        ]
-    )
+    work_of = f"--train --batch {work.batch}x{work.seq} --mesh {mesh}"
+    return " ".join(["shardwise plan", name, plan.hardware.name, work_of, *told])

@@ -100,7 +100,9 @@ class Words:
         """One array that is held at the peak."""
         state = held.category in ("arguments", "weights", "optimizer")
         found = None if state else self._kept(held) or self._made(held) or self._stack(held)
-        return found or _buffer(held, held.scope or _state(held.op_name), None, held.category)
+        first, *more = held.scope.split("+")
+        plain = f"{first} and {len(more)} more" if more else first
+        return found or _buffer(held, plain or _state(held.op_name), None, held.category)
 
     def _kept(self, held: Held) -> Buffer | None:
         """What layers keep for their backward passes."""
@@ -115,11 +117,11 @@ class Words:
         """An input or output of the operation that made it; of a copy without a name, the only
         array with its dims."""
         fits = _like([n for n in self.known if not n.kept], held)
-        here = [n for n in fits if set(held.scope.split("+")) & set(n.scopes)]
+        here = [n for n in fits if held.scope in n.scopes]
         names = {n.name.removeprefix("gradient of ") for n in fits}
         if not held.op_name and len(names) == 1:
             here = fits
-        if not here:
+        if not here or "+" in held.scope:  # of several operations no array is told apart
             return None
         category = "logits" if here[0].category == "logits" else held.category
         return _buffer(held, f"{held.scope or here[0].scopes[0]} {here[0].name}", here[0], category)
