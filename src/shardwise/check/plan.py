@@ -8,6 +8,7 @@ from pathlib import Path
 from shardwise.check import proof
 from shardwise.check.cache import cache_folder
 from shardwise.check.compile import Limits, OnStage, compile_job
+from shardwise.check.devices import as_devices, of_chip
 from shardwise.check.environment import choose
 from shardwise.check.hlo.collectives import collectives
 from shardwise.check.hlo.costs import costs
@@ -82,6 +83,7 @@ def check(
         cache=str(cache_folder()) if cache else "",
     )
     result = compile_job(job, limits=limits, on_stage=on_stage)
+    plan, shared = as_devices(plan)
     if isinstance(result, OutOfMemory):
         return _too_large(plan, job, result, system)
     if not isinstance(result, Compiled):
@@ -92,7 +94,7 @@ def check(
         if timed is None:
             raise CheckFailed("the CPU's compiler gives no timeline of another chip: no trace.")
         write_trace(Path(trace), timed.timeline, f"{plan.model.name} on {plan.hardware.name}")
-    return _verdict(plan, read)
+    return _verdict(plan, read, shared)
 
 
 def _read(compiled: Compiled, system: System) -> _Read:
@@ -121,12 +123,13 @@ def _read(compiled: Compiled, system: System) -> _Read:
     )
 
 
-def _verdict(plan: Plan, read: _Read) -> Verdict:
+def _verdict(plan: Plan, read: _Read, shared: str) -> Verdict:
     compiled, target = read.compiled, read.compiled.target
-    rows = proof.held_against(plan, collectives(read.module, compiled.mesh))
+    sent = of_chip(collectives(read.module, compiled.mesh), target.devices_per_chip)
+    rows = proof.held_against(plan, sent)
     lost = proof.missing(rows)
     fits = compiled.fits
-    verdict, note = "proved", target.note
+    verdict, note = "proved", f"{target.note} {shared}".strip()
     if target.platform == "cpu":
         note = f"{note} {WIDER}".strip()
     if fits is False:
@@ -155,25 +158,26 @@ def _differences(
 ) -> tuple[proof.Difference, ...]:
     """In words; bytes only where the chip's own compiler laid the arrays out."""
     planned = sum(op.flops for op in plan.operations if op.name.startswith(CORE))
-    found = proof.attention(planned, read.attention_flops)
+    n = read.compiled.target.devices_per_chip
+    found = proof.attention(planned, read.attention_flops * n)
     beside = proof.differences(rows) if read.compiled.target.proves_memory else ()
     return (*beside, *([found] if found else []))
 
 
 def _numbers(read: _Read) -> proof.CompiledNumbers:
     compiled, timed = read.compiled, read.timed
-    proves = compiled.target.proves_memory
-    seconds = None
+    proves, n = compiled.target.proves_memory, compiled.target.devices_per_chip
+    seconds, capacity = None, compiled.target.memory_bytes
     if timed:
         cycles = timed["cycles"].timeline.step_s if "cycles" in timed else None
         seconds = proof.CompiledSeconds(cycles=cycles, roofline=timed["roofline"].timeline.step_s)
     best = timed.get("cycles") or timed.get("roofline")
     return proof.CompiledNumbers(
-        peak_bytes=compiled.memory.needed if proves else None,
-        arguments_bytes=compiled.memory.arguments,
-        temporaries_bytes=compiled.memory.temporaries if proves else None,
-        capacity_bytes=compiled.target.memory_bytes,
-        flops=read.flops,
+        peak_bytes=compiled.memory.needed * n if proves else None,
+        arguments_bytes=compiled.memory.arguments * n,
+        temporaries_bytes=compiled.memory.temporaries * n if proves else None,
+        capacity_bytes=capacity and capacity * n,
+        flops=read.flops * n,
         step_s=seconds,
         exposed_s=best.timeline.exposed if best else {},
     )

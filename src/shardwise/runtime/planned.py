@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from shardwise.models import Layer, Mlp, ModelConfig
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
+from shardwise.runtime.devices import over_devices
 from shardwise.runtime.mesh import arrange, role_mesh
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep
@@ -23,7 +25,7 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     """The training step of a plan.
 
     Args:
-        devices: of the machine, in its own shape.
+        devices: of the machine, in its own shape, the last dim the devices of a chip on a torus.
         plan: the plan as JSON.
     """
     found = decode(plan)
@@ -46,12 +48,12 @@ def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
     """
-    raise_all(BadInput, not_run(case))
-    layout = case.layout
-    chips = (
-        devices.reshape(devices.shape[0], -1) if case.system.chip.ici is None else devices[..., 0]
-    )
-    arranged = arrange(case.placement, layout.sizes, chips)
+    dealt = over_devices(case.layout, case.model, case.system)
+    layout = dealt.layout
+    raise_all(BadInput, not_run(replace(case, layout=layout)))
+    if case.system.chip.ici is None:
+        devices = devices.reshape(*devices.shape[:2], 1)
+    arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
     on = role_mesh(layout.sizes, arranged, factored(layout))
     table = Table(rules=rules_of(layout), on=on)
     return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
@@ -74,9 +76,6 @@ def not_run(case: Case) -> list[str]:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:
         found.append(f"remat in {layout.remat_layers} layers only is planned for, but not run.")
-    per_chip = case.system.chip.n_devices or 1
-    if per_chip > 1:
-        found.append(f"{case.system.chip.name} has {per_chip} devices a chip; one is run.")
     heads = [a.n_kv_heads for a, _ in case.model.attentions if a.n_kv_heads % sizes["tensor"]]
     if heads:
         found.append(f"n_kv_heads {heads[0]} over tensor {sizes['tensor']}: copies are not run.")
