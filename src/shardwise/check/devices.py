@@ -75,6 +75,6 @@ def _told(plan: Plan, found: Plan, role: str, n: int) -> str:
     size = plan.strategy.mesh[role]
     before, after = (units.show_gib(one.memory.total) for one in (plan, found))
     return (
-        f"A chip is {n} devices: {role} {size} of the plan is {role} {size * n} of the program, and "
-        f"numbers are those of a chip's {n} devices together (memory {after}, as one chip {before})."
+        f"A chip is {n} devices: {role} {size} of the plan is {role} {size * n} of the program. "
+        f"Numbers are those of its {n} devices together (memory {after}, as one chip {before})."
     )

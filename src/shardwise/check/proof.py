@@ -35,8 +35,8 @@ class CompiledSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledNumbers:
-    """Of one chip, all its devices together, as the compiler has them. Memory and seconds are None where nothing is proved
-    about them: on a compiler that is not the chip's own."""
+    """Of one chip, all its devices together, as the compiler has them. Memory and seconds are None
+    where nothing is proved about them: on a compiler that is not the chip's own."""
 
     peak_bytes: int | None
     arguments_bytes: int
