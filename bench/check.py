@@ -12,22 +12,15 @@ were compiled before come from the cache of compiles. The last line is one JSON 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from kept import Found, cells, refresh, verdict_of
 
 import shardwise as sw
 from shardwise import units
-from shardwise.check.compile import Limits
-
-ROOT = Path(__file__).parents[1]
-KEPT, PAGE = ROOT / "bench" / "check.json", ROOT / "docs" / "check_table.md"
-BEGIN, END = "<!-- rows of bench/check.py -->", "<!-- end of rows -->"
-LIMIT_S = 1800  # of one compile; a row may take twice as long
 
 # Of a DeepSeek-V3 block: three dense layers and two of experts. Of LLaMA-3-8B on few chips: four.
 BLOCK, SMALL = "deepseek-v3,n_layers=5", "llama3-8b,n_layers=4"
@@ -107,27 +100,17 @@ def planned(one: Row) -> sw.Plan | sw.ServingPlan:
     return sw.plan(sw.model(one.model), sw.hardware(one.hardware), work, one.fixed)
 
 
-def checked(one: Row) -> dict[str, Any]:
+def checked(one: Row) -> Found:
     """A row in numbers, or why there are none."""
-    found: dict[str, Any] = {"name": one.name, "model": one.model, "hardware": one.hardware}
+    found: Found = {"name": one.name, "model": one.model, "hardware": one.hardware}
     start = time.perf_counter()
     try:
         plan = planned(one)
         found["strategy"] = strategy(plan)
-        verdict = sw.check(plan, limits=Limits(wall_s=LIMIT_S))
+        found |= verdict_of(plan)
     except sw.ShardwiseError as error:
         return {**found, "verdict": "refused", "note": error.problems[0]}
-    document = json.loads(as_json(verdict))
-    kept = ("verdict", "note", "compiler", "fits", "planned", "compiled", "collectives")
-    found |= {name: document[name] for name in (*kept, "differences", "versions", "compile_s")}
     return {**found, "row_s": round(time.perf_counter() - start, 1)}
-
-
-def as_json(value: Any) -> bytes:
-    """As JSON."""
-    import msgspec
-
-    return msgspec.json.encode(value)
 
 
 def strategy(plan: sw.Plan | sw.ServingPlan) -> str:
@@ -142,59 +125,27 @@ def strategy(plan: sw.Plan | sw.ServingPlan) -> str:
     return "; ".join(words)
 
 
-def run(one: Row) -> dict[str, Any]:
-    """A row in a process of its own."""
-    command = [sys.executable, __file__, "--row", one.name]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        done = None
-    if done is None or done.returncode:
-        said = f"took more than {2 * LIMIT_S} s" if done is None else done.stderr.strip()[-300:]
-        found = {"name": one.name, "model": one.model, "hardware": one.hardware}
-        return {**found, "verdict": "failed", "note": said}
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
-
-
-def kept() -> dict[str, dict[str, Any]]:
-    """Rows by name that were checked before."""
-    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
-
-
-def keep(found: dict[str, dict[str, Any]]) -> None:
-    """Write rows that still are rows, in their order, and the table of them."""
-    rows = {one.name: found[one.name] for one in ROWS if one.name in found}
-    KEPT.write_text(json.dumps(rows, indent=1) + "\n")
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(list(rows.values()))}\n\n{END}{after}")
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: one line a row, then what was refused."""
+def table(rows: list[Found]) -> str:
+    """Markdown: one line a row, then what has no numbers."""
     heads = ("model", "machine", "strategy", "peak, GiB", "FLOPs", "bytes by role", "step, s", "")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [f"| {' | '.join(line(r))} |" for r in rows if r.get("compiled")]
-    refused = [r for r in rows if not r.get("compiled")]
-    lines += [""] * bool(refused)
-    for one in refused:
-        note = one.get("note", "").splitlines() or [""]
-        said = f"{one['model']} on {one['hardware']}, {one.get('strategy', one['name'])}"
-        lines.append(f"- {one['verdict']}: {said}: {note[0]}")
+    lines = [cells(heads), "|---" * len(heads) + "|"]
+    lines += [cells(line(r)) for r in rows if r.get("compiled")]
+    without = [r for r in rows if not r.get("compiled")]
+    lines += [""] * bool(without)
+    for one in without:
+        said = f"{one.get('model', one['name'])} on {one.get('hardware')}"
+        note = one.get("note", "").partition("\n")[0]
+        lines.append(f"- {one['verdict']}: {said}, {one.get('strategy', one['name'])}: {note}")
     return "\n".join(lines)
 
 
-def line(one: dict[str, Any]) -> list[str]:
+def line(one: Found) -> list[str]:
     """A row of the table: planned -> compiled."""
     plan, xla = one["planned"], one["compiled"]
     peak = f"{gib(plan['peak_bytes'])} -> {gib(xla['peak_bytes'])}"
     step, seconds = plan["step_s"], xla["step_s"] or {}
-    cycles = seconds.get("cycles")
     times = f"{show(step['lower'])} to {show(step['upper'])} -> {show(seconds.get('roofline'))}"
+    cycles = seconds.get("cycles")
     return [
         one["model"].replace(",", ", "),
         one["hardware"].replace("*", "\\*"),
@@ -207,7 +158,7 @@ def line(one: dict[str, Any]) -> list[str]:
     ]
 
 
-def roles(found: list[dict[str, Any]]) -> str:
+def roles(found: list[Found]) -> str:
     """`tensor 10.4 GB +0.1%`: what a chip takes in as planned, and how far the program is off."""
     parts = []
     for role in dict.fromkeys(c["role"] for c in found if c["planned_bytes"]):
@@ -233,16 +184,8 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--row"]:
         print(json.dumps(checked(next(one for one in ROWS if one.name == words[1]))))
         return 0
-    found = kept()
-    for one in ROWS:
-        if words and not any(re.search(rf"\b{word}\b", one.name) for word in words):
-            continue
-        print(f"{one.name}: {one.model} on {one.hardware} ...", file=sys.stderr, flush=True)
-        found[one.name] = run(one)
-        said = found[one.name]
-        print(f"  {said['verdict']} {said.get('row_s', '')} s", file=sys.stderr, flush=True)
-        keep(found)
-    print(json.dumps(list(kept().values())))
+    names = [one.name for one in ROWS]
+    print(json.dumps(refresh(__file__, names, words, table, "bench/check.py")))
     return 0
 
 
