@@ -21,6 +21,7 @@ from kept import Found, cells, refresh, verdict_of
 
 import shardwise as sw
 from shardwise import units
+from shardwise.check.proof import SLIGHT
 
 # Of a DeepSeek-V3 block: three dense layers and two of experts. Of LLaMA-3-8B on few chips: four.
 BLOCK, SMALL = "deepseek-v3,n_layers=5", "llama3-8b,n_layers=4"
@@ -160,11 +161,12 @@ def line(one: Found) -> list[str]:
 
 def roles(found: list[Found]) -> str:
     """`tensor 10.4 GB +0.1%`: what a chip takes in as planned, and how far the program is off."""
-    parts = []
-    for role in dict.fromkeys(c["role"] for c in found if c["planned_bytes"]):
+    parts, least = [], SLIGHT * sum(c["planned_bytes"] for c in found)
+    for role in dict.fromkeys(c["role"] for c in found):
         mine = [c for c in found if c["role"] == role]
         plan, xla = (sum(c[key] for c in mine) for key in ("planned_bytes", "compiled_bytes"))
-        parts.append(f"{role} {units.show_bytes(plan)} {ratio(xla, plan)}")
+        if plan > least:
+            parts.append(f"{role} {units.show_bytes(plan)} {ratio(xla, plan)}")
     return ", ".join(parts)
 
 
