@@ -137,12 +137,14 @@ def checked(one: Stated) -> Found:
 def table(rows: list[Found]) -> str:
     """Markdown: published and predicted seconds, then the spread, then what has none."""
     heads = ("run", "machine", "mesh", "remat", ">step, s", ">cycles", ">rooflines", "program")
-    lines = [cells(h.lstrip(">") for h in heads)]
-    lines += ["".join("|---:" if h[0] == ">" else "|---" for h in heads) + "|"]
     timed = [r for r in rows if (r.get("compiled") or {}).get("step_s")]
-    lines += [cells(line(r)) for r in timed]
-    lines += ["", *(spread(timed, mode) for mode in ("cycles", "roofline") if timed)]
-    lines += [""] + [f"- {r['verdict']}: {r['name']}: {note(r)}" for r in rows if r not in timed]
+    lines = []
+    if timed:
+        lines += [cells(h.lstrip(">") for h in heads)]
+        lines += ["".join("|---:" if h[0] == ">" else "|---" for h in heads) + "|"]
+        lines += [*map(cells, map(line, timed)), ""]
+        lines += [spread(timed, mode) for mode in ("cycles", "roofline")]
+    lines += [f"- {r['verdict']}: {r['name']}: {note(r)}" for r in rows if r not in timed]
     return "\n".join(lines).rstrip()
 
 
