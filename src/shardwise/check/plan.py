@@ -9,6 +9,7 @@ from shardwise import units
 from shardwise.check import proof
 from shardwise.check.cache import cache_folder
 from shardwise.check.compile import Limits, OnStage, compile_job
+from shardwise.check.devices import as_devices, of_chip
 from shardwise.check.environment import choose
 from shardwise.check.job import Job
 from shardwise.check.reading import Read, draw, held_at_peak, numbers, read_program
@@ -117,6 +118,7 @@ def compiled_sides(plan: Plan, how: How) -> Sides:
         cache=how.folder,
     )
     result = compile_job(job, limits=how.limits, on_stage=how.on_stage)
+    plan, _ = as_devices(plan)
     if isinstance(result, OutOfMemory):
         program = result.program
         read = read_program(program, case.system, argument, _taken(case)) if program else None
@@ -141,17 +143,24 @@ def _sides(
     plan: Plan, case: Case, target: Target, read: Read | None, failure: OutOfMemory | None
 ) -> Sides:
     buffers = held_at_peak(read, Words(case).of) if read else ()
+    n = target.devices_per_chip
     return Sides(
         target=target,
         read=read,
         numbers=numbers(read, buffers) if read else None,
-        found=proof.held_against(plan, read.collectives) if read and not failure else (),
-        attention_flops=read.attention_flops if read else 0.0,
-        again_flops=read.again_flops if read else 0.0,
+        found=proof.held_against(plan, of_chip(read.collectives, n))
+        if read and not failure
+        else (),
+        attention_flops=n * read.attention_flops if read else 0.0,
+        again_flops=n * read.again_flops if read else 0.0,
         buffers=buffers,
         fits=read.compiled.fits if read and not failure else False,
         failure=failure,
     )
+
+
+def _found(plan: Plan, read: Read, n: int) -> tuple[CheckedCollective, ...]:
+    return proof.held_against(plan, of_chip(read.collectives, n))
 
 
 def verdict_of(plan: Plan, sides: Sides, note: str = "") -> Verdict:
@@ -160,16 +169,17 @@ def verdict_of(plan: Plan, sides: Sides, note: str = "") -> Verdict:
     Args:
         note: what is to be said before anything else.
     """
+    plan, shared = as_devices(plan)
     target, compiled = sides.target, sides.read.compiled if sides.read else None
     lost = proof.missing(sides.found)
-    verdict, notes = "proved", [note, target.note]
+    verdict, notes = "proved", [note, target.note, shared]
     if target.platform == "cpu":
         notes.append(WIDER)
     if target.platform == "gpu":
         notes.append(ROOFLINES)
     if sides.fits is False:
         verdict = "does not fit"
-        notes.insert(0, too_large(sides.failure, sides.numbers))
+        notes.insert(0, too_large(sides.failure, sides.numbers, target.devices_per_chip))
     elif lost:
         verdict = "collectives missing"
         notes.insert(0, f"{', '.join(lost)}: planned and not in the program.")
@@ -192,17 +202,18 @@ def verdict_of(plan: Plan, sides: Sides, note: str = "") -> Verdict:
     )
 
 
-def too_large(failure: OutOfMemory | None, found: CompiledNumbers | None) -> str:
+def too_large(failure: OutOfMemory | None, found: CompiledNumbers | None, n: int = 1) -> str:
     """By how much the memory is too small, in GiB as compilers and drivers say it."""
     needed = found.peak_bytes if found else None
     limit: float | None = found.capacity_bytes if found else None
     if failure:
-        needed, limit = needed or failure.required, failure.available or limit
+        needed = needed or (failure.required and n * failure.required)
+        limit = (failure.available and n * failure.available) or limit
     if not needed or not limit:
         return failure.text.splitlines()[0] if failure and failure.text else ""
     over = units.show_gib(max(0.0, needed - limit))
     return (
-        f"A device needs {units.show_gib(needed)} at the peak of the step and has "
+        f"A chip needs {units.show_gib(needed)} at the peak of the step and has "
         f"{units.show_gib(limit)}: {over} too much."
     )
 

@@ -95,9 +95,11 @@ def read_program(
 
 
 def numbers(read: Read, buffers: tuple[Buffer, ...]) -> CompiledNumbers:
-    """The compiler's side of a verdict; `buffers` are all that is held at the peak."""
+    """The compiler's side of a verdict, of all devices of a chip; `buffers` are all that one of
+    them holds at the peak."""
     compiled, timed = read.compiled, read.timed
-    proves = compiled.target.proves_memory
+    proves, n = compiled.target.proves_memory, compiled.target.devices_per_chip
+    capacity = compiled.target.memory_bytes
     seconds = None
     if timed:
         cycles = timed["cycles"].timeline.step_s if "cycles" in timed else None
@@ -105,13 +107,13 @@ def numbers(read: Read, buffers: tuple[Buffer, ...]) -> CompiledNumbers:
     best = timed.get("cycles") or timed.get("roofline")
     held: dict[str, int] = {}
     for one in buffers:
-        held[one.category] = held.get(one.category, 0) + one.n * one.bytes
+        held[one.category] = held.get(one.category, 0) + n * one.n * one.bytes
     return CompiledNumbers(
-        peak_bytes=compiled.memory.needed if proves else None,
-        arguments_bytes=compiled.memory.arguments,
-        temporaries_bytes=compiled.memory.temporaries if proves else None,
-        capacity_bytes=compiled.target.memory_bytes,
-        flops=read.flops,
+        peak_bytes=n * compiled.memory.needed if proves else None,
+        arguments_bytes=n * compiled.memory.arguments,
+        temporaries_bytes=n * compiled.memory.temporaries if proves else None,
+        capacity_bytes=capacity and n * capacity,
+        flops=n * read.flops,
         step_s=seconds,
         exposed_s=best.timeline.exposed if best else {},
         by_category=dict(sorted(held.items(), key=lambda pair: -pair[1])),

@@ -73,7 +73,8 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts, summed = [], []
     for role in [r for r in on.axes if on.sizes[r] > 1 and info.is_trained]:
-        for axis in [a for a in on.axes[role] if a not in used]:
+        # From the inside out: what goes between slices, the outermost, is summed already.
+        for axis in [a for a in reversed(on.axes[role]) if a not in used]:
             n = on.mesh.shape[axis]
             dealt = zero in (1, 2) and role in DEALT and info.is_table
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)

@@ -52,8 +52,11 @@ class RoleMesh:
 
     @property
     def platform(self) -> str:
-        """`tpu`, `gpu` or `cpu`."""
-        found = str(self.mesh.devices.flat[0].platform)
+        """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16."""
+        first = self.mesh.devices.flat[0]
+        found = str(first.platform)
+        if first.device_kind in ("TPU v2", "TPU v3"):
+            return "old tpu"
         return "gpu" if found in ("cuda", "rocm") else found
 
 
@@ -97,31 +100,39 @@ def _primes(n: int) -> list[int]:
 
 
 def arrange(
-    placement: Placement, sizes: Mapping[str, int], chips: np.ndarray[Any, Any]
+    placement: Placement,
+    sizes: Mapping[str, int],
+    devices: np.ndarray[Any, Any],
+    role: str = "",
 ) -> np.ndarray[Any, Any]:
-    """Chips by role, as the placement lays the roles over them.
+    """Devices by role, as the placement lays the roles over the chips.
 
     Args:
         placement: of the mesh.
         sizes: role -> chips.
-        chips: on a torus `[slice, x, y, ...]`; behind switches `[node, chip of the node]`.
+        devices: on a torus `[slice, x, y, ..., device of the chip]`; behind switches
+            `[node, chip of the node, device of the chip]`.
+        role: along which the devices of a chip are neighbours, where it has several.
 
     Returns:
-        The same chips in an array of one dim per role, in the order of `ROLES`.
+        The same devices in an array of one dim per role, in the order of `ROLES`.
     """
-    spans = dict(placement.spans)
+    spans, n_dims, per_chip = dict(placement.spans), devices.ndim - 1, devices.shape[-1]
     grid = np.indices([sizes[role] for role in ROLES])
-    at = [np.zeros(grid.shape[1:], int) for _ in range(chips.ndim)]
-    strides = [1] * chips.ndim  # of what lies behind switches, from the inside out
-    for role in (*INSIDE_OUT, *(r for r in ROLES if r not in INSIDE_OUT)):
-        index = grid[ROLES.index(role)]
-        for dim, size, stride in _runs(spans.get(role, Span()), chips.ndim):
+    at = [np.zeros(grid.shape[1:], int) for _ in range(n_dims)]
+    strides = [1] * n_dims  # of what lies behind switches, from the inside out
+    for name in (*INSIDE_OUT, *(r for r in ROLES if r not in INSIDE_OUT)):
+        index = grid[ROLES.index(name)]
+        for dim, size, stride in _runs(spans.get(name, Span()), n_dims):
             if stride is None:
                 stride = strides[dim]
                 strides[dim] *= size
             at[dim] += index % size * stride
             index = index // size
-    return chips[tuple(at)]
+    by_chip = devices[tuple(at)]
+    inside = ROLES.index(role) if role else len(ROLES) - 1
+    shape = [n * (per_chip if i == inside else 1) for i, n in enumerate(by_chip.shape[:-1])]
+    return np.moveaxis(by_chip, -1, inside + 1).reshape(shape)
 
 
 def _runs(span: Span, n_dims: int) -> list[tuple[int, int, int | None]]:

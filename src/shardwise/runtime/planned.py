@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
+from shardwise.runtime.devices import over_devices
 from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
 from shardwise.runtime.order import narrow
@@ -29,7 +31,7 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     """The training step of a plan.
 
     Args:
-        devices: of the machine, in its own shape.
+        devices: of the machine, in its own shape, the last dim the devices of a chip on a torus.
         plan: the plan as JSON.
     """
     found = decode(plan)
@@ -59,12 +61,12 @@ def step_of(
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
     """
-    raise_all(BadInput, not_run(case))
-    layout = case.layout
-    chips = (
-        devices.reshape(devices.shape[0], -1) if case.system.chip.ici is None else devices[..., 0]
-    )
-    arranged = arrange(case.placement, layout.sizes, chips)
+    dealt = over_devices(case.layout, case.model, case.system)
+    layout = dealt.layout
+    raise_all(BadInput, not_run(replace(case, layout=layout)))
+    if case.system.chip.ici is None:
+        devices = devices.reshape(*devices.shape[:2], 1)
+    arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
     on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
     table = Table(rules=rules_of(layout), on=on)
     return TrainStep(config=case.model, job=case.job, layout=layout, table=table, capacity=capacity)
@@ -91,9 +93,6 @@ def not_run(case: Case) -> list[str]:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:
         found.append(f"remat in {layout.remat_layers} layers only is planned for, but not run.")
-    per_chip = case.system.chip.n_devices or 1
-    if per_chip > 1:
-        found.append(f"{case.system.chip.name} has {per_chip} devices a chip; one is run.")
     if layout.context_kind == "ring" and sizes["context"] > 1:
         found += _ring(case.model, case.job.seq, sizes["context"])
     if layout.context_kind != "gather" and sizes["context"] > 1:

@@ -82,10 +82,10 @@ def serving_of(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> Ser
         # Placements behind switches are of one engine; others lie beside it.
         engines = devices.reshape(-1)[: layout.mesh.n_chips].reshape(sizes["data"], -1)
         one = {**sizes, "data": 1}
-        rows = [arrange(server.placement, one, chips[None]) for chips in engines]
+        rows = [arrange(server.placement, one, chips[None, :, None]) for chips in engines]
         arranged = np.stack(rows)
     else:
-        arranged = arrange(server.placement, sizes, devices[..., 0])
+        arranged = arrange(server.placement, sizes, devices[..., :1])
     on = split_tensor(role_mesh(sizes, arranged), kv_heads(server.config))
     table = Table(rules=serve_rules(layout), on=on)
     return Serving(config=server.config, job=server.job, layout=layout, table=table, batch=batch)
