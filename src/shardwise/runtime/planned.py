@@ -63,9 +63,7 @@ def step_of(
     arranged = arrange(case.placement, layout.sizes, chips)
     on = role_mesh(layout.sizes, arranged, factored(layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(
-        config=case.model, job=case.job, layout=layout, table=table, capacity=capacity
-    )
+    return TrainStep(config=case.model, job=case.job, layout=layout, table=table, capacity=capacity)
 
 
 def not_run(case: Case) -> list[str]:
