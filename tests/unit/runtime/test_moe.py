@@ -20,7 +20,7 @@ from shardwise.runtime.mesh import role_mesh
 from shardwise.runtime.model import embed, head, paired, run_layers
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
-from shardwise.runtime.weights import each, initialised
+from shardwise.runtime.weights import each
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
@@ -62,13 +62,11 @@ def test_logits_are_those_of_numpy(name: str) -> None:
     on = role_mesh(ONE.sizes, np.array(jax.devices()[:1]))
     table = Table(rules=rules_of(ONE), on=on)
     step = TrainStep(config=config, job=JOB, layout=ONE, table=table)
-    weights = initialised(step.infos, jax.random.key(1), jnp.float32)
-    # Vectors start at 0 or 1, with which mistakes in them would not be seen.
-    weights = jax.tree.map(
-        lambda w: w + 0.1 * jnp.cos(jnp.arange(w.size)).reshape(w.shape), weights
-    )
+    weights = each(lambda info: np.full(info.shape, float(not info.is_table), "f"), step.infos)
+    random = np.random.default_rng(1)
+    weights = jax.tree.map(lambda w: w + 0.1 * random.normal(size=w.shape).astype("f"), weights)
     tokens = np.random.default_rng(2).integers(0, VOCAB, SEQ)
-    both = paired(weights, each(lambda _, w: jnp.zeros_like(w), step.infos, weights))
+    both = paired(weights, jax.tree.map(np.zeros_like, weights))
     outer = both["outer"], step.deals["outer"]
 
     def logits(tokens: Any) -> Any:
