@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-
 from shardwise.models import Attention
 from shardwise.runtime import blockwise, kernels, splash
 from shardwise.runtime.order import Order
