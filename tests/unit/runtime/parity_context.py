@@ -6,7 +6,6 @@ steps and the largest distance of a weight from those of one device, as one JSON
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -35,23 +34,13 @@ STEPS, BATCH, SEQ, VOCAB = 2, 8, 32, 64
 JOB = Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 
 
-def model(n_kv_heads: int, **attention: Any) -> ModelConfig:
-    made = ModelConfig.dense(
+def model(n_kv_heads: int) -> ModelConfig:
+    return ModelConfig.dense(
         n_layers=2, d_model=32, d_ff=64, n_heads=8, n_kv_heads=n_kv_heads, vocab=VOCAB
     )
-    groups = [
-        dataclasses.replace(
-            g,
-            layer=dataclasses.replace(
-                g.layer, attention=dataclasses.replace(g.layer.attention, **attention)
-            ),
-        )
-        for g in made.groups
-    ]
-    return dataclasses.replace(made, groups=tuple(groups))
 
 
-MODELS = {"two heads": model(2), "one head": model(1), "window": model(2, window=12)}
+MODELS = {"two heads": model(2), "one head": model(1)}
 
 
 def layout(mesh: Mesh, kind: str = "gather", **words: Any) -> Layout:
@@ -69,14 +58,12 @@ CASES: dict[str, tuple[str, Layout]] = {
         "two heads",
         layout(kind="ulysses", **MIXED, remat="full"),
     ),
-    "gather 8, zero 1": ("two heads", layout(Mesh(context=8), zero=1)),
     "ring 8, full remat": ("two heads", layout(Mesh(context=8), "ring", remat="full")),
     "ring 4, zero 2, accumulated": (
         "two heads",
         layout(Mesh(context=4, data=2), "ring", zero=2, n_microbatches=2),
     ),
     "ulysses 8, heads copied": ("two heads", layout(Mesh(context=8), "ulysses")),
-    "gather 4, window": ("window", layout(Mesh(context=4))),
     "one head, tensor 4, fsdp": (
         "one head",
         layout(Mesh(tensor=4, fsdp=2), zero=3, sequence_parallel=True),
