@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.arrays import Num, minimum, where
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
 from shardwise.estimate.routing import SENT_ONCE
@@ -195,14 +195,20 @@ def times_sent(transfer: Transfer, config: ModelConfig, split: Layout | Layouts)
 
 def _heads_for_tokens(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Iterator[Sent]:
     """Ulysses: queries, keys and values leave with all their tokens and some heads, the attended
-    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3)."""
+    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3).
+
+    Where chips are more than KV heads, every one of them receives one: heads are sent more than
+    once.
+    """
     tokens = split.micro_batch * rates.job.seq * rates.job.activation_bytes
     phases = ("forward", "remat", "backward") if split.remat == "full" else ("forward", "backward")
+    chips = split.sizes["tensor"] * split.sizes["context"]
     for a, n in config.attentions:
+        kv_heads = maximum(a.n_kv_heads, chips)
         widths = {
             "queries": a.n_heads * a.d_head,
-            "keys": a.n_kv_heads * a.d_head,
-            "values": a.n_kv_heads * a.d_head_v,
+            "keys": kv_heads * a.d_head,
+            "values": kv_heads * a.d_head_v,
             "attended": a.n_heads * a.d_head_v,
         }
         for phase in phases:

@@ -147,6 +147,12 @@ def test_keys_and_values_of_other_chips(remat: str) -> None:
     assert found == {("context", "all_to_all"): (4 * times, times * heads)}
 
 
+def test_heads_that_several_chips_receive_are_sent_as_often() -> None:
+    found = planned(Layout(mesh=Mesh(context=16), context_kind="ulysses"))
+    heads = SEQ * (2 * N + 2 * 16) * H * W  # of 8 keys and values
+    assert found["context", "all_to_all"].joined_bytes == 2 * L * heads
+
+
 def test_weights_are_copied_over_context_too() -> None:
     found = planned(Layout(mesh=Mesh(context=4, data=2)))
     assert found["data", "all_reduce"].axes == ("data", "context")
