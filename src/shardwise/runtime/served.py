@@ -112,6 +112,8 @@ def not_run(server: Server) -> list[str]:
         found.append(f"vocab {model.vocab:,} over tensor {tensor} is not run.")
     if job.drafted:
         found.append(f"{job.drafted} drafted tokens a pass are planned for, but not run.")
+    if job.cached:
+        found.append(f"prompts of which {job.cached:.0%} is known are planned for, but not run.")
     per_chip = server.system.chip.n_devices or 1
     if per_chip > 1:
         found.append(f"{server.system.chip.name} has {per_chip} devices a chip; one is run.")
