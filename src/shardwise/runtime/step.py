@@ -166,7 +166,9 @@ class TrainStep:
             total, found = differentiate(
                 weights, holders, microbatch["tokens"], microbatch["targets"]
             )
-            return total / tokens, found
+            # XLA moves sums over chips out of a loop of sums: it would keep whole gradients of
+            # the ends through the step, and sum them by AllReduce after it.
+            return total / tokens, lax.optimization_barrier(found)
 
         if self.layout.n_microbatches == 1:
             total, found = one(jax.tree.map(lambda x: x[0], batch))

@@ -20,6 +20,7 @@ NAMES = (
     "tensor",
     "tensor, sequence",
     "data, fsdp, tensor",
+    "one sequence a chip",
     "fsdp, tensor, accumulated, full remat",
     "fsdp, tensor, norms again",
 )
