@@ -177,9 +177,14 @@ class TrainStep:
             total, found = lax.scan(
                 lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
             )[0]
-        return total, each(
-            lambda _, d, g: g if d.each else d.reduce(g), self.infos, self.deals, found
-        )
+        return total, each(self._summed, self.infos, self.deals, found)
+
+    def _summed(self, _: Any, dealt: Any, gradient: Array) -> Array:
+        """Over copies of the weight, where the backward pass has not done it."""
+        precision = self.stack.precision
+        if dealt.each:
+            return gradient
+        return dealt.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
 
     def _holder(self, info: Any, dealt: Any, weight: Array) -> Array:
         """Zeros of the shape in which a gradient comes out of the backward pass."""

@@ -57,7 +57,9 @@ def compare(one: Candidate, found: tuple[Operation, ...]) -> None:
     ends = spent.pop("ends")
     if one.layout.schedule == "none":
         assert ends == close(roofline.head_s)
-    # Nothing of a role is left out and nothing is there twice.
+    # Nothing of a role is left out and nothing is there twice. Sums of norms over shards of ZeRO-3
+    # have no seconds.
+    spent = {role: t for role, t in spent.items() if t}
     assert spent == {role: close(t) for role, t in roofline.traffic_s.items() if t}
 
 
