@@ -154,7 +154,8 @@ def _differences(
     plan: Plan, read: _Read, rows: tuple[proof.CheckedCollective, ...]
 ) -> tuple[proof.Difference, ...]:
     """In words; bytes only where the chip's own compiler laid the arrays out."""
-    planned = sum(op.flops for op in plan.operations if op.name.startswith(CORE))
+    core = [op for op in plan.operations if op.name.startswith(CORE)]
+    planned = sum(op.computed_flops or op.flops for op in core)
     found = proof.attention(planned, read.attention_flops)
     beside = proof.differences(rows) if read.compiled.target.proves_memory else ()
     return (*beside, *([found] if found else []))

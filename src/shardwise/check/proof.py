@@ -124,7 +124,7 @@ def planned_numbers(plan: Plan) -> PlannedNumbers:
     """The plan's side."""
     return PlannedNumbers(
         peak_bytes=plan.memory.total,
-        flops=sum(op.flops for op in plan.operations),
+        flops=sum(op.computed_flops or op.flops for op in plan.operations),
         step_s=plan.step,
     )
 

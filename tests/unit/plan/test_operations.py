@@ -116,3 +116,25 @@ def test_what_is_hidden_is_marked() -> None:
     bare = replace(layout, overlap=())
     two, _ = listed("llama3-8b", "v5p:2x4x4", job, bare)
     assert not is_hidden(two, "data")
+
+
+@pytest.mark.parametrize(("machine", "tile"), [("v5e:2x2", 512), ("h100:4", 128)])
+def test_kernels_of_attention_compute_whole_tiles_and_scores_twice(machine: str, tile: int) -> None:
+    """FLOPs of a causal square are half of it; n tiles a side are n (n + 1) / 2 of n^2."""
+    seq = 4096
+    job, layout = Train(batch=4, seq=seq), Layout(mesh=Mesh(data=4))
+    _, found = listed("llama3-8b", machine, job, layout)
+    n = seq // tile
+    for op in found:
+        scores = op.name.startswith(("attn.scores", "attn.values"))
+        again = 5 / 4 if op.phase == "backward" else 1
+        expected = op.flops * (again * (n + 1) / n if scores else 1)
+        assert op.computed_flops == close(expected), op.name
+
+
+def test_a_tpu_computes_the_whole_square_of_a_sequence_without_a_kernel() -> None:
+    job, layout = Train(batch=4, seq=100), Layout(mesh=Mesh(data=4))
+    _, found = listed("llama3-8b", "v5e:2x2", job, layout)
+    scores = [op for op in found if op.name.startswith("attn.scores")]
+    assert len(scores) == 3
+    assert all(op.computed_flops == close(2 * op.flops) for op in scores)
