@@ -52,6 +52,7 @@ def _times(op: Operation, n: int) -> Operation:
     return replace(
         op,
         flops=op.flops * n,
+        computed_flops=op.computed_flops * n,
         hbm_bytes=op.hbm_bytes * n,
         network_bytes=op.network_bytes * n,
         joined_bytes=op.joined_bytes * n,

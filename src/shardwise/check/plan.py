@@ -222,10 +222,10 @@ def _differences(plan: Plan, sides: Sides) -> tuple[Difference, ...]:
     """In words; bytes only where the chip's own compiler laid the arrays out."""
     if sides.failure:
         return ()
-    planned = sum(op.flops for op in plan.operations if op.name.startswith(CORE))
+    core = [op for op in plan.operations if op.name.startswith(CORE)]
     more = (
-        proof.attention(planned, sides.attention_flops),
-        proof.again(sum(op.flops for op in plan.operations), sides.again_flops),
+        proof.attention(sum(map(proof.computed, core)), sides.attention_flops),
+        proof.again(sum(map(proof.computed, plan.operations)), sides.again_flops),
     )
     beside: tuple[Difference, ...] = ()
     if sides.target.proves_memory:

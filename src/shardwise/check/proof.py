@@ -10,7 +10,7 @@ from shardwise.check.hlo.scopes import scope
 from shardwise.check.value import CheckedCollective, Difference, PlannedNumbers
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
 from shardwise.plan.serve_value import ServingPlan
-from shardwise.plan.value import Plan
+from shardwise.plan.value import Operation, Plan
 from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
@@ -18,11 +18,16 @@ SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told a
 SAME = 0.02  # bytes that differ by less are no difference
 
 
+def computed(op: Operation) -> float:
+    """FLOPs of an operation as kernels compute them."""
+    return op.computed_flops or op.flops
+
+
 def planned_numbers(plan: Plan) -> PlannedNumbers:
     """The plan's side."""
     return PlannedNumbers(
         peak_bytes=plan.memory.total,
-        flops=sum(op.flops for op in plan.operations),
+        flops=sum(map(computed, plan.operations)),
         step_s=plan.step,
     )
 

@@ -179,8 +179,8 @@ def _derived(
         kept += _kept(config, i, common, rules)
         weights |= weight_names(terms)
     outer = outer_terms(config)
-    for phase in ("forward", "backward"):
-        derive_terms(outer, 1, (phase,), common, rules, matmuls, transfers)
+    # The gathered unembedding is still at hand in its backward pass, which follows at once.
+    derive_terms(outer, 1, ("forward", "backward"), common, rules, matmuls, transfers)
     logits = shard_einsum(outer[1].einsum, weight_names(outer[1:]), rules).output
     return Step(
         matmuls=tuple(matmuls),

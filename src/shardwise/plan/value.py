@@ -220,6 +220,8 @@ class Operation:
         joined_bytes: of a collective, in all occurrences: the array summed over the shards that it
             joins (V of the book); of a permute, what a chip sends.
         axes: of the mesh, over which a collective runs.
+        computed_flops: as the chip's kernels compute them: of attention more than `flops`, which is
+            what MFU counts.
     """
 
     name: str
@@ -237,6 +239,7 @@ class Operation:
     hidden: bool
     joined_bytes: float = 0.0
     axes: tuple[str, ...] = ()
+    computed_flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

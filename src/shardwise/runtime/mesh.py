@@ -50,6 +50,12 @@ class RoleMesh:
             found.append(name)
         return tuple(found)
 
+    def joins_slices(self, axis: str) -> bool:
+        """Whether chips along a mesh axis lie on different slices."""
+        devices = np.moveaxis(self.mesh.devices, self.mesh.axis_names.index(axis), 0)
+        first, last = devices[0].flat[0], devices[-1].flat[0]
+        return getattr(first, "slice_index", 0) != getattr(last, "slice_index", 0)
+
     @property
     def platform(self) -> str:
         """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16."""

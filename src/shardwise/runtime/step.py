@@ -193,9 +193,7 @@ class TrainStep:
             total = total / self.job.tokens_per_step
         else:
             total, found = self._accumulated(weights, holders, batch)
-        return total, each(
-            lambda _, d, g: g if d.each else d.reduce(g), self.infos, self.deals, found
-        )
+        return total, each(self._summed, self.infos, self.deals, found)
 
     def _piped(self, stages: StageLayers) -> Pipeline:
         layout = self.layout
@@ -215,7 +213,9 @@ class TrainStep:
             total, found = differentiate(
                 weights, holders, microbatch["tokens"], microbatch["targets"]
             )
-            return total / tokens, found
+            # XLA moves sums over chips out of a loop of sums: it would keep whole gradients of
+            # the ends through the step, and sum them by AllReduce after it.
+            return total / tokens, lax.optimization_barrier(found)
 
         if self.layout.n_microbatches == 1:
             return one(jax.tree.map(lambda x: x[0], batch))
@@ -224,6 +224,13 @@ class TrainStep:
             lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
         )
         return sums
+
+    def _summed(self, _: Any, dealt: Any, gradient: Array) -> Array:
+        """Over copies of the weight, where the backward pass has not done it."""
+        precision = self.stack.precision
+        if dealt.each:
+            return gradient
+        return dealt.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
 
     def _holder(self, info: Any, dealt: Any, weight: Array) -> Array:
         """Zeros of the shape in which a gradient comes out of the backward pass."""

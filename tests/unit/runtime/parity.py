@@ -48,6 +48,13 @@ DENSE = {
     "data, fsdp, tensor": Layout(
         mesh=Mesh(data=2, fsdp=2, tensor=2), micro_batch=4, zero=3, sequence_parallel=True
     ),
+    "one sequence a chip": Layout(
+        mesh=Mesh(fsdp=4, tensor=2),
+        micro_batch=1,
+        n_microbatches=4,
+        zero=3,
+        sequence_parallel=True,
+    ),
     "fsdp, tensor, accumulated, full remat": Layout(
         mesh=Mesh(fsdp=4, tensor=2), micro_batch=2, n_microbatches=2, zero=3, remat="full"
     ),

@@ -23,6 +23,7 @@ SETS = {
         "tensor",
         "tensor, sequence",
         "data, fsdp, tensor",
+        "one sequence a chip",
         "fsdp, tensor, accumulated, full remat",
         "fsdp, tensor, norms again",
     ),
