@@ -13,7 +13,7 @@ from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.runtime.mesh import arrange, role_mesh
 from shardwise.runtime.program import Program
-from shardwise.runtime.step import TrainStep
+from shardwise.runtime.step import TrainStep, Update
 from shardwise.runtime.table import Table
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout, rules_of
@@ -40,8 +40,13 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     )
 
 
-def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
+def step_of(
+    case: Case, devices: np.ndarray[Any, Any], update: Update | None = None
+) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
+
+    Args:
+        update: makes its optimizer; None for the one of the plan's word.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
@@ -54,7 +59,7 @@ def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
     arranged = arrange(case.placement, layout.sizes, chips)
     on = role_mesh(layout.sizes, arranged, factored(layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
+    return TrainStep(config=case.model, job=case.job, layout=layout, table=table, update=update)
 
 
 def not_run(case: Case) -> list[str]:

@@ -48,12 +48,14 @@ class TrainStep:
         job: batch and dtypes.
         layout: the strategy.
         table: its rules on a mesh.
+        update: makes the optimizer of this step; None for the one of the plan's word.
     """
 
     config: ModelConfig
     job: Train
     layout: Layout
     table: Table
+    update: Update | None = None
 
     def __post_init__(self) -> None:
         if self.job.optimizer not in OPTIMIZERS:
@@ -74,9 +76,10 @@ class TrainStep:
         return each(lambda info: deal(info, self.table, **given), self.infos)
 
     @functools.cached_property
-    def optimizer(self) -> optax.GradientTransformation:
-        """Of optax."""
-        return OPTIMIZERS[self.job.optimizer]()
+    def optimizer(self) -> optax.GradientTransformationExtraArgs:
+        """Of optax; it is told the loss as `value`."""
+        made = self.update(self) if self.update else OPTIMIZERS[self.job.optimizer]()
+        return optax.with_extra_args_support(made)
 
     @functools.cached_property
     def stack(self) -> Stack:
@@ -151,9 +154,10 @@ class TrainStep:
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""
         loss, gradients = self._gradients(state["weights"], batch)
+        loss = lax.psum(loss, self.table.on.mesh.axis_names)
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients)
-        return state, lax.psum(loss, self.table.on.mesh.axis_names)
+            state = self._updated(state, gradients, loss)
+        return state, loss
 
     def _gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
         """This chip's part of the mean loss, and the gradients of what it updates."""
@@ -186,7 +190,7 @@ class TrainStep:
             shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
 
-    def _updated(self, state: Tree, gradients: Tree) -> Tree:
+    def _updated(self, state: Tree, gradients: Tree, loss: Array) -> Tree:
         """Weights and moments after the optimizer, each chip on its part."""
         tokens = self.job.tokens_per_step
         wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
@@ -194,7 +198,7 @@ class TrainStep:
             lambda _, d, w: d.part(w), self.infos, self.deals, state["weights"]
         )
         parts = jax.tree.map(lambda w: w.astype(jnp.float32), parts)
-        updates, moments = self.optimizer.update(wide, state["moments"], parts)
+        updates, moments = self.optimizer.update(wide, state["moments"], parts, value=loss)
         parts = optax.apply_updates(parts, updates)
         held = dtype(self.job.weights)
         found = {
@@ -204,3 +208,7 @@ class TrainStep:
             ),
         }
         return found | ({"master": parts} if "master" in state else {})
+
+
+# What makes the optimizer of a step.
+Update = Callable[[TrainStep], optax.GradientTransformation]
