@@ -40,9 +40,7 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     )
 
 
-def step_of(
-    case: Case, devices: np.ndarray[Any, Any], update: Update | None = None
-) -> TrainStep:
+def step_of(case: Case, devices: np.ndarray[Any, Any], update: Update | None = None) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
 
     Args:

@@ -141,9 +141,7 @@ class Checkpoints:
         about: dict[str, Any] = told["about"]
         saved = about.pop("fingerprints")
         self._compare(step, shapes, saved, identity, about)
-        found = self._manager.restore(
-            step, args=args.Composite(state=args.StandardRestore(shapes))
-        )
+        found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(shapes)))
         state: Tree = found["state"]
         changed = [name for name, bits in fingerprints(state).items() if saved[name] != bits]
         if changed:

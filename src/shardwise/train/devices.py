@@ -62,6 +62,13 @@ def join(joined: Joined) -> None:
         return  # nothing in the environment names a coordinator: one process
 
 
+def is_first() -> bool:
+    """Whether this process speaks for all of the run."""
+    import jax
+
+    return jax.process_index() == 0
+
+
 def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
     """The devices of a machine in its own shape: [node, chip] or [slice, x, y, ..., core].
 

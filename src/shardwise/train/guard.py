@@ -1,7 +1,7 @@
 """The optimizer of a run: clipping by the norm over all chips, and no update from bad numbers.
 
-Each chip updates its part of every weight, so what a step decides from all gradients together (their
-norm, whether one is no number) is summed over the mesh first, each number once.
+Each chip updates its part of every weight, so what a step decides from all gradients together
+(their norm, whether one is no number) is summed over the mesh first, each number once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def update_of(recipe: Recipe) -> Callable[[TrainStep], optax.GradientTransformat
 
 
 def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
-    """Of optax, by the plan's word. All are element-wise, so that a part is updated like a whole."""
+    """Of optax, by the plan's word. All are element-wise: a part is updated as in the whole."""
     rates = recipe.rates()
     if step.job.optimizer == "adamw":
         matrices = each(lambda info: info.is_table, step.infos)

@@ -13,7 +13,7 @@ from shardwise.errors import BadInput
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.search.case import Case
-from shardwise.train.devices import Joined, devices_for, join
+from shardwise.train.devices import Joined, devices_for, is_first, join
 from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, Run
@@ -82,17 +82,17 @@ def train(
     """
     if not isinstance(plan, Plan):
         raise BadInput("a plan of serving is not trained; plan with --train.")
-    recipe = recipe or Recipe(steps=steps or _steps_of(plan))
-    saving, hooks, case = saving or Saving(), hooks or Hooks(), rebuild(plan)
+    recipe = recipe or Recipe(steps=steps or steps_of(plan))
+    saving, case = saving or Saving(), rebuild(plan)
     join(joined or Joined())
     devices = devices_for(case.system, plan.model.name)
     sequences = _sequences(plan, data, seed)
-    say = _first_process(hooks.on_note)
+    hooks = _spoken(hooks or Hooks())
     with contextlib.ExitStack() as stack:
         ending = stack.enter_context(listen())
-        loop, compile_s = _prepared(plan, case, devices, recipe, saving, sequences, seed, hooks, say)
+        loop, compile_s = _prepared(plan, case, devices, recipe, saving, sequences, seed, hooks)
         loop.ending = ending
-        loop.metrics = Metrics(_log_file(log, saving), say)
+        loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
         stack.callback(loop.metrics.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
@@ -115,7 +115,7 @@ def train(
     )
 
 
-def _steps_of(plan: Plan) -> int:
+def steps_of(plan: Plan) -> int:
     if plan.workload.tokens is None:
         raise BadInput("how long to train is not said: --steps N, or a plan with --tokens.")
     return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
@@ -145,7 +145,6 @@ def _prepared(
     sequences: Order,
     seed: int,
     hooks: Hooks,
-    say: Callable[[str], None],
 ) -> tuple[Loop, float]:
     """The loop before its first step, and the seconds of the compile."""
     from shardwise.runtime.planned import step_of
@@ -155,11 +154,11 @@ def _prepared(
     from shardwise.train.state import initial
 
     made = step_of(case, devices, update_of(recipe))
-    checkpoints = _checkpoints(saving, say)
+    checkpoints = _checkpoints(saving, hooks.on_note)
     shapes, _ = made.shapes()
     found = checkpoints.restore(shapes, sequences.identity) if checkpoints else None
     if found is not None:
-        say(f"goes on after step {found.step} of {saving.folder}.")
+        hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
     hooks.on_stage("compiling the step")
     start = time.perf_counter()
     compiled = compiled_step(made)
@@ -174,7 +173,7 @@ def _prepared(
         state=found.state if found else initial(made, seed),
         step=found.step if found else 0,
         hooks=hooks,
-        metrics=Metrics("", say),
+        metrics=Metrics("", hooks.on_note),
         checkpoints=checkpoints,
         every=saving.every,
         ending=Ending(),
@@ -220,18 +219,14 @@ def _last(checkpoints: Checkpoints | None, step: int) -> int | None:
 
 
 def _log_file(log: str, saving: Saving) -> str:
-    import jax
-
-    if jax.process_index():
+    if not is_first():
         return ""
     return log or (f"{saving.folder}/{METRICS}" if saving.folder else "")
 
 
-def _first_process(tell: Callable[[str], None]) -> Callable[[str], None]:
+def _spoken(hooks: Hooks) -> Hooks:
     """Of several processes one speaks."""
-    import jax
-
-    return tell if jax.process_index() == 0 else lambda note: None
+    return hooks if is_first() else Hooks()
 
 
 def _sample(loop: Loop, begin: str) -> str:

@@ -31,8 +31,8 @@ class Sources:
         """Each document as pieces of text."""
         for path in self.files:
             if path.suffix == ".jsonl":
-                for text in _lines(path, self.key):
-                    yield iter((text,))
+                for line in _lines(path, self.key):
+                    yield iter((line,))
             elif (text := self._text(path)) is not None:
                 yield _pieces(text)
 

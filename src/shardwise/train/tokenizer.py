@@ -16,17 +16,22 @@ END_TOKENS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|eos|>", "[
 
 
 class Tokenizer(Protocol):
-    """What turns text into tokens.
+    """What turns text into tokens."""
 
-    Attributes:
-        name: `bytes`, or `tokenizer.json`.
-        vocab: tokens there are.
-        end: the token that stands between documents.
-    """
+    @property
+    def name(self) -> str:
+        """`bytes`, or `tokenizer.json`."""
+        ...
 
-    name: str
-    vocab: int
-    end: int
+    @property
+    def vocab(self) -> int:
+        """Tokens there are."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The token that stands between documents."""
+        ...
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, without the end."""
