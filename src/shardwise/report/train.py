@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from shardwise import units
@@ -27,11 +28,12 @@ _COLUMNS = (
 def begin(plan: Plan) -> str:
     """The plan's line, before anything runs."""
     step = plan.step
-    return (
-        f"{plan.model.name} on {plan.hardware.name}. {headline(plan)}\n"
-        f"Planned: {units.show_seconds(step.expected)} a step "
-        f"({seconds_span(step.lower, step.upper)}), {percent(plan.estimate.mfu)} MFU.\n"
+    said = (
+        f"{plan.model.name} on {plan.hardware.name}. {headline(plan)} Planned: "
+        f"{units.show_seconds(step.expected)} a step ({seconds_span(step.lower, step.upper)}), "
+        f"{percent(plan.estimate.mfu)} MFU."
     )
+    return textwrap.fill(said, 80, break_on_hyphens=False) + "\n"
 
 
 def heads(steps: int) -> str:
@@ -99,7 +101,12 @@ def blocks(run: Run, saved: str) -> Iterator[Block]:
     yield labelled(rows)
     if run.sample is not None:
         yield quiet("what the model writes:")
-        yield run.sample
+        yield readable(run.sample)
+
+
+def readable(text: str) -> str:
+    """Lines of text without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def tokenized(done: Tokenized) -> Iterator[Block]:

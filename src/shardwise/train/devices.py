@@ -87,14 +87,33 @@ def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
     platform = PLATFORMS.get(system.chip.kind, "")
     if platform == "cpu":
         _split_cpu(wanted)
-    devices = jax.devices()
-    if devices[0].platform != platform or len(devices) != wanted:
+    devices = sorted(jax.devices(), key=_place)
+    # Of more than are needed the first are taken, but not of a torus or of a run of many hosts.
+    enough = len(devices) == wanted or (
+        len(devices) > wanted and platform != "tpu" and jax.process_count() == 1
+    )
+    if devices[0].platform != platform or not enough:
         raise BadInput(_elsewhere(system, model, wanted, devices))
     grid = np.empty(wanted, dtype=object)
-    grid[:] = sorted(devices, key=_place)
+    grid[:] = devices[:wanted]
     if isinstance(system.topology, Torus):
         return grid.reshape(system.n_slices, *system.topology.shape, per_chip)
     return grid.reshape(system.topology.n_nodes, -1)
+
+
+def cpu_devices(n: int) -> list[Any]:
+    """This CPU as n devices.
+
+    Raises:
+        BadInput: JAX has started with fewer.
+    """
+    import jax
+
+    _split_cpu(n)
+    found = jax.devices("cpu")
+    if len(found) < n:
+        raise BadInput(f"JAX has started with {len(found)} CPU devices; {n} are asked for.")
+    return found[:n]
 
 
 def _split_cpu(n: int) -> None:

@@ -68,9 +68,9 @@ class Loop:
         while self.step < self.recipe.steps:
             given = batch(self.order, self.step, shapes)
             self.state, told = self.compiled(self.state, given)
+            self.step += 1
             if ahead is not None:
                 self._tell(*ahead, rates)
-            self.step += 1
             ahead = (self.step, told)
             ended = self._asked() or "done"
             if ended != "done":
