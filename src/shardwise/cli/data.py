@@ -52,4 +52,4 @@ def run(
     found = sources.find(inputs, glob, key)
     with progress(f"tokenizing {len(found.files):,} files"):
         done = tokenize(found, made, out, file=file)
-    return Answer(document=lambda: done, blocks=report.tokenized(done), as_json=json)
+    return Answer(document=lambda: done, blocks=report.tokenized(done, out), as_json=json)

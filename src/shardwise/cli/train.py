@@ -128,7 +128,7 @@ def run(
     saving = inputs.read(Saving, folder=checkpoint, every=checkpoint_every, resume=resume)
     joined = inputs.read(Joined, coordinator=coordinator, processes=processes, process=process)
     inputs.done()
-    told = _Lines(loaded, recipe.steps, quiet=json)
+    told = Lines(loaded, recipe.steps, quiet=json)
     hooks = Hooks(on_stage=told.stage, on_step=told.step, on_note=_note)
     try:
         done = sw.train(
@@ -160,7 +160,7 @@ def _note(text: str) -> None:
     sys.stderr.flush()
 
 
-class _Lines:
+class Lines:
     """The lines of a run: its plan, then a line a step under names of the columns now and then.
 
     Args:

@@ -109,10 +109,11 @@ def readable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def tokenized(done: Tokenized) -> Iterator[Block]:
-    """What was written of tokens."""
+def tokenized(done: Tokenized, folder: str) -> Iterator[Block]:
+    """What was written of tokens, to a folder that has a name for later or none."""
     yield strong(
-        f"{units.show_count(done.tokens)} tokens of {done.documents:,} documents in {done.folder}."
+        f"{units.show_count(done.tokens)} tokens of {done.documents:,} documents"
+        f"{f' in {folder}' if folder else ''}."
     )
     rows = [
         ("tokenizer", f"{done.tokenizer}, {done.vocab:,} tokens"),
@@ -123,4 +124,5 @@ def tokenized(done: Tokenized) -> Iterator[Block]:
             ("left out", f"{len(done.skipped):,} files are no UTF-8 text, as {done.skipped[0]}")
         )
     yield labelled(rows)
-    yield quiet(f"type  shardwise train plan.json --data {done.folder} --steps 100")
+    if folder:
+        yield quiet(f"type  shardwise train plan.json --data {folder} --steps 100")

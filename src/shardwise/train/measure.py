@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise import units
 from shardwise.errors import BadFile
 
 SIZE = 1024  # of a product's dims
@@ -154,13 +153,3 @@ def write_chip(found: Measured, path: str) -> None:
         Path(path).write_text(as_toml(found), encoding="utf-8")
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}.") from None
-
-
-def told(found: Measured) -> list[tuple[str, str]]:
-    """The figures as rows: what, and how much."""
-    rows = [(d, units.show_rate(v, "FLOP/s")) for d, v in found.flops_per_s.items()]
-    rows.append(("memory", units.show_rate(found.bytes_per_s, "B/s")))
-    if found.sent_bytes_per_s and found.latency_s:
-        rows.append(("collectives", units.show_rate(found.sent_bytes_per_s, "B/s")))
-        rows.append(("  a step of one", units.show_seconds(found.latency_s)))
-    return rows
