@@ -16,12 +16,12 @@ from shardwise.train.tokenize import Tokenized
 # Columns of a step: what, and how wide.
 _COLUMNS = (
     ("loss", 8),
-    ("grad", 8),
-    ("time (plan)", 22),
+    ("grad", 9),
+    ("time (plan)", 23),
     ("tokens/s", 9),
     ("MFU", 7),
     ("memory", 9),
-    ("left", 7),
+    ("left", 6),
 )
 
 
@@ -42,7 +42,7 @@ def heads(steps: int) -> str:
 
 
 def line(record: StepRecord) -> str:
-    """One step in 80 columns."""
+    """One step: 80 columns up to 9,999 steps."""
     took = units.show_seconds(record.step_s)
     planned = seconds_span(record.lower, record.upper)
     unit = took.rpartition(" ")[2]

@@ -153,6 +153,29 @@ def bad(folder: Path, data: str) -> dict[str, Any]:
     return found
 
 
+def not_numbers() -> dict[str, Any]:
+    """An optimizer given gradients and losses that are no numbers."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    made = guard.guarded(optax.adam(0.1), optax.tree.norm, Recipe(steps=3, clip=1.0))
+    weights = {"w": jnp.ones(2)}
+    usual, nan = {"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([jnp.nan, 4.0])}
+    first, state = made.update(usual, made.init(weights), weights, value=jnp.float32(2.0))
+    found = {"first": [float(x) for x in first["w"]], "norm": float(state.norm)}
+    for name, gradients, loss in (("gradient", nan, 2.0), ("loss", usual, jnp.inf)):
+        updates, after = made.update(gradients, state, weights, value=jnp.float32(loss))
+        same = jax.tree.map(lambda a, b: bool((a == b).all()), after.inner, state.inner)
+        found[name] = {
+            "updates": [float(x) for x in updates["w"]],
+            "counts": [int(after.good), int(after.bad)],
+            "usual": float(after.usual),
+            "same": all(jax.tree.leaves(same)),
+        }
+    return found
+
+
 def saved(folder: Path) -> dict[str, Any]:
     """Checkpoints on a disk that is full, in files that changed, in a folder that is none."""
     import jax
@@ -221,7 +244,8 @@ def main(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     data = tokens(folder)
     found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
-    print(json.dumps(found | {"ways": bad(folder, data), "saved": saved(folder)}))
+    found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,14 @@ def test_a_bad_step_stops(found: Found) -> None:
     assert "changed no weights" in stop["failed"]["said"]
 
 
+@pytest.mark.parametrize("what", ["gradient", "loss"])
+def test_what_is_no_number_changes_nothing(found: Found, what: str) -> None:
+    told = found["not_numbers"]
+    assert told["norm"] == pytest.approx(5.0)
+    assert all(x < 0 for x in told["first"])
+    assert told[what] == {"updates": [0.0, 0.0], "counts": [1, 1], "usual": 2.0, "same": True}
+
+
 def test_a_full_disk_is_told_and_the_last_checkpoint_stays(found: Found) -> None:
     saved = found["saved"]
     assert not saved["whole"]
