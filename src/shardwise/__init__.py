@@ -51,6 +51,7 @@ _PUBLIC = {
     "shard": ("shardwise.estimate.matmul", "shard"),
     "simulate": ("shardwise.plan.traffic", "simulate_plan"),
     "sweep": ("shardwise.plan.sweep", "sweep"),
+    "train": ("shardwise.train.run", "train"),
 }
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from shardwise.plan.traffic import simulate_plan as simulate
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
+    from shardwise.train.run import train
     from shardwise.workload import Serve, Train
 
 __all__ = [
@@ -105,6 +107,7 @@ __all__ = [
     "shard",
     "simulate",
     "sweep",
+    "train",
 ]
 
 

@@ -19,7 +19,7 @@ from shardwise.runtime.mesh import arrange, role_mesh
 from shardwise.runtime.order import narrow
 from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
-from shardwise.runtime.step import TrainStep
+from shardwise.runtime.step import TrainStep, Update
 from shardwise.runtime.table import Table
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout, rules_of
@@ -49,7 +49,11 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 
 
 def step_of(
-    case: Case, devices: np.ndarray[Any, Any], *, capacity: float | None = None
+    case: Case,
+    devices: np.ndarray[Any, Any],
+    *,
+    capacity: float | None = None,
+    update: Update | None = None,
 ) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
 
@@ -57,6 +61,7 @@ def step_of(
         case: the inputs of a plan.
         devices: of the machine, in its own shape.
         capacity: room of an expert, see `TrainStep`.
+        update: makes its optimizer; None for the one of the plan's word.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
@@ -69,7 +74,14 @@ def step_of(
     arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
     on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(config=case.model, job=case.job, layout=layout, table=table, capacity=capacity)
+    return TrainStep(
+        config=case.model,
+        job=case.job,
+        layout=layout,
+        table=table,
+        capacity=capacity,
+        update=update,
+    )
 
 
 def not_run(case: Case) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -55,6 +56,7 @@ class TrainStep:
         table: its rules on a mesh.
         capacity: room of an expert for tokens, over what experts receive that are used alike: what
             goes beyond it is dropped. None for as much as there are tokens, which drops none.
+        update: makes the optimizer of this step; None for the one of the plan's word.
     """
 
     config: ModelConfig
@@ -62,6 +64,7 @@ class TrainStep:
     layout: Layout
     table: Table
     capacity: float | None = None
+    update: Update | None = None
 
     def __post_init__(self) -> None:
         if self.job.optimizer not in OPTIMIZERS:
@@ -88,9 +91,10 @@ class TrainStep:
         return each(lambda info: deal(info, self.table, **given), self.infos)
 
     @functools.cached_property
-    def optimizer(self) -> optax.GradientTransformation:
-        """Of optax."""
-        return OPTIMIZERS[self.job.optimizer]()
+    def optimizer(self) -> optax.GradientTransformationExtraArgs:
+        """Of optax; it is told the loss as `value`."""
+        made = self.update(self) if self.update else OPTIMIZERS[self.job.optimizer]()
+        return optax.with_extra_args_support(made)
 
     @functools.cached_property
     def stack(self) -> Stack:
@@ -136,9 +140,13 @@ class TrainStep:
         Which token lies where does not change the loss, but the step takes no other order. Takes
         and gives arrays of the host, [..., token].
         """
+        return {name: x[..., self.places] for name, x in batch.items()}
+
+    @functools.cached_property
+    def places(self) -> np.ndarray[Any, Any]:
+        """For each place of a sequence in a batch, the number of the token that lies there."""
         n = self.table.on.size(("context",))
-        places = order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
-        return {name: x[..., places] for name, x in batch.items()}
+        return order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
         """(state, batch) without their numbers, as JAX takes them for lowering."""
@@ -181,9 +189,10 @@ class TrainStep:
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""
         loss, gradients = self._gradients(state["weights"], batch)
+        loss = lax.psum(loss, self.table.on.mesh.axis_names)
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients)
-        return state, lax.psum(loss, self.table.on.mesh.axis_names)
+            state = self._updated(state, gradients, loss)
+        return state, loss
 
     def _gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
         """This chip's part of the mean loss, and the gradients of what it updates."""
@@ -239,7 +248,7 @@ class TrainStep:
             shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
 
-    def _updated(self, state: Tree, gradients: Tree) -> Tree:
+    def _updated(self, state: Tree, gradients: Tree, loss: Array) -> Tree:
         """Weights and moments after the optimizer, each chip on its part."""
         tokens = self.job.tokens_per_step
         wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
@@ -247,7 +256,7 @@ class TrainStep:
             lambda _, d, w: d.part(w), self.infos, self.deals, state["weights"]
         )
         parts = jax.tree.map(lambda w: w.astype(jnp.float32), parts)
-        updates, moments = self.optimizer.update(wide, state["moments"], parts)
+        updates, moments = self.optimizer.update(wide, state["moments"], parts, value=loss)
         parts = optax.apply_updates(parts, updates)
         held = dtype(self.job.weights)
         found = {
@@ -263,3 +272,7 @@ class TrainStep:
             ),
         }
         return found | ({"master": parts} if "master" in state else {})
+
+
+# What makes the optimizer of a step.
+Update = Callable[[TrainStep], optax.GradientTransformation]
