@@ -82,7 +82,8 @@ def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
         "margin", "capacity",
     }  # fmt: skip
     assert set(raw["operations"][0]) == {
-        "name", "phase", "expression", "count", "flops", "hbm_bytes", "collective", "role",
+        "name", "phase", "expression", "count", "flops",
+        "computed_flops", "hbm_bytes", "collective", "role",
         "network_bytes", "time_s", "math_s", "hbm_s", "hidden",
         "joined_bytes", "axes",
     }  # fmt: skip
