@@ -16,21 +16,18 @@ import pytest
 
 from shardwise.models import ModelConfig
 from shardwise.models.numerics import ClampedGlu, Routing
+from shardwise.runtime.logits import logits
 from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.model import embed, head, paired, run_layers
-from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
-from shardwise.runtime.weights import each
+from shardwise.runtime.weights import describe, each
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
-from shardwise.workload import Train
 from tests.oracle import forward
 from tests.unit.runtime.experts import DEEPSEEK, LAYOUTS, MIXTRAL, RUNS, VOCAB
 
 LOSS, WEIGHT, LOGIT = 1e-5, 1e-4, 1e-4  # in fp32
 SEQ = 32
 ONE = Layout(mesh=Mesh())
-JOB = Train(batch=1, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 
 
 def _changed(config: ModelConfig, **routed: Any) -> ModelConfig:
@@ -61,20 +58,13 @@ def test_logits_are_those_of_numpy(name: str) -> None:
     config = MODELS[name]
     on = role_mesh(ONE.sizes, np.array(jax.devices()[:1]))
     table = Table(rules=rules_of(ONE), on=on)
-    step = TrainStep(config=config, job=JOB, layout=ONE, table=table)
-    weights = each(lambda info: np.full(info.shape, float(not info.is_table), "f"), step.infos)
+    infos = describe(config)
+    weights = each(lambda info: np.full(info.shape, float(not info.is_table), "f"), infos)
     random = np.random.default_rng(1)
     weights = jax.tree.map(lambda w: w + 0.1 * random.normal(size=w.shape).astype("f"), weights)
     tokens = np.random.default_rng(2).integers(0, VOCAB, SEQ)
-    both = paired(weights, jax.tree.map(np.zeros_like, weights))
-    outer = both["outer"], step.deals["outer"]
-
-    def logits(tokens: Any) -> Any:
-        x = embed(step.stack, tokens, *outer)
-        x = run_layers(step.stack, ONE, x, both["layers"], step.deals["layers"])
-        return head(step.stack, x, *outer)
-
-    found = jax.jit(logits)(jnp.asarray(tokens)[None])[0]
+    of = jax.jit(logits(config, table, SEQ, jnp.float32))
+    found = of(weights, jnp.asarray(tokens)[None])[0]
     wide = jax.tree.map(lambda w: np.asarray(w, np.float64), weights)
     layers = [
         {name: w[i] for name, w in stacked.items()}
