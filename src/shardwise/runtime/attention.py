@@ -27,7 +27,10 @@ class Core(Protocol):
         ...
 
     def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH of q_BTNH k_BTKH v_BTKH, all rotated; `block` has the products of the core."""
+        """o_BTNH of q_BTNH k_BTKH v_BTKH, all rotated; `block` has the products of the core.
+
+        What remat keeps of it carries the name "attended": of a kernel its own result, once.
+        """
         ...
 
 
@@ -53,7 +56,7 @@ def attention(
         with jax.named_scope("temperature"):
             q_BTNH = positions.tempered(a.temperature, q_BTNH, at_BT)
     o_BTNH = core.attend(scores, a, q_BTNH, k_BTKH, v_BTKH)
-    block.add("attn.out", checkpoint_name(o_BTNH, "attended"))
+    block.add("attn.out", o_BTNH)
 
 
 def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:

@@ -116,7 +116,8 @@ class Sequences:
         with jax.named_scope("attn.core"):
             o = kernels.attend(q, k, v, a, self.table.on.platform, a.score_scale)
         with jax.named_scope("attn.attended"):
-            return lax.all_to_all(o, names, split_axis=1, concat_axis=2, tiled=True)
+            o = lax.all_to_all(o, names, split_axis=1, concat_axis=2, tiled=True)
+            return checkpoint_name(o, kernels.SAVED)
 
 
 def sequences(config: ModelConfig, form: Form, table: Table, seq: int) -> Sequences:

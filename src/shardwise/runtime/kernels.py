@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention
 from shardwise.runtime import blockwise
@@ -61,20 +62,28 @@ def attend(
         rows = order.positions(index, q_BTNH.shape[1], jnp)
         mask_TS = visible(attention, rows[:, None], jnp.arange(k_BSKH.shape[1]))
     if sinks_N is not None or slopes_N is not None or attention.softcap is not None:
-        return _plain(q_BTNH, k_BSKH, v_BSKH, attention, scale, sinks_N, slopes_N, mask_TS)
-    if attention.causal and (order.n > 1 or attention.chunked):
-        return jax.nn.dot_product_attention(
-            q_BTNH, k_BSKH, v_BSKH, scale=scale, mask=mask_TS[None, None]
-        )
-    window = attention.window
+        o = _plain(q_BTNH, k_BSKH, v_BSKH, attention, scale, sinks_N, slopes_N, mask_TS)
+    else:
+        whole = order.n == 1 and not attention.chunked
+        mask = None if whole or mask_TS is None else mask_TS[None, None]
+        o = _by_xla(q_BTNH, k_BSKH, v_BSKH, attention, scale, mask)
+    return checkpoint_name(o, SAVED)
+
+
+def _by_xla(
+    q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, a: Attention, scale: float, mask: Array | None
+) -> Array:
+    """By the library's function, which takes a mask where its own causal one does not do."""
     width, narrower = v_BSKH.shape[-1], q_BTNH.shape[-1] - v_BSKH.shape[-1]
+    window = None if mask is not None or a.window is None else (a.window - 1, 0)
     o_BTNH = jax.nn.dot_product_attention(
         q_BTNH,
         k_BSKH,
         jnp.pad(v_BSKH, [(0, 0)] * 3 + [(0, narrower)]),  # it wants values as wide as keys
+        mask=mask,
         scale=scale,
-        is_causal=attention.causal,
-        local_window_size=None if window is None else (window - 1, 0),
+        is_causal=a.causal and mask is None,
+        local_window_size=window,
     )
     return o_BTNH[..., :width]
 

@@ -51,7 +51,9 @@ class RoleMesh:
         return tuple(found)
 
     def joins_slices(self, axis: str) -> bool:
-        """Whether chips along a mesh axis lie on different slices."""
+        """Whether chips along a mesh axis lie on different slices; no chips of an abstract mesh."""
+        if not isinstance(self.mesh, jax.sharding.Mesh):
+            return False
         devices = np.moveaxis(self.mesh.devices, self.mesh.axis_names.index(axis), 0)
         first, last = devices[0].flat[0], devices[-1].flat[0]
         return getattr(first, "slice_index", 0) != getattr(last, "slice_index", 0)

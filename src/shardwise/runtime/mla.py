@@ -56,7 +56,7 @@ def latent(
         shared = (*k_BTNH.shape[:3], mla.d_rope)
         k_BTNH = jnp.concatenate([k_BTNH, jnp.broadcast_to(r_BT1R, shared)], axis=-1)
     o_BTNV = core.attend(scores, a, q_BTNH, k_BTNH, v_BTNV)
-    block.add("attn.out", checkpoint_name(o_BTNV, "attended"))
+    block.add("attn.out", o_BTNV)
 
 
 def _query_latent(mla: Mla, block: Block, n_BTD: Array) -> Array:

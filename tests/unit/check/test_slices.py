@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.check.proof import Verdict
+from shardwise.check.value import Verdict
 from tests.unit.check.compilers import needs
 from tests.unit.check.test_proof import MODEL
 
