@@ -13,8 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.core  ## two first answers: LLaMA-3-70B on a TPU v5p pod and on 16,384 H100s
+demo: .venv/.run  ## two first plans; then one for this CPU, trained for about a minute
 	@$(BIN)/shardwise demo
+	@$(BIN)/shardwise demo --train
 
 test: .venv/.dev lint  ## everything but the oracle: lint, types, layers, tests, executed pages
 	$(BIN)/pytest -n $(JOBS) --dist loadfile

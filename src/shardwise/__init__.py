@@ -33,7 +33,7 @@ _PUBLIC = {
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
-    "check": ("shardwise.check.plan", "check"),
+    "check": ("shardwise.check.entry", "check"),
     "explain": ("shardwise.plan.explain", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
@@ -51,10 +51,11 @@ _PUBLIC = {
     "shard": ("shardwise.estimate.matmul", "shard"),
     "simulate": ("shardwise.plan.traffic", "simulate_plan"),
     "sweep": ("shardwise.plan.sweep", "sweep"),
+    "train": ("shardwise.train.run", "train"),
 }
 
 if TYPE_CHECKING:
-    from shardwise.check.plan import check
+    from shardwise.check.entry import check
     from shardwise.errors import ShardwiseError
     from shardwise.estimate.matmul import shard
     from shardwise.estimate.roofs import operation_roofline, roofline
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from shardwise.plan.traffic import simulate_plan as simulate
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
+    from shardwise.train.run import train
     from shardwise.workload import Serve, Train
 
 __all__ = [
@@ -105,6 +107,7 @@ __all__ = [
     "shard",
     "simulate",
     "sweep",
+    "train",
 ]
 
 

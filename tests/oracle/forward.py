@@ -31,7 +31,7 @@ def logits(
         x_TD = through(config, config.groups[kind].layer, w, x_TD)
     x_TD = norm(config.norm, outer, "final_norm", x_TD)
     unembedding = outer["embedding"].T if config.tied_embeddings else outer["unembedding"]
-    return capped(x_TD @ unembedding, config.logit_softcap)
+    return capped(x_TD @ unembedding + outer.get("b_unembedding", 0.0), config.logit_softcap)
 
 
 def through(config: ModelConfig, layer: Layer, w: Weights, x_TD: Array) -> Array:

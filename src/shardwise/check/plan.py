@@ -5,215 +5,235 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwise import units
 from shardwise.check import proof
 from shardwise.check.cache import cache_folder
 from shardwise.check.compile import Limits, OnStage, compile_job
+from shardwise.check.devices import as_devices, of_chip
 from shardwise.check.environment import choose
-from shardwise.check.hlo.collectives import collectives
-from shardwise.check.hlo.costs import costs
-from shardwise.check.hlo.loops import runs
-from shardwise.check.hlo.memory import peak
-from shardwise.check.hlo.text import Module, parse
 from shardwise.check.job import Job
-from shardwise.check.proof import Verdict
+from shardwise.check.reading import Read, draw, held_at_peak, numbers, read_program
 from shardwise.check.result import Compiled, Failure, OutOfMemory
-from shardwise.check.timeline.build import Timed, time_program
-from shardwise.check.timeline.kernels import attention_cost
-from shardwise.check.timeline.places import devices_at
-from shardwise.check.timeline.trace import write_trace
+from shardwise.check.targets import Target
+from shardwise.check.value import (
+    Buffer,
+    CheckedCollective,
+    CompiledNumbers,
+    Difference,
+    Verdict,
+)
+from shardwise.check.words import Words, argument
 from shardwise.errors import BadInput, CheckFailed
-from shardwise.hardware import System
 from shardwise.plan.document import encode
 from shardwise.plan.rebuild import rebuild
-from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan
+from shardwise.runtime.ticks import taken, ticks
+from shardwise.search.case import Case
+from shardwise.strategy.schedules import find
+from shardwise.strategy.stages import stages
 
 TRAIN_STEP = "shardwise.runtime.planned:train_step"
 CORE = ("attn.scores", "attn.values")
 WIDER = "It widens bf16 to fp32: bytes of collectives are up to twice those of the chip."
-SHOWN = 8  # arrays at the peak that a verdict lists
+ROOFLINES = "Times are rooflines of this package: the GPU's compiler estimates none."
+STATE = ("arguments", "weights", "optimizer")  # as the plan counts it; no surprise
+SHOWN = 8  # rows of arrays at the peak that a verdict lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """A compiled program, read and timed."""
-
-    compiled: Compiled
-    module: Module
-    timed: dict[str, Timed]
-    flops: float
-    attention_flops: float
-
-
-def check(
-    plan: Plan | ServingPlan,
-    *,
-    trace: str | Path | None = None,
-    limits: Limits | None = None,
-    cache: bool = True,
-    on_stage: OnStage | None = None,
-) -> Verdict:
-    """Prove a training plan with the compiler of its machine, without the machine.
+class How:
+    """How programs are compiled.
 
     Args:
-        plan: of training.
-        trace: a file for the timeline of the program, for Perfetto; `.gz` compresses it.
-        limits: what the compile may take.
+        limits: what a compile may take.
         cache: whether a program that was compiled before is taken from the cache.
-        on_stage: called with the stage of the compile and its seconds.
+        on_stage: called with the stage of a compile and its seconds.
+    """
+
+    limits: Limits | None = None
+    cache: bool = True
+    on_stage: OnStage | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder of the cache, empty for none."""
+        return str(cache_folder()) if self.cache else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What the compiler made of a plan, ready to be held against it.
+
+    Args:
+        read: None where the program does not fit and was not compiled.
+        found: its collectives beside those of the plan.
+        fits: whether one device holds it; None where its compiler cannot say.
+        failure: of a program for which the memory is too small.
+    """
+
+    target: Target
+    read: Read | None
+    numbers: CompiledNumbers | None
+    found: tuple[CheckedCollective, ...]
+    attention_flops: float
+    again_flops: float
+    buffers: tuple[Buffer, ...]
+    fits: bool | None
+    failure: OutOfMemory | None = None
+
+
+def check_plan(plan: Plan, how: How, trace: str | Path | None = None, note: str = "") -> Verdict:
+    """Prove a training plan with the compiler of its machine, without the machine.
 
     Raises:
         BadInput: a plan that the runtime does not run yet; says which part.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """
-    if not isinstance(plan, Plan):
-        raise BadInput("plans of serving are not compiled yet; plans of training are.")
+    sides = compiled_sides(plan, how)
+    if trace is not None and sides.read is not None and not sides.failure:
+        draw(sides.read, trace, f"{plan.model.name} on {plan.hardware.name}")
+    return verdict_of(plan, sides, note)
+
+
+def compiled_sides(plan: Plan, how: How) -> Sides:
+    """Compile a plan's training step and read it.
+
+    Raises:
+        As `check_plan`.
+    """
     if any(op.collective and op.role and not op.joined_bytes for op in plan.operations):
         raise BadInput(
             "the plan was saved by a version that did not write the bytes of all collectives: "
             "plan it again."
         )
-    system = rebuild(plan).system
+    case = rebuild(plan)
+    target = choose(case.system)
+    proves = target.platform == case.system.chip.kind
     job = Job(
-        target=choose(system),
+        target=target,
         builder=TRAIN_STEP,
         arguments={"plan": encode(plan).decode()},
-        cache=str(cache_folder()) if cache else "",
+        options={flag.name: flag.value for flag in plan.xla_flags} if proves else {},
+        cache=how.folder,
     )
-    result = compile_job(job, limits=limits, on_stage=on_stage)
+    result = compile_job(job, limits=how.limits, on_stage=how.on_stage)
+    plan, _ = as_devices(plan)
     if isinstance(result, OutOfMemory):
-        return _too_large(plan, job, result, system)
+        program = result.program
+        read = read_program(program, case.system, argument, _taken(case)) if program else None
+        return _sides(plan, case, target, read, result)
     if not isinstance(result, Compiled):
-        raise CheckFailed(_told(result))
-    read = _read(result, system)
-    if trace is not None:
-        timed = read.timed.get("cycles") or read.timed.get("roofline")
-        if timed is None:
-            raise CheckFailed("the CPU's compiler gives no timeline of another chip: no trace.")
-        write_trace(Path(trace), timed.timeline, f"{plan.model.name} on {plan.hardware.name}")
-    return _verdict(plan, read)
+        raise CheckFailed(told(result))
+    read = read_program(result, case.system, argument, _taken(case))
+    return _sides(plan, case, target, read, None)
 
 
-def _read(compiled: Compiled, system: System) -> _Read:
-    module = parse(compiled.hlo)
-    target, timed = compiled.target, {}
-    if target.platform != "cpu":
-        places = compiled.places
-        devices = devices_at(
-            system,
-            [p.coords for p in places],
-            [p.core for p in places],
-            [p.slice_index for p in places],
-        )
-        for mode in ("cycles", "roofline") if target.clock_hz else ("roofline",):
-            timed[mode] = time_program(
-                module, system, devices, compiled.mesh, mode=mode, clock_hz=target.clock_hz
-            )
-    ops = costs(module, attention_cost, runs(module))
-    kernels = [op for op in ops if attention_cost(op.instruction) is not None]
-    return _Read(
-        compiled=compiled,
-        module=module,
-        timed=timed,
-        flops=float(sum(op.flops for op in ops)),
-        attention_flops=float(sum(op.flops for op in kernels)),
+def _taken(case: Case) -> dict[str, tuple[int, ...]]:
+    """How often the program of a pipeline takes each side of its choices."""
+    layout = case.layout
+    if layout.schedule == "none":
+        return {}
+    chunks = int(stages(case.model.n_layers, layout).chunks)
+    order = find(layout.schedule).order(layout.sizes["pipe"], layout.n_microbatches, chunks)
+    return taken(ticks(order))
+
+
+def _sides(
+    plan: Plan, case: Case, target: Target, read: Read | None, failure: OutOfMemory | None
+) -> Sides:
+    buffers = held_at_peak(read, Words(case).of) if read else ()
+    n = target.devices_per_chip
+    return Sides(
+        target=target,
+        read=read,
+        numbers=numbers(read, buffers) if read else None,
+        found=proof.held_against(plan, of_chip(read.collectives, n))
+        if read and not failure
+        else (),
+        attention_flops=n * read.attention_flops if read else 0.0,
+        again_flops=n * read.again_flops if read else 0.0,
+        buffers=buffers,
+        fits=read.compiled.fits if read and not failure else False,
+        failure=failure,
     )
 
 
-def _verdict(plan: Plan, read: _Read) -> Verdict:
-    compiled, target = read.compiled, read.compiled.target
-    rows = proof.held_against(plan, collectives(read.module, compiled.mesh))
-    lost = proof.missing(rows)
-    fits = compiled.fits
-    verdict, note = "proved", target.note
+def _found(plan: Plan, read: Read, n: int) -> tuple[CheckedCollective, ...]:
+    return proof.held_against(plan, of_chip(read.collectives, n))
+
+
+def verdict_of(plan: Plan, sides: Sides, note: str = "") -> Verdict:
+    """The plan and what the compiler made of it, side by side.
+
+    Args:
+        note: what is to be said before anything else.
+    """
+    plan, shared = as_devices(plan)
+    target, compiled = sides.target, sides.read.compiled if sides.read else None
+    lost = proof.missing(sides.found)
+    verdict, notes = "proved", [note, target.note, shared]
     if target.platform == "cpu":
-        note = f"{note} {WIDER}".strip()
-    if fits is False:
+        notes.append(WIDER)
+    if target.platform == "gpu":
+        notes.append(ROOFLINES)
+    if sides.fits is False:
         verdict = "does not fit"
+        notes.insert(0, too_large(sides.failure, sides.numbers, target.devices_per_chip))
     elif lost:
-        verdict, note = "collectives missing", f"{', '.join(lost)}: planned and not in the program."
+        verdict = "collectives missing"
+        notes.insert(0, f"{', '.join(lost)}: planned and not in the program.")
+    used = compiled.options if compiled else {}
     return Verdict(
         name=plan.model.name,
         hardware=plan.hardware.name,
         compiler=target.platform,
-        fits=fits,
+        fits=sides.fits,
         verdict=verdict,
-        note=note,
+        note=" ".join(filter(None, notes)),
         planned=proof.planned_numbers(plan),
-        compiled=_numbers(read),
-        collectives=rows,
-        differences=_differences(plan, read, rows),
-        largest=_largest(read.module) if target.proves_memory else (),
-        compile_s=compiled.lower_s + compiled.compile_s,
-        versions=compiled.versions,
+        compiled=sides.numbers,
+        collectives=sides.found,
+        differences=_differences(plan, sides),
+        largest=tuple(b for b in sides.buffers if b.category not in STATE)[:SHOWN],
+        xla_flags=tuple(flag for flag in plan.xla_flags if flag.name in used),
+        compile_s=compiled.lower_s + compiled.compile_s if compiled else 0.0,
+        versions=compiled.versions if compiled else {},
     )
 
 
-def _differences(
-    plan: Plan, read: _Read, rows: tuple[proof.CheckedCollective, ...]
-) -> tuple[proof.Difference, ...]:
+def too_large(failure: OutOfMemory | None, found: CompiledNumbers | None, n: int = 1) -> str:
+    """By how much the memory is too small, in GiB as compilers and drivers say it."""
+    needed = found.peak_bytes if found else None
+    limit: float | None = found.capacity_bytes if found else None
+    if failure:
+        needed = needed or (failure.required and n * failure.required)
+        limit = (failure.available and n * failure.available) or limit
+    if not needed or not limit:
+        return failure.text.splitlines()[0] if failure and failure.text else ""
+    over = units.show_gib(max(0.0, needed - limit))
+    return (
+        f"A chip needs {units.show_gib(needed)} at the peak of the step and has "
+        f"{units.show_gib(limit)}: {over} too much."
+    )
+
+
+def _differences(plan: Plan, sides: Sides) -> tuple[Difference, ...]:
     """In words; bytes only where the chip's own compiler laid the arrays out."""
-    planned = sum(op.flops for op in plan.operations if op.name.startswith(CORE))
-    found = proof.attention(planned, read.attention_flops)
-    beside = proof.differences(rows) if read.compiled.target.proves_memory else ()
-    return (*beside, *([found] if found else []))
-
-
-def _numbers(read: _Read) -> proof.CompiledNumbers:
-    compiled, timed = read.compiled, read.timed
-    proves = compiled.target.proves_memory
-    seconds = None
-    if timed:
-        cycles = timed["cycles"].timeline.step_s if "cycles" in timed else None
-        seconds = proof.CompiledSeconds(cycles=cycles, roofline=timed["roofline"].timeline.step_s)
-    best = timed.get("cycles") or timed.get("roofline")
-    return proof.CompiledNumbers(
-        peak_bytes=compiled.memory.needed if proves else None,
-        arguments_bytes=compiled.memory.arguments,
-        temporaries_bytes=compiled.memory.temporaries if proves else None,
-        capacity_bytes=compiled.target.memory_bytes,
-        flops=read.flops,
-        step_s=seconds,
-        exposed_s=best.timeline.exposed if best else {},
+    if sides.failure:
+        return ()
+    core = [op for op in plan.operations if op.name.startswith(CORE)]
+    more = (
+        proof.attention(sum(map(proof.computed, core)), sides.attention_flops),
+        proof.again(sum(map(proof.computed, plan.operations)), sides.again_flops),
     )
+    beside: tuple[Difference, ...] = ()
+    if sides.target.proves_memory:
+        beside = proof.differences(sides.found, plan.strategy.n_microbatches)
+    return (*beside, *(one for one in more if one))
 
 
-def _largest(module: Module) -> tuple[proof.Buffer, ...]:
-    return tuple(
-        proof.Buffer(
-            bytes=one.bytes,
-            shape=f"{one.shape.dtype}[{','.join(map(str, one.shape.dims))}]",
-            category=one.category,
-            scope=one.scope,
-        )
-        for one in peak(module).buffers
-        if one.category != "arguments"
-    )[:SHOWN]
-
-
-def _too_large(plan: Plan, job: Job, failure: OutOfMemory, system: System) -> Verdict:
-    """The verdict of a program for which the memory is too small."""
-    read = _read(failure.program, system) if failure.program else None
-    largest = _largest(read.module) if read else ()
-    return Verdict(
-        name=plan.model.name,
-        hardware=plan.hardware.name,
-        compiler=job.target.platform,
-        fits=False,
-        verdict="does not fit",
-        note=failure.text.splitlines()[0] if failure.text else "",
-        planned=proof.planned_numbers(plan),
-        compiled=_numbers(read) if read else None,
-        collectives=(),
-        differences=(),
-        largest=largest,
-        compile_s=0.0,
-        versions={},
-    )
-
-
-def _told(failure: Failure) -> str:
+def told(failure: Failure) -> str:
     """A failure of the compiler in one sentence, with its own words."""
     text = getattr(failure, "text", "") or str(failure)
     return f"the compiler failed ({type(failure).__name__}): {text[:600]}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.check.hlo.collectives import Collective
+from shardwise.check.hlo.scopes import scope
+from shardwise.check.value import CheckedCollective, Difference, PlannedNumbers
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
-from shardwise.plan.value import Plan, Range
+from shardwise.plan.serve_value import ServingPlan
+from shardwise.plan.value import Operation, Plan
 from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
@@ -16,122 +18,25 @@ SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told a
 SAME = 0.02  # bytes that differ by less are no difference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedNumbers:
-    """Of one chip: bytes at the peak of the step, FLOPs of a step, seconds of it."""
-
-    peak_bytes: float
-    flops: float
-    step_s: Range
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledSeconds:
-    """A step by the compiler's estimated cycles (None where it has none), and by rooflines."""
-
-    cycles: float | None
-    roofline: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledNumbers:
-    """Of one device, as the compiler has them. Memory and seconds are None where nothing is proved
-    about them: on a compiler that is not the chip's own."""
-
-    peak_bytes: int | None
-    arguments_bytes: int
-    temporaries_bytes: int | None
-    capacity_bytes: float | None
-    flops: float
-    step_s: CompiledSeconds | None
-    exposed_s: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedCollective:
-    """All collectives of one kind for one role, in one step on one chip.
-
-    Args:
-        role: of the mesh axes that they run over; `other` of what no plan lists (sums of the loss
-            and of the statistics of its softmax).
-        planned_bytes, compiled_bytes: what the chip takes in.
-        asynchronous: share of the bytes that the compiler moves beside other work.
-    """
-
-    role: str
-    kind: str
-    planned_n: int
-    planned_bytes: float
-    compiled_n: int
-    compiled_bytes: float
-    asynchronous: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Where program and plan part, in words; bytes that it is about, and seconds where known."""
-
-    text: str
-    bytes: float
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
-    """One of the largest arrays at the peak, in the words of the model."""
-
-    bytes: int
-    shape: str
-    category: str
-    scope: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the compiler says of a plan.
-
-    Args:
-        name, hardware: of model and machine.
-        compiler: `tpu`, `gpu` or `cpu`, whose compiler it was.
-        fits: None where that compiler cannot say.
-        verdict: `proved`, `does not fit`, `collectives missing`, or `not proved` with its reason
-            in `note`.
-        largest: arrays at the peak, the largest first.
-        compile_s: seconds of lowering and compiling.
-    """
-
-    name: str
-    hardware: str
-    compiler: str
-    fits: bool | None
-    verdict: str
-    note: str
-    planned: PlannedNumbers
-    compiled: CompiledNumbers | None
-    collectives: tuple[CheckedCollective, ...]
-    differences: tuple[Difference, ...]
-    largest: tuple[Buffer, ...]
-    compile_s: float
-    versions: Mapping[str, str]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing that was checked failed."""
-        return self.verdict == "proved"
+def computed(op: Operation) -> float:
+    """FLOPs of an operation as kernels compute them."""
+    return op.computed_flops or op.flops
 
 
 def planned_numbers(plan: Plan) -> PlannedNumbers:
     """The plan's side."""
     return PlannedNumbers(
         peak_bytes=plan.memory.total,
-        flops=sum(op.flops for op in plan.operations),
+        flops=sum(map(computed, plan.operations)),
         step_s=plan.step,
     )
 
 
-def held_against(plan: Plan, found: Iterable[Collective]) -> tuple[CheckedCollective, ...]:
-    """Planned and compiled collectives side by side, by role and kind."""
-    planned = {(p.role, p.kind): p for p in planned_collectives(plan)}
+def held_against(
+    plan: Plan | ServingPlan, found: Iterable[Collective], step: str | None = None
+) -> tuple[CheckedCollective, ...]:
+    """Planned and compiled collectives side by side, by role and kind; of serving, of one step."""
+    planned = {(p.role, p.kind): p for p in planned_collectives(plan, step)}
     compiled: dict[tuple[str, str], list[Collective]] = {}
     for one in found:
         compiled.setdefault((_role(one, planned), one.kind), []).append(one)
@@ -161,7 +66,7 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     Weights are gathered over `fsdp` and `context` together, and sums over copies of weights, over
     whatever axes, are `data` traffic.
     """
-    if "/loss/" in one.op_name or one.joined_bytes <= units.bytes_per_element("fp32"):
+    if scope(one.op_name)[0] == "loss" or one.joined_bytes <= units.bytes_per_element("fp32"):
         return "other"
     roles = {axis.split(".")[0] for axis in one.axes}
     if len(roles) < 2:
@@ -170,24 +75,31 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     return same[0] if same else "data" if one.kind == "all_reduce" else "fsdp"
 
 
-def differences(rows: Iterable[CheckedCollective]) -> tuple[Difference, ...]:
-    """What the collectives of the program have that the plan has not, and the other way."""
+def differences(
+    rows: Iterable[CheckedCollective], n_microbatches: int = 1
+) -> tuple[Difference, ...]:
+    """What the collectives of the program have that the plan has not, and the other way.
+
+    Sums of norms and of other vectors, `SLIGHT` of the bytes, are passed over.
+    """
     rows, found = list(rows), []
+    least = SLIGHT * sum(row.planned_bytes for row in rows)
     for row in rows:
         apart = row.compiled_bytes - row.planned_bytes
-        if row.role == "other" or abs(apart) <= SAME * max(row.planned_bytes, row.compiled_bytes):
+        slight = SAME * max(row.planned_bytes, row.compiled_bytes)
+        if row.role == "other" or abs(apart) <= max(slight, least):
             continue
-        found.append(Difference(text=_words(row, rows), bytes=apart))
+        found.append(Difference(text=_words(row, rows, n_microbatches), bytes=apart))
     return tuple(sorted(found, key=lambda d: -abs(d.bytes)))
 
 
-def _words(row: CheckedCollective, rows: list[CheckedCollective]) -> str:
+def _words(row: CheckedCollective, rows: list[CheckedCollective], n_microbatches: int) -> str:
     """One difference in words."""
     kind = row.kind.replace("_", "-")
     planned, compiled = (units.show_bytes(b) for b in (row.planned_bytes, row.compiled_bytes))
     sums = next((r for r in rows if r.role == row.role and r.kind == "all_reduce"), None)
     scatter = next((r for r in rows if r.role == row.role and r.kind == "reduce_scatter"), None)
-    if row.kind == "all_reduce" and scatter and row.compiled_bytes > row.planned_bytes:
+    if row.kind == "all_reduce" and scatter and scatter.compiled_bytes < scatter.planned_bytes:
         return (
             f"{row.role}: {units.show_bytes(row.compiled_bytes - row.planned_bytes)} are summed by "
             "all-reduce: the compiler took it in the place of a reduce-scatter."
@@ -195,13 +107,26 @@ def _words(row: CheckedCollective, rows: list[CheckedCollective]) -> str:
     if row.kind == "reduce_scatter" and sums and sums.compiled_bytes > sums.planned_bytes:
         return f"{row.role}: {planned} of reduce-scatter planned, {compiled} left as such."
     if row.role == "fsdp" and 0 < row.compiled_bytes < row.planned_bytes:
-        return (
-            f"fsdp: {planned} of {kind} planned, {compiled} in the program: what does not change "
-            "from one microbatch to the next is moved once."
+        once = (
+            "what does not change from one microbatch to the next is moved once."
+            if n_microbatches > 1
+            else "what both passes need of the ends of the model is moved once."
         )
+        return f"fsdp: {planned} of {kind} planned, {compiled} in the program: {once}"
     if not row.planned_bytes:
         return f"{row.role}: {compiled} of {kind} that the plan does not have."
     return f"{row.role}: {planned} of {kind} planned, {compiled} in the program."
+
+
+def again(planned: float, compiled: float) -> Difference | None:
+    """FLOPs of products that the compiler computes a second time, to save memory."""
+    if compiled <= planned * SAME:
+        return None
+    return Difference(
+        text=f"{units.show_rate(compiled, 'FLOP')} are computed a second time: arrays that there "
+        "was no room for are made again by the compiler, beside the plan's remat.",
+        bytes=0.0,
+    )
 
 
 def attention(planned: float, compiled: float) -> Difference | None:

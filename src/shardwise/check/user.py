@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ def check_named(
     args: str = "",
     *,
     on: str,
+    folder: str = "",
     options: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     cache: str = "",
@@ -85,6 +87,7 @@ def check_named(
         name: the function.
         args: the function that gives its arguments; `NAME_args` where it is empty.
         on: the machine, `v5e:4x4`.
+        folder: where the module is looked for first; empty for where Python looks.
         options: options of XLA's compiler.
         limits: what the process may take.
         cache: the folder of the cache, empty for none.
@@ -96,7 +99,7 @@ def check_named(
     """
     job = Job(
         builder="shardwise.check.user:build",
-        arguments={"name": name, "args": args or f"{name}_args", "on": on},
+        arguments={"name": name, "args": args or f"{name}_args", "on": on, "folder": folder},
         target=choose(parse_system(on)),
         options=options or {},
         cache=cache,
@@ -104,9 +107,14 @@ def check_named(
     return compile_job(job, limits=limits, on_stage=on_stage)
 
 
-def build(devices: np.ndarray[Any, Any], *, name: str, args: str, on: str) -> Program:
+def build(
+    devices: np.ndarray[Any, Any], *, name: str, args: str, on: str, folder: str = ""
+) -> Program:
     """The program that two names stand for; called where it is compiled."""
     from shardwise.check.translate import program_on
+
+    if folder:  # after JAX has been imported, so that no file of the folder can take its modules
+        sys.path.insert(0, folder)
 
     fn = find(name)
     if not callable(fn):

@@ -24,6 +24,8 @@ VERBS = {
     "explain": "what binds a plan, its runner-up, what would change it, and the way that led to it",
     "sweep": "the best plan for every combination of options, as a table",
     "check": "XLA's own compiler on a plan: memory, FLOPs, collectives, time; no TPU is needed",
+    "train": "a plan run in JAX on the devices that are there, planned beside measured step time",
+    "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",
     "hw": "chips, slices and systems, every figure with its source",

@@ -1,4 +1,4 @@
-"""`shardwise hw [CHIP | SYSTEM | diff A B]`."""
+"""`shardwise hw [CHIP | SYSTEM | diff A B | measure N]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs, is_sized, parse_chip_of
+from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
 from shardwise.report import hw as report
+from shardwise.report import measured
 from shardwise.report import system as system_report
 
 
@@ -20,17 +22,25 @@ def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CHIP | SYSTEM | diff A B]",
-            help="v5p, v5p:4x4x4, h100:64, ./mychip.toml; nothing lists all chips",
+            metavar="[CHIP | SYSTEM | diff A B | measure N]",
+            help="v5p, v5p:4x4x4, h100:64, ./mychip.toml; nothing lists all chips; measure: this "
+            "CPU as N devices",
         ),
     ] = None,
     slices: Annotated[bool, typer.Option("--slices", help="the slices of a TPU chip")] = False,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="save what was measured")
+    ] = "",
     json: Json = False,
 ) -> Answer:
     """Chips, slices and systems, every figure with its source."""
     found = words or []
     if found[:1] == ["diff"]:
         return _diff(found[1:], json)
+    if found[:1] == ["measure"]:
+        return _measured(found[1:], output, json)
+    if output:
+        raise BadInput("-o keeps what was measured: shardwise hw measure 2 -o host.toml.")
     if len(found) > 1:
         raise BadInput(f"hw takes one chip or system, or diff A B, and not {len(found)} words.")
     if slices:
@@ -76,3 +86,17 @@ def _slices(words: list[str], as_json: bool) -> Answer:
         blocks=report.slices_blocks(chip, found),
         as_json=as_json,
     )
+
+
+def _measured(words: list[str], output: str, as_json: bool) -> Answer:
+    from shardwise import units
+    from shardwise.train import measure
+
+    if len(words) != 1:
+        raise BadInput("hw measure takes the number of devices: shardwise hw measure 2.")
+    n = units.parse_whole(words[0], "number of devices")
+    with progress(f"measuring this CPU as {n} devices"):
+        found = measure.measure(n)
+    if output:
+        measure.write_chip(found, output)
+    return Answer(document=lambda: found, blocks=measured.blocks(found, output), as_json=as_json)

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.arrays import Num, minimum, where
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.prices import Prices
 from shardwise.estimate.rates import Rates
 from shardwise.estimate.routing import SENT_ONCE
 from shardwise.models import ModelConfig, Moe
-from shardwise.models.weights import layer_weights, outer_weights
 from shardwise.ops.collective import SHOWN
 from shardwise.ops.einsum import axes_text, shards
 from shardwise.ops.layers import RESIDUAL
 from shardwise.ops.program import Transfer, base_name
-from shardwise.strategy.layout import Form, Layout, Layouts, table
-from shardwise.strategy.rules import layout
+from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.stages import Stages
 
 NARROW = ("cx", "cy")  # experts on a latent read and write these and nothing else
@@ -195,14 +193,20 @@ def times_sent(transfer: Transfer, config: ModelConfig, split: Layout | Layouts)
 
 def _heads_for_tokens(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Iterator[Sent]:
     """Ulysses: queries, keys and values leave with all their tokens and some heads, the attended
-    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3)."""
+    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3).
+
+    Where chips are more than KV heads, every one of them receives one: heads are sent more than
+    once.
+    """
     tokens = split.micro_batch * rates.job.seq * rates.job.activation_bytes
     phases = ("forward", "remat", "backward") if split.remat == "full" else ("forward", "backward")
+    chips = split.sizes["tensor"] * split.sizes["context"]
     for a, n in config.attentions:
+        kv_heads = maximum(a.n_kv_heads, chips)
         widths = {
             "queries": a.n_heads * a.d_head,
-            "keys": a.n_kv_heads * a.d_head,
-            "values": a.n_kv_heads * a.d_head_v,
+            "keys": kv_heads * a.d_head,
+            "values": kv_heads * a.d_head_v,
             "attended": a.n_heads * a.d_head_v,
         }
         for phase in phases:
@@ -265,40 +269,3 @@ def between_stages(
                 count=stage.passes,
                 n_bytes=of_one,
             )
-
-
-def vectors(config: ModelConfig, split: Layout, rates: Rates) -> Iterator[Sent]:
-    """Norm scales and biases that ZeRO-3 shards as it does matrices, of all layers and the ends.
-
-    They travel with the matrices beside them: the estimate has no seconds for them, as they are
-    less than a thousandth of those.
-    """
-    rules, mesh = table(split), split.sizes
-    weights = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
-    weights += [(w, 1) for w in outer_weights(config) if w.part == "norm"]
-    for weight, n in weights:
-        axes = layout(rules, "weights", weight.dims)
-        zero = tuple(a for some in axes.values() for a in some if a != "tensor")
-        if weight.matmul or "fsdp" not in zero:
-            continue
-        for phase, kind in (
-            ("forward", "all_gather"),
-            ("backward", "all_gather"),
-            ("backward", "reduce_scatter"),
-        ):
-            gathers = kind == "all_gather"
-            each = min(rates.job.weight_bytes, 2.0) if gathers else rates.job.reduce_bytes
-            yield Sent(
-                name=weight.name,
-                phase=phase,
-                role="fsdp",
-                kind=kind,
-                axes=zero,
-                what=weight.name if gathers else f"d{weight.name}",
-                count=n,
-                n_bytes=weight.size * each / shards(tuple(_tensor(axes)), mesh),
-            )
-
-
-def _tensor(axes: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    return (a for some in axes.values() for a in some if a == "tensor")

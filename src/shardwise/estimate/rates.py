@@ -41,6 +41,7 @@ CLOCK = 1.8e9  # Hz of a GPU whose file gives none
 # Tiles of masked attention: FlashAttention-2 and -3; MaxText's sa_block_q and sa_block_kv.
 MASK_TILE = {"tpu": 512}
 GPU_MASK_TILE = 128
+TPU_ROWS = 128  # splash attention takes sequences of whole multiples
 DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles of them
 # A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
 # the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
@@ -200,6 +201,20 @@ class Rates:
         edges = 1 if 2 * visible >= seq else 2
         tile = MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
         return times * min(float(tiled_keys(visible, edges, tile)), float(seq)) / visible
+
+    def computed_flops(self, matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
+        """FLOPs of all `count` occurrences as the chip's kernels compute them.
+
+        Attention in tiles computes those on the edge of its mask whole, and makes its scores again
+        in the backward pass. On a TPU a sequence that is no whole number of rows is not cut into
+        tiles: its whole square of scores is computed, and kept.
+        """
+        flops = matmul.flops(mesh)
+        if not is_attention(matmul):
+            return flops
+        if self.chip.kind == "tpu" and self.job.seq % TPU_ROWS:
+            return flops / matmul.share
+        return flops * self._scores(matmul)
 
     def _chunks(self, matmul: Matmul) -> float:
         """Products of a scan that are computed over those counted: whole tiles of masked chunks.

@@ -24,11 +24,13 @@ from shardwise.strategy.stages import Stages
 # Dims of weights that `tensor` splits.
 SPLIT = tuple(row.removeprefix("weights.") for row, axes in TRAIN.items() if axes == ("tensor",))
 BATCH = ("data", "expert")  # axes of the batch along which ZeRO 0 to 2 copies weights
+COPIES = ("data", "expert", "fsdp", "context", "tensor")  # axes along which norms are copied
 WORDS = {
     "matrices": "matrices of layers",
     "ends": "embedding and unembedding",
-    "copied": "norms and what else `tensor` copies",
+    "copied": "routers and what else `tensor` copies",
     "experts": "experts",
+    "vectors": "norms",
 }
 
 
@@ -38,13 +40,15 @@ class Held:
 
     Args:
         split: (size of the dim that `tensor` splits, parameters for each of it).
-        copied: on every chip of `tensor`: norm scales, routers, projections to a latent.
-        arrays: how many arrays `split` are, and `copied`; those of equal layers lie in one.
+        copied: on every chip of `tensor`: routers, projections to a latent.
+        vectors: on every chip: scales and biases of norms.
+        arrays: how many arrays `split` are, `copied`, `vectors`; those of equal layers lie in one.
     """
 
     split: tuple[tuple[int, float], ...]
     copied: float
-    arrays: tuple[int, int]
+    vectors: float
+    arrays: tuple[int, int, int]
 
     def over(self, tensor: Num) -> Num:
         """Parameters of `split` on one chip."""
@@ -84,15 +88,24 @@ def parameters(config: ModelConfig) -> Parameters:
 
 def _held(weights: Sequence[tuple[Weight, int]]) -> Held:
     found: dict[int, float] = {}
-    copied, arrays = 0.0, [0, 0]
+    copied, vectors, arrays = 0.0, 0.0, [0, 0, 0]
     for weight, n in weights:
         sizes = [s for d, s in zip(weight.dims, weight.shape, strict=True) if d in SPLIT]
         if sizes:
             found[sizes[0]] = found.get(sizes[0], 0.0) + n * weight.size / sizes[0]
-        else:
+            arrays[0] += 1
+        elif weight.matmul or weight.part == "embedding":
             copied += n * weight.size
-        arrays[not sizes] += 1
-    return Held(split=tuple(found.items()), copied=copied, arrays=(arrays[0], arrays[1]))
+            arrays[1] += 1
+        else:
+            vectors += n * weight.size
+            arrays[2] += 1
+    return Held(
+        split=tuple(found.items()),
+        copied=copied,
+        vectors=vectors,
+        arrays=(arrays[0], arrays[1], arrays[2]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +113,7 @@ class Summed:
     """Weights whose gradients are summed over the same chips.
 
     Args:
-        what: `matrices`, `copied` (on every chip of `tensor`), `experts`, `ends`.
+        what: `matrices`, `copied` (on every chip of `tensor`), `experts`, `ends`, `vectors`.
         axes: with copies of them, which ZeRO 1 and 2 make shards.
         elements: on one chip, of the busiest stage.
         arrays: how many arrays they are.
@@ -127,10 +140,10 @@ def summed(config: ModelConfig, split: Layout | Layouts, stage: Stages) -> Itera
         axes, shared = ("data",), routed * mesh["expert"]
     first, last, both = n.first, n.last, n.both
     if split.schedule == "none" or find(split.schedule).ends_meet:
-        ends, copied = both.over(tensor), both.copied
+        ends, end = both.over(tensor), both
     else:
-        ends, copied = maximum(first.over(tensor), last.over(tensor)), last.copied
-    copied = n.layers.copied * whole + copied
+        ends, end = maximum(first.over(tensor), last.over(tensor)), last
+    copied = n.layers.copied * whole + end.copied
     arrays = n.layers.arrays
     yield Summed(
         what="matrices",
@@ -141,6 +154,12 @@ def summed(config: ModelConfig, split: Layout | Layouts, stage: Stages) -> Itera
     yield Summed(what="ends", axes=axes, elements=ends / shared, arrays=both.arrays[0])
     yield Summed(
         what="copied", axes=axes, elements=copied / shared, arrays=arrays[1] + both.arrays[1]
+    )
+    yield Summed(
+        what="vectors",
+        axes=axes,
+        elements=(n.layers.vectors * whole + end.vectors) / shared,
+        arrays=arrays[2] + both.arrays[2],
     )
     if n.routed:
         of_experts = tuple(a for a in axes if a != "expert")
@@ -164,19 +183,29 @@ def weight_sums(
     ZeRO 0 sums gradients in an AllReduce; so does ZeRO-3, of the shards of which there are copies.
     ZeRO 1 and 2 scatter them, and gather the updated weights; ZeRO-2 keeps a shard of the gradients
     only, so it scatters those of every microbatch. Where `tensor` splits the sequence, its chips
-    have parts of the gradients of weights that all of them hold.
+    have parts of the gradients of weights that all of them hold. Vectors are priced as if they
+    travelled with the matrices beside them; how they are sent is said by `vector_sum`.
     """
     job, times = rates.job, split.n_microbatches if split.zero == 2 else 1
     for part in () if rates.extras.frozen else summed(config, split, stage):
         n_bytes, scatters = part.elements * job.reduce_bytes, split.zero in (1, 2)
         one = _sum(part, "reduce_scatter" if scatters else "all_reduce", part.axes, n_bytes)
         yield replace(one, count=times)
-        if part.what == "copied" and split.sequence_parallel:
+        if part.what in ("copied", "vectors") and split.sequence_parallel:
             shard = n_bytes / shards(part.axes, split.sizes) if scatters else n_bytes
             yield _sum(part, "all_reduce", ("tensor",), shard)
         if scatters:
             weight = part.elements * minimum(job.weight_bytes, 2.0)
             yield _sum(part, "all_gather", part.axes, weight)
+
+
+def vector_sum(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Sent:
+    """Gradients of norms, summed once a step over every chip that has a copy: they are too small
+    to be dealt out, under ZeRO-3 too."""
+    mesh = split.sizes
+    part = next(part for part in summed(config, split, stage) if part.what == "vectors")
+    shared = mesh["fsdp"] * mesh["context"] * mesh["expert"] if split.zero == 3 else 1
+    return _sum(part, "all_reduce", COPIES, part.elements * shared * rates.job.reduce_bytes)
 
 
 def _sum(part: Summed, kind: str, axes: tuple[str, ...], n_bytes: Num) -> Sent:

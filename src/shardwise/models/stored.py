@@ -56,6 +56,15 @@ class Stored:
             array = array[(slice(None),) * self.part.axis + (taken,)]
         return array.transpose(self.axes).reshape(self.shape)
 
+    def put(self, tensor: Any, ours: Any) -> None:
+        """Write our weight to where `ours` finds it; `tensor` is contiguous, of shape `held`."""
+        array = tensor.reshape(self.view)
+        if self.part:
+            taken = slice(self.part.start, self.part.stop, self.part.step)
+            array = array[(slice(None),) * self.part.axis + (taken,)]
+        turned = array.transpose(self.axes)
+        turned[...] = ours.reshape(turned.shape)
+
 
 def stored(weight: Weight, tensor: str) -> Stored:
     """A matrix as a torch.nn.Linear holds it, anything else as it is."""

@@ -138,6 +138,7 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
         rules = {
             row: tuple(a for a in axes if a != "expert") if row.startswith("weights.") else axes
             for row, axes in rules.items()
+            if row != "weights.E"
         }
     left, right, output = map(laid_out, (*einsum.inputs, einsum.output))
     return Einsum(left, right, output, einsum.chosen)
@@ -178,8 +179,8 @@ def _derived(
         kept += _kept(config, i, common, rules)
         weights |= weight_names(terms)
     outer = outer_terms(config)
-    for phase in ("forward", "backward"):
-        derive_terms(outer, 1, (phase,), common, rules, matmuls, transfers)
+    # The gathered unembedding is still at hand in its backward pass, which follows at once.
+    derive_terms(outer, 1, ("forward", "backward"), common, rules, matmuls, transfers)
     logits = shard_einsum(outer[1].einsum, weight_names(outer[1:]), rules).output
     return Step(
         matmuls=tuple(matmuls),

@@ -11,6 +11,7 @@ from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
 from shardwise.plan import refusals, value, why
 from shardwise.plan.architecture import written
+from shardwise.plan.flags import flags_for
 from shardwise.plan.operations import operations
 from shardwise.search import train
 from shardwise.search.forms import Fixed, check_fixed
@@ -195,6 +196,7 @@ def _write(
         operations=works,
         why=why.reasons(model, job, system, chosen, ranked),
         alternatives=why.alternatives(chosen, ranked),
+        xla_flags=flags_for(system),
     )
 
 

@@ -6,10 +6,11 @@ They are those of the busiest stage at peak rates: the roofline behind the plan,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from shardwise import units
 from shardwise.estimate.passes import part_of
-from shardwise.estimate.rates import IDEAL, Rates, hbm_bytes, is_end
+from shardwise.estimate.rates import IDEAL, Kernels, Rates, hbm_bytes, is_end
 from shardwise.estimate.sums import summed_parameters
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
@@ -38,6 +39,7 @@ def _matmuls(
 ) -> Iterator[Operation]:
     mesh, weights = chosen.mesh.sizes, chosen.works.weights
     layout, bandwidth = chosen.layout, rates.hbm
+    kernels = replace(rates, kernels=Kernels())
     for matmul in chosen.works.matmuls:
         at_end = is_end(matmul.name)
         once = (1.0 if at_end else float(stage.share)) * layout.n_microbatches
@@ -47,6 +49,7 @@ def _matmuls(
         if matmul.phase == "forward" and not at_end and part_of(matmul) in layout.recomputed:
             phases["remat"] = once * share
         one = float(matmul.flops(mesh)), float(hbm_bytes(matmul, weights, rates.job, mesh))
+        computed = float(kernels.computed_flops(matmul, mesh))
         for phase, n in phases.items():
             flops, hbm = n * one[0], n * one[1]
             math_s, hbm_s = flops / rates.chip.peak(rates.dtype(matmul)), hbm / bandwidth
@@ -64,6 +67,7 @@ def _matmuls(
                 math_s=math_s,
                 hbm_s=hbm_s,
                 hidden=False,
+                computed_flops=n * computed,
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.estimate.engine.attention import cache_flops
 from shardwise.estimate.engine.engine import Engine
 from shardwise.estimate.engine.exchanges import exchanges
 from shardwise.estimate.engine.load import Load
@@ -63,13 +64,19 @@ def _attention(engine: Engine, load: Load, phase: str) -> Iterator[Operation]:
     rates, n_layers = engine.rates, engine.config.n_layers
     caches, prompts = float(time.caches), float(time.prompts)
     if caches > 0:
+        layout, sizes = engine.layout, engine.layout.sizes
+        flops = sum(
+            n * float(cache_flops(a, layout, sizes, load)) for a, n in engine.config.attentions
+        )
         yield _operation(
             name="attn.caches",
             phase=phase,
             expression="queries against the keys and values of earlier tokens",
             count=n_layers,
+            flops=flops,
             hbm_bytes=caches * rates.hbm,
             time_s=caches,
+            math_s=flops / rates.attention_flops_per_s,
             hbm_s=caches,
         )
     if prompts > 0:

@@ -14,11 +14,10 @@ from shardwise.estimate.exchanges import (
     sends_again,
     sent_again,
     times_sent,
-    vectors,
 )
 from shardwise.estimate.passes import offloaded_bytes, regathers, transfer_bytes, waits
 from shardwise.estimate.rates import Rates, is_end
-from shardwise.estimate.sums import buckets, weight_sums
+from shardwise.estimate.sums import buckets, vector_sum, weight_sums
 from shardwise.models import ModelConfig
 from shardwise.ops import collective
 from shardwise.ops.einsum import shards
@@ -94,7 +93,7 @@ def _round(sent: Sent, n: int) -> Sent:
 
 
 def _exchanges(work: Work) -> Iterator[Operation]:
-    """Tokens, heads, states and activations of all microbatches of the stage; vectors of ZeRO-3."""
+    """Tokens, heads, states and activations of all microbatches of the stage."""
     model, rates, layout = work.model, work.rates, work.chosen.layout
     m, share = layout.n_microbatches, float(work.stage.share)
     layers = [*exchanges(model, layout, rates)]
@@ -105,8 +104,6 @@ def _exchanges(work: Work) -> Iterator[Operation]:
         sends.append(replace(sent, count=sent.count * m))
     for sent in sends:
         yield from _listed(work, sent, float(sent.time_s(work.chosen.prices, rates, layout.sizes)))
-    for sent in vectors(model, layout, rates):
-        yield from _listed(work, replace(sent, count=sent.count * share * m), 0.0)
 
 
 def _offloaded(work: Work) -> Iterator[Operation]:
@@ -133,11 +130,19 @@ def _sums(work: Work) -> Iterator[Operation]:
     """Gradients over copies of weights, and updated weights: each by its part of a bucket."""
     chosen, rates = work.chosen, work.rates
     sums = list(weight_sums(work.model, chosen.layout, work.stage, rates))
+    vectors = vector_sum(work.model, chosen.layout, work.stage, rates)
+    vectors_s = 0.0
     for bucket in buckets(sums):
         seconds = float(bucket.time_s(chosen.prices, rates, chosen.mesh.sizes))
         for sent in sums:
             if (sent.kind, sent.axes) == (bucket.kind, bucket.axes) and bucket.n_bytes:
-                yield from _listed(work, sent, seconds * float(sent.n_bytes / bucket.n_bytes))
+                part_s = seconds * float(sent.n_bytes / bucket.n_bytes)
+                if sent.name.endswith(".vectors"):
+                    vectors_s += part_s
+                else:
+                    yield from _listed(work, sent, part_s)
+    if sums:
+        yield from _listed(work, vectors, vectors_s)
 
 
 def _listed(work: Work, sent: Sent, seconds: float) -> Iterator[Operation]:

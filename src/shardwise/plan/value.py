@@ -220,6 +220,8 @@ class Operation:
         joined_bytes: of a collective, in all occurrences: the array summed over the shards that it
             joins (V of the book); of a permute, what a chip sends.
         axes: of the mesh, over which a collective runs.
+        computed_flops: as the chip's kernels compute them: of attention more than `flops`, which is
+            what MFU counts.
     """
 
     name: str
@@ -237,6 +239,7 @@ class Operation:
     hidden: bool
     joined_bytes: float = 0.0
     axes: tuple[str, ...] = ()
+    computed_flops: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +267,15 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class XlaFlag:
+    """An option of XLA's compiler that the program of a plan is compiled with, and why."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A strategy for a model, on a machine, for some work, with its prediction and reasons.
 
@@ -280,6 +292,7 @@ class Plan:
     operations: tuple[Operation, ...]
     why: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...]
+    xla_flags: tuple[XlaFlag, ...] = ()
 
     @property
     def step(self) -> Range:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from shardwise.models import Attention
-from shardwise.runtime import elementwise
+from shardwise.models import Attention, Norm
+from shardwise.runtime import elementwise, positions
 from shardwise.runtime.products import Block
 
 Array = jax.Array
@@ -26,21 +27,80 @@ class Core(Protocol):
         ...
 
     def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH of q_BTNH k_BTKH v_BTKH, all rotated; `block` has the products of the core."""
+        """o_BTNH of q_BTNH k_BTKH v_BTKH, all rotated; `block` has the products of the core.
+
+        What remat keeps of it carries the name "attended": of a kernel its own result, once.
+        """
         ...
 
 
-def attention(a: Attention, block: Block, scores: Block, core: Core, n_BTD: Array) -> Array:
-    """The block from its normed input to what it adds to the residual."""
-    n_BTD = checkpoint_name(block.enter(n_BTD, "attn.q"), "attention_input")
-    q_BTNH = block.product("attn.q", n_BTD)
-    k_BTKH = block.product("attn.k", n_BTD)
-    v_BTKH = checkpoint_name(block.product("attn.v", n_BTD), "v")
-    with jax.named_scope("rope"):
-        positions = core.positions(n_BTD.shape[1])
-        turns = elementwise.frequencies(a.rotary, a.d_head)
-        q_BTNH = checkpoint_name(elementwise.rotate(q_BTNH, positions, turns), "q")
-        k_BTKH = checkpoint_name(elementwise.rotate(k_BTKH, positions, turns), "k")
+def attention(
+    a: Attention, block: Block, scores: Block, core: Core, n_BTD: Array, *, norm: Norm, seq: int
+) -> None:
+    """Add to the block what its normed input, as it entered, attends.
+
+    Args:
+        a: the attention.
+        block: has the projections.
+        scores: has the products of the core.
+        core: attends.
+        n_BTD: the normed input.
+        norm: of queries and keys.
+        seq: tokens of a whole sequence.
+    """
+    at_BT = core.positions(n_BTD.shape[1])
+    v_BTKH = checkpoint_name(projected(block, "attn.v", n_BTD, "bv"), "v")
+    q_BTNH = _query_or_key(a, block, "q", n_BTD, at_BT, norm, seq)
+    k_BTKH = _query_or_key(a, block, "k", n_BTD, at_BT, norm, seq)
+    if a.temperature:
+        with jax.named_scope("temperature"):
+            q_BTNH = positions.tempered(a.temperature, q_BTNH, at_BT)
     o_BTNH = core.attend(scores, a, q_BTNH, k_BTKH, v_BTKH)
-    block.add("attn.out", checkpoint_name(o_BTNH, "attended"))
-    return block.leave()
+    block.add("attn.out", o_BTNH)
+
+
+def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
+    """The product of a term with its bias, where it has one."""
+    y = block.product(name, n_BTD)
+    if bias not in block.weights:
+        return y
+    with jax.named_scope(name):
+        return y + block.weight(bias)
+
+
+def _query_or_key(
+    a: Attention, block: Block, which: str, n_BTD: Array, at_BT: Array, norm: Norm, seq: int
+) -> Array:
+    """q_BTNH or k_BTKH, normed and turned.
+
+    The backward pass of a norm reads its input: remat keeps the product then, and norms it again.
+    """
+    x_BTNH = projected(block, f"attn.{which}", n_BTD, f"b{which}")
+    normed = bool(a.qk_norm or a.qk_unit)
+    x_BTNH = checkpoint_name(x_BTNH, which) if normed else x_BTNH
+    if a.qk_norm:
+        with jax.named_scope(f"{which}_norm"):
+            x_BTNH = _normed(block, f"{which}_norm", norm, x_BTNH)
+    if a.rope:
+        with jax.named_scope("rope"):
+            x_BTNH = positions.turned(a.rotary, x_BTNH, at_BT, seq)
+    if a.qk_unit:
+        with jax.named_scope(f"{which}_norm"):
+            wide = elementwise.normalized(Norm(eps=norm.eps), x_BTNH.astype(jnp.float32))
+            x_BTNH = wide.astype(x_BTNH.dtype)
+    return x_BTNH if normed else checkpoint_name(x_BTNH, which)
+
+
+def _normed(block: Block, name: str, norm: Norm, x_BTNH: Array) -> Array:
+    """Each head by itself, or all heads together where the scale has a number for each: the chips
+    that share the heads add up their squares."""
+    scale = block.weight(name)
+    heads = ("tensor",) if scale.ndim == 2 else ()
+    wide = elementwise.normalized(
+        norm,
+        x_BTNH.astype(jnp.float32),
+        scale.ndim,
+        chips=block.table.on.size(heads),
+        total=lambda x: block.table.sum(x, heads),
+    )
+    return elementwise.scaled(norm, wide, scale, dtype=x_BTNH.dtype)

@@ -6,13 +6,14 @@ optimizer out over the copies: along which axes, and which dim each of them cuts
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.runtime.table import Table
+from shardwise.runtime.table import Table, gather, scatter
 from shardwise.runtime.weights import ArrayInfo
 
 Array = jax.Array
@@ -28,12 +29,12 @@ class Deal:
     Dims are counted from the last (-1), so that one layer's array and the stacked ones agree.
 
     Args:
-        cuts: (mesh axis, its size, dim of the array that it cuts), in the order of cutting.
+        cuts: (mesh axes, chips over them, dim of the array that they cut).
         summed: mesh axes along which the weight is copied and its update is too.
         each: sums are taken as soon as the backward pass has a gradient, not once a step.
     """
 
-    cuts: tuple[tuple[str, int, int], ...]
+    cuts: tuple[tuple[tuple[str, ...], int, int], ...]
     summed: tuple[str, ...]
     each: bool
 
@@ -41,56 +42,64 @@ class Deal:
         """The gradient of the part that this chip updates, summed over all copies."""
         if self.summed:
             gradient = lax.psum(gradient, self.summed)
-        for axis, _, dim in self.cuts:
-            at = gradient.ndim + dim
-            gradient = lax.psum_scatter(gradient, axis, scatter_dimension=at, tiled=True)
+        for axes, _, dim in self.cuts:
+            gradient = scatter(gradient, axes, gradient.ndim + dim)
         return gradient
 
     def part(self, weight: Array) -> Array:
         """The part of a weight that this chip updates."""
-        for axis, n, dim in self.cuts:
+        for axes, n, dim in self.cuts:
             size = weight.shape[dim] // n
             at = weight.ndim + dim
-            weight = lax.dynamic_slice_in_dim(weight, lax.axis_index(axis) * size, size, at)
+            weight = lax.dynamic_slice_in_dim(weight, lax.axis_index(axes) * size, size, at)
         return weight
 
     def whole(self, part: Array) -> Array:
         """All parts put together."""
-        for axis, _, dim in reversed(self.cuts):
-            part = lax.all_gather(part, axis, axis=part.ndim + dim, tiled=True)
+        for axes, _, dim in reversed(self.cuts):
+            part = gather(part, axes, part.ndim + dim)
         return part
 
 
 def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> Deal:
     """How the copies of a weight share its update: all of them under ZeRO 1 and 2, none under 0.
 
-    Each axis cuts the first dim that it divides. What divides nothing is updated by all copies.
+    Each axis cuts the first dim that it divides; those that cut the same dim do it together, in
+    one collective. What divides nothing is updated by all copies.
     Gradients of matrices are summed with each microbatch where there is one, or where ZeRO 2 holds
     only parts of them.
     """
     on = table.on
-    roles = info.roles(table)
-    used = {role for found in roles.values() for role in found}
+    used = {axis for axes in info.axes(table).values() for axis in axes}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
-    cuts, summed = [], []
-    for role in [r for r in on.axes if r not in used and on.sizes[r] > 1]:
-        for axis in on.axes[role]:
+    cuts: dict[tuple[int, bool], tuple[str, ...]] = {}
+    summed = []
+    for role in [r for r in on.axes if on.sizes[r] > 1 and info.is_trained]:
+        # From the inside out: what goes between slices, the outermost, is summed already.
+        for axis in [a for a in reversed(on.axes[role]) if a not in used]:
             n = on.mesh.shape[axis]
             dealt = zero in (1, 2) and role in DEALT and info.is_table
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
             if dealt and dim is not None:
                 shape[dim] //= n
-                cuts.append((axis, n, dim - len(shape)))
+                key = (dim - len(shape), on.joins_slices(axis))
+                cuts[key] = (*cuts.get(key, ()), axis)
             else:
                 summed.append(axis)
-    each = info.is_table and (zero == 2 or n_microbatches == 1)
-    return Deal(cuts=tuple(cuts), summed=tuple(summed), each=each)
+    grouped = tuple(
+        (axes, math.prod(on.mesh.shape[axis] for axis in axes), dim)
+        for (dim, _), axes in cuts.items()
+    )
+    # The ends of the model are used on one stage only: their copies on others are not there to sum.
+    piped = any(axis in summed for axis in on.axes["pipe"])
+    each = info.is_table and not piped and (zero == 2 or n_microbatches == 1)
+    return Deal(cuts=grouped, summed=tuple(summed), each=each)
 
 
 def state_spec(info: ArrayInfo, table: Table, dealt: Deal) -> PartitionSpec:
     """Layout of the optimizer's state of a weight, as its copies deal it out."""
-    roles = info.roles(table)
-    names = [list(table.on.names(roles.get(d, ()))) for d in info.dims]
-    for axis, _, dim in dealt.cuts:
-        names[dim].append(axis)
+    axes = info.axes(table)
+    names = [list(axes.get(d, ())) for d in info.dims]
+    for cut, _, dim in dealt.cuts:
+        names[dim] += cut
     return PartitionSpec(*(tuple(n) or None for n in names))

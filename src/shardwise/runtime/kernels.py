@@ -1,90 +1,154 @@
 """Attention of this chip's queries over keys that it has, by the platform's kernel.
 
 q_BTNH queries, k_BSKH v_BSKH keys and values, o_BTNH what is attended; N is a multiple of K.
-Scores never lie in memory on a TPU (splash attention) and on a GPU (cuDNN).
+Scores never lie in memory on a TPU (splash attention).
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from shardwise.models.config import Attention
+from shardwise.models import Attention
+from shardwise.runtime import blockwise
+from shardwise.runtime.blockwise import Sums
+from shardwise.runtime.elementwise import capped
+from shardwise.runtime.order import Order
+from shardwise.runtime.visible import visible
 
 Array = jax.Array
-
-# Rows of queries and of keys that the TPU kernel takes at once. Larger ones waste more of the
-# diagonal of causal attention; smaller ones read keys more often.
-BLOCK = 512
 SAVED = "attended"  # name under which remat finds the result and its softmax sums
+WHOLE = Order()
 
 
 def attend(
-    q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, attention: Attention, platform: str, scale: float
+    q_BTNH: Array,
+    k_BSKH: Array,
+    v_BSKH: Array,
+    attention: Attention,
+    platform: str,
+    scale: float,
+    *,
+    sinks_N: Array | None = None,
+    slopes_N: Array | None = None,
+    order: Order = WHOLE,
+    index: Any = 0,
 ) -> Array:
-    """Causal (or full) attention over whole sequences: T and S are the same tokens.
+    """Attention of a chip's tokens over the keys of whole sequences, which lie in their order.
+
+    Scores that fall with distance (ALiBi) no kernel computes: they lie in memory then.
 
     Args:
         platform: `tpu`, `gpu` or `cpu`.
         scale: of scores, before the softmax.
+        sinks_N: one logit a head that takes attention from no token.
+        slopes_N: what is added to a score, before it is scaled, per token of the key's position.
+        order: which tokens chips have, where they have parts of a sequence.
+        index: the chip's place among those.
     """
-    if platform == "tpu" and q_BTNH.shape[1] % 128 == 0:
-        return _splash(q_BTNH, k_BSKH, v_BSKH, attention, scale)
-    window = attention.window
-    return jax.nn.dot_product_attention(
+    if platform == "tpu" and slopes_N is None:
+        from shardwise.runtime import splash
+
+        if splash.fits(q_BTNH.shape[1], order):
+            q_BTNH = (q_BTNH * scale).astype(q_BTNH.dtype)
+            q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH, k_BSKH, v_BSKH))
+            o = splash.attend(q, k, v, attention, order, index, sinks_N=sinks_N, name=SAVED)
+            return o.swapaxes(1, 2)
+    mask_TS: Any = None
+    if attention.causal:
+        rows = order.positions(index, q_BTNH.shape[1], jnp)
+        mask_TS = visible(attention, rows[:, None], jnp.arange(k_BSKH.shape[1]))
+    if sinks_N is not None or slopes_N is not None or attention.softcap is not None:
+        o = _plain(q_BTNH, k_BSKH, v_BSKH, attention, scale, sinks_N, slopes_N, mask_TS)
+    else:
+        whole = order.n == 1 and not attention.chunked
+        mask = None if whole or mask_TS is None else mask_TS[None, None]
+        o = _by_xla(q_BTNH, k_BSKH, v_BSKH, attention, scale, mask)
+    return checkpoint_name(o, SAVED)
+
+
+def _by_xla(
+    q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, a: Attention, scale: float, mask: Array | None
+) -> Array:
+    """By the library's function, which takes a mask where its own causal one does not do."""
+    width, narrower = v_BSKH.shape[-1], q_BTNH.shape[-1] - v_BSKH.shape[-1]
+    window = None if mask is not None or a.window is None else (a.window - 1, 0)
+    o_BTNH = jax.nn.dot_product_attention(
         q_BTNH,
         k_BSKH,
-        v_BSKH,
+        jnp.pad(v_BSKH, [(0, 0)] * 3 + [(0, narrower)]),  # it wants values as wide as keys
+        mask=mask,
         scale=scale,
-        is_causal=attention.causal,
-        local_window_size=None if window is None else (window - 1, 0),
+        is_causal=a.causal and mask is None,
+        local_window_size=window,
     )
+    return o_BTNH[..., :width]
 
 
-def _splash(q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, a: Attention, scale: float) -> Array:
-    n_heads, length = q_BTNH.shape[2], q_BTNH.shape[1]
-    kernel = _kernel(n_heads, length, a.causal, a.window, a.chunked)
-    q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH, k_BSKH, v_BSKH))
-    o_BNTH = jax.vmap(kernel)((q * scale).astype(q.dtype), k, v)
-    return o_BNTH.swapaxes(1, 2)
+def _plain(
+    q_BTNH: Array,
+    k_BSKH: Array,
+    v_BSKH: Array,
+    a: Attention,
+    scale: float,
+    sinks_N: Array | None,
+    slopes_N: Array | None,
+    mask_TS: Array | None,
+) -> Array:
+    """Every score in memory, in fp32; G query heads have the same keys."""
+    B, T, N, H = q_BTNH.shape
+    K = k_BSKH.shape[2]
+    q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
+    s_BKGTS = jnp.einsum("btkgh,bskh->bkgts", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32)
+    if slopes_N is not None:
+        s_BKGTS += slopes_N.reshape(K, -1, 1, 1) * jnp.arange(k_BSKH.shape[1], dtype=jnp.float32)
+    s_BKGTS = capped(s_BKGTS * scale, a.softcap)
+    if mask_TS is not None:
+        s_BKGTS = jnp.where(mask_TS, s_BKGTS, -jnp.inf)
+    highest = s_BKGTS.max(axis=-1, keepdims=True)
+    if sinks_N is not None:
+        sinks = sinks_N.astype(jnp.float32).reshape(K, -1, 1, 1)
+        highest = jnp.maximum(highest, sinks)
+    highest = jax.lax.stop_gradient(highest)
+    p_BKGTS = jnp.exp(s_BKGTS - highest)
+    total = p_BKGTS.sum(axis=-1, keepdims=True)
+    total = total if sinks_N is None else total + jnp.exp(sinks - highest)
+    p_BKGTS = (p_BKGTS / total).astype(v_BSKH.dtype)
+    return jnp.einsum("bkgts,bskh->btkgh", p_BKGTS, v_BSKH).reshape(B, T, N, -1)
 
 
-def _kernel(n_heads: int, length: int, causal: bool, window: int | None, chunked: bool) -> Any:
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, platform: str, causal: bool) -> Sums:
+    """Attention over some of the keys, in fp32, and its sums; see `blockwise.forward`."""
+    if _by_splash(q_BNTH, k_BKSH, platform):
+        from shardwise.runtime import splash
 
-    block = next(b for b in (BLOCK, 256, 128) if length % b == 0)
-    sizes = splash.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_kv_compute=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_kv_dkv_compute=block,
-        use_fused_bwd_kernel=True,
-    )
-    return splash.make_splash_mha(
-        mask=_mask(n_heads, length, causal, window, chunked),
-        head_shards=1,
-        q_seq_shards=1,
-        block_sizes=sizes,
-        residual_checkpoint_name=SAVED,
-    )
+        o, l = splash.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
+        return o.astype(jnp.float32), l
+    return blockwise.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
 
 
-@functools.lru_cache(maxsize=32)
-def _mask(n_heads: int, length: int, causal: bool, window: int | None, chunked: bool) -> Any:
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+def backward(
+    q_BNTH: Array,
+    k_BKSH: Array,
+    v_BKSH: Array,
+    o_BNTH: Array,
+    l_BNT: Array,
+    do_BNTH: Array,
+    *,
+    platform: str,
+    causal: bool,
+) -> tuple[Array, Array, Array]:
+    """Gradients of queries, keys and values from some of the keys; see `blockwise.backward`."""
+    arrays = (q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH)
+    if _by_splash(q_BNTH, k_BKSH, platform):
+        from shardwise.runtime import splash
 
-    shape = (length, length)
-    one: Any
-    if not causal:
-        one = masks.FullMask(shape)
-    elif window is None or window >= length:
-        one = masks.CausalMask(shape)
-    elif chunked:
-        one = masks.ChunkedCausalMask(shape, window)
-    else:
-        one = masks.LocalMask(shape, (window - 1, 0), 0)
-    return masks.MultiHeadMask([one] * n_heads)
+        return splash.backward(*arrays, causal=causal)
+    return blockwise.backward(*arrays, causal=causal)
+
+
+def _by_splash(q_BNTH: Array, k_BKSH: Array, platform: str) -> bool:
+    return platform == "tpu" and q_BNTH.shape[2] % 128 == 0 == k_BKSH.shape[2] % 128

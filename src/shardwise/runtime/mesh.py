@@ -40,15 +40,39 @@ class RoleMesh:
         """Chips over several roles together."""
         return math.prod(self.sizes[role] for role in roles)
 
+    def dealing(self, names: Sequence[str], n: int) -> tuple[str, ...]:
+        """Of mesh axes the major ones, as many as deal `n` things out to their chips."""
+        found: list[str] = []
+        for name in names:
+            n, rest = divmod(n, self.mesh.shape[name])
+            if rest or not n:
+                break
+            found.append(name)
+        return tuple(found)
+
+    def joins_slices(self, axis: str) -> bool:
+        """Whether chips along a mesh axis lie on different slices; no chips of an abstract mesh."""
+        if not isinstance(self.mesh, jax.sharding.Mesh):
+            return False
+        devices = np.moveaxis(self.mesh.devices, self.mesh.axis_names.index(axis), 0)
+        first, last = devices[0].flat[0], devices[-1].flat[0]
+        return getattr(first, "slice_index", 0) != getattr(last, "slice_index", 0)
+
     @property
     def platform(self) -> str:
-        """`tpu`, `gpu` or `cpu`."""
-        found = str(self.mesh.devices.flat[0].platform)
+        """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16."""
+        first = self.mesh.devices.flat[0]
+        found = str(first.platform)
+        if first.device_kind in ("TPU v2", "TPU v3"):
+            return "old tpu"
         return "gpu" if found in ("cuda", "rocm") else found
 
 
 def role_mesh(
-    sizes: Mapping[str, int], devices: np.ndarray[Any, Any], factored: Sequence[str] = ()
+    sizes: Mapping[str, int],
+    devices: np.ndarray[Any, Any],
+    factored: Sequence[str] = (),
+    parts: Mapping[str, Sequence[int]] | None = None,
 ) -> RoleMesh:
     """A mesh over devices that are arranged by role already.
 
@@ -56,15 +80,17 @@ def role_mesh(
         sizes: role -> chips.
         devices: as many as there are chips, in the order of `ROLES`, the last role the fastest.
         factored: roles that become one axis for each prime factor.
+        parts: roles that become axes of these sizes, the major first.
     """
     axes: dict[str, tuple[str, ...]] = {}
     names: list[str] = []
     shape: list[int] = []
     for role in ROLES:
-        parts = _primes(sizes[role]) if role in factored else [sizes[role]]
-        axes[role] = tuple(f"{role}.{i}" for i in range(len(parts))) if len(parts) > 1 else (role,)
+        cut = _primes(sizes[role]) if role in factored else [sizes[role]]
+        cut = list((parts or {}).get(role, cut))
+        axes[role] = tuple(f"{role}.{i}" for i in range(len(cut))) if len(cut) > 1 else (role,)
         names += axes[role]
-        shape += parts
+        shape += cut
     kinds = (jax.sharding.AxisType.Auto,) * len(names)
     mesh = jax.sharding.Mesh(devices.reshape(shape), tuple(names), axis_types=kinds)
     return RoleMesh(mesh=mesh, axes=axes, sizes={role: sizes[role] for role in ROLES})
@@ -82,31 +108,39 @@ def _primes(n: int) -> list[int]:
 
 
 def arrange(
-    placement: Placement, sizes: Mapping[str, int], chips: np.ndarray[Any, Any]
+    placement: Placement,
+    sizes: Mapping[str, int],
+    devices: np.ndarray[Any, Any],
+    role: str = "",
 ) -> np.ndarray[Any, Any]:
-    """Chips by role, as the placement lays the roles over them.
+    """Devices by role, as the placement lays the roles over the chips.
 
     Args:
         placement: of the mesh.
         sizes: role -> chips.
-        chips: on a torus `[slice, x, y, ...]`; behind switches `[node, chip of the node]`.
+        devices: on a torus `[slice, x, y, ..., device of the chip]`; behind switches
+            `[node, chip of the node, device of the chip]`.
+        role: along which the devices of a chip are neighbours, where it has several.
 
     Returns:
-        The same chips in an array of one dim per role, in the order of `ROLES`.
+        The same devices in an array of one dim per role, in the order of `ROLES`.
     """
-    spans = dict(placement.spans)
+    spans, n_dims, per_chip = dict(placement.spans), devices.ndim - 1, devices.shape[-1]
     grid = np.indices([sizes[role] for role in ROLES])
-    at = [np.zeros(grid.shape[1:], int) for _ in range(chips.ndim)]
-    strides = [1] * chips.ndim  # of what lies behind switches, from the inside out
-    for role in (*INSIDE_OUT, *(r for r in ROLES if r not in INSIDE_OUT)):
-        index = grid[ROLES.index(role)]
-        for dim, size, stride in _runs(spans.get(role, Span()), chips.ndim):
+    at = [np.zeros(grid.shape[1:], int) for _ in range(n_dims)]
+    strides = [1] * n_dims  # of what lies behind switches, from the inside out
+    for name in (*INSIDE_OUT, *(r for r in ROLES if r not in INSIDE_OUT)):
+        index = grid[ROLES.index(name)]
+        for dim, size, stride in _runs(spans.get(name, Span()), n_dims):
             if stride is None:
                 stride = strides[dim]
                 strides[dim] *= size
             at[dim] += index % size * stride
             index = index // size
-    return chips[tuple(at)]
+    by_chip = devices[tuple(at)]
+    inside = ROLES.index(role) if role else len(ROLES) - 1
+    shape = [n * (per_chip if i == inside else 1) for i, n in enumerate(by_chip.shape[:-1])]
+    return np.moveaxis(by_chip, -1, inside + 1).reshape(shape)
 
 
 def _runs(span: Span, n_dims: int) -> list[tuple[int, int, int | None]]:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
+from shardwise.models import Mlp
+from shardwise.runtime.attention import projected
+from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.products import Block
 
 Array = jax.Array
 
 
-def mlp(block: Block, n_BTD: Array) -> Array:
-    """The block from its normed input to what it adds to the residual."""
-    n_BTD = checkpoint_name(block.enter(n_BTD, "mlp.up"), "ffn_input")
-    up_BTF = checkpoint_name(block.product("mlp.up", n_BTD), "up")
-    gate_BTF = checkpoint_name(block.product("mlp.gate", n_BTD), "gate")
-    h_BTF = jax.nn.silu(gate_BTF) * up_BTF
+def mlp(ffn: Mlp, block: Block, n_BTD: Array) -> None:
+    """Add to the block what it makes of its normed input, as it entered."""
+    activation = ACTIVATIONS[ffn.activation]
+    up_BTF = checkpoint_name(projected(block, "mlp.up", n_BTD, "b_up"), "up")
+    if ffn.gated:
+        gate_BTF = checkpoint_name(projected(block, "mlp.gate", n_BTD, "b_gate"), "gate")
+        h_BTF = activation(gate_BTF) * up_BTF
+    else:
+        h_BTF = activation(up_BTF)
     block.add("mlp.down", checkpoint_name(h_BTF, "hidden"))
-    return block.leave()

@@ -9,16 +9,24 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.estimate.activations_held import runs_again
-from shardwise.models import Layer
+from shardwise.models import Layer, Segment
+from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
+from shardwise.ops.einsum import Array as Named
+from shardwise.ops.einsum import Dim
 from shardwise.ops.layers import outer_terms
-from shardwise.runtime.core import Sequences
+from shardwise.ops.sharded import Move
+from shardwise.runtime.attention import Core, projected
+from shardwise.runtime.core import sequences
+from shardwise.runtime.elementwise import capped
 from shardwise.runtime.layers import Deals, Stack, Weights, norm, run_layer
 from shardwise.runtime.products import Block
 from shardwise.runtime.weights import Tree
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
+Run = Callable[[Array, Weights], Array]
+Period = Callable[[Array, Sequence[Weights]], Array]
 
 
 def paired(weights: Tree, holders: Tree) -> Tree:
@@ -31,8 +39,9 @@ def outer_block(stack: Stack, name: str, weights: Weights, deals: Deals) -> Bloc
     return stack.block(name, {t.name: t for t in outer_terms(stack.config)}, weights, deals)
 
 
-def embed(stack: Stack, tokens_BT: Array, weights: Weights, deals: Deals) -> Array:
-    """Rows of the embedding; each chip looks up what its part of the vocabulary has."""
+def embed(stack: Stack, core: Core, tokens_BT: Array, weights: Weights, deals: Deals) -> Array:
+    """Rows of the embedding, and of learned positions; each chip looks up what its part of the
+    vocabulary has."""
     block = outer_block(stack, "embed", weights, deals)
     program = block.program("embed")
     with jax.named_scope("embed"):
@@ -45,35 +54,93 @@ def embed(stack: Stack, tokens_BT: Array, weights: Weights, deals: Deals) -> Arr
             x_BTD = rows_VD[jnp.where(here, local, 0)] * here[..., None].astype(rows_VD.dtype)
         for move in program.after:
             x_BTD = stack.table.apply(move, x_BTD)
+        if stack.config.scaled_embeddings:
+            x_BTD = x_BTD * jnp.asarray(stack.config.d_model**0.5, x_BTD.dtype)
+    if "position" in weights:
+        with jax.named_scope("position"):
+            x_BTD = x_BTD + _positions(stack, block, core.positions(tokens_BT.shape[1]))
     return x_BTD
+
+
+def _positions(stack: Stack, block: Block, at_BT: Array) -> Array:
+    """Learned positions of the tokens that the chip holds of the residual, of `at_BT`."""
+    table = stack.table
+    here = Named("position", (Dim("P"), Dim("D", table.roles("weights", ("P", "D")).get("D", ()))))
+    whole = Move("all_gather", here.axes, here, here.with_axes({}))
+    rows_PD = block.weight("position", (whole,) if here.axes else ())
+    held = table.roles("activations", ("T",)).get("T", ())
+    among = [r for r in table.roles("residual", ("T",)).get("T", ()) if r not in held]
+    return rows_PD[table.slice(at_BT, among, 1)]
 
 
 def run_layers(
-    stack: Stack, form: Form, x_BTD: Array, layers: Sequence[Tree], deals: Sequence[Deals]
+    stack: Stack,
+    form: Form,
+    core: Core,
+    x_BTD: Array,
+    layers: Sequence[Tree],
+    deals: Sequence[Deals],
 ) -> Array:
-    """All layers, kind by kind; each keeps for its backward pass what remat leaves."""
-    core = Sequences(table=stack.table)
-    for group, stacked, dealt in zip(stack.config.groups, layers, deals, strict=True):
+    """All layers, a scan for each run of a period. `layers` and `deals` are those of the places
+    (`weights.places`)."""
+    at = 0
+    for segment in model_stack(stack.config):
+        held = slice(at, at + len(segment.kinds))
+        at = held.stop
+        run = one_period(stack, form, core, segment, deals[held])
 
-        def body(
-            x_BTD: Array, weights: Weights, layer: Layer = group.layer, deals: Deals = dealt
-        ) -> tuple[Array, None]:
-            return run_layer(stack, layer, core, x_BTD, weights, deals), None
+        def step(x_BTD: Array, weights: Sequence[Weights], run: Period = run) -> tuple[Array, None]:
+            return run(x_BTD, weights), None
 
-        rows = layer_activations(stack.config, group.layer)
-        kept = [row.name for row in rows if not runs_again(form, row.name, group.layer)]
-        policy = jax.checkpoint_policies.save_only_these_names(*kept)
-        x_BTD, _ = lax.scan(jax.checkpoint(body, policy=policy), x_BTD, stacked)
+        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[held]))
     return x_BTD
 
 
+def one_period(
+    stack: Stack, form: Form, core: Core, segment: Segment, deals: Sequence[Deals]
+) -> Period:
+    """The layers of a segment's period, one after the other."""
+    runs = [
+        _checkpointed(stack, form, core, stack.config.groups[kind].layer, dealt)
+        for kind, dealt in zip(segment.kinds, deals, strict=True)
+    ]
+
+    def period(x_BTD: Array, weights: Sequence[Weights]) -> Array:
+        for run, one in zip(runs, weights, strict=True):
+            x_BTD = run(x_BTD, one)
+        return x_BTD
+
+    return period
+
+
+def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Deals) -> Run:
+    """A layer that keeps for its backward pass what remat leaves."""
+
+    def run(x_BTD: Array, weights: Weights) -> Array:
+        return run_layer(stack, layer, core, x_BTD, weights, deals)
+
+    rows = layer_activations(stack.config, layer)
+    kept = [row.name for row in rows if not runs_again(form, row.name, layer)]
+    return jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*kept))
+
+
 def head(stack: Stack, x_BTD: Array, weights: Weights, deals: Deals) -> Array:
-    """The residual after the last layer -> logits_BTV in fp32, V over `tensor`."""
+    """The residual after the last layer -> logits_BTV in fp32, V over `tensor`.
+
+    Columns that only fill up the last chip's part of the vocabulary are minus infinity.
+    """
     block = outer_block(stack, "unembed", weights, deals)
     if stack.config.final_norm:
         x_BTD = norm(stack, block, x_BTD, "final_norm")
     n_BTD = block.enter(x_BTD, "unembed")
-    return block.product("unembed", n_BTD).astype(jnp.float32)
+    logits_BTV = projected(block, "unembed", n_BTD, "b_unembedding").astype(jnp.float32)
+    logits_BTV = capped(logits_BTV, stack.config.logit_softcap)
+    roles = stack.table.roles("activations", ("V",)).get("V", ())
+    size, vocab = logits_BTV.shape[-1], stack.config.vocab
+    if size * stack.table.on.size(roles) == vocab:
+        return logits_BTV
+    columns = stack.table.index(roles) * size + jnp.arange(size)
+    return jnp.where(columns < vocab, logits_BTV, -jnp.inf)
 
 
 def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
@@ -104,8 +171,9 @@ def loss_of(stack: Stack, form: Form, deals: Tree) -> Callable[[Tree, Tree, Arra
     def loss(weights: Tree, holders: Tree, tokens_BT: Array, targets_BT: Array) -> Array:
         both = paired(weights, holders)
         outer = both["outer"], deals["outer"]
-        x_BTD = embed(stack, tokens_BT, *outer)
-        x_BTD = run_layers(stack, form, x_BTD, both["layers"], deals["layers"])
+        core = sequences(stack.config, form, stack.table, stack.seq)
+        x_BTD = embed(stack, core, tokens_BT, *outer)
+        x_BTD = run_layers(stack, form, core, x_BTD, both["layers"], deals["layers"])
         return cross_entropy(stack, head(stack, x_BTD, *outer), targets_BT)
 
     return loss

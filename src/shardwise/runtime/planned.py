@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.models import Layer, Mlp, ModelConfig
+from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
+from shardwise.runtime.devices import over_devices
+from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
+from shardwise.runtime.order import narrow
+from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
-from shardwise.runtime.step import TrainStep
+from shardwise.runtime.step import TrainStep, Update
 from shardwise.runtime.table import Table
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout, rules_of
+
+AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
 
 
 def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     """The training step of a plan.
 
     Args:
-        devices: of the machine, in its own shape.
+        devices: of the machine, in its own shape, the last dim the devices of a chip on a torus.
         plan: the plan as JSON.
     """
     found = decode(plan)
     if not isinstance(found, Plan):
         raise TypeError("a serving plan has no training step")
     case = rebuild(found)
-    step = step_of(case, devices)
+    step = step_of(case, devices, capacity=AS_PLANNED)
     return Program(
         name="train step",
         fn=step.function(),
@@ -40,71 +48,150 @@ def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     )
 
 
-def step_of(case: Case, devices: np.ndarray[Any, Any]) -> TrainStep:
+def step_of(
+    case: Case,
+    devices: np.ndarray[Any, Any],
+    *,
+    capacity: float | None = None,
+    update: Update | None = None,
+) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
+
+    Args:
+        case: the inputs of a plan.
+        devices: of the machine, in its own shape.
+        capacity: room of an expert, see `TrainStep`.
+        update: makes its optimizer; None for the one of the plan's word.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
     """
-    raise_all(BadInput, not_run(case))
-    layout = case.layout
-    chips = (
-        devices.reshape(devices.shape[0], -1) if case.system.chip.ici is None else devices[..., 0]
-    )
-    arranged = arrange(case.placement, layout.sizes, chips)
-    on = role_mesh(layout.sizes, arranged, factored(layout))
+    dealt = over_devices(case.layout, case.model, case.system)
+    layout = dealt.layout
+    raise_all(BadInput, not_run(replace(case, layout=layout)))
+    if case.system.chip.ici is None:
+        devices = devices.reshape(*devices.shape[:2], 1)
+    arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
+    on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(config=case.model, job=case.job, layout=layout, table=table)
+    return TrainStep(
+        config=case.model,
+        job=case.job,
+        layout=layout,
+        table=table,
+        capacity=capacity,
+        update=update,
+    )
 
 
 def not_run(case: Case) -> list[str]:
     """What this plan asks for that the runtime does not do."""
     layout, sizes = case.layout, case.layout.sizes
-    found = [
-        f"{role} {sizes[role]} is planned for, but not run: plan with --max {role}=1."
-        for role in ("context", "expert", "pipe")
-        if sizes[role] > 1
-    ]
-    if not _is_llama(case.model):
+    found = _unknown_layers(case.model)
+    segments = len(stack(case.model))
+    if sizes["pipe"] > 1 and segments > 1:
         found.append(
-            f"{case.model.name} has layers that are planned for, but not run. Run are layers of "
-            "attention and a gated MLP, each after an RMS norm, without biases (LLaMA, Mistral)."
+            f"{case.model.name} has {segments} runs of different layers, which stages cannot share "
+            "in equal chunks: plan with --max pipe=1."
         )
+    if layout.expert_tensor not in (None, 1, sizes["tensor"]):
+        found.append(
+            f"expert_tensor {layout.expert_tensor} is planned for, but not run: 1 (whole experts) "
+            "or as many as tensor."
+        )
+    if layout.schedule == "dualpipe":
+        found.append("schedule dualpipe is planned for, but not run: --fix schedule=zb-v runs.")
     if layout.offload:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:
         found.append(f"remat in {layout.remat_layers} layers only is planned for, but not run.")
-    per_chip = case.system.chip.n_devices or 1
-    if per_chip > 1:
-        found.append(f"{case.system.chip.name} has {per_chip} devices a chip; one is run.")
-    heads = [a.n_kv_heads for a, _ in case.model.attentions if a.n_kv_heads % sizes["tensor"]]
-    if heads:
-        found.append(f"n_kv_heads {heads[0]} over tensor {sizes['tensor']}: copies are not run.")
-    if case.model.vocab % sizes["tensor"]:
-        found.append(f"vocab {case.model.vocab:,} over tensor {sizes['tensor']} is not run.")
+    if layout.context_kind == "ring" and sizes["context"] > 1:
+        found += _ring(case.model, case.job.seq, sizes["context"])
+    if layout.context_kind != "gather" and sizes["context"] > 1:
+        found += _beside_scores(case.model, layout.context_kind)
     return found
 
 
-def _is_llama(model: ModelConfig) -> bool:
-    """Layers in a row, each of the same blocks as Llama's, and nothing else around them."""
-    around = (model.n_positions, model.final_norm_bias, model.unembedding_bias)
-    beside = (model.order, model.scaled_embeddings, model.logit_softcap, model.norm.plus_one)
-    plain = all(_is_plain(group.layer) for group in model.groups)
-    return plain and model.norm.kind == "rms" and not any((*around, *beside))
+def _unknown_layers(model: ModelConfig) -> list[str]:
+    """Blocks, activations and scaled positions that are planned for, but not run."""
+    layers = [group.layer for group in model.groups]
+    ffns = [layer.ffn for layer in layers]
+    found = []
+    for what, has in (
+        ("Mamba blocks", bool(model.mambas)),
+        ("experts or latent attention beside another block", any(map(_beside, layers))),
+        ("experts of a latent", any(isinstance(f, Moe) and f.d_latent for f in ffns)),
+    ):
+        if has:
+            found.append(f"{model.name} has {what}, planned for, but not run.")
+    told = {layer.ffn.activation for layer in layers if layer.ffn} - set(ACTIVATIONS)
+    found += [
+        f'activation "{name}" of {model.name} is not run. Run: {", ".join(ACTIVATIONS)}.'
+        for name in sorted(told)
+    ]
+    rotary = [a.rotary.scaling for a, _ in model.attentions if a.rope and a.rotary.scaling]
+    found += [
+        f'rope scaling "{kind}" of {model.name} is not run. Run: {", ".join(SCALINGS)}.'
+        for kind in sorted({scaling.kind for scaling in rotary} - set(SCALINGS))
+    ]
+    return found
 
 
-def _is_plain(layer: Layer) -> bool:
-    """Attention and a gated MLP, each after a norm, and nothing beside them."""
-    a, mlp = layer.attention, layer.ffn
-    if a is None or not isinstance(mlp, Mlp) or layer.norms != "pre" or layer.norm_bias:
-        return False
-    extras = (a.mla, a.q_bias, a.kv_bias, a.o_bias, a.qk_norm, a.sinks, mlp.bias, layer.parallel)
-    beside = (a.alibi, a.softcap, a.qk_unit, a.temperature, a.rotary.interleaved)
-    scaled = a.rotary.scaling.kind if a.rotary.scaling else "llama3"
-    known = scaled == "llama3" and mlp.activation == "silu"
-    return not any((*extras, *beside)) and a.rope and mlp.gated and known
+def _beside(layer: Layer) -> bool:
+    latent = layer.attention and layer.attention.mla
+    return layer.parallel and bool(latent or isinstance(layer.ffn, Moe))
 
 
 def factored(layout: Layout) -> tuple[str, ...]:
     """Roles over which copies share an update (ZeRO 1 and 2), whose sizes may divide no dim."""
     return ("data", "context", "expert") if layout.zero in (1, 2) else ()
+
+
+def parts(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """`tensor` as several axes where its chips are more than KV heads: along the first axes lie
+    different heads, along the last their copies.
+
+    Raises:
+        BadInput: layers whose numbers of KV heads do not divide each other.
+    """
+    tensor = layout.mesh.tensor
+    every = {a.n_kv_heads for a, _ in model.attentions if not a.mla}
+    cuts: list[int] = []
+    for n_heads in sorted({n for n in every if n < tensor} | {tensor}):
+        size, rest = divmod(n_heads, math.prod(cuts))
+        if rest:
+            raise BadInput(f"n_kv_heads {', '.join(map(str, sorted(every)))} over tensor {tensor}.")
+        cuts += [size] if size > 1 else []
+    return {"tensor": tuple(cuts)} if len(cuts) > 1 else {}
+
+
+def _beside_scores(model: ModelConfig, kind: str) -> list[str]:
+    """What is done to scores that only the way `gather` does."""
+    told = {
+        "ALiBi": any(a.alibi for a, _ in model.attentions),
+        "sinks": any(a.sinks for a, _ in model.attentions),
+        "a cap of scores": kind == "ring" and any(a.softcap for a, _ in model.attentions),
+    }
+    return [
+        f"context_kind {kind} with {what}, which {model.name} has, is planned for, but not run: "
+        "plan with --fix context_kind=gather."
+        for what, has in told.items()
+        if has
+    ]
+
+
+def _ring(model: ModelConfig, seq: int, n: int) -> list[str]:
+    """What a ring of chips does not attend."""
+    found = []
+    for a, _ in model.attentions:
+        if a.causal and narrow(a, seq):
+            found.append(
+                f"context_kind ring passes on the keys of whole sequences; {model.name} has layers "
+                f"with a window of {a.window:,}: plan with --fix context_kind=gather."
+            )
+    if seq % (2 * n) and any(a.causal for a, _ in model.attentions):
+        found.append(
+            f"context_kind ring cuts sequences into {2 * n} chunks, which do not divide "
+            f"{seq:,} tokens: plan with --fix context_kind=gather."
+        )
+    return list(dict.fromkeys(found))

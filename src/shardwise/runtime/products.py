@@ -19,7 +19,9 @@ from shardwise.ops.einsum import Einsum
 from shardwise.ops.layers import Term
 from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
+from shardwise.runtime import scaled
 from shardwise.runtime.gradients import Deal
+from shardwise.runtime.scaled import Scaled
 from shardwise.runtime.table import Table
 
 Array = jax.Array
@@ -27,11 +29,15 @@ Array = jax.Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Dtypes of a step: what products compute in, what gradients are summed and held in."""
+    """Dtypes of a step: what products compute in, what gradients are summed and held in.
+
+    `narrow` is the dtype of both sides of a product with scaled weights, None for `compute`.
+    """
 
     compute: Any
-    gradients: Any
-    reduce: Any
+    gradients: Any = None
+    reduce: Any = None
+    narrow: Any = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,14 +48,15 @@ class Block:
     Args:
         table: rules on the mesh.
         terms: by name, of `ops.layers`.
-        weights: name -> array of this layer, and where its gradient is held (see `gathered`).
+        weights: name -> array of this layer, and where its gradient is held (see `gathered`);
+            None there where nothing is differentiated, and only there arrays may be `Scaled`.
         deals: name -> how copies of this weight share its update.
         precision: of the step.
     """
 
     table: Table
     terms: Mapping[str, Term]
-    weights: Mapping[str, tuple[Array, Array]]
+    weights: Mapping[str, tuple[Any, Any]]
     deals: Mapping[str, Deal]
     precision: Precision
     _output: tuple[Array, tuple[Move, ...]] | None = None
@@ -72,21 +79,43 @@ class Block:
 
     def product(self, name: str, x: Array) -> Array:
         """An input that has entered times the weight of a term, on this chip."""
+        letters, w = _letters(self.program(name)), self.operand(name)
+        with jax.named_scope(name):
+            if isinstance(w, Scaled):
+                return scaled.product(letters, x, w, self.precision.narrow)
+            return jnp.einsum(letters, x, w)
+
+    def operand(self, name: str) -> Any:
+        """The weight of a term as its product takes it."""
         program = self.program(name)
         weight = program.einsum.right.name
         with jax.named_scope(name):
-            w = self.weight(weight, _of(program.before, weight))
-            return jnp.einsum(_letters(program), x, w)
+            return self.weight(weight, _of(program.before, weight))
 
-    def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Array:
+    def statistic(self, name: str) -> Array:
+        """An array beside the weights that no gradient changes, as it is held."""
+        return jax.lax.stop_gradient(self.weights[name][0])
+
+    def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Any:
         """A weight in the dtype of products, gathered where the table shards a summed dim."""
         array, holder = self.weights[name]
+        if holder is None:
+            return self._fetched(array, moves)
         gathers = tuple(m for m in moves if m.kind == "all_gather")
         array = self._gathered(array, holder, gathers, self.deals[name])
         for move in moves:
             if move.kind != "all_gather":
                 array = self.table.apply(move, array)
         return array
+
+    def _fetched(self, w: Array | Scaled, moves: tuple[Move, ...]) -> Any:
+        """A weight of which no gradient is asked; scaled ones stay where they are."""
+        if isinstance(w, Scaled):
+            return w
+        x = w.astype(self.precision.compute)
+        for move in moves:
+            x = self.table.apply(move, x)
+        return x
 
     def _gathered(self, w: Array, holder: Array, moves: tuple[Move, ...], deal: Deal) -> Array:
         """A weight as products take it: cast, then gathered.
@@ -120,7 +149,10 @@ class Block:
 
     def add(self, name: str, x: Array) -> None:
         """Add the product of a term to the output of the block."""
-        y = self.product(name, x)
+        self.put(name, self.product(name, x))
+
+    def put(self, name: str, y: Array) -> None:
+        """Add to the output of the block what a term, or what stands for it, has given."""
         moves = self.program(name).after
         self._output = (y if self._output is None else self._output[0] + y, moves)
         self._last = name

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -19,10 +20,15 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.gradients import deal, state_spec
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import loss_of
+from shardwise.runtime.order import order_of
+from shardwise.runtime.pipeline import Pipeline
 from shardwise.runtime.products import Precision
+from shardwise.runtime.stages import StageLayers, stage_layers
 from shardwise.runtime.table import Table
+from shardwise.runtime.ticks import ticks
 from shardwise.runtime.weights import Tree, describe, each, shaped
 from shardwise.strategy.layout import Layout
+from shardwise.strategy.schedules import find
 from shardwise.workload import Train
 
 Array = jax.Array
@@ -48,12 +54,17 @@ class TrainStep:
         job: batch and dtypes.
         layout: the strategy.
         table: its rules on a mesh.
+        capacity: room of an expert for tokens, over what experts receive that are used alike: what
+            goes beyond it is dropped. None for as much as there are tokens, which drops none.
+        update: makes the optimizer of this step; None for the one of the plan's word.
     """
 
     config: ModelConfig
     job: Train
     layout: Layout
     table: Table
+    capacity: float | None = None
+    update: Update | None = None
 
     def __post_init__(self) -> None:
         if self.job.optimizer not in OPTIMIZERS:
@@ -65,7 +76,13 @@ class TrainStep:
     @functools.cached_property
     def infos(self) -> Tree:
         """The weights as descriptions."""
-        return describe(self.config)
+        return describe(self.config, self.table, self.stages.n_places if self.stages else None)
+
+    @functools.cached_property
+    def stages(self) -> StageLayers | None:
+        """Where layers lie in a pipeline; None without one."""
+        piped = self.layout.schedule != "none"
+        return stage_layers(self.config, self.layout) if piped else None
 
     @functools.cached_property
     def deals(self) -> Tree:
@@ -74,9 +91,10 @@ class TrainStep:
         return each(lambda info: deal(info, self.table, **given), self.infos)
 
     @functools.cached_property
-    def optimizer(self) -> optax.GradientTransformation:
-        """Of optax."""
-        return OPTIMIZERS[self.job.optimizer]()
+    def optimizer(self) -> optax.GradientTransformationExtraArgs:
+        """Of optax; it is told the loss as `value`."""
+        made = self.update(self) if self.update else OPTIMIZERS[self.job.optimizer]()
+        return optax.with_extra_args_support(made)
 
     @functools.cached_property
     def stack(self) -> Stack:
@@ -87,7 +105,13 @@ class TrainStep:
             gradients=dtype(job.gradients),
             reduce=dtype(job.reduce or job.gradients),
         )
-        return Stack(config=self.config, table=self.table, precision=precision, seq=job.seq)
+        return Stack(
+            config=self.config,
+            table=self.table,
+            precision=precision,
+            seq=job.seq,
+            capacity=self.capacity,
+        )
 
     def specs(self) -> Tree:
         """Layout of the state."""
@@ -109,6 +133,20 @@ class TrainStep:
         """Layout of tokens and targets."""
         on = self.table.on
         return PartitionSpec(None, on.names(BATCH), on.names(("context",)))
+
+    def arranged(self, batch: Tree) -> Tree:
+        """A batch with its tokens in the order in which chips hold them: see `order`.
+
+        Which token lies where does not change the loss, but the step takes no other order. Takes
+        and gives arrays of the host, [..., token].
+        """
+        return {name: x[..., self.places] for name, x in batch.items()}
+
+    @functools.cached_property
+    def places(self) -> np.ndarray[Any, Any]:
+        """For each place of a sequence in a batch, the number of the token that lies there."""
+        n = self.table.on.size(("context",))
+        return order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
         """(state, batch) without their numbers, as JAX takes them for lowering."""
@@ -151,33 +189,57 @@ class TrainStep:
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""
         loss, gradients = self._gradients(state["weights"], batch)
+        loss = lax.psum(loss, self.table.on.mesh.axis_names)
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients)
-        return state, lax.psum(loss, self.table.on.mesh.axis_names)
+            state = self._updated(state, gradients, loss)
+        return state, loss
 
     def _gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
         """This chip's part of the mean loss, and the gradients of what it updates."""
+        holders = each(self._holder, self.infos, self.deals, weights)
+        if self.stages:
+            total, found = self._piped(self.stages).gradients(weights, holders, batch)
+            total = total / self.job.tokens_per_step
+        else:
+            total, found = self._accumulated(weights, holders, batch)
+        return total, each(self._summed, self.infos, self.deals, found)
+
+    def _piped(self, stages: StageLayers) -> Pipeline:
+        layout = self.layout
+        schedule, chunks = find(layout.schedule), stages.order.shape[1]
+        order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, chunks)
+        return Pipeline(
+            stack=self.stack, form=layout, layers=stages, ticks=ticks(order), deals=self.deals
+        )
+
+    def _accumulated(self, weights: Tree, holders: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """Microbatches one after the other: their part of the mean loss, and sums of gradients."""
         loss = loss_of(self.stack, self.layout, self.deals)
         differentiate = jax.value_and_grad(loss, argnums=1)
-        holders = each(self._holder, self.infos, self.deals, weights)
         tokens = self.job.tokens_per_step
 
         def one(microbatch: Tree) -> tuple[Array, Tree]:
             total, found = differentiate(
                 weights, holders, microbatch["tokens"], microbatch["targets"]
             )
-            return total / tokens, found
+            # XLA moves sums over chips out of a loop of sums: it would keep whole gradients of
+            # the ends through the step, and sum them by AllReduce after it.
+            return total / tokens, lax.optimization_barrier(found)
 
         if self.layout.n_microbatches == 1:
-            total, found = one(jax.tree.map(lambda x: x[0], batch))
-        else:
-            start = (jnp.zeros((), jnp.float32), holders)
-            total, found = lax.scan(
-                lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
-            )[0]
-        return total, each(
-            lambda _, d, g: g if d.each else d.reduce(g), self.infos, self.deals, found
+            return one(jax.tree.map(lambda x: x[0], batch))
+        start = (jnp.zeros((), jnp.float32), holders)
+        sums, _ = lax.scan(
+            lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
         )
+        return sums
+
+    def _summed(self, _: Any, dealt: Any, gradient: Array) -> Array:
+        """Over copies of the weight, where the backward pass has not done it."""
+        precision = self.stack.precision
+        if dealt.each:
+            return gradient
+        return dealt.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
 
     def _holder(self, info: Any, dealt: Any, weight: Array) -> Array:
         """Zeros of the shape in which a gradient comes out of the backward pass."""
@@ -186,7 +248,7 @@ class TrainStep:
             shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
 
-    def _updated(self, state: Tree, gradients: Tree) -> Tree:
+    def _updated(self, state: Tree, gradients: Tree, loss: Array) -> Tree:
         """Weights and moments after the optimizer, each chip on its part."""
         tokens = self.job.tokens_per_step
         wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
@@ -194,13 +256,23 @@ class TrainStep:
             lambda _, d, w: d.part(w), self.infos, self.deals, state["weights"]
         )
         parts = jax.tree.map(lambda w: w.astype(jnp.float32), parts)
-        updates, moments = self.optimizer.update(wide, state["moments"], parts)
+        updates, moments = self.optimizer.update(wide, state["moments"], parts, value=loss)
         parts = optax.apply_updates(parts, updates)
         held = dtype(self.job.weights)
         found = {
-            "weights": each(lambda _, d, p: d.whole(p.astype(held)), self.infos, self.deals, parts),
+            "weights": each(
+                lambda i, d, p, w: d.whole(p.astype(held)) if i.is_trained else w,
+                self.infos,
+                self.deals,
+                parts,
+                state["weights"],
+            ),
             "moments": jax.tree.map(
                 lambda new, old: new.astype(old.dtype), moments, state["moments"]
             ),
         }
         return found | ({"master": parts} if "master" in state else {})
+
+
+# What makes the optimizer of a step.
+Update = Callable[[TrainStep], optax.GradientTransformation]

@@ -22,7 +22,7 @@ from shardwise.models import ModelConfig
 from shardwise.ops.program import Step, training_step
 from shardwise.search.cells import Cells
 from shardwise.search.forms import MOST_CHUNKS, Fixed, Group
-from shardwise.search.legal import context_fits
+from shardwise.search.legal import context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
 from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.schedules import find
@@ -271,7 +271,7 @@ class Block:
         sizes = split.sizes
         legal = context_fits(self.config, form, sizes)
         if form.expert_tensor:
-            legal = legal & (sizes["tensor"] > 1)
+            legal = legal & (sizes["tensor"] > 1) & experts_fit(self.config, form, sizes)
         if form.schedule == "none":
             return legal
         schedule, p = find(form.schedule), sizes["pipe"]

@@ -9,7 +9,7 @@ from shardwise.arrays import Num
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
-from shardwise.strategy.layout import Form, Layout, data_shards
+from shardwise.strategy.layout import Form, Layout, data_shards, expert_degree
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import FILLED, filled
@@ -226,8 +226,14 @@ def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> N
     return fits
 
 
+def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
+    """Whether each chip has as many experts where whole ones lie on chips of `tensor` too."""
+    degree = expert_degree(form, sizes)
+    return (n_experts(config) % degree == 0) | (degree == sizes["expert"])
+
+
 def layout_problems(config: ModelConfig, layout: Layout) -> list[str]:
-    """What of a layout's words does not go with its mesh: the schedule, heads for tokens.
+    """What of a layout's words does not go with its mesh: schedule, heads for tokens, experts.
 
     Raises:
         BadShape: numbers that the schedule cannot have.
@@ -237,6 +243,11 @@ def layout_problems(config: ModelConfig, layout: Layout) -> list[str]:
         found.append(
             f"ulysses deals {config.n_heads} heads out over tensor {layout.mesh.tensor} x context "
             f"{layout.mesh.context}: each chip needs whole ones. Take context_kind ring."
+        )
+    if not experts_fit(config, layout, layout.sizes):
+        found.append(
+            f"expert_tensor {layout.expert_tensor} deals {n_experts(config)} experts out over "
+            f"{layout.expert_degree} chips of tensor and expert. Take fewer of either."
         )
     if layout.schedule == "none":
         return found

@@ -240,7 +240,7 @@ def table(form: Form) -> Rules:
     """The sharding table of all layouts of a form, with every axis, whatever its size.
 
     Weights are split over `fsdp` and `context` under ZeRO-3 only; without sequence parallelism the
-    residual is whole over `tensor`.
+    residual is whole over `tensor`. Whole experts are dealt out over `tensor` too.
     """
     rules = dict(TRAIN)
     for row in [r for r in rules if form.zero < 3 and "fsdp" in rules[r]]:
@@ -249,6 +249,8 @@ def table(form: Form) -> Rules:
     rules["activations.B"] = rules["residual.B"] = ("data", "fsdp", "expert")
     if not form.sequence_parallel:
         rules["residual.T"] = ("context",)
+    if form.expert_tensor == 1:
+        rules["weights.E"] = ("tensor", "expert")
     return rules
 
 

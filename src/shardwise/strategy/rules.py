@@ -41,7 +41,8 @@ TRAIN: Rules = {
 def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Dim -> mesh axes of one array. Where two dims ask for an axis, the earlier row has it.
 
-    Experts are dealt out with the weights whose first dim they are; the router scores all of them.
+    Experts are dealt out with the matrices (and biases of several widths) whose first dim they are;
+    every chip scores all of them, with the whole router.
 
     Args:
         rules: the table.
@@ -55,7 +56,8 @@ def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[st
     found = {}
     for row, axes in rules.items():
         row_kind, dim = row.split(".", 1)
-        if row_kind != kind or dim not in dims or (row == "weights.E" and dims[0] != "E"):
+        scored = row == "weights.E" and (dims[0] != "E" or len(dims) == 1)
+        if row_kind != kind or dim not in dims or scored:
             continue
         free = tuple(a for a in axes if a not in used)
         if free:

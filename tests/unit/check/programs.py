@@ -137,3 +137,16 @@ def scan(devices: np.ndarray[Any, Any], *, layers: int, d: int = 4096, rows: int
         jax.ShapeDtypeStruct((rows, d), jnp.bfloat16, sharding=_over(mesh, "data")),
     )
     return Program(name="scan", fn=jax.grad(loss), args=args, mesh=mesh)
+
+
+def uneven(x_B: jax.Array) -> jax.Array:
+    return jnp.sin(x_B)
+
+
+def uneven_args() -> tuple[Any, ...]:
+    mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    return (jax.ShapeDtypeStruct((3,), jnp.float32, sharding=_over(mesh, "data")),)
+
+
+def lonely_args() -> tuple[Any, ...]:
+    return uneven_args()

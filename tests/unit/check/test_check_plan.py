@@ -9,7 +9,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.check.environment import compilers
-from shardwise.check.proof import Verdict
+from shardwise.check.value import Verdict
 from shardwise.cli import main
 from shardwise.errors import BadInput
 from tests.unit.check.test_proof import MODEL

@@ -23,7 +23,17 @@ ROOF = "roofline 'bf16[B,D] x bf16[D,F] -> bf16[B,F]'"
 BAD = [
     # the command line itself
     ("plam", 2, '✗ unknown verb "plam". Close: plan, explain. shardwise --help lists them.\n'),
-    ("train plan.json", 2, '✗ unknown verb "train".'),
+    ("serve plan.json", 2, '✗ unknown verb "serve".'),
+    # training
+    ("train plan.json", 2, "✗ no data is given: --data DIR, made by: shardwise data tokenize.\n"),
+    ("train none.json --data d", 2, "✗ none.json: No such file or directory."),
+    ("data tokenize", 2, "✗ write: shardwise data tokenize INPUT... --out DIR.\n"),
+    ("data tokenize no.txt", 2, "✗ where the tokens go is not said: --out DIR.\n"),
+    ("data tokenize no.txt --out d", 2, "✗ no file or folder no.txt.\n"),
+    ("data tokenize no.txt --out d --end x", 2, "✗ --end names a token of --tokenizer FILE;"),
+    ("data show d", 2, "✗ write: shardwise data tokenize"),
+    ("hw measure", 2, "✗ hw measure takes the number of devices: shardwise hw measure 2.\n"),
+    ("hw v5e -o x", 2, "✗ -o keeps what was measured: shardwise hw measure 2 -o host.toml.\n"),
     ("plan", 2, "✗ Missing argument 'MODEL'. shardwise plan --help shows what it takes.\n"),
     ("plan llama3-70b", 2, "✗ Missing argument 'HARDWARE'."),
     (f"{PLAN} --tensor 8", 2, "No such option: --tensor"),

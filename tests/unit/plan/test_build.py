@@ -153,10 +153,11 @@ def test_memory_adds_up_and_fits(plan: Plan) -> None:
 
 
 def test_operations_add_up_to_the_estimate(plan: Plan) -> None:
-    """Every number of the roofline is a sum over the listed operations."""
+    """Every number of the roofline is a sum over the listed operations; sums of vectors, less than
+    a thousandth of the others, have no seconds."""
     estimate, by_role = plan.estimate, {}
     for op in plan.operations:
-        if op.collective:
+        if op.collective and op.time_s:
             by_role[op.role] = by_role.get(op.role, 0.0) + op.time_s
     assert by_role == pytest.approx(estimate.comm_s, rel=1e-9)
     local = [op for op in plan.operations if not op.collective]

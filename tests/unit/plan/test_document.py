@@ -63,7 +63,7 @@ def test_a_pipeline_is_read_back_equal(fixed: dict[str, int | str]) -> None:
 def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
     assert raw["schema"] == "shardwise.plan/1"
     assert set(raw) == {"schema", "model", "hardware", "workload", "strategy", "estimate",
-                        "operations", "why", "alternatives"}  # fmt: skip
+                        "operations", "why", "alternatives", "xla_flags"}  # fmt: skip
     assert set(raw["strategy"]) >= {
         "mesh", "placement", "rules", "schedule", "virtual", "micro_batch", "n_microbatches",
         "remat", "recomputed", "precision", "zero", "context_kind", "expert_tensor", "overlap",
@@ -82,7 +82,8 @@ def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
         "margin", "capacity",
     }  # fmt: skip
     assert set(raw["operations"][0]) == {
-        "name", "phase", "expression", "count", "flops", "hbm_bytes", "collective", "role",
+        "name", "phase", "expression", "count", "flops",
+        "computed_flops", "hbm_bytes", "collective", "role",
         "network_bytes", "time_s", "math_s", "hbm_s", "hidden",
         "joined_bytes", "axes",
     }  # fmt: skip

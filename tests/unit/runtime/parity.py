@@ -1,13 +1,14 @@
 """The same steps of training on one device and on eight, in a process with eight CPU devices.
 
-`python -m tests.unit.runtime.parity` prints, for each layout, the losses of three steps and the
-largest distance of a weight from those of one device, as one JSON document.
+`python -m tests.unit.runtime.parity SET` prints, for each layout of a set, the losses of three
+steps and the largest distance of a weight from those of one device, as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import Any
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -19,10 +20,10 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.planned import factored
+from shardwise.runtime.planned import factored, parts
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
-from shardwise.runtime.weights import initialised
+from shardwise.runtime.weights import describe, initialised
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
@@ -31,7 +32,7 @@ STEPS, BATCH, SEQ, VOCAB = 3, 16, 32, 256
 MODEL = ModelConfig.dense(n_layers=3, d_model=64, d_ff=128, n_heads=8, n_kv_heads=4, vocab=VOCAB)
 JOB = Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 ONE = Layout(mesh=Mesh(), micro_batch=BATCH)
-EIGHT = {
+DENSE = {
     "data": Layout(mesh=Mesh(data=8), micro_batch=2),
     "zero 1": Layout(mesh=Mesh(data=8), micro_batch=1, n_microbatches=2, zero=1),
     "zero 2, tensor": Layout(
@@ -47,6 +48,13 @@ EIGHT = {
     "data, fsdp, tensor": Layout(
         mesh=Mesh(data=2, fsdp=2, tensor=2), micro_batch=4, zero=3, sequence_parallel=True
     ),
+    "one sequence a chip": Layout(
+        mesh=Mesh(fsdp=4, tensor=2),
+        micro_batch=1,
+        n_microbatches=4,
+        zero=3,
+        sequence_parallel=True,
+    ),
     "fsdp, tensor, accumulated, full remat": Layout(
         mesh=Mesh(fsdp=4, tensor=2), micro_batch=2, n_microbatches=2, zero=3, remat="full"
     ),
@@ -61,14 +69,48 @@ EIGHT = {
 }
 
 
-def train(layout: Layout) -> tuple[list[float], list[Any]]:
-    """(losses, weights after them)."""
+def _piped(schedule: str, m: int, *, virtual: int = 1, **sizes: Any) -> Layout:
+    mesh = {k: v for k, v in sizes.items() if k in ("data", "fsdp", "tensor", "pipe")}
+    form = {k: v for k, v in sizes.items() if k not in mesh}
+    shards = mesh.get("data", 1) * mesh.get("fsdp", 1)
+    return Layout(
+        mesh=Mesh(**mesh),
+        micro_batch=BATCH // shards // m,
+        n_microbatches=m,
+        schedule=schedule,
+        virtual=virtual,
+        **form,
+    )
+
+
+PIPELINE = {
+    "gpipe": _piped("gpipe", 4, pipe=4),
+    "1f1b": _piped("1f1b", 8, pipe=4),
+    "1f1b, two stages, data": _piped("1f1b", 2, pipe=2, data=4),
+    "interleaved": _piped("interleaved", 4, pipe=2, virtual=2),
+    "interleaved, fsdp": _piped("interleaved", 4, pipe=4, virtual=2, fsdp=2, zero=3),
+    "zb-h1": _piped("zb-h1", 8, pipe=4),
+    "zb-v": _piped("zb-v", 8, pipe=4),
+    "zb-v, tensor": _piped("zb-v", 4, pipe=2, tensor=4),
+    "1f1b, fsdp, tensor": _piped(
+        "1f1b", 4, pipe=2, fsdp=2, tensor=2, zero=3, sequence_parallel=True, remat="full"
+    ),
+    "zb-h1, zero 2, tensor": _piped("zb-h1", 4, pipe=2, data=2, tensor=2, zero=2),
+    "1f1b, zero 1": _piped("1f1b", 4, pipe=4, data=2, zero=1),
+}
+SETS = {"dense": DENSE, "pipeline": PIPELINE}
+
+
+def train(layout: Layout, model: ModelConfig = MODEL) -> tuple[list[float], list[Any]]:
+    """(losses, weights after them); experts have room for every token."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
-    on = role_mesh(layout.sizes, devices, factored(layout))
+    on = role_mesh(layout.sizes, devices, factored(layout), parts(model, layout))
     table = Table(rules=rules_of(layout), on=on)
-    step = TrainStep(config=MODEL, job=JOB, layout=layout, table=table)
+    step = TrainStep(config=model, job=JOB, layout=layout, table=table)
     shapes, batch = step.shapes()
-    weights = initialised(step.infos, jax.random.key(0), jnp.float32)
+    weights = initialised(describe(model), jax.random.key(0), jnp.float32)
+    if step.stages:
+        weights["layers"] = [step.stages.arranged(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": step.optimizer.init(weights)}
     state = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
     function, random = jax.jit(step.function()), np.random.default_rng(0)
@@ -82,14 +124,17 @@ def train(layout: Layout) -> tuple[list[float], list[Any]]:
         }
         state, loss = function(state, given)
         losses.append(float(loss))
-    return losses, [np.asarray(w) for w in jax.tree.leaves(state["weights"])]
+    trained = jax.tree.map(np.asarray, state["weights"])
+    if step.stages:
+        trained["layers"] = [step.stages.in_order(layer) for layer in trained["layers"]]
+    return losses, jax.tree.leaves(trained)
 
 
 def main() -> None:
     """Print one object per layout, one device under the name `one`."""
     losses, weights = train(ONE)
     found: dict[str, Any] = {"one": {"losses": losses, "apart": 0.0}}
-    for name, layout in EIGHT.items():
+    for name, layout in SETS[sys.argv[1]].items():
         got, other = train(layout)
         apart = max(float(np.abs(a - b).max()) for a, b in zip(weights, other, strict=True))
         found[name] = {"losses": got, "apart": apart}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +14,43 @@ import pytest
 
 LOSS, WEIGHT = 1e-5, 1e-4  # in fp32
 
-NAMES = (
-    "data",
-    "zero 1",
-    "zero 2, tensor",
-    "fsdp",
-    "tensor",
-    "tensor, sequence",
-    "data, fsdp, tensor",
-    "fsdp, tensor, accumulated, full remat",
-    "fsdp, tensor, norms again",
-)
+SETS = {
+    "dense": (
+        "data",
+        "zero 1",
+        "zero 2, tensor",
+        "fsdp",
+        "tensor",
+        "tensor, sequence",
+        "data, fsdp, tensor",
+        "one sequence a chip",
+        "fsdp, tensor, accumulated, full remat",
+        "fsdp, tensor, norms again",
+    ),
+    "pipeline": (
+        "gpipe",
+        "1f1b",
+        "1f1b, two stages, data",
+        "interleaved",
+        "interleaved, fsdp",
+        "zb-h1",
+        "zb-v",
+        "zb-v, tensor",
+        "1f1b, fsdp, tensor",
+        "zb-h1, zero 2, tensor",
+        "1f1b, zero 1",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
+def runs(root: Path) -> Callable[[str], Any]:
+    return functools.cache(lambda name: _run(root, name))
+
+
+def _run(root: Path, name: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.parity"],
+        [sys.executable, "-m", "tests.unit.runtime.parity", name],
         cwd=root,
         capture_output=True,
         text=True,
@@ -38,17 +60,21 @@ def runs(root: Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_every_layout_ran(runs: Any) -> None:
-    assert set(runs) == {"one", *NAMES}
+@pytest.mark.parametrize("name", SETS)
+def test_every_layout_ran(runs: Callable[[str], Any], name: str) -> None:
+    assert set(runs(name)) == {"one", *SETS[name]}
 
 
-def test_one_device_learns_something(runs: Any) -> None:
-    losses = runs["one"]["losses"]
+def test_one_device_learns_something(runs: Callable[[str], Any]) -> None:
+    losses = runs("dense")["one"]["losses"]
     assert losses[0] > 5.0
     assert losses[0] != losses[1] != losses[2]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_losses_and_weights_are_those_of_one_device(runs: Any, name: str) -> None:
-    assert runs[name]["losses"] == pytest.approx(runs["one"]["losses"], abs=LOSS)
-    assert runs[name]["apart"] < WEIGHT
+@pytest.mark.parametrize(("of", "name"), [(s, name) for s, names in SETS.items() for name in names])
+def test_losses_and_weights_are_those_of_one_device(
+    runs: Callable[[str], Any], of: str, name: str
+) -> None:
+    found = runs(of)
+    assert found[name]["losses"] == pytest.approx(found["one"]["losses"], abs=LOSS)
+    assert found[name]["apart"] < WEIGHT

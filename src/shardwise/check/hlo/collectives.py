@@ -122,9 +122,7 @@ def _described(module: Module, found: Found, mesh: Mapping[str, int]) -> Iterato
         kinds = ["reduce_scatter" if s else kind for s in scattered]
     for each in dict.fromkeys(kinds):
         mine = [i for i, k in enumerate(kinds) if k == each]
-        # A real reduce-scatter and an exchange have a shard as result, the others the whole.
-        whole = size if base(one) in ("reduce-scatter", "all-to-all", "ragged-all-to-all") else 1
-        parts = tuple(results[i].bytes * whole for i in mine)
+        parts = tuple(results[i].bytes * _shards(one, each, size) for i in mine)
         parts = (sum(parts),) if each == "all_to_all" else parts  # a tuple is one array in blocks
         largest = max((results[i] for i in mine), key=lambda shape: shape.bytes)
         moved = "permute" if each == "send_recv" else each
@@ -145,6 +143,14 @@ def _described(module: Module, found: Found, mesh: Mapping[str, int]) -> Iterato
             groups=devices,
             between_slices=bool(one.word("_xla_megascale_transfer_type")),
         )
+
+
+def _shards(one: Instruction, kind: str, size: int) -> int:
+    """How many of an op's arrays make V: a real reduce-scatter and an exchange have a shard as
+    result, a gather or an exchange between slices sends one; the others have the whole."""
+    part = ("reduce-scatter", "all-to-all", "ragged-all-to-all")
+    sent = one.opcode == "send" and kind in ("all_gather", "all_to_all")
+    return size if sent or base(one) in part else 1
 
 
 def _results(found: Found) -> tuple[Shape, ...]:

@@ -7,7 +7,7 @@ few scalars that the condition reads are followed from their first values, trip 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.check.hlo.text import Computation, Instruction, Module
@@ -46,7 +46,8 @@ class Runs:
         scheduled: computations whose instructions run one by one, entry first.
         unresolved: bodies of loops whose trip count could not be found; `count` has them, and
             what they call, as often as if the loop ran once.
-        branches: sides of a conditional; `count` has each as if it were always taken.
+        branches: sides of conditionals that nobody knows how often are taken; `count` has each as
+            if it always were.
     """
 
     count: dict[str, int]
@@ -55,8 +56,14 @@ class Runs:
     branches: tuple[str, ...]
 
 
-def runs(module: Module) -> Runs:
-    """Follow the calls from the entry."""
+def runs(module: Module, taken: Mapping[str, tuple[int, ...]] | None = None) -> Runs:
+    """Follow the calls from the entry.
+
+    Args:
+        module: the program.
+        taken: name scope of a `lax.cond` or `lax.switch` -> how often one run of the program takes
+            each of its sides, where the caller knows.
+    """
     count = dict.fromkeys(module.computations, 0)
     count[module.entry] = 1
     scheduled = [module.entry]
@@ -70,11 +77,15 @@ def runs(module: Module) -> Runs:
                 found = trips(module, block, one)
                 times = 1 if found is None else found
                 unresolved += [one.word("body")] if found is None and count[name] else []
-            if one.opcode == "conditional":
+            sides = _sides(one, taken or {}) if count[name] else None
+            if sides:
+                for called, n in zip(one.called, sides, strict=True):
+                    count[called] += n
+            elif one.opcode == "conditional":
                 branches += one.called
             for called in one.called:
                 extra = one.opcode == "while" and called == one.word("condition")
-                count[called] += count[name] * (times + extra)
+                count[called] += 0 if sides else count[name] * (times + extra)
                 inside = one.opcode in RUNS_INSIDE and name in scheduled
                 if inside and called not in scheduled:
                     scheduled.append(called)
@@ -84,6 +95,15 @@ def runs(module: Module) -> Runs:
         unresolved=tuple(unresolved),
         branches=tuple(dict.fromkeys(branches)),
     )
+
+
+def _sides(one: Instruction, taken: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """How often each side of a conditional is taken, if its name scope is known."""
+    scopes = one.op_name.split("/")
+    if one.opcode != "conditional" or len(scopes) < 2:
+        return None
+    found = taken.get(scopes[-2])
+    return found if found and len(found) == len(one.called) else None
 
 
 def _callers_first(module: Module) -> Iterator[str]:

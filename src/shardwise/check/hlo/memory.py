@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardwise.check.hlo.buffers import Buffer, assign
+from shardwise.check.hlo.carried import Carried, carried, source
 from shardwise.check.hlo.loops import Runs, runs
 from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.shape import Shape
@@ -121,14 +122,14 @@ def peak(
     ]
     n_arguments = sum(each.bytes for each in buffers)
     for block, buffer in moment.buffers:
-        one = buffer.maker
+        path = sorts.path(block, buffer)
         buffers.append(
             Held(
                 bytes=buffer.bytes,
                 shape=buffer.shape,
-                instruction=one.name,
-                op_name=one.op_name,
-                scope=scope(one.op_name)[0],
+                instruction=buffer.maker.name,
+                op_name=path,
+                scope=scope(path)[0],
                 category=sorts.of(block, buffer),
             )
         )
@@ -193,17 +194,29 @@ class _Sorts:
         self.arguments = {tuple(d for d in s.dims if d > 1) for s in shapes}
         self.layers = {s.dims[1:] for s in shapes if len(s.dims) > 2}
         self.trips = {counted.count[body] for body in callers}
+        self.carried = carried(module)
+
+    def path(self, block: Computation, buffer: Buffer) -> str:
+        """Names of what makes it: of a copy what it copies, of what a loop fills what it writes."""
+        found = self._filled(block, buffer)
+        return found.path if found.path else source(block, buffer.maker).op_name
+
+    def _filled(self, block: Computation, buffer: Buffer) -> Carried:
+        return self.carried.get((block.name, buffer.maker.name), Carried("", ""))
 
     def of(self, block: Computation, buffer: Buffer) -> str:
-        one = buffer.maker
-        name, phase = scope(one.op_name)
+        one, path = source(block, buffer.maker), self.path(block, buffer)
+        name, phase = scope(path)
+        filled = self._filled(block, buffer).category
+        if filled:
+            return filled
         dims = tuple(d for d in buffer.shape.dims if d > 1)
         if self._gathers(one):
             return (
                 "gathered weights" if self._of_argument(block, one.operands[0]) else "temporaries"
             )
         like_weight = dims in self.arguments or buffer.shape.dims in self.layers
-        if like_weight and (phase in ("backward", "update") or "transpose(" in one.op_name):
+        if like_weight and (phase in ("backward", "update") or "transpose(" in path):
             return "gradients"
         stacked = len(dims) > 2 and buffer.shape.dims[0] in self.trips
         if stacked and block.name not in self.callers and not like_weight:

@@ -108,7 +108,7 @@ def _read(module: Module, inner: Computation, name: str) -> int:
             total += user.shapes[0].padded_bytes
         elif user.opcode in ("dynamic-update-slice", "scatter") and user.operands[0] == name:
             continue
-        elif user.opcode in _NAMES:
+        elif user.opcode in _NAMES or _renames(module, user):
             total += _read(module, inner, user.name)
         elif user.opcode == "fusion":
             deeper = module.computations[user.called[0]]
@@ -117,6 +117,15 @@ def _read(module: Module, inner: Computation, name: str) -> int:
         elif not _hands_on(user):
             return whole
     return min(total, whole)
+
+
+def _renames(module: Module, one: Instruction) -> bool:
+    """Whether a nested fusion only gives an array another name, or other tiles where it lies."""
+    if one.opcode != "fusion":
+        return False
+    inner = module.computations[one.called[0]].instructions.values()
+    plain = all(i.opcode in ("parameter", *_NAMES) for i in inner)
+    return plain or "output_to_operand_aliasing" in one.attributes
 
 
 def _hands_on(user: Instruction) -> bool:

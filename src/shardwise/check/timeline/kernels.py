@@ -73,11 +73,15 @@ def _arguments(one: Instruction) -> tuple[Shape, ...]:
 
 
 def _seen(arguments: tuple[Shape, ...], queries: tuple[int, ...], keys: tuple[int, ...]) -> float:
-    """Share of the blocks of scores that are computed."""
+    """Share of the blocks of scores that are computed.
+
+    Of a chip with a part of the queries, the mean of all such chips: paired chunks give each that.
+    """
     tables = [s for s in arguments if s.dtype in ("s8", "s16", "s32") and len(s.dims) == 3]
     if not tables:
         return 1.0
     rows, wide = tables[0].dims[-2:]
-    if rows == 0 or queries[-2] != keys[-2]:
+    if rows == 0 or queries[-2] > keys[-2]:
         return 1.0
-    return sum(min(row + 1, wide) for row in range(rows)) / rows**2
+    every = rows * keys[-2] // queries[-2]  # as many rows of blocks have all queries
+    return sum(min(row + 1, wide) for row in range(every)) / every**2

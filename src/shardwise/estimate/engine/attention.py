@@ -77,12 +77,17 @@ def _caches_s(
     """Seconds of one layer for the sequences that generate."""
     keys = load.decode * visible(a, load.context)
     n_bytes = keys * kv_elements(a) * units.bytes_per_element(rates.job.kv)
+    read_s = n_bytes / kv_shards(a, form, sizes) / rates.hbm
+    return maximum(read_s, cache_flops(a, form, sizes, load) / rates.attention_flops_per_s)
+
+
+def cache_flops(a: Attention, form: ServeForm, sizes: Mapping[str, Num], load: Load) -> Num:
+    """FLOPs of one chip in one layer for the sequences that generate."""
+    keys = load.decode * visible(a, load.context)
     width = 2 * a.mla.kv_lora_rank + a.mla.d_rope if a.mla else a.d_head + a.d_head_v
-    flops = 2 * load.drafted * keys * a.n_heads * width
     heads = minimum(sizes["tensor"], a.n_heads) if form.kv == "copied" else sizes["tensor"]
     split = heads * batch_shards(form, sizes) * sizes["context"]
-    read_s = n_bytes / kv_shards(a, form, sizes) / rates.hbm
-    return maximum(read_s, flops / split / rates.attention_flops_per_s)
+    return 2 * load.drafted * keys * a.n_heads * width / split
 
 
 def _prompts_s(

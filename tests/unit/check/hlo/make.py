@@ -42,6 +42,7 @@ PROGRAMS = {
     "train_gpu": ("train", "cuda", "1x1x8", {}, {"fsdp": 4, "tensor": 2}),
     "train_cpu": ("train", "cpu", "8", {}, {"fsdp": 4, "tensor": 2}),
     "keep_v5e": ("keep", "tpu", "v5e:2x2", {}, MESH),
+    "accumulate_v5e": ("accumulate", "tpu", "v5e:2x2", {}, MESH),
     "jit_v5e": ("jit", "tpu", "v5e:2x2", {}, MESH),
     "slices_v5e": ("train", "tpu", "v5e:2x2", {"num_slices": 2}, {"data": 2, **MESH}),
     "moe_v5e": ("moe", "tpu", "v5e:2x2", {}, {"expert": 4}),
@@ -79,7 +80,7 @@ def weights(mesh):
     }
 
 
-def train(mesh, keep=()):
+def train(mesh, keep=(), n_microbatches=1):
     """A step of a scanned model whose collectives are all written out."""
     import jax
     import jax.numpy as jnp
@@ -122,7 +123,19 @@ def train(mesh, keep=()):
         return jnp.log(total).sum()
 
     def step(w, m, x_BTD):
-        value, grads = jax.value_and_grad(loss)(w, x_BTD)
+        if n_microbatches == 1:
+            value, grads = jax.value_and_grad(loss)(w, x_BTD)
+        else:
+            parts = x_BTD.reshape(n_microbatches, -1, *x_BTD.shape[1:])
+            start = (jnp.zeros(()), {name: jnp.zeros_like(w[name]) for name in w})
+            value, grads = lax.scan(
+                lambda sums, x: (
+                    jax.tree.map(jnp.add, sums, jax.value_and_grad(loss)(w, x)),
+                    None,
+                ),
+                start,
+                parts,
+            )[0]
         if "data" in mesh.shape:
             grads = {name: lax.psum(g, "data") for name, g in grads.items()}
         with jax.named_scope("optimizer"):
@@ -145,13 +158,19 @@ def train(mesh, keep=()):
         }
         for dtype in (jnp.bfloat16, jnp.float32)
     ]
-    given = jax.ShapeDtypeStruct((B, T, D), jnp.bfloat16, sharding=NamedSharding(mesh, x))
+    shape = (B * n_microbatches, T, D)
+    given = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, x))
     return fn, (*arrays, given), (0, 1)
 
 
 def keep(mesh):
     """The same step when the backward pass keeps two arrays of each layer."""
     return train(mesh, ("attended", "up"))
+
+
+def accumulate(mesh):
+    """That step for each of two microbatches, their gradients summed."""
+    return train(mesh, ("attended", "up"), 2)
 
 
 def jit(mesh):

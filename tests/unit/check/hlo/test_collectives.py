@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 
 import pytest
 
 from shardwise.check.hlo.collectives import collectives
-from tests.unit.check.hlo.kept import NAMES, mesh, program, wrap
+from shardwise.check.hlo.text import parse
+from tests.unit.check.hlo.kept import FOLDER, NAMES, mesh, program, wrap
 from tests.unit.check.hlo.make import MESH, PROGRAMS, B, D, E, F, H, L, N, T, V
 
 TRAIN = [n for n in NAMES if n.startswith(("train", "slices"))]
@@ -83,6 +85,19 @@ def test_sums_between_slices():
     assert sum(c.total_bytes for c in between) == weights + 128 * 4
     assert len(between) == 6
     assert all(c.done for c in between)
+
+
+@pytest.mark.parametrize(("kind", "shards"), [("ALL_GATHER", 2), ("REDUCE_SCATTER", 1)])
+def test_a_gather_between_slices_sends_a_shard(kind, shards):
+    """The arrays that two slices sum would be shards in a gather, and the whole in a scatter."""
+    text = gzip.decompress((FOLDER / "slices_v5e.hlo.gz").read_bytes()).decode()
+    other = parse(text.replace('"ALL_REDUCE"', f'"{kind}"'))
+    found, summed = (
+        [c for c in collectives(m, mesh("slices_v5e")) if c.between_slices]
+        for m in (other, program("slices_v5e"))
+    )
+    assert {c.kind for c in found} == {kind.lower()}
+    assert [c.joined_bytes for c in found] == [shards * c.joined_bytes for c in summed]
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("moe")])

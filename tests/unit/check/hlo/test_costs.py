@@ -151,6 +151,30 @@ MOVES = """
   %v = f32[1,8,128]{2,1,0:T(8,128)} negate(%u)
   ROOT %w = f32[32,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%q, %v, %j, %j, %j)
 }
+
+%tiles (p: f32[32,8,128]) -> f32[32,8,128] {
+  %p = f32[32,8,128]{2,1,0:T(8,128)} parameter(0)
+  ROOT %c = f32[32,8,128]{2,1,0:T(4,128)} copy(%p)
+}
+
+%same (p: f32[32,8,128]) -> f32[32,8,128] {
+  %p = f32[32,8,128]{2,1,0:T(8,128)} parameter(0)
+  ROOT %b = f32[32,8,128]{2,1,0:T(8,128)} bitcast(%p)
+}
+
+%slice_of_tiles (p: f32[32,8,128], i: s32[]) -> f32[1,8,128] {
+  %p = f32[32,8,128]{2,1,0:T(8,128)} parameter(0)
+  %i = s32[] parameter(1)
+  %t = f32[32,8,128]{2,1,0:T(4,128)} fusion(%p), kind=kLoop, \
+output_to_operand_aliasing={{}: (0, {})}, calls=%tiles
+  ROOT %s = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%t, %i, %i, %i)
+}
+
+%negate_same (p: f32[32,8,128]) -> f32[32,8,128] {
+  %p = f32[32,8,128]{2,1,0:T(8,128)} parameter(0)
+  %t = f32[32,8,128]{2,1,0:T(8,128)} fusion(%p), kind=kLoop, calls=%same
+  ROOT %n = f32[32,8,128]{2,1,0:T(8,128)S(1)} negate(%t)
+}
 """
 ONE = 8 * 128 * 4
 
@@ -160,6 +184,8 @@ ONE = 8 * 128 * 4
     [
         ("f32[1,8,128]{2,1,0:T(8,128)} fusion(%a, %i), kind=kLoop, calls=%slice", 2 * ONE),
         ("f32[1,8,128]{2,1,0:T(8,128)S(1)} fusion(%a, %i), kind=kLoop, calls=%slice", ONE),
+        ("f32[1,8,128]{2,1,0:T(8,128)} fusion(%a, %i), kind=kLoop, calls=%slice_of_tiles", 2 * ONE),
+        ("f32[32,8,128]{2,1,0:T(8,128)S(1)} fusion(%a), kind=kLoop, calls=%negate_same", 32 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} fusion(%a, %b, %i), kind=kLoop, calls=%write", 2 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%a, %b, %i, %i, %i)", 2 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} negate(%a)", 64 * ONE),

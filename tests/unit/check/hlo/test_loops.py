@@ -75,6 +75,22 @@ def test_a_side_of_a_conditional_is_said():
     assert runs(wrap(body, before)).branches == ("f",)
 
 
+def test_sides_count_as_often_as_the_caller_knows_that_they_are_taken():
+    before = "".join(
+        f"%{name} (p: f32[8]) -> f32[8] {{\n  ROOT %p.{name} = f32[8] parameter(0)\n}}\n"
+        for name in ("idle", "forward", "backward")
+    )
+    body = """  %a = f32[8] parameter(0)
+  %k = s32[] constant(0)
+  ROOT %r = f32[8] conditional(%k, %a, %a, %a), branch_computations={%idle, %forward, %backward}, \
+metadata={op_name="jit(f)/while/body/stage/cond"}"""
+    found = runs(wrap(body, before), {"stage": (6, 8, 9)})
+    assert found.count == {"main": 1, "idle": 6, "forward": 8, "backward": 9}
+    assert found.branches == ()
+    other = runs(wrap(body, before), {"another": (6, 8, 9)})
+    assert set(other.branches) == {"idle", "forward", "backward"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_loop_of_the_kept_programs_is_resolved(name):
     assert runs(program(name)).unresolved == ()

@@ -17,9 +17,11 @@ ARRAY = "bf16[2,8,4096,128]{3,2,1,0}"
 PARTIAL = "bf16[2,8,8,4096,128]{4,3,2,1,0}"
 
 
-def call(name="splash_mha_fwd_residuals", table="", result=ARRAY, target="tpu_custom_call"):
+def call(
+    name="splash_mha_fwd_residuals", table="", result=ARRAY, target="tpu_custom_call", n_keys=4096
+):
     named = f'metadata={{op_name="jit(f)/{name}/pallas_call"}}'
-    keys = ARRAY.replace("2,8,", "2,2,")
+    keys = ARRAY.replace("2,8,4096", f"2,2,{n_keys}")
     text = CALL.format(
         result=result,
         target=f'custom_call_target="{target}"',
@@ -39,6 +41,12 @@ def call(name="splash_mha_fwd_residuals", table="", result=ARRAY, target="tpu_cu
 )
 def test_blocks_outside_the_mask_are_not_computed(table, share):
     assert attention_cost(call(table=table)).flops == 2 * SQUARE * share
+
+
+def test_a_chip_with_a_part_of_the_queries_computes_the_mean_of_all():
+    found = attention_cost(call(table="s8[1,8,32]{2,1,0}, ", n_keys=16384)).flops
+    assert found == 2 * 4 * SQUARE * (32 * 33 / 2) / 32**2
+    assert attention_cost(call(n_keys=16384)).flops == 2 * 4 * SQUARE
 
 
 @pytest.mark.parametrize(

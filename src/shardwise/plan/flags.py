@@ -1,4 +1,4 @@
-"""Options of XLA's compilers worth setting, each with its reason and its source.
+"""Options of XLA's compilers that are part of a plan, each with its reason and its source.
 
 Short on purpose. What the compiler does by itself is left out: with libtpu 0.0.42 the scheduler
 that hides latency, asynchronous gathers and their fusion with compute are the default, and setting
@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+
+from shardwise.hardware import System
+from shardwise.plan.value import XlaFlag
 
 _MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
 _GUIDANCE = "openxla/xla, docs/flags_guidance.md"
@@ -129,22 +132,21 @@ _GPU: Final = (
     ),
 )
 
-FLAGS: Final[dict[str, tuple[Flag, ...]]] = {"tpu": _TPU, "gpu": _GPU, "cpu": ()}
-
-# By name of the option: why it is set, and who says so.
-REASONS: Final = {
-    flag.name: f"{flag.reason} ({flag.source})" for flags in FLAGS.values() for flag in flags
-}
+# By the kind of a chip.
+FLAGS: Final[dict[str, tuple[Flag, ...]]] = {"tpu": _TPU, "gpu": _GPU}
 
 
-def flags_for(platform: str, chip: str, n_slices: int = 1) -> dict[str, str]:
-    """The options for one machine.
+def flags_for(system: System) -> tuple[XlaFlag, ...]:
+    """The options for one machine; none where XLA has no compiler for its chip.
 
-    >>> flags_for("tpu", "v5e")
-    {'xla_tpu_enable_async_collective_fusion_fuse_all_reduce': 'true'}
+    >>> from shardwise.hardware import parse_system
+    >>> [flag.name for flag in flags_for(parse_system("v5e:4x4"))]
+    ['xla_tpu_enable_async_collective_fusion_fuse_all_reduce']
     """
-    return {
-        flag.name: flag.value
-        for flag in FLAGS[platform]
-        if (not flag.chips or chip in flag.chips) and (n_slices > 1 or not flag.several_slices)
-    }
+    chip = system.chip
+    return tuple(
+        XlaFlag(name=flag.name, value=flag.value, reason=f"{flag.reason} ({flag.source})")
+        for flag in FLAGS.get(chip.kind, ())
+        if (not flag.chips or chip.name in flag.chips)
+        and (system.n_slices > 1 or not flag.several_slices)
+    )

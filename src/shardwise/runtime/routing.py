@@ -1,0 +1,116 @@
+"""Which experts a token uses, and where its copies lie in buffers of equal size.
+
+N tokens of a chip, E experts, K experts of a token, G groups of experts, C places that an expert
+has for the tokens of a chip, D the width of a token. Places are numbered from the first of the
+first expert; tokens, choices and places that there are none of have the number behind the last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.models import Moe
+from shardwise.models.numerics import Routing
+
+Array = jax.Array
+
+
+def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Array, Array]:
+    """(weights_NK, experts_NK) of each token, weights in the dtype of the logits."""
+    routing = moe.routing
+    score = jax.nn.softmax if routing.score == "softmax" else jax.nn.sigmoid
+    scores_NE = score(logits_NE)
+    choice_NE = lax.stop_gradient(scores_NE)
+    if correction_E is not None:
+        choice_NE = choice_NE + correction_E
+    if routing.n_groups > 1:
+        choice_NE = _within_groups(routing, choice_NE)
+    _, experts_NK = lax.top_k(choice_NE, moe.experts_per_token)
+    # As a masked sum, whose gradient is elementwise too: that of an indexed read is a scatter.
+    chosen_NKE = experts_NK[..., None] == jnp.arange(moe.n_experts)
+    weights_NK = jnp.where(chosen_NKE, scores_NE[:, None], 0.0).sum(-1)
+    if routing.normalized:
+        weights_NK = weights_NK / weights_NK.sum(-1, keepdims=True)
+    return weights_NK * routing.scale, experts_NK
+
+
+def _within_groups(routing: Routing, choice_NE: Array) -> Array:
+    """Scores of the experts in the best groups; no expert of another group is chosen."""
+    grouped = choice_NE.reshape(len(choice_NE), routing.n_groups, -1)
+    worth_NG = lax.top_k(grouped, routing.group_best)[0].sum(-1)
+    _, best = lax.top_k(worth_NG, routing.top_groups)
+    allowed_NG = (best[..., None] == jnp.arange(routing.n_groups)).any(1)
+    return jnp.where(allowed_NG[..., None], grouped, -jnp.inf).reshape(choice_NE.shape)
+
+
+class Places(NamedTuple):
+    """Where the copies of tokens lie.
+
+    Args:
+        of_choice: place of each choice, [N, K]; a choice beyond the room of its expert has none.
+        choice: which choice lies in each place, [E C], counted through N and K.
+    """
+
+    of_choice: Array
+    choice: Array
+
+
+def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
+    """Places that an expert has for the tokens of a chip.
+
+    Args:
+        factor: of k n / E, which is what experts receive that are used alike; None for as many as
+            there are tokens, so that none is ever dropped.
+    """
+    if factor is None:
+        return n_tokens
+    even = n_tokens * moe.experts_per_token / moe.n_experts
+    return min(n_tokens, max(1, math.ceil(even * factor)))
+
+
+def places(experts_NK: Array, n_experts: int, capacity: int) -> Places:
+    """Each expert takes tokens in their order, until its room is full.
+
+    Counted, not sorted: the TPU's compiler takes many times longer for a sort.
+    """
+    experts = experts_NK.reshape(-1)
+    n, none = len(experts), n_experts * capacity
+    chosen = (experts[:, None] == jnp.arange(n_experts)).astype(jnp.int32)
+    rank = (jnp.cumsum(chosen, axis=0) * chosen).sum(1) - 1
+    of_choice = jnp.where(rank < capacity, experts * capacity + rank, none)
+    choice = (
+        jnp.full(none, n, jnp.int32).at[of_choice].set(jnp.arange(n, dtype=jnp.int32), mode="drop")
+    )
+    return Places(of_choice.reshape(experts_NK.shape), choice)
+
+
+@jax.custom_vjp
+def spread(x_ND: Array, at: Places) -> Array:
+    """A copy of its token in every place, zeros in places of none."""
+    return _rows(x_ND, at.choice // at.of_choice.shape[1])
+
+
+@jax.custom_vjp
+def collect(places_D: Array, at: Places) -> Array:
+    """The sum of all copies of each token: the transpose of `spread`."""
+    return _rows(places_D, at.of_choice).sum(1)
+
+
+def spread_choices(weights_NK: Array, at: Places) -> Array:
+    """The weight of the choice in every place, zero in places of none."""
+    each = Places(at.of_choice.reshape(-1, 1), at.choice)
+    return spread(weights_NK.reshape(-1, 1), each)[:, 0]
+
+
+def _rows(x: Array, rows: Array) -> Array:
+    return x.at[rows].get(mode="fill", fill_value=0)
+
+
+# Both are reads: left to differentiation, each would become a scatter that adds.
+spread.defvjp(lambda x, at: (spread(x, at), at), lambda at, ct: (collect(ct, at), None))
+collect.defvjp(lambda x, at: (collect(x, at), at), lambda at, ct: (spread(ct, at), None))

@@ -1,0 +1,213 @@
+"""Checkpoints: written beside the training by orbax, taken back onto any mesh, verified on load.
+
+One checkpoint is a folder named by its step: the arrays in shards, and a page with the fingerprints
+of their bits and the order of the data. It gets its name when all of it is on disk, and the ones
+before it are removed after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from shardwise.errors import BadFile, BadInput, MissingExtra
+from shardwise.runtime.weights import Tree
+from shardwise.train.devices import INSTALL
+from shardwise.train.fingerprint import fingerprints
+
+KEPT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a checkpoint holds.
+
+    Args:
+        step: steps that were done.
+        about: what was saved beside the arrays.
+    """
+
+    step: int
+    state: Tree
+    about: dict[str, Any]
+
+
+class _Damaged(Exception):
+    """What lies there is not what was saved."""
+
+
+class Checkpoints:
+    """The checkpoints of a folder.
+
+    Args:
+        folder: made where it is missing.
+        say: told what goes wrong and does not stop the run.
+
+    Raises:
+        BadFile: the folder cannot be written.
+        MissingExtra: orbax is not installed.
+    """
+
+    def __init__(self, folder: str, say: Callable[[str], None], kept: int = KEPT) -> None:
+        try:
+            import orbax.checkpoint as orbax
+        except ImportError:
+            raise MissingExtra(f"checkpoints need orbax, which is missing: {INSTALL}") from None
+        self.folder, self.say = Path(folder).absolute(), say
+        _probe(self.folder)
+        # What fails is told in words by `say`; orbax writes a page of calls to stderr beside it.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        self._orbax = orbax
+        options = orbax.CheckpointManagerOptions(max_to_keep=kept, cleanup_tmp_directories=True)
+        self._manager = orbax.CheckpointManager(self.folder, options=options)
+        self._writing: int | None = None
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that are whole."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, state: Tree, about: dict[str, Any]) -> None:
+        """Begin to write a checkpoint; the one before is awaited. What fails is said."""
+        self.wait()
+        args = self._orbax.args
+        page = {**about, "fingerprints": fingerprints(state)}
+        try:
+            self._writing = step
+            self._manager.save(
+                step,
+                args=args.Composite(state=args.StandardSave(state), about=args.JsonSave(page)),
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            self._failed(error)
+
+    def wait(self) -> bool:
+        """Wait for what is being written; whether it is whole."""
+        if self._writing is None:
+            return True
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:  # of threads of orbax and tensorstore: any kind
+            self._failed(error)
+            return False
+        self._writing = None
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        last = max((s for s in self.steps if s != self._writing), default=None)
+        good = "there is none before it" if last is None else f"the one of step {last} is whole"
+        self.say(
+            f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {good}."
+        )
+        self._writing = None
+
+    def restore(self, shapes: Tree, identity: dict[str, Any]) -> Restored | None:
+        """The newest checkpoint whose bits are those that were saved, laid out as `shapes`.
+
+        Args:
+            identity: of the data and its order, which must be the saved one.
+
+        Returns:
+            None where there is no checkpoint.
+
+        Raises:
+            BadInput: it is of another model, optimizer or order of data.
+            BadFile: there are checkpoints, and none of them is whole.
+        """
+        damaged = []
+        for step in reversed(self.steps):
+            try:
+                found = self._read(step, shapes, identity)
+            except BadInput:
+                raise
+            except Exception as error:  # what damaged files make orbax raise is of any kind
+                damaged.append(f"checkpoint {step} in {self.folder} is damaged: {_reason(error)}.")
+                self.say(damaged[-1])
+                continue
+            return found
+        if damaged:
+            raise BadFile(*damaged, "No checkpoint is whole: name another folder to start again.")
+        return None
+
+    def _read(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
+        args = self._orbax.args
+        told = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))
+        about: dict[str, Any] = told["about"]
+        saved = about.pop("fingerprints")
+        self._compare(step, shapes, saved, identity, about)
+        found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(shapes)))
+        state: Tree = found["state"]
+        changed = [name for name, bits in fingerprints(state).items() if saved[name] != bits]
+        if changed:
+            raise _Damaged(f"the bits of {changed[0]} are not those that were saved")
+        return Restored(step=step, state=state, about=about)
+
+    def _compare(
+        self,
+        step: int,
+        shapes: Tree,
+        saved: dict[str, int],
+        identity: dict[str, Any],
+        about: dict[str, Any],
+    ) -> None:
+        """That the checkpoint is of this model under this optimizer, and of this data."""
+        where = f"checkpoint {step} in {self.folder}"
+        kept = about["arrays"]
+        asked = described(shapes)
+        names = sorted(set(kept) ^ set(asked))
+        if names:
+            raise BadInput(
+                f"{where} is of another model, optimizer or pipeline: {len(names)} arrays are only "
+                f"in one of both, such as {names[0]}."
+            )
+        for name, shape in asked.items():
+            if kept[name] != shape:
+                raise BadInput(f"{where}: {name} is {kept[name]} there and {shape} in the plan.")
+        if set(saved) != set(asked):
+            raise _Damaged("its page does not name all arrays")
+        for key, value in identity.items():
+            if about["order"].get(key) != value:
+                raise BadInput(
+                    f"{where} was trained on data in another order: {key} is "
+                    f"{_short(about['order'].get(key))} there and {_short(value)} here."
+                )
+
+    def close(self) -> bool:
+        """Wait, and let go of the folder; whether the last checkpoint is whole."""
+        whole = self.wait()
+        self._manager.close()
+        return whole
+
+
+def described(shapes: Tree) -> dict[str, str]:
+    """Path of each array -> `float32[2, 3]`."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
+        for path, x in jax.tree.leaves_with_path(shapes)
+    }
+
+
+def _probe(folder: Path) -> None:
+    """That files can be made in a folder, before hours of work rely on it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        raise BadFile(f"checkpoints cannot be written to {folder}: {error.strerror}.") from None
+
+
+def _reason(error: Exception) -> str:
+    text = (str(error).splitlines() or [""])[0] or type(error).__name__
+    return _short(text.rsplit(": ", 1)[-1] if "Failed" in text else text).rstrip(".")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else text[:117] + "..."

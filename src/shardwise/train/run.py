@@ -1,0 +1,236 @@
+"""A plan and tokens -> a run: everything that is needed is put together here, then looped over."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardwise.errors import BadInput
+from shardwise.plan.rebuild import rebuild
+from shardwise.plan.value import Plan
+from shardwise.search.case import Case
+from shardwise.train.devices import Joined, devices_for, is_first, join
+from shardwise.train.order import Order, order, read_mixture
+from shardwise.train.recipe import Recipe
+from shardwise.train.record import Hooks, Metrics, Run
+from shardwise.train.signals import listen
+
+if TYPE_CHECKING:
+    from shardwise.runtime.step import TrainStep
+    from shardwise.train.checkpoint import Checkpoints
+    from shardwise.train.loop import Loop
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Where a run is saved.
+
+    Args:
+        folder: of checkpoints; empty for none.
+        every: steps between them; 0 for one at the end alone.
+        resume: go on with the newest checkpoint of the folder.
+    """
+
+    folder: str = ""
+    every: int = 0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.folder and (self.every or self.resume):
+            raise BadInput("--checkpoint-every and --resume need --checkpoint FOLDER.")
+        if self.every < 0:
+            raise BadInput(f"a checkpoint every {self.every} steps is not possible: 1 or more.")
+
+
+def train(
+    plan: Plan,
+    *,
+    data: str,
+    steps: int | None = None,
+    recipe: Recipe | None = None,
+    saving: Saving | None = None,
+    seed: int = 0,
+    log: str = "",
+    joined: Joined | None = None,
+    sample: str | None = None,
+    hooks: Hooks | None = None,
+) -> Run:
+    """Train the model of a plan as the plan says, on the devices that are there.
+
+    Args:
+        data: folder of tokens, or several with weights: `code=0.7,text=0.3`.
+        steps: of the whole run; where neither this nor a recipe is given, the plan's tokens say it.
+        recipe: learning rate, clipping and what is done about bad steps.
+        saving: checkpoints.
+        seed: of the first weights and of the order of sequences.
+        log: file for one JSON object a step; where it is empty, `metrics.jsonl` of the checkpoints.
+        joined: how several processes find each other.
+        sample: begin of a text that the trained model shall go on with.
+        hooks: who is told.
+
+    Raises:
+        BadInput: other devices, data of another vocabulary, a plan that is not run yet.
+        BadFile: files that cannot be read or written.
+        CheckFailed: a step gave numbers that are none, and the recipe says stop.
+        MissingExtra: JAX, or what reads data and writes checkpoints, is not installed.
+    """
+    if not isinstance(plan, Plan):
+        raise BadInput("a plan of serving is not trained; plan with --train.")
+    recipe = recipe or Recipe(steps=steps or steps_of(plan))
+    saving, case = saving or Saving(), rebuild(plan)
+    join(joined or Joined())
+    devices = devices_for(case.system, plan.model.name)
+    sequences = _sequences(plan, data, seed)
+    hooks = _spoken(hooks or Hooks())
+    with contextlib.ExitStack() as stack:
+        ending = stack.enter_context(listen())
+        loop, compile_s = _prepared(plan, case, devices, recipe, saving, sequences, seed, hooks)
+        loop.ending = ending
+        loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
+        stack.callback(loop.metrics.close)
+        if loop.checkpoints is not None:
+            stack.callback(loop.checkpoints.close)
+        first = loop.step
+        ended = loop.run()
+        written = _last(loop.checkpoints, loop.step)
+        text = _sample(loop, sample) if sample is not None else None
+    return Run(
+        name=plan.model.name,
+        hardware=plan.hardware.name,
+        first=first,
+        done=loop.step,
+        ended=ended,
+        compile_s=compile_s,
+        step_s=statistics.median(loop.seconds[1:] or loop.seconds) if loop.seconds else None,
+        planned=plan.step.expected,
+        losses=tuple(loop.losses),
+        checkpoint=written,
+        sample=text,
+    )
+
+
+def steps_of(plan: Plan) -> int:
+    if plan.workload.tokens is None:
+        raise BadInput("how long to train is not said: --steps N, or a plan with --tokens.")
+    return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
+
+
+def _sequences(plan: Plan, data: str, seed: int) -> Order:
+    sets, weights = read_mixture(data)
+    for tokens in sets:
+        if tokens.vocab > plan.model.vocab:
+            raise BadInput(
+                f"{tokens.folder} has tokens up to {tokens.vocab:,} ({tokens.about['tokenizer']}), "
+                f"and {plan.model.name} a vocabulary of {plan.model.vocab:,}. Tokenize with the "
+                f"model's tokenizer.json, or plan a model with vocab={tokens.vocab} or more."
+            )
+        if tokens.about["tokenizer"] != sets[0].about["tokenizer"]:
+            raise BadInput(f"{tokens.folder} and {sets[0].folder} have different tokenizers.")
+    work = plan.workload
+    return order(sets, weights, seq=work.seq, batch=work.batch, seed=seed)
+
+
+def _prepared(
+    plan: Plan,
+    case: Case,
+    devices: Any,
+    recipe: Recipe,
+    saving: Saving,
+    sequences: Order,
+    seed: int,
+    hooks: Hooks,
+) -> tuple[Loop, float]:
+    """The loop before its first step, and the seconds of the compile."""
+    from shardwise.runtime.planned import step_of
+    from shardwise.train.guard import update_of
+    from shardwise.train.loop import Loop
+    from shardwise.train.signals import Ending
+    from shardwise.train.state import initial
+
+    made = step_of(case, devices, update=update_of(recipe))
+    checkpoints = _checkpoints(saving, hooks.on_note)
+    shapes, _ = made.shapes()
+    found = checkpoints.restore(shapes, sequences.identity) if checkpoints else None
+    if found is not None:
+        hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
+    hooks.on_stage("compiling the step")
+    start = time.perf_counter()
+    compiled = compiled_step(made)
+    compile_s = time.perf_counter() - start
+    hooks.on_stage("")
+    loop = Loop(
+        plan=plan,
+        made=made,
+        recipe=recipe,
+        order=sequences,
+        compiled=compiled,
+        state=found.state if found else initial(made, seed),
+        step=found.step if found else 0,
+        hooks=hooks,
+        metrics=Metrics("", hooks.on_note),
+        checkpoints=checkpoints,
+        every=saving.every,
+        ending=Ending(),
+    )
+    return loop, compile_s
+
+
+def compiled_step(made: TrainStep) -> Any:
+    """`(state, batch) -> (state, what is told of it)`, compiled; the state is given away."""
+    import jax
+
+    function = made.function()
+
+    def run(state: Any, given: Any) -> tuple[Any, dict[str, Any]]:
+        state, loss = function(state, given)
+        guard = state["moments"]
+        told = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
+        return state, {"loss": loss, **told}
+
+    return jax.jit(run, donate_argnums=0).lower(*made.shapes()).compile()
+
+
+def _checkpoints(saving: Saving, say: Callable[[str], None]) -> Checkpoints | None:
+    if not saving.folder:
+        return None
+    from shardwise.train.checkpoint import Checkpoints
+
+    found = Checkpoints(saving.folder, say)
+    if found.steps and not saving.resume:
+        raise BadInput(
+            f"{saving.folder} has checkpoints of steps {', '.join(map(str, found.steps))}. "
+            "Go on with --resume, or name another folder."
+        )
+    return found
+
+
+def _last(checkpoints: Checkpoints | None, step: int) -> int | None:
+    """The last checkpoint that is whole, once nothing is being written."""
+    if checkpoints is None:
+        return None
+    checkpoints.wait()
+    return max(checkpoints.steps, default=None)
+
+
+def _log_file(log: str, saving: Saving) -> str:
+    if not is_first():
+        return ""
+    return log or (f"{saving.folder}/{METRICS}" if saving.folder else "")
+
+
+def _spoken(hooks: Hooks) -> Hooks:
+    """Of several processes one speaks."""
+    return hooks if is_first() else Hooks()
+
+
+def _sample(loop: Loop, begin: str) -> str:
+    from shardwise.train.sample import sample
+
+    tokenizer = loop.order.sets[0].tokenizer()
+    return sample(loop.made, loop.state["weights"], tokenizer, begin)

@@ -1,0 +1,51 @@
+"""The runtime on published weights: their logits are those of the transformers library.
+
+Files that transformers wrote are read into arrays of JAX, run, and written again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.oracle.test_checkpoints import TOLERANCE, saved
+
+pytestmark = pytest.mark.oracle
+
+__all__ = ["saved"]
+
+
+@pytest.fixture
+def table():
+    jax = pytest.importorskip("jax")
+    from shardwise.runtime.mesh import role_mesh
+    from shardwise.runtime.table import Table
+    from shardwise.strategy.layout import Layout, rules_of
+    from shardwise.strategy.mesh import Mesh
+
+    one = Layout(mesh=Mesh())
+    on = role_mesh(one.sizes, np.array(jax.devices("cpu")[:1]))
+    return Table(rules=rules_of(one), on=on)
+
+
+def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
+    import jax
+    import jax.numpy as jnp
+
+    from shardwise.runtime.checkpoint import load_weights, save_weights
+    from shardwise.runtime.logits import logits
+    from shardwise.runtime.safetensors import tensors
+
+    config, held, tokens, expected = saved
+    if config.is_moe or any(a.mla for a, _ in config.attentions):
+        pytest.skip("experts and latent attention are tested with their blocks")
+    weights = load_weights(Path(config.source).parent, config, table, jnp.float32)
+    run = jax.jit(logits(config, table, len(tokens), jnp.float32))
+    got = np.asarray(run(weights, tokens[None].astype(np.int32)))[0]
+    np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    save_weights(tmp_path, config, weights)
+    again = tensors(tmp_path)
+    assert set(again) == set(held)
+    assert all(np.array_equal(again[name], array) for name, array in held.items())

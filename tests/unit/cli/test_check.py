@@ -1,0 +1,107 @@
+"""`shardwise check` on the command line: plans, functions in the folder one is in, mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from tests.golden.terminal import run
+from tests.unit.check.compilers import needs
+
+SMALL = "n_layers=2,d_model=256,d_ff=512,n_heads=4,n_kv_heads=2,d_head=64,vocab=512"
+
+MINE = """
+import jax, jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
+
+def train_step(w, x):
+    with jax.named_scope("encoder"):
+        return jnp.sum(jnp.tanh(x @ w))
+
+def train_step_args():
+    mesh = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    on = lambda *axes: NamedSharding(mesh, P(*axes))
+    w = jax.ShapeDtypeStruct((256, 512), jnp.float32, sharding=on(None, "model"))
+    x = jax.ShapeDtypeStruct((128, 256), jnp.float32, sharding=on("data"))
+    return w, x
+
+def wide_args():
+    mesh = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+    return x, x
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mymodule.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@needs("cpu")
+def test_a_function_of_the_folder_one_is_in(mine: Path) -> None:
+    said = run("check", "mymodule:train_step", "--on", "cpu:4")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("mymodule:train_step on cpu:4 compiles by XLA's CPU compiler")
+    assert "data 2 x model 2" in said.out
+    assert "  encoder" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    document = json.loads(run("check", "mymodule:train_step", "--on", "cpu:4", "--json").out)
+    assert document["flops_by_scope"] == {"encoder": 2 * 128 * 256 * 512 / 4}
+    assert document["collectives"][0]["kind"] == "all_reduce"
+
+
+@needs("cpu")
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("nomodule:train_step", "--on", "cpu:4"), 'no module "nomodule"'),
+        (("mymodule:nothing", "--on", "cpu:4"), 'has no "nothing"'),
+        (("mymodule:constant", "--on", "cpu:4"), "is no function"),
+        (("mymodule:wide_args", "--on", "cpu:4"), "another with --args module:function"),
+        (("mymodule:train_step", "--on", "cpu:4", "--args", "mymodule:wide_args"), "mesh of 8"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_function(mine: Path, args: tuple[str, ...], words: str) -> None:
+    said = run("check", *args)
+    assert said.code == 2
+    assert words in said.err.replace("\n  ", " ")
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("a:b",), "Add --on"),
+        (("a:b", "--on", "v5e:9x9x9"), "v5e"),
+        (("a:b", "--on", "cpu:4", "--fix"), "--fix is for plans"),
+        (("plan.json", "--args", "a:b"), "--args is for a function"),
+        (("plan.json", "--save", "x.json"), "Add --fix"),
+        (("plan.json", "--layers", "2"), "write two numbers"),
+        (("plan.json", "--layers", "2,1"), "the smaller first"),
+        (("nothing.json",), "nothing.json"),
+    ],
+)
+def test_options_that_do_not_go_together(args: tuple[str, ...], words: str) -> None:
+    said = run("check", *args)
+    assert said.code == 2
+    assert words in said.err.replace("\n  ", " ")
+
+
+@needs("cpu")
+def test_a_plan_on_the_compiler_that_stands_in(mine: Path) -> None:
+    model = sw.model(f"llama3-8b,{SMALL}")
+    plan = sw.plan(model, sw.hardware("mi300x:4"), sw.Train(batch=8, seq=32), {"fsdp": 4})
+    plan.save("plan.json")
+    said = run("check", "plan.json")
+    assert (said.code, said.err) == (0, "")
+    assert "memory is not checked" in said.out.replace("\n", " ")
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert run("check", "plan.json", "--trace", "step.json").code == 4

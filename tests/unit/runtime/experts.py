@@ -1,0 +1,96 @@
+"""Small models with experts and with latent attention, and layouts of eight chips for them."""
+
+from __future__ import annotations
+
+from shardwise.models import Attention, Layer, LayerGroup, Mla, Mlp, ModelConfig, Moe
+from shardwise.models.numerics import Rope, Routing
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
+
+VOCAB = 256
+
+
+def _model(*layers: Layer) -> ModelConfig:
+    groups = tuple(LayerGroup(layer=layer, count=2 - i) for i, layer in enumerate(layers[::-1]))
+    return ModelConfig(name="small", d_model=64, vocab=VOCAB, groups=groups[::-1])
+
+
+MIXTRAL = _model(
+    Layer(
+        attention=Attention(n_heads=8, n_kv_heads=4, d_head=8),
+        ffn=Moe(n_experts=8, experts_per_token=2, d_ff=32),
+    )
+)
+_MLA = Attention(
+    n_heads=8,
+    n_kv_heads=8,
+    d_head=24,
+    mla=Mla(q_lora_rank=32, kv_lora_rank=16, d_nope=16, d_rope=8, d_v=12),
+    rotary=Rope(interleaved=True),
+)
+DEEPSEEK = _model(
+    Layer(attention=_MLA, ffn=Mlp(d_ff=64)),
+    Layer(
+        attention=_MLA,
+        ffn=Moe(
+            n_experts=16,
+            experts_per_token=4,
+            d_ff=16,
+            n_shared_experts=1,
+            d_ff_shared=16,
+            routing=Routing(
+                score="sigmoid",
+                correction=True,
+                n_groups=4,
+                top_groups=2,
+                group_best=2,
+                scale=2.5,
+            ),
+        ),
+    ),
+)
+MODELS = {"mixtral": MIXTRAL, "deepseek": DEEPSEEK}
+SPLIT = Mesh(expert=2, tensor=4)
+DOTS = ("norms", "mla_up", "activation")
+LAYOUTS = {
+    "expert 8": Layout(mesh=Mesh(expert=8), micro_batch=2),
+    "expert 4, zero 2, accumulated": Layout(
+        mesh=Mesh(data=2, expert=4), micro_batch=1, n_microbatches=2, zero=2
+    ),
+    "expert 2, fsdp 4": Layout(mesh=Mesh(expert=2, fsdp=4), micro_batch=2, zero=3, remat="full"),
+    "split experts": Layout(mesh=SPLIT, micro_batch=8, sequence_parallel=True),
+    "split experts, whole residual": Layout(
+        mesh=SPLIT, micro_batch=8, zero=1, remat="selective", recomputed=DOTS
+    ),
+    "experts of one rank": Layout(
+        mesh=Mesh(fsdp=2, tensor=4), micro_batch=8, zero=3, sequence_parallel=True
+    ),
+    "whole experts, whole residual": Layout(
+        mesh=SPLIT, micro_batch=8, expert_tensor=1, remat="full"
+    ),
+    "whole experts, fsdp": Layout(
+        mesh=Mesh(expert=2, tensor=2, fsdp=2),
+        micro_batch=2,
+        n_microbatches=2,
+        zero=3,
+        sequence_parallel=True,
+        expert_tensor=1,
+        remat="full",
+    ),
+}
+# Each layout under the model that asks more of it; what shares no code path runs under both.
+RUNS = {
+    "mixtral": (
+        "expert 8",
+        "expert 4, zero 2, accumulated",
+        "experts of one rank",
+        "whole experts, whole residual",
+    ),
+    "deepseek": (
+        "expert 2, fsdp 4",
+        "split experts",
+        "split experts, whole residual",
+        "whole experts, whole residual",
+        "whole experts, fsdp",
+    ),
+}

@@ -1,0 +1,42 @@
+"""Logits of every dense family are those of the plain forward pass in NumPy, which is itself held
+against the transformers library; steps on eight devices are those on one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.models import CASES, TRAINED
+
+LOGIT, LOSS, GRADIENT = 1e-4, 1e-5, 1e-4  # in fp32, of numbers of a few units
+
+
+@pytest.fixture(scope="module")
+def runs(root: Path) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.runtime.families"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_the_plain_forward_pass(runs: Any, name: str) -> None:
+    assert runs[name]["largest"] > 1.0
+    assert runs[name]["one"] < LOGIT
+    assert runs[name]["eight"] < LOGIT
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_step_on_eight_devices_is_that_on_one(runs: Any, name: str) -> None:
+    assert runs[name]["losses"] < LOSS
+    assert runs[name]["gradients"] < GRADIENT

@@ -1,0 +1,252 @@
+"""Runs of a tiny model in a process with eight CPU devices.
+
+`python -m tests.unit.train.drive FOLDER` prints what came of each as one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+# What is compiled here runs a few steps: less of the compiler's work is more.
+os.environ["XLA_FLAGS"] = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+import shardwise as sw
+from shardwise.errors import ShardwiseError
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
+from shardwise.train import guard, sources
+from shardwise.train.checkpoint import Checkpoints, described
+from shardwise.train.recipe import ON_BAD, Recipe
+from shardwise.train.record import Hooks, StepRecord
+from shardwise.train.run import Saving
+from shardwise.train.tokenize import tokenize
+from shardwise.train.tokenizer import Bytes
+
+CHIP = """
+name = "host"
+title = "A CPU of tests"
+vendor = "local"
+kind = "cpu"
+as_of = "2026-11"
+[peak]
+bf16 = { value = "1e11 FLOP/s", source = "tests", as_of = "2026-11" }
+fp32 = { value = "4e10 FLOP/s", source = "tests", as_of = "2026-11" }
+[hbm]
+capacity = { value = "2 GB", source = "tests", as_of = "2026-11" }
+bandwidth = { value = "5e9 B/s", source = "tests", as_of = "2026-11" }
+[node]
+gpus = { value = 8, source = "tests", as_of = "2026-11" }
+egress = { value = "1e9 B/s", source = "tests", as_of = "2026-11" }
+"""
+MODEL = sw.ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=264)
+JOB = sw.Train(batch=8, seq=16, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
+LAYOUTS = {
+    "one": Layout(mesh=Mesh(), micro_batch=8),
+    "eight": Layout(
+        mesh=Mesh(data=2, fsdp=2, tensor=2), micro_batch=2, zero=3, sequence_parallel=True
+    ),
+    "other": Layout(mesh=Mesh(data=4), micro_batch=1, n_microbatches=2, zero=1),
+}
+STEPS, HALF = 4, 2
+
+
+def plan(folder: Path, name: str) -> sw.Plan:
+    """The plan of a layout."""
+    (folder / "host.toml").write_text(CHIP)
+    layout = LAYOUTS[name]
+    system = sw.hardware(f"{folder / 'host.toml'}:{layout.mesh.n_chips}")
+    return sw.evaluate(MODEL, system, JOB, layout)
+
+
+def tokens(folder: Path) -> str:
+    """A folder of tokens."""
+    text = folder / "text"
+    text.mkdir()
+    for i in range(8):
+        (text / f"{i}.txt").write_text(f"line {i} of some text\n" * 40)
+    tokenize(sources.find([str(text)], "*", "text"), Bytes(), str(folder / "tokens"))
+    return str(folder / "tokens")
+
+
+def refused(call: Callable[[], Any]) -> dict[str, Any]:
+    """What a call that has to fail says."""
+    try:
+        call()
+    except ShardwiseError as error:
+        return {"kind": type(error).__name__, "code": error.exit_code, "said": str(error)}
+    return {"kind": "nothing"}
+
+
+class Told:
+    """The records and notes of a run, and the run."""
+
+    def __init__(self, plan: sw.Plan, data: str, recipe: Recipe, saving: Saving, **more: Any):
+        self.records: list[StepRecord] = []
+        self.notes: list[str] = []
+        hooks = Hooks(on_step=self.records.append, on_note=self.notes.append)
+        self.run = None
+        self.failed = refused(lambda: self._run(plan, data, recipe, saving, hooks, more))
+
+    def _run(self, plan: Any, data: Any, recipe: Any, saving: Any, hooks: Any, more: Any) -> None:
+        self.run = sw.train(plan, data=data, recipe=recipe, saving=saving, hooks=hooks, **more)
+
+    def document(self) -> dict[str, Any]:
+        """What a test looks at."""
+        return {
+            "losses": [r.loss for r in self.records],
+            "norms": [r.grad_norm for r in self.records],
+            "bad": [r.step for r in self.records if r.bad],
+            "notes": self.notes,
+            "failed": self.failed,
+            "run": self.run and {"first": self.run.first, "done": self.run.done},
+            "sample": self.run and self.run.sample,
+        }
+
+
+def layouts(folder: Path, data: str) -> dict[str, Any]:
+    """The same steps on eight devices and on one; broken off and gone on with, also elsewhere."""
+    recipe = Recipe(steps=STEPS, rate=0.01, warmup=1, clip=0.5)
+    made = {name: plan(folder, name) for name in LAYOUTS}
+    at = folder / "eight"
+    fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
+    eight = Told(made["eight"], data, recipe, fresh, sample="line")
+    found = {"eight": eight.document(), "one": Told(made["one"], data, recipe, Saving()).document()}
+    through = _fingerprints(at / str(STEPS))
+    shutil.rmtree(at / str(STEPS))
+    found["again"] = Told(made["eight"], data, recipe, again).document()
+    resumed = _fingerprints(at / str(STEPS))
+    found["bits"] = {"arrays": len(through), "equal": through == resumed}
+    shutil.rmtree(at / str(STEPS))
+    found["reordered"] = Told(made["other"], data, recipe, again, seed=1).failed
+    found["other"] = Told(made["other"], data, recipe, again).document()
+    found["unasked"] = Told(made["one"], data, recipe, fresh).failed
+    return found
+
+
+def _fingerprints(checkpoint: Path) -> dict[str, int]:
+    page = json.loads((checkpoint / "about" / "metadata").read_text())
+    found: dict[str, int] = page["fingerprints"]
+    return found
+
+
+def bad(folder: Path, data: str) -> dict[str, Any]:
+    """A rate so high that the loss jumps, and what is done about it."""
+    guard.SETTLED = 2
+    found: dict[str, Any] = {}
+    for way in ON_BAD:
+        recipe = Recipe(steps=8, rate=0.5, schedule="constant", clip=None, spike=0.05, on_bad=way)
+        log = folder / f"{way}.jsonl"
+        told = Told(plan(folder, "one"), data, recipe, Saving(), log=str(log))
+        found[way] = told.document()
+        found[way]["log"] = [json.loads(line) for line in log.read_text().splitlines()]
+    return found
+
+
+def not_numbers() -> dict[str, Any]:
+    """An optimizer given gradients and losses that are no numbers."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    made = guard.guarded(optax.adam(0.1), optax.tree.norm, Recipe(steps=3, clip=1.0))
+    weights = {"w": jnp.ones(2)}
+    usual, nan = {"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([jnp.nan, 4.0])}
+    first, state = made.update(usual, made.init(weights), weights, value=jnp.float32(2.0))
+    found = {"first": [float(x) for x in first["w"]], "norm": float(state.norm)}
+    for name, gradients, loss in (("gradient", nan, 2.0), ("loss", usual, jnp.inf)):
+        updates, after = made.update(gradients, state, weights, value=jnp.float32(loss))
+        same = jax.tree.map(lambda a, b: bool((a == b).all()), after.inner, state.inner)
+        found[name] = {
+            "updates": [float(x) for x in updates["w"]],
+            "counts": [int(after.good), int(after.bad)],
+            "usual": float(after.usual),
+            "same": all(jax.tree.leaves(same)),
+        }
+    return found
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """Checkpoints on a disk that is full, in files that changed, in a folder that is none."""
+    import jax
+    import jax.numpy as jnp
+
+    state = {"w": jnp.arange(4096.0).reshape(64, 64), "n": jnp.int32(3)}
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    about = {"order": {"seed": 0}, "arrays": described(state)}
+    notes: list[str] = []
+    held = Checkpoints(str(folder / "held"), notes.append)
+    held.save(1, state, about)
+    held.save(2, state, about)
+    held.wait()
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    held.save(3, state, about)
+    whole = held.wait()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    found = {"full": list(notes), "whole": whole, "after_full": held.steps}
+    held.save(4, state, about)
+    held.close()
+    _flip(folder / "held" / "4")
+    notes.clear()
+    held = Checkpoints(str(folder / "held"), notes.append)
+    taken = held.restore(shapes, {"seed": 0})
+    same = taken is not None and bool((taken.state["w"] == state["w"]).all())
+    found |= {"damaged": list(notes), "taken": taken and taken.step, "same": same}
+    more = {**shapes, "m": shapes["w"]}
+    found["model"] = refused(lambda: held.restore(more, {"seed": 0}))
+    held.close()
+    (folder / "file").write_text("")
+    found["no_folder"] = refused(lambda: Checkpoints(str(folder / "file" / "x"), notes.append))
+    return found
+
+
+def _flip(folder: Path) -> None:
+    """Change one bit of the largest file."""
+    path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def elsewhere(folder: Path, data: str) -> dict[str, Any]:
+    """Plans and data that this process cannot run."""
+    tpu = sw.plan(MODEL, sw.hardware("v5e:2x2"), sw.Train(batch=8, seq=16))
+    small = sw.ModelConfig.dense(
+        n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=256
+    )
+    system = sw.hardware(f"{folder / 'host.toml'}:1")
+    narrow = sw.evaluate(small, system, JOB, LAYOUTS["one"])
+    return {
+        "tpu": refused(lambda: sw.train(tpu, data=data, steps=1)),
+        "vocab": refused(lambda: sw.train(narrow, data=data, steps=1)),
+        "long": refused(lambda: sw.train(narrow, data=data)),
+    }
+
+
+def main(folder: Path) -> None:
+    """All of it. Runs of one plan share a compile."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    data = tokens(folder)
+    found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
+    found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,158 @@
+"""Text to tokens to sequences: nothing is lost, every sequence comes once an epoch, a step is a
+function of its number."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwise.errors import BadFile, BadInput
+from shardwise.train import sources
+from shardwise.train.order import Order, order, read_mixture
+from shardwise.train.tokenize import Tokenized, tokenize
+from shardwise.train.tokenizer import Bytes, read_tokenizer
+from shardwise.train.tokens import open_tokens
+
+SEQ, BATCH = 16, 4
+
+
+def written(folder: Path, *texts: str, shard_tokens: int = 1 << 20) -> Tokenized:
+    inputs = folder.parent / f"{folder.name}-texts"
+    inputs.mkdir()
+    for i, text in enumerate(texts):
+        (inputs / f"{i:03d}.txt").write_text(text)
+    found = sources.find([str(inputs)], "*", "text")
+    return tokenize(found, Bytes(), str(folder), shard_tokens=shard_tokens)
+
+
+def drawn(folder: Path, seed: int = 0) -> Order:
+    return order([open_tokens(str(folder))], [1.0], seq=SEQ, batch=BATCH, seed=seed)
+
+
+def test_bytes_come_back_with_ends_between_documents(tmp_path: Path) -> None:
+    texts = ["über\n", "", "def f(): ...\n" * 9]
+    told = written(tmp_path / "d", *texts, shard_tokens=32)
+    tokens = open_tokens(str(tmp_path / "d"))
+    stream = np.concatenate(tokens.shards)
+    assert [len(s) for s in tokens.shards[:-1]] == [32] * (len(tokens.shards) - 1)
+    assert told.tokens == len(stream) == tokens.n_tokens
+    cuts = np.flatnonzero(stream == Bytes().end)
+    documents = np.split(stream, cuts + 1)[:-1]
+    assert [tokens.tokenizer().decode(d.tolist()) for d in documents] == texts
+
+
+def test_a_long_document_is_cut_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE", 8)
+    text = "no line ends here at all\nand\n\nthen ä few"
+    written(tmp_path / "d", text)
+    stream = open_tokens(str(tmp_path / "d")).shards[0]
+    assert Bytes().decode(stream.tolist()) == text
+    assert (stream == Bytes().end).sum() == 1
+
+
+def test_a_tokenizer_file(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"hello": 0, "world": 1, "</s>": 2, "[UNK]": 3}
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    path = tmp_path / "tok.json"
+    made.save(str(path))
+    (tmp_path / "a.jsonl").write_text('{"text": "hello world"}\n\n{"text": "world"}\n')
+    tokenizer = read_tokenizer(path)
+    found = sources.find([str(tmp_path / "a.jsonl")], "*", "text")
+    told = tokenize(found, tokenizer, str(tmp_path / "d"), file=path)
+    tokens = open_tokens(str(tmp_path / "d"))
+    assert tokens.shards[0].tolist() == [0, 1, 2, 1, 2]
+    assert (told.documents, told.vocab, tokens.shards[0].dtype) == (2, 4, np.uint16)
+    assert tokens.tokenizer().decode([0, 1]) == "hello world"
+    with pytest.raises(BadInput, match='no token "<x>"'):
+        read_tokenizer(path, "<x>")
+
+
+def test_every_sequence_once_an_epoch_and_each_epoch_in_another_order(tmp_path: Path) -> None:
+    written(tmp_path / "d", "0123456789" * 64 + "x", shard_tokens=20 * SEQ + 1)
+    found = drawn(tmp_path / "d")
+    n = open_tokens(str(tmp_path / "d")).ends(SEQ)[-1]
+    assert n == 40
+    epochs = [
+        [o for step in range(e * n // BATCH, (e + 1) * n // BATCH) for o in found.origins(step)]
+        for e in range(2)
+    ]
+    for epoch in epochs:
+        assert sorted(epoch) == [(0, i) for i in range(n)]
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != sorted(epochs[0])
+
+
+def test_rows_are_what_lies_there(tmp_path: Path) -> None:
+    written(tmp_path / "d", "abcdefghijklmnopqrstuvwxyz" * 9)
+    found, stream = drawn(tmp_path / "d"), open_tokens(str(tmp_path / "d")).shards[0]
+    rows = found.rows(2, range(BATCH))
+    for row, (_, i) in zip(rows, found.origins(2), strict=True):
+        assert row.tolist() == stream[i * SEQ : (i + 1) * SEQ + 1].tolist()
+
+
+def test_a_step_is_the_same_whatever_was_read_before(tmp_path: Path) -> None:
+    written(tmp_path / "d", "abcdefghijklmnopqrstuvwxyz" * 99)
+    through = drawn(tmp_path / "d")
+    for step in range(7):
+        last = through.rows(step, range(BATCH))
+    again = drawn(tmp_path / "d")
+    assert (again.rows(6, range(BATCH)) == last).all()
+    assert (again.rows(6, [3]) == last[3:]).all(), "a host that reads one row"
+    assert (drawn(tmp_path / "d", seed=1).rows(6, range(BATCH)) != last).any()
+
+
+def test_mixtures_keep_their_shares(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        written(tmp_path / name, name * 800)
+    sets, weights = read_mixture(f"{tmp_path}/a=3,{tmp_path}/b=1")
+    found = order(sets, weights, seq=SEQ, batch=BATCH, seed=0)
+    counts = Counter(which for step in range(100) for which, _ in found.origins(step))
+    assert counts == {0: 300, 1: 100}
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="shardwise data tokenize"):
+        open_tokens(str(tmp_path))
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"txt": 1}\n')
+    for name, said in (("bad.txt", "not UTF-8"), ("bad.jsonl", 'line 2 has no "text"')):
+        with pytest.raises(BadFile, match=said):
+            tokenize(sources.find([str(tmp_path / name)], "*", "text"), Bytes(), str(tmp_path))
+    with pytest.raises(BadFile) as told:
+        sources.find([str(tmp_path / "x"), str(tmp_path / "y")], "*", "text")
+    assert len(told.value.problems) == 2
+
+
+def test_a_folder_skips_what_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.bin").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "in" / "b.txt").write_text("b")
+    found = sources.find([str(tmp_path / "in")], "*", "text")
+    told = tokenize(found, Bytes(), str(tmp_path / "d"))
+    assert told.documents == 1
+    assert [Path(p).name for p in told.skipped] == ["a.bin"]
+
+
+def test_a_shard_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "d", "a" * 99)
+    shard = tmp_path / "d" / "00000.bin"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(BadFile, match="not whole"):
+        open_tokens(str(tmp_path / "d"))
+    about = tmp_path / "d" / "data.json"
+    about.write_text(json.dumps({"schema": "x"}))
+    with pytest.raises(BadFile, match="schema"):
+        open_tokens(str(tmp_path / "d"))
+
+
+def test_too_few_tokens_for_one_sequence(tmp_path: Path) -> None:
+    written(tmp_path / "d", "abc")
+    with pytest.raises(BadInput, match="not one sequence of 16"):
+        drawn(tmp_path / "d")

@@ -1,0 +1,134 @@
+"""Runs of a tiny model: equal on one device and on eight, before and after a break."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What `drive` printed."""
+    folder = str(tmp_path_factory.mktemp("drive"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.unit.train.drive", folder],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: Found = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_eight_devices_train_like_one(found: Found) -> None:
+    one, eight = found["one"], found["eight"]
+    assert eight["failed"]["kind"] == one["failed"]["kind"] == "nothing"
+    assert len(one["losses"]) == 4
+    assert eight["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    assert one["losses"][-1] < one["losses"][0]
+
+
+def test_the_norm_over_parts_is_that_of_the_whole(found: Found) -> None:
+    assert found["eight"]["norms"] == pytest.approx(found["one"]["norms"], rel=1e-4)
+    assert min(found["one"]["norms"]) > 0.5, "clipping has to matter for the losses to agree"
+
+
+def test_a_run_that_goes_on_is_bit_identical(found: Found) -> None:
+    assert found["again"]["run"] == {"first": 2, "done": 4}
+    assert found["again"]["losses"] == found["eight"]["losses"][2:]
+    assert found["bits"]["arrays"] > 20
+    assert found["bits"]["equal"]
+
+
+def test_it_goes_on_under_another_layout(found: Found) -> None:
+    other = found["other"]
+    assert other["run"] == {"first": 2, "done": 4}
+    assert other["losses"] == pytest.approx(found["one"]["losses"][2:], rel=1e-5)
+
+
+def test_what_is_saved_is_not_gone_on_with_unasked_or_in_another_order(found: Found) -> None:
+    assert found["unasked"]["code"] == 2
+    assert "--resume" in found["unasked"]["said"]
+    assert "data in another order: seed is 0 there and 1 here" in found["reordered"]["said"]
+
+
+def test_a_sample_begins_as_asked(found: Found) -> None:
+    assert found["eight"]["sample"].startswith("line")
+    assert len(found["eight"]["sample"]) > len("line")
+
+
+def test_bad_steps_are_skipped_and_their_batch_is_recorded(found: Found) -> None:
+    skip = found["ways"]["skip"]
+    assert skip["failed"]["kind"] == "nothing"
+    assert skip["bad"]
+    assert len(skip["losses"]) == 8
+    events = [line for line in skip["log"] if line.get("event") == "bad step"]
+    assert [e["step"] for e in events] == skip["bad"]
+    assert all(len(e["sequences"]) == 8 for e in events)
+    assert len(skip["notes"]) == len(events)
+
+
+def test_a_bad_step_stops(found: Found) -> None:
+    skip, stop = found["ways"]["skip"], found["ways"]["stop"]
+    assert stop["failed"]["kind"] == "CheckFailed"
+    assert stop["failed"]["code"] == 4
+    assert f"step {skip['bad'][0]} is bad" in stop["failed"]["said"]
+    assert "changed no weights" in stop["failed"]["said"]
+
+
+@pytest.mark.parametrize("what", ["gradient", "loss"])
+def test_what_is_no_number_changes_nothing(found: Found, what: str) -> None:
+    told = found["not_numbers"]
+    assert told["norm"] == pytest.approx(5.0)
+    assert all(x < 0 for x in told["first"])
+    assert told[what] == {"updates": [0.0, 0.0], "counts": [1, 1], "usual": 2.0, "same": True}
+
+
+def test_a_full_disk_is_told_and_the_last_checkpoint_stays(found: Found) -> None:
+    saved = found["saved"]
+    assert not saved["whole"]
+    assert len(saved["full"]) == 1
+    assert "step 3 was not written" in saved["full"][0]
+    assert "step 2 is whole" in saved["full"][0]
+    assert 2 in saved["after_full"]
+    assert 3 not in saved["after_full"]
+
+
+def test_a_damaged_checkpoint_is_seen_and_the_one_before_taken(found: Found) -> None:
+    saved = found["saved"]
+    assert len(saved["damaged"]) == 1
+    assert "checkpoint 4" in saved["damaged"][0]
+    assert saved["taken"] == 2
+    assert saved["same"]
+
+
+def test_a_checkpoint_of_another_model_is_refused(found: Found) -> None:
+    assert found["saved"]["model"]["code"] == 2
+    assert "1 arrays are only in one of both, such as m" in found["saved"]["model"]["said"]
+
+
+def test_a_folder_that_cannot_be_written(found: Found) -> None:
+    assert found["saved"]["no_folder"]["kind"] == "BadFile"
+    assert "cannot be written" in found["saved"]["no_folder"]["said"]
+
+
+def test_plans_and_data_that_do_not_run_here(found: Found) -> None:
+    there = found["elsewhere"]
+    assert there["tpu"]["code"] == there["vocab"]["code"] == there["long"]["code"] == 2
+    assert "v5e:2x2: 4 devices" in there["tpu"]["said"]
+    assert "8 of a CPU" in there["tpu"]["said"]
+    assert "cpu:8" in there["tpu"]["said"]
+    assert "257" in there["vocab"]["said"]
+    assert "--steps" in there["long"]["said"]
