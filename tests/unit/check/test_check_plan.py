@@ -65,8 +65,8 @@ def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
 
 
 def test_what_the_runtime_does_not_do_is_refused_in_words() -> None:
-    plan = planned("v5e:2x2", {"expert": 4}, sw.model("mixtral-8x7b,n_layers=2"))
-    with pytest.raises(BadInput, match="expert 4 is planned for, but not run"):
+    plan = planned("v5e:2x2", {"pipe": 2, "schedule": "dualpipe"})
+    with pytest.raises(BadInput, match="schedule dualpipe is planned for, but not run"):
         sw.check(plan, cache=False)
 
 

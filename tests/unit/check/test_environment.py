@@ -44,7 +44,7 @@ def test_nothing_goes_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
         choose(parse_system("v5e:2x2"))
 
 
-MODULES = ("environment", "compile", "targets", "flags", "user", "result", "job", "cache")
+MODULES = ("environment", "compile", "targets", "entry", "user", "result", "job", "cache")
 
 
 def test_what_the_command_line_reaches_imports_no_jax() -> None:

@@ -127,7 +127,7 @@ def test_a_function_by_its_name(args: str, axes: dict[str, int]) -> None:
     [
         ("nowhere.at.all:step", "", 'no module "nowhere" to be found'),
         ("train_step", "", "Write module:function"),
-        (f"{PROGRAMS}:lonely", "", "Write it, or name another with --args module:function"),
+        (f"{PROGRAMS}:args_of_devices", "", "or name another with --args module:function"),
         (f"{PROGRAMS}:PROGRAM", "", 'has no "PROGRAM"'),
         (f"{PROGRAMS}:train_step", f"{PROGRAMS}:args_of_two", "takes first, second"),
     ],

@@ -84,19 +84,12 @@ def _piped(schedule: str, m: int, *, virtual: int = 1, **sizes: Any) -> Layout:
 
 
 PIPELINE = {
-    "gpipe": _piped("gpipe", 4, pipe=4),
-    "1f1b": _piped("1f1b", 8, pipe=4),
-    "1f1b, two stages, data": _piped("1f1b", 2, pipe=2, data=4),
-    "interleaved": _piped("interleaved", 4, pipe=2, virtual=2),
     "interleaved, fsdp": _piped("interleaved", 4, pipe=4, virtual=2, fsdp=2, zero=3),
-    "zb-h1": _piped("zb-h1", 8, pipe=4),
-    "zb-v": _piped("zb-v", 8, pipe=4),
     "zb-v, tensor": _piped("zb-v", 4, pipe=2, tensor=4),
     "1f1b, fsdp, tensor": _piped(
         "1f1b", 4, pipe=2, fsdp=2, tensor=2, zero=3, sequence_parallel=True, remat="full"
     ),
     "zb-h1, zero 2, tensor": _piped("zb-h1", 4, pipe=2, data=2, tensor=2, zero=2),
-    "1f1b, zero 1": _piped("1f1b", 4, pipe=4, data=2, zero=1),
 }
 SETS = {"dense": DENSE, "pipeline": PIPELINE}
 

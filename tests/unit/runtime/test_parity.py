@@ -28,17 +28,10 @@ SETS = {
         "fsdp, tensor, norms again",
     ),
     "pipeline": (
-        "gpipe",
-        "1f1b",
-        "1f1b, two stages, data",
-        "interleaved",
         "interleaved, fsdp",
-        "zb-h1",
-        "zb-v",
         "zb-v, tensor",
         "1f1b, fsdp, tensor",
         "zb-h1, zero 2, tensor",
-        "1f1b, zero 1",
     ),
 }
 
