@@ -98,7 +98,8 @@ ROWS = (
 def planned(one: Row) -> sw.Plan | sw.ServingPlan:
     """The plan of a row."""
     work = sw.Serve(**one.work) if "context" in one.work else sw.Train(**one.work)
-    return sw.plan(sw.model(one.model), sw.hardware(one.hardware), work, one.fixed)
+    peak = isinstance(work, sw.Serve)  # the book's rows, without what engines keep free
+    return sw.plan(sw.model(one.model), sw.hardware(one.hardware), work, one.fixed, peak=peak)
 
 
 def checked(one: Row) -> Found:

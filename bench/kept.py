@@ -24,9 +24,12 @@ Found = dict[str, Any]
 
 
 def verdict_of(plan: sw.Plan | sw.ServingPlan) -> Found:
-    """The numbers of a check."""
-    verdict = sw.check(plan, limits=Limits(wall_s=LIMIT_S))
-    document = json.loads(msgspec.json.encode(verdict))
+    """The numbers of a check; of serving those of the decode step."""
+    limits = Limits(wall_s=LIMIT_S)
+    if isinstance(plan, sw.Plan):
+        document = json.loads(msgspec.json.encode(sw.check(plan, limits=limits)))
+    else:
+        document = json.loads(msgspec.json.encode(sw.check(plan, limits=limits).decode))
     return {name: document[name] for name in (*TOLD, "differences", "versions", "compile_s")}
 
 

@@ -51,20 +51,12 @@ DEEPSEEK = _model(
 )
 MODELS = {"mixtral": MIXTRAL, "deepseek": DEEPSEEK}
 SPLIT = Mesh(expert=2, tensor=4)
-DOTS = ("norms", "mla_up", "activation")
 LAYOUTS = {
-    "expert 8": Layout(mesh=Mesh(expert=8), micro_batch=2),
     "expert 4, zero 2, accumulated": Layout(
         mesh=Mesh(data=2, expert=4), micro_batch=1, n_microbatches=2, zero=2
     ),
     "expert 2, fsdp 4": Layout(mesh=Mesh(expert=2, fsdp=4), micro_batch=2, zero=3, remat="full"),
     "split experts": Layout(mesh=SPLIT, micro_batch=8, sequence_parallel=True),
-    "split experts, whole residual": Layout(
-        mesh=SPLIT, micro_batch=8, zero=1, remat="selective", recomputed=DOTS
-    ),
-    "experts of one rank": Layout(
-        mesh=Mesh(fsdp=2, tensor=4), micro_batch=8, zero=3, sequence_parallel=True
-    ),
     "whole experts, whole residual": Layout(
         mesh=SPLIT, micro_batch=8, expert_tensor=1, remat="full"
     ),
@@ -78,19 +70,8 @@ LAYOUTS = {
         remat="full",
     ),
 }
-# Each layout under the model that asks more of it; what shares no code path runs under both.
+# Each layout under the model that asks more of it.
 RUNS = {
-    "mixtral": (
-        "expert 8",
-        "expert 4, zero 2, accumulated",
-        "experts of one rank",
-        "whole experts, whole residual",
-    ),
-    "deepseek": (
-        "expert 2, fsdp 4",
-        "split experts",
-        "split experts, whole residual",
-        "whole experts, whole residual",
-        "whole experts, fsdp",
-    ),
+    "mixtral": ("expert 4, zero 2, accumulated", "whole experts, whole residual"),
+    "deepseek": ("expert 2, fsdp 4", "split experts", "whole experts, fsdp"),
 }
