@@ -18,7 +18,7 @@ from shardwise.models import Moe
 from shardwise.runtime import elementwise, routing
 from shardwise.runtime.products import Block
 from shardwise.runtime.routing import Places
-from shardwise.runtime.table import Table
+from shardwise.runtime.table import Table, gather, scatter
 
 Array = jax.Array
 TENSOR = ("tensor",)
@@ -55,13 +55,13 @@ class Way:
         if self.dealt:
             x_ECD = lax.all_to_all(x_ECD, self._names, split_axis=0, concat_axis=1, tiled=True)
         if self.apart and self.split:
-            x_ECD = lax.all_gather(x_ECD, self._tensor, axis=1, tiled=True)
+            x_ECD = gather(x_ECD, self._tensor, 1)
         return x_ECD
 
     def returned(self, y_ECD: Array) -> Array:
         """The way back."""
         if self.apart and self.split:
-            y_ECD = lax.psum_scatter(y_ECD, self._tensor, scatter_dimension=1, tiled=True)
+            y_ECD = scatter(y_ECD, self._tensor, 1)
         if self.dealt:
             y_ECD = lax.all_to_all(y_ECD, self._names, split_axis=1, concat_axis=0, tiled=True)
         return y_ECD
@@ -111,7 +111,7 @@ def _joined(m: Moe, block: Block, on: Way, y_BTD: Array) -> Array:
     """Parts of the tokens come back to a residual that every chip of `tensor` has whole."""
     if not m.d_ff_shared:
         with jax.named_scope("moe.combine"):
-            return lax.all_gather(y_BTD, on.table.on.names(TENSOR), axis=1, tiled=True)
+            return gather(y_BTD, on.table.on.names(TENSOR), 1)
     n, part = on.table.on.size(TENSOR), y_BTD.shape[1]
     whole_BTD = jnp.zeros((y_BTD.shape[0], n * part, y_BTD.shape[2]), y_BTD.dtype)
     at = on.table.index(TENSOR) * part

@@ -24,6 +24,7 @@ from shardwise.runtime.core import sequences
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import cross_entropy, embed, head, one_period, paired
 from shardwise.runtime.stages import StageLayers
+from shardwise.runtime.table import gather, scatter
 from shardwise.runtime.ticks import Ticks
 from shardwise.runtime.weights import Tree
 from shardwise.strategy.layout import Form
@@ -252,14 +253,14 @@ class _Run:
         if self._shared == 1:
             return x_BTD
         names = self.stack.table.on.names(("tensor",))
-        return lax.all_gather(x_BTD, names, axis=2, tiled=True)
+        return gather(x_BTD, names, 2)
 
     def _part_of_gradient(self, ct_BTD: Array) -> Array:
         """Ranks have addends of the gradient of what they share: each sends a part of the sum."""
         if self._shared == 1:
             return ct_BTD
         names = self.stack.table.on.names(("tensor",))
-        return lax.psum_scatter(ct_BTD, names, scatter_dimension=2, tiled=True)
+        return scatter(ct_BTD, names, 2)
 
     def _whole_gradient(self, ct_BTD: Array) -> Array:
         if self._shared == 1:

@@ -16,15 +16,16 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
+from shardwise.estimate.rates import MASK_TILE
 from shardwise.models.config import Attention
 from shardwise.runtime.order import Order
 from shardwise.runtime.visible import visible
 
 Array = jax.Array
 
-# Rows of queries and of keys that the kernel takes at once. Larger ones waste more of the diagonal
-# of causal attention; smaller ones read keys more often.
-BLOCK = 512
+# Rows of queries and of keys that the kernel takes at once, as plans count them. Larger ones waste
+# more of the diagonal of causal attention; smaller ones read keys more often.
+BLOCK = MASK_TILE["tpu"]
 
 
 class Mask(masks.Mask):

@@ -112,10 +112,6 @@ def args_of_two(first: int, second: int) -> tuple[Any, ...]:
     return (first, second)
 
 
-def lonely(x_B: jax.Array) -> jax.Array:
-    return x_B
-
-
 def _over(mesh: Mesh | AbstractMesh, *axes: str | None) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*axes))
 
@@ -146,7 +142,3 @@ def uneven(x_B: jax.Array) -> jax.Array:
 def uneven_args() -> tuple[Any, ...]:
     mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
     return (jax.ShapeDtypeStruct((3,), jnp.float32, sharding=_over(mesh, "data")),)
-
-
-def lonely_args() -> tuple[Any, ...]:
-    return uneven_args()

@@ -56,5 +56,5 @@ def test_a_sharding_that_divides_nothing_is_told_with_the_function() -> None:
 def test_what_cannot_be_traced_is_told_in_its_own_words() -> None:
     with pytest.raises(BadInput, match="cannot be traced with these arguments"):
         check_by_name(
-            f"{PROGRAMS}:train_step", f"{PROGRAMS}:lonely_args", "cpu:4", How(cache=False)
+            f"{PROGRAMS}:train_step", f"{PROGRAMS}:uneven_args", "cpu:4", How(cache=False)
         )

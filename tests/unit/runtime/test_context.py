@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.runtime.scripts import answer
 
 LOSS, WEIGHT = 1e-5, 1e-4  # in fp32
 
@@ -27,15 +26,7 @@ NAMES = (
 
 @pytest.fixture(scope="module")
 def runs(root: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.parity_context"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(root, "parity_context")
 
 
 def test_every_layout_ran(runs: Any) -> None:

@@ -3,30 +3,20 @@ against the transformers library; steps on eight devices are those on one."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.runtime.models import CASES, TRAINED
+from tests.unit.runtime.scripts import answer
 
 LOGIT, LOSS, GRADIENT = 1e-4, 1e-5, 1e-4  # in fp32, of numbers of a few units
 
 
 @pytest.fixture(scope="module")
 def runs(root: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.families"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(root, "families")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from tests.oracle import forward
 from tests.unit.runtime.experts import DEEPSEEK, LAYOUTS, MIXTRAL, RUNS, VOCAB
+from tests.unit.runtime.scripts import answer
 
 LOSS, WEIGHT, LOGIT = 1e-5, 1e-4, 1e-4  # in fp32
 SEQ = 32
@@ -77,15 +75,7 @@ def test_logits_are_those_of_numpy(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def runs(root: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.parity_experts"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(root, "parity_experts")
 
 
 @pytest.mark.parametrize(("model", "layout"), [(m, n) for m, names in RUNS.items() for n in names])

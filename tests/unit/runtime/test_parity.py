@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.runtime.scripts import answer
 
 LOSS, WEIGHT = 1e-5, 1e-4  # in fp32
 
@@ -38,19 +37,7 @@ SETS = {
 
 @pytest.fixture(scope="module")
 def runs(root: Path) -> Callable[[str], Any]:
-    return functools.cache(lambda name: _run(root, name))
-
-
-def _run(root: Path, name: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.parity", name],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return functools.cache(lambda name: answer(root, "parity", name))
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.runtime.scripts import answer
 
 LOGIT = 1e-4  # in fp32; logits have a standard deviation of 1
 
@@ -36,15 +35,7 @@ NARROW = {
 
 @pytest.fixture(scope="module")
 def runs(root: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.serving"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(root, "serving")
 
 
 def test_every_engine_answered(runs: Any) -> None:
