@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.oracle import xla
 from tests.oracle.test_checkpoints import TOLERANCE, saved
 
 pytestmark = pytest.mark.oracle
@@ -19,7 +20,7 @@ __all__ = ["saved"]
 
 @pytest.fixture
 def table():
-    jax = pytest.importorskip("jax")
+    jax = xla.load()
     from shardwise.runtime.mesh import role_mesh
     from shardwise.runtime.table import Table
     from shardwise.strategy.layout import Layout, rules_of
@@ -39,8 +40,6 @@ def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
     from shardwise.runtime.safetensors import tensors
 
     config, held, tokens, expected = saved
-    if config.is_moe or any(a.mla for a, _ in config.attentions):
-        pytest.skip("experts and latent attention are tested with their blocks")
     weights = load_weights(Path(config.source).parent, config, table, jnp.float32)
     run = jax.jit(logits(config, table, len(tokens), jnp.float32))
     got = np.asarray(run(weights, tokens[None].astype(np.int32)))[0]
