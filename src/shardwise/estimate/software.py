@@ -32,7 +32,8 @@ class Software:
             the activation are kept.
         compiled: A compiler drops what nothing reads; else selective remat keeps the result of each
             product that is not to run again, that of w_down too (torchtitan's `_save_list`).
-        logit_bytes: Held for each logit of a microbatch at the head.
+        logit_bytes: Held for each logit of a microbatch at the head; logits and their gradient at
+            least, as wide as activations.
         loss_chunks: Pieces of a microbatch whose logits exist one after the other (fused linear
             cross entropy). Published long contexts need it: 256k tokens of a 128k vocabulary are
             269 GB of logits in one piece.
@@ -75,8 +76,13 @@ class Software:
 
 
 PLANNED = Software()
+KINDS = {"gpu": Software(joining=NCCL), "tpu": Software(logit_bytes=LOSS_COMPILED)}
 
 
 def planned(kind: str) -> Software:
-    """A planner's for chips of a kind (`hardware.Chip.kind`): GPUs join a job through NCCL."""
-    return Software(joining=NCCL) if kind == "gpu" else PLANNED
+    """A planner's for chips of a kind (`hardware.Chip.kind`).
+
+    GPUs join a job through NCCL; for TPUs XLA makes one kernel of the loss and its gradient, as
+    `bench/check.py` shows.
+    """
+    return KINDS.get(kind, PLANNED)

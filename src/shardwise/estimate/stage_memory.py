@@ -233,4 +233,5 @@ class FullestStages:
         n_bytes = self._gather_bytes(1)
         gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
         n = n / self.software.loss_chunks
-        return n * self.software.logit_bytes + inputs + gathered
+        each = max(self.software.logit_bytes, 2 * job.activation_bytes)
+        return n * each + inputs + gathered
