@@ -32,23 +32,8 @@ from shardwise.train.record import Hooks, StepRecord
 from shardwise.train.run import Saving
 from shardwise.train.tokenize import tokenize
 from shardwise.train.tokenizer import Bytes
+from tests.host import host
 
-CHIP = """
-name = "host"
-title = "A CPU of tests"
-vendor = "local"
-kind = "cpu"
-as_of = "2026-11"
-[peak]
-bf16 = { value = "1e11 FLOP/s", source = "tests", as_of = "2026-11" }
-fp32 = { value = "4e10 FLOP/s", source = "tests", as_of = "2026-11" }
-[hbm]
-capacity = { value = "2 GB", source = "tests", as_of = "2026-11" }
-bandwidth = { value = "5e9 B/s", source = "tests", as_of = "2026-11" }
-[node]
-gpus = { value = 8, source = "tests", as_of = "2026-11" }
-egress = { value = "1e9 B/s", source = "tests", as_of = "2026-11" }
-"""
 MODEL = sw.ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=264)
 JOB = sw.Train(batch=8, seq=16, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 LAYOUTS = {
@@ -63,10 +48,8 @@ STEPS, HALF = 4, 2
 
 def plan(folder: Path, name: str) -> sw.Plan:
     """The plan of a layout."""
-    (folder / "host.toml").write_text(CHIP)
     layout = LAYOUTS[name]
-    system = sw.hardware(f"{folder / 'host.toml'}:{layout.mesh.n_chips}")
-    return sw.evaluate(MODEL, system, JOB, layout)
+    return sw.evaluate(MODEL, host(folder, layout.mesh.n_chips), JOB, layout)
 
 
 def tokens(folder: Path) -> str:
@@ -227,8 +210,7 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
     small = sw.ModelConfig.dense(
         n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=256
     )
-    system = sw.hardware(f"{folder / 'host.toml'}:1")
-    narrow = sw.evaluate(small, system, JOB, LAYOUTS["one"])
+    narrow = sw.evaluate(small, host(folder, 1), JOB, LAYOUTS["one"])
     return {
         "tpu": refused(lambda: sw.train(tpu, data=data, steps=1)),
         "vocab": refused(lambda: sw.train(narrow, data=data, steps=1)),

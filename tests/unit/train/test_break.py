@@ -17,33 +17,21 @@ from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
 from shardwise.train.tokenizer import Bytes
 from tests.conftest import ROOT
+from tests.host import host
 
 EVERY = 4
 PATIENCE_S = 300
-CHIP = """
-name = "host"
-title = "A CPU of tests"
-vendor = "local"
-kind = "cpu"
-as_of = "2026-11"
-[peak]
-fp32 = { value = "4e10 FLOP/s", source = "tests", as_of = "2026-11" }
-[hbm]
-capacity = { value = "2 GB", source = "tests", as_of = "2026-11" }
-bandwidth = { value = "5e9 B/s", source = "tests", as_of = "2026-11" }
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With `plan.json` for one device of this CPU, and tokens in `data`."""
     made = tmp_path_factory.mktemp("run")
-    (made / "host.toml").write_text(CHIP)
     model = sw.ModelConfig.dense(
         n_layers=1, d_model=16, d_ff=32, n_heads=2, n_kv_heads=1, vocab=264
     )
     job = sw.Train(batch=2, seq=16, weights="fp32", compute="fp32", gradients="fp32")
-    sw.plan(model, sw.hardware(f"{made / 'host.toml'}:1"), job).save(str(made / "plan.json"))
+    sw.plan(model, host(made, 1), job).save(str(made / "plan.json"))
     (made / "text.txt").write_text("some text that is learned\n" * 400)
     found = sources.find([str(made / "text.txt")], "*", "text")
     tokenize(found, Bytes(), str(made / "data"))
