@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding
 
+from shardwise.runtime.stages import StageLayers
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import dividing
 from shardwise.runtime.weights import Tree, describe, each
@@ -47,12 +48,12 @@ class Portable:
         return found
 
     def back(self, saved: Tree) -> Tree:
-        """The state of what was saved, which is given away."""
+        """The state of what was saved."""
         if self._same():
             return saved
         held, _ = self.step.shapes()
         laid = jax.tree.map(lambda shape: shape.sharding, held)
-        found: Tree = jax.jit(self._held, out_shardings=laid, donate_argnums=0)(saved)
+        found: Tree = jax.jit(self._held, out_shardings=laid)(saved)
         return found
 
     def weights_of(self, weights: Tree) -> Tree:
@@ -60,12 +61,15 @@ class Portable:
         found: Tree = jax.jit(lambda w: each(self._cut, self.step.infos, self._model(), w))(weights)
         return found
 
+    def put(self, weights: Tree) -> Tree:
+        """As `weights_back`, where it is traced."""
+        return each(self._put, self.step.infos, self._model(), weights)
+
     def weights_back(self, weights: Tree) -> Tree:
         """As `back`, of the weights alone; they may be filled already."""
         shapes, _ = self.step.shapes()
         laid = jax.tree.map(lambda shape: shape.sharding, shapes["weights"])
-        put = lambda w: each(self._put, self.step.infos, self._model(), w)
-        found: Tree = jax.jit(put, out_shardings=laid)(weights)
+        found: Tree = jax.jit(self.put, out_shardings=laid)(weights)
         return found
 
     def _model(self) -> Tree:
@@ -73,10 +77,16 @@ class Portable:
 
     def _same(self) -> bool:
         shapes, _ = self.step.shapes()
-        orders = self.step.stages.order.ravel().tolist() if self.step.stages else []
-        return orders == list(range(len(orders))) and jax.tree.all(
-            jax.tree.map(lambda a, b: a.shape == b.shape, shapes, self.shapes())
-        )
+        equal = jax.tree.map(lambda a, b: a.shape == b.shape, shapes, self.shapes())
+        return self._stages is None and jax.tree.all(equal)
+
+    @property
+    def _stages(self) -> StageLayers | None:
+        """Stages that hold layers in another order than the model's."""
+        found = self.step.stages
+        if found is None or found.order.ravel().tolist() == list(range(found.order.size)):
+            return None
+        return found
 
     def _saved(self, state: Tree) -> Tree:
         return self._mapped(self._cut, state)
@@ -104,15 +114,15 @@ class Portable:
     def _cut(self, info: Any, plain: Any, x: Array) -> Array:
         """Of the step's places those that the model has, in its order."""
         shape = _resized(x.shape, info, plain)
-        if self.step.stages and _stacked(x.shape, info):
-            x = self.step.stages.in_order(x)
+        if self._stages and _stacked(x.shape, info):
+            x = self._stages.in_order(x)
         return x[tuple(map(slice, shape))]
 
     def _put(self, info: Any, plain: Any, x: Array) -> Array:
         """Where the step has it; zeros where the model has nothing."""
         shape = _resized(x.shape, plain, info)
-        if self.step.stages and _stacked(x.shape, plain):
-            x = self.step.stages.arranged(x)
+        if self._stages and _stacked(x.shape, plain):
+            x = self._stages.arranged(x)
         return jnp.pad(x, [(0, n - m) for n, m in zip(shape, x.shape, strict=True)])
 
 
