@@ -106,6 +106,16 @@ def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
     return part.reshape(*whole[:dim], *part.shape[len(before) :])
 
 
+def dividing(spec: PartitionSpec, shape: Sequence[int], mesh: jax.sharding.Mesh) -> PartitionSpec:
+    """Of a layout what divides the dims of a shape."""
+    cuts = (*spec, *(None,) * (len(shape) - len(spec)))
+    found = []
+    for names, n in zip(cuts, shape, strict=True):
+        axes = names if isinstance(names, tuple) else (names,) if names else ()
+        found.append(names if n % math.prod(mesh.shape[a] for a in axes) == 0 else None)
+    return PartitionSpec(*found)
+
+
 def _changed(move: Move) -> tuple[int, int]:
     """(dim that loses axes, dim that gains them), -1 where there is none."""
     lost = gained = -1
