@@ -85,6 +85,8 @@ class Table:
 # XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters: along tokens
 # that stand behind a single sequence, and of large matrices. Not so where the chips have a dim of
 # their own, and the first one where nothing counts before it. In memory it is the same array.
+# Of one over all chips of a slice it makes an AllReduce too: over one axis after the other as many
+# bytes come in, and each is a ReduceScatter.
 
 
 def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
@@ -97,6 +99,11 @@ def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
 
 def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
     """ReduceScatter over mesh axes along a dim; its transpose is `gather`."""
+    split = _one_by_one(names)
+    if len(split) > 1:
+        for axes in split:
+            x = scatter(x, axes, dim)
+        return x
     whole, n = x.shape, lax.axis_size(names)
     if math.prod(whole[:dim]) > 1 and x.ndim > 2:
         return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
@@ -104,6 +111,15 @@ def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
     x = x.reshape(*before, n, whole[dim] // n, *whole[dim + 1 :])
     part = lax.psum_scatter(x, names, scatter_dimension=len(before), tiled=False)
     return part.reshape(*whole[:dim], *part.shape[len(before) :])
+
+
+def _one_by_one(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The first axis and the others, where together they are all chips, or a role cut for that."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    used = tuple(axis for axis in names if sizes[axis] > 1)
+    every = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
+    cut = sum(axis.startswith("fsdp.") for axis in used) > 1
+    return (used[:1], used[1:]) if (every or cut) and len(used) > 1 else (names,)
 
 
 def dividing(spec: PartitionSpec, shape: Sequence[int], mesh: jax.sharding.Mesh) -> PartitionSpec:
