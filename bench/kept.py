@@ -52,6 +52,7 @@ def refresh(
     words: list[str],
     table: Callable[[list[Found]], str],
     marker: str,
+    page: Path = PAGE,
 ) -> list[Found]:
     """Run the rows whose names hold one of `words` (all without), keep each as soon as it is there,
     and write the table of all that are kept."""
@@ -65,16 +66,15 @@ def refresh(
         print(f"  {one['verdict']} {one.get('row_s', '')} s", file=sys.stderr, flush=True)
         found = {n: {**found, name: one}[n] for n in names if n in {*found, name}}
         path.write_text(json.dumps(found, indent=1) + "\n")
-        write_between(marker, table(list(found.values())))
+        write_between(marker, table(list(found.values())), page)
     return list(found.values())
 
 
-def write_between(marker: str, text: str) -> None:
-    """Put text between the marks of a script in the page."""
+def write_between(marker: str, text: str, page: Path = PAGE) -> None:
+    """Put text between the marks of a script in a page."""
     begin, end = f"<!-- rows of {marker} -->", f"<!-- end of {marker} -->"
-    page = PAGE.read_text()
-    before, rest = page.split(begin)
-    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+    before, rest = page.read_text().split(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
 
 
 def cells(values: Iterable[str]) -> str:

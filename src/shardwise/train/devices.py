@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.errors import BadInput, MissingExtra
 from shardwise.hardware import System, Torus
+from shardwise.train.memory import keep_memory
 
 INSTALL = "pip install 'shardwise[train]'"
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
@@ -122,6 +123,7 @@ def _split_cpu(n: int) -> None:
 
     joined = jax.distributed.is_initialized()
     processes = _processes() if joined else 1
+    keep_memory()
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(1, n // processes))
