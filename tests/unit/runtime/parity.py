@@ -94,12 +94,14 @@ PIPELINE = {
 SETS = {"dense": DENSE, "pipeline": PIPELINE}
 
 
-def train(layout: Layout, model: ModelConfig = MODEL) -> tuple[list[float], list[Any]]:
+def train(
+    layout: Layout, model: ModelConfig = MODEL, job: Train = JOB, steps: int = STEPS
+) -> tuple[list[float], list[Any]]:
     """(losses, weights after them); experts have room for every token."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
     on = role_mesh(layout.sizes, devices, factored(layout), parts(model, layout))
     table = Table(rules=rules_of(layout), on=on)
-    step = TrainStep(config=model, job=JOB, layout=layout, table=table)
+    step = TrainStep(config=model, job=job, layout=layout, table=table)
     shapes, batch = step.shapes()
     weights = initialised(describe(model), jax.random.key(0), jnp.float32)
     if step.stages:
@@ -108,7 +110,7 @@ def train(layout: Layout, model: ModelConfig = MODEL) -> tuple[list[float], list
     state = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
     function, random = jax.jit(step.function()), np.random.default_rng(0)
     losses = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         text = random.integers(0, VOCAB, (BATCH, SEQ + 1)).astype(np.int32)
         cut = {"tokens": text[:, :-1], "targets": text[:, 1:]}
         given = {
