@@ -60,5 +60,8 @@ def test_state_lies_as_its_weights_do() -> None:
             assert len(spec) in (0, len(x.shape))
     _, adamw = specs("adamw")
     assert adamw[0].mu["layers"][0]["wq"] == parts["layers"][0]["wq"]
-    _, factors = specs("adafactor")
-    assert not any(factors[0][0].v_row["layers"][0]["w_up"])
+    _, adafactor = specs("adafactor")
+    paths = jax.tree_util.tree_leaves_with_path(adafactor)
+    rows = [spec for path, spec in paths if "v_row" in jax.tree_util.keystr(path)]
+    assert len(rows) == len(jax.tree.leaves(infos))
+    assert not any(any(spec) for spec in rows)
