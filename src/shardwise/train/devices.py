@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.errors import BadInput, CheckFailed, MissingExtra
 from shardwise.hardware import System, Torus
+from shardwise.train.memory import keep_memory
 
 INSTALL = "pip install 'shardwise[train]'"
 SILENT_S = 60  # after which a process that sends no sign of life is given up
@@ -166,6 +167,7 @@ def _split_cpu(n: int) -> None:
 
     joined = jax.distributed.is_initialized()
     processes = _processes() if joined else 1
+    keep_memory()
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(1, n // processes))
