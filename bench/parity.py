@@ -245,12 +245,20 @@ def table(found: list[Found]) -> str:
     lines: list[str] = []
     for model in MODELS:
         mine = [one for one in found if one["name"].startswith(f"{model}:")]
-        lines += [f"{model}: {told(mine)}", "", "```text", *square(model, by_name), "```", ""]
+        every = sum(row.model == model for row in rows())
+        lines += [
+            f"{model}: {told(mine)} ({every - len(mine)} not run yet).",
+            "",
+            "```text",
+            *square(model, by_name),
+            "```",
+            "",
+        ]
     names = {row.name: row for row in rows() if len(row.ways) > 2}
     for name in [n for n in names if n in by_name]:
         one, mesh = by_name[name], names[name].layout.mesh.n_chips
-        lines.append(f"- {name} ({mesh} devices): {words(one)}")
-    odd = [one for one in found if one["name"] not in names and mark(one) != "="]
+        lines.append(f"- {name} ({mesh} devices): {words({**one, 'differences': []})}")
+    odd = [one for one in found if one["name"] not in names and mark(one) not in "=+"]
     return "\n".join([*lines, "", *(f"- {one['name']}: {words(one)}" for one in odd)])
 
 
@@ -275,7 +283,8 @@ def square(model: str, found: dict[str, Found]) -> list[str]:
             one = found.get(Row(model=model, ways=(a, b)).name) or found.get(
                 Row(model=model, ways=(b, a)).name
             )
-            marks += f"{mark(one) if one else '.':>4}"
+            none = "?" if may_stand(a, b) else "."
+            marks += f"{mark(one) if one else none:>4}"
         lines.append(f"{i + 1:2} {a:13}{marks}")
     return lines
 
