@@ -118,7 +118,8 @@ class Row:
 
     @property
     def layout(self) -> Layout:
-        """Two roles have 2 and 4 chips, stages 2 of them; one role has 4, three or more 2 each."""
+        """Two roles have 2 and 4 chips, stages 2 of them; one role has 4 (`data`
+        where none is named), three or more 2 each."""
         fields: dict[str, Any] = {"n_microbatches": 1}
         for way in self.ways:
             fields |= {k: v for k, v in WAYS[way][1].items() if k != "zero"}
@@ -126,6 +127,7 @@ class Row:
         fields["zero"] = max(WAYS[way][1].get("zero", 0) for way in self.ways)
         roles = [k for k, v in fields.items() if v == 0 and k != "zero"]
         n_roles = len(roles) + ("pipe" in fields)
+        roles = roles if n_roles else ["data"]
         sizes = dict.fromkeys(roles, 2)
         if roles and n_roles < 3:
             sizes[roles[-1]] = 4
