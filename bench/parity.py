@@ -118,7 +118,8 @@ class Row:
 
     @property
     def layout(self) -> Layout:
-        """Two roles have 2 and 4 chips, stages 2 of them; one role has 4, three or more 2 each."""
+        """Two roles have 2 and 4 chips, stages 2 of them; one role has 4 (`data`
+        where none is named), three or more 2 each."""
         fields: dict[str, Any] = {"n_microbatches": 1}
         for way in self.ways:
             fields |= {k: v for k, v in WAYS[way][1].items() if k != "zero"}
@@ -126,6 +127,7 @@ class Row:
         fields["zero"] = max(WAYS[way][1].get("zero", 0) for way in self.ways)
         roles = [k for k, v in fields.items() if v == 0 and k != "zero"]
         n_roles = len(roles) + ("pipe" in fields)
+        roles = roles if n_roles else ["data"]
         sizes = dict.fromkeys(roles, 2)
         if roles and n_roles < 3:
             sizes[roles[-1]] = 4
@@ -245,12 +247,20 @@ def table(found: list[Found]) -> str:
     lines: list[str] = []
     for model in MODELS:
         mine = [one for one in found if one["name"].startswith(f"{model}:")]
-        lines += [f"{model}: {told(mine)}", "", "```text", *square(model, by_name), "```", ""]
+        every = sum(row.model == model for row in rows())
+        lines += [
+            f"{model}: {told(mine)} ({every - len(mine)} not run yet).",
+            "",
+            "```text",
+            *square(model, by_name),
+            "```",
+            "",
+        ]
     names = {row.name: row for row in rows() if len(row.ways) > 2}
     for name in [n for n in names if n in by_name]:
         one, mesh = by_name[name], names[name].layout.mesh.n_chips
-        lines.append(f"- {name} ({mesh} devices): {words(one)}")
-    odd = [one for one in found if one["name"] not in names and mark(one) != "="]
+        lines.append(f"- {name} ({mesh} devices): {words({**one, 'differences': []})}")
+    odd = [one for one in found if one["name"] not in names and mark(one) not in "=+"]
     return "\n".join([*lines, "", *(f"- {one['name']}: {words(one)}" for one in odd)])
 
 
@@ -275,7 +285,8 @@ def square(model: str, found: dict[str, Found]) -> list[str]:
             one = found.get(Row(model=model, ways=(a, b)).name) or found.get(
                 Row(model=model, ways=(b, a)).name
             )
-            marks += f"{mark(one) if one else '.':>4}"
+            none = "?" if may_stand(a, b) else "."
+            marks += f"{mark(one) if one else none:>4}"
         lines.append(f"{i + 1:2} {a:13}{marks}")
     return lines
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -55,14 +52,13 @@ def join(joined: Joined) -> None:
         raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL}") from None
     if jax.distributed.is_initialized():
         return
-    with _told_of_others():
-        if joined.coordinator:
-            _join(joined)
-            return
-        try:
-            jax.distributed.initialize(heartbeat_timeout_seconds=SILENT_S)
-        except (ValueError, RuntimeError):
-            return  # nothing in the environment names a coordinator: one process
+    if joined.coordinator:
+        _join(joined)
+        return
+    try:
+        jax.distributed.initialize(heartbeat_timeout_seconds=SILENT_S)
+    except (ValueError, RuntimeError):
+        return  # nothing in the environment names a coordinator: one process
 
 
 def _join(joined: Joined) -> None:
@@ -80,26 +76,11 @@ def _join(joined: Joined) -> None:
         raise BadInput(f"{where}: {str(error).splitlines()[0]}") from None
 
 
-@contextlib.contextmanager
-def _told_of_others() -> Iterator[None]:
-    """JAX ends a process, with the calls that led there, when another one is gone or silent; here
-    it says so in a line. Its public function has no word for it."""
-    from jax._src import distributed
-
-    make = distributed._jax.get_distributed_runtime_client
-    told = functools.partial(make, missed_heartbeat_callback=gone)
-    distributed._jax.get_distributed_runtime_client = told
-    try:
-        yield
-    finally:
-        distributed._jax.get_distributed_runtime_client = make
-
-
 def gone(reason: Any) -> NoReturn:
     """End this process, because another of its run is gone: nothing it waits for will come."""
     first = (str(reason).strip().splitlines() or [""])[0]
     sys.stderr.write(
-        "shardwise: another process of this run has ended or is silent; this one ends too. "
+        "shardwise: another process of this run has ended: this one ends too. "
         "Start all of them again with --resume: what was saved is whole.\n"
         f"  {first[:300]}\n"
     )

@@ -134,8 +134,8 @@ def _run(loop: Loop) -> str:
     try:
         return loop.run()
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() > 1:
-            gone(str(error))
+        if jax.process_count() > 1 and "RESOURCE_EXHAUSTED" not in str(error):
+            gone(error)
         raise
 
 
