@@ -128,7 +128,7 @@ def _routed(m: Moe, block: Block, on: Way, x_BTD: Array, factor: float | None) -
         weights_EC1 = routing.spread_choices(weights_NK, at).reshape(m.n_experts, -1, 1)
         x_ECD = checkpoint_name(on.sent(x_ECD), "expert_input")
         weights_EC1 = checkpoint_name(on.sent(weights_EC1), "expert_input")
-    y_ECD = checkpoint_name(_experts(m, block, x_ECD, weights_EC1), "expert_output")
+    y_ECD = _experts(m, block, x_ECD, weights_EC1)
     with jax.named_scope("moe.combine"):
         y_ECD = on.returned(y_ECD)
         y_ND = routing.collect(y_ECD.reshape(-1, y_ECD.shape[-1]), at)
