@@ -13,11 +13,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Moe
 from shardwise.models.numerics import Routing
 
 Array = jax.Array
+# Under this name remat finds what was chosen: a few numbers of a token, dear to find again.
+KEPT = "router_logits"
 
 
 def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Array, Array]:
@@ -31,6 +34,7 @@ def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Arra
     if routing.n_groups > 1:
         choice_NE = _within_groups(routing, choice_NE)
     _, experts_NK = lax.top_k(choice_NE, moe.experts_per_token)
+    experts_NK = checkpoint_name(experts_NK, KEPT)
     # As a masked sum, whose gradient is elementwise too: that of an indexed read is a scatter.
     chosen_NKE = experts_NK[..., None] == jnp.arange(moe.n_experts)
     weights_NK = jnp.where(chosen_NKE, scores_NE[:, None], 0.0).sum(-1)
