@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -82,11 +83,14 @@ class Table:
         return lax.psum(x, self.on.names(roles)) if self.on.size(roles) > 1 else x
 
 
-# XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters: along tokens
-# that stand behind a single sequence, and of large matrices. Not so where the chips have a dim of
-# their own, and the first one where nothing counts before it. In memory it is the same array.
-# Of one over all chips of a slice it makes an AllReduce too: over one axis after the other as many
-# bytes come in, and each is a ReduceScatter.
+# XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters:
+# - along tokens that stand behind a single sequence, and of large matrices. Not so where the chips
+#   have a dim of their own, and the first one where nothing counts before it: in memory it is the
+#   same array.
+# - where it lays another dim out around that one. So the dims behind it become one, and the last of
+#   several dims goes first.
+# - over all chips of a slice. Over one axis after the other as many bytes come in, and each is a
+#   ReduceScatter.
 
 
 def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
@@ -105,12 +109,15 @@ def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
             x = scatter(x, axes, dim)
         return x
     whole, n = x.shape, lax.axis_size(names)
+    if 1 < x.ndim - 1 == dim:
+        return jnp.moveaxis(scatter(jnp.moveaxis(x, dim, 0), names, 0), 0, dim)
     if math.prod(whole[:dim]) > 1 and x.ndim > 2:
         return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
     before = whole[:dim] if x.ndim == 2 else ()
-    x = x.reshape(*before, n, whole[dim] // n, *whole[dim + 1 :])
+    rest = (math.prod(whole[dim + 1 :]),) if dim + 1 < x.ndim else ()
+    x = x.reshape(*before, n, whole[dim] // n, *rest)
     part = lax.psum_scatter(x, names, scatter_dimension=len(before), tiled=False)
-    return part.reshape(*whole[:dim], *part.shape[len(before) :])
+    return part.reshape(*whole[:dim], -1, *whole[dim + 1 :])
 
 
 def _one_by_one(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
