@@ -87,8 +87,8 @@ class Table:
 # - along tokens that stand behind a single sequence, and of large matrices. Not so where the chips
 #   have a dim of their own, and the first one where nothing counts before it: in memory it is the
 #   same array.
-# - where it lays another dim out around that one. So the dims behind it become one, and the last of
-#   several dims goes first.
+# - where it lays another dim out around that one. So the dims behind it become one, and that of
+#   weights goes first.
 # - over all chips of a slice. Over one axis after the other as many bytes come in, and each is a
 #   ReduceScatter.
 
@@ -109,13 +109,13 @@ def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
             x = scatter(x, axes, dim)
         return x
     whole, n = x.shape, lax.axis_size(names)
-    if 1 < x.ndim - 1 == dim:
+    if dim > 0 and (x.ndim > 3 or 2 == dim == x.ndim - 1):
         return jnp.moveaxis(scatter(jnp.moveaxis(x, dim, 0), names, 0), 0, dim)
     if math.prod(whole[:dim]) > 1 and x.ndim > 2:
         return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
     before = whole[:dim] if x.ndim == 2 else ()
-    rest = (math.prod(whole[dim + 1 :]),) if dim + 1 < x.ndim else ()
-    x = x.reshape(*before, n, whole[dim] // n, *rest)
+    own = [size for size in (whole[dim] // n, *whole[dim + 1 :]) if size > 1] or [1]
+    x = x.reshape(*before, n, own[0], *([math.prod(own[1:])] if own[1:] else []))
     part = lax.psum_scatter(x, names, scatter_dimension=len(before), tiled=False)
     return part.reshape(*whole[:dim], -1, *whole[dim + 1 :])
 
