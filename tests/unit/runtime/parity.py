@@ -25,7 +25,6 @@ MODEL = ModelConfig.dense(n_layers=3, d_model=64, d_ff=128, n_heads=8, n_kv_head
 JOB = Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 ONE = Layout(mesh=Mesh(), micro_batch=BATCH)
 DENSE = {
-    "data": Layout(mesh=Mesh(data=8), micro_batch=2),
     "zero 1": Layout(mesh=Mesh(data=8), micro_batch=1, n_microbatches=2, zero=1),
     "zero 2, tensor": Layout(
         mesh=Mesh(data=4, tensor=2),
@@ -34,8 +33,6 @@ DENSE = {
         zero=2,
         sequence_parallel=True,
     ),
-    "fsdp": Layout(mesh=Mesh(fsdp=8), micro_batch=2, zero=3),
-    "tensor": Layout(mesh=Mesh(tensor=4), micro_batch=16),
     "tensor, sequence": Layout(mesh=Mesh(tensor=4), micro_batch=16, sequence_parallel=True),
     "data, fsdp, tensor": Layout(
         mesh=Mesh(data=2, fsdp=2, tensor=2), micro_batch=4, zero=3, sequence_parallel=True
