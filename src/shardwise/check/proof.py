@@ -15,6 +15,7 @@ from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
 SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told apart
+SUMS = ("all_reduce", "reduce_scatter")
 COPIES = ("fsdp", "context", "expert")  # along which weights are copied, or vectors of a layer
 SAME = 0.02  # bytes that differ by less are no difference
 
@@ -76,9 +77,11 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     same = [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
     if same:
         return same[0]
-    if len(roles) < 2 and not (one.kind == "all_reduce" and role in COPIES):
+    if len(roles) < 2 and not (one.kind in SUMS and role in COPIES):
         return role
-    return "data" if one.kind == "all_reduce" else "fsdp"
+    # A part of a sum over several roles: a ReduceScatter goes over one axis after the other.
+    scattered = one.kind != "all_reduce" and ("data", one.kind) not in planned
+    return "fsdp" if scattered else "data"
 
 
 def differences(
