@@ -195,7 +195,8 @@ def weight_sums(
             shard = n_bytes / shards(part.axes, split.sizes) if scatters else n_bytes
             yield _sum(part, "all_reduce", ("tensor",), shard)
         if scatters:
-            yield _sum(part, "all_gather", part.axes, part.elements * job.weight_bytes)
+            each = min(job.weight_bytes, job.activation_bytes)  # as products read them
+            yield _sum(part, "all_gather", part.axes, part.elements * each)
 
 
 def vector_sum(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Sent:
