@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,29 +53,30 @@ def refresh(
     words: list[str],
     table: Callable[[list[Found]], str],
     marker: str,
+    page: Path | None = None,
+    at_once: int = 1,
 ) -> list[Found]:
-    """Run the rows whose names hold one of `words` (all without), keep each as soon as it is there,
-    and write the table of all that are kept."""
+    """Run the rows whose names hold one of `words` (all without), some of them at once, keep each
+    as soon as it is there, and write the table of all that are kept into a page."""
     path, names = Path(script).with_suffix(".json"), list(names)
     found: Mapping[str, Found] = json.loads(path.read_text()) if path.exists() else {}
-    for name in names:
-        if words and not any(re.search(rf"\b{word}\b", name) for word in words):
-            continue
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        one = run(script, name)
-        print(f"  {one['verdict']} {one.get('row_s', '')} s", file=sys.stderr, flush=True)
-        found = {n: {**found, name: one}[n] for n in names if n in {*found, name}}
-        path.write_text(json.dumps(found, indent=1) + "\n")
-        write_between(marker, table(list(found.values())))
+    chosen = [n for n in names if not words or any(re.search(rf"\b{w}\b", n) for w in words)]
+    with ThreadPoolExecutor(at_once) as pool:
+        for one in pool.map(lambda name: run(script, name), chosen):
+            said = f"{one['name']}: {one['verdict']} {one.get('row_s', '')} s"
+            print(said, file=sys.stderr, flush=True)
+            found = {n: {**found, one["name"]: one}[n] for n in names if n in {*found, one["name"]}}
+            path.write_text(json.dumps(found, indent=1) + "\n")
+            write_between(marker, table(list(found.values())), page or PAGE)
     return list(found.values())
 
 
-def write_between(marker: str, text: str) -> None:
-    """Put text between the marks of a script in the page."""
+def write_between(marker: str, text: str, path: Path) -> None:
+    """Put text between the marks of a script in a page."""
     begin, end = f"<!-- rows of {marker} -->", f"<!-- end of {marker} -->"
-    page = PAGE.read_text()
+    page = path.read_text()
     before, rest = page.split(begin)
-    PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
 
 
 def cells(values: Iterable[str]) -> str:

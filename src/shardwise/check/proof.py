@@ -15,6 +15,8 @@ from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
 SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told apart
+SUMS = ("all_reduce", "reduce_scatter")
+COPIES = ("fsdp", "context", "expert")  # along which weights are copied, or vectors of a layer
 SAME = 0.02  # bytes that differ by less are no difference
 
 
@@ -69,10 +71,17 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     if scope(one.op_name)[0] == "loss" or one.joined_bytes <= units.bytes_per_element("fp32"):
         return "other"
     roles = {axis.split(".")[0] for axis in one.axes}
-    if len(roles) < 2:
-        return next((role for role in INSIDE_OUT if role in roles), "other")
+    role = next((role for role in INSIDE_OUT if role in roles), "other")
+    if len(roles) < 2 and (role, one.kind) in planned:
+        return role
     same = [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
-    return same[0] if same else "data" if one.kind == "all_reduce" else "fsdp"
+    if same:
+        return same[0]
+    if len(roles) < 2 and not (one.kind in SUMS and role in COPIES):
+        return role
+    # A part of a sum over several roles: a ReduceScatter goes over one axis after the other.
+    scattered = one.kind != "all_reduce" and ("data", one.kind) not in planned
+    return "fsdp" if scattered else "data"
 
 
 def differences(

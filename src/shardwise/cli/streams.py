@@ -22,3 +22,11 @@ def write_answer(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise BadFile(f"the answer cannot be written: {error.strerror}.") from None
+
+
+def answers_only() -> None:
+    """Leave stdout to the answer: what libraries print there from now on goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="replace")

@@ -12,7 +12,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.command import RATES, TOLD, WORK, Json
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.stages import Stages
-from shardwise.cli.streams import write_answer
+from shardwise.cli.streams import answers_only, write_answer
 from shardwise.errors import BadInput
 from shardwise.report import train as report
 from shardwise.report.style import showable
@@ -85,6 +85,21 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="go on from the newest save", rich_help_panel=SAVED)
     ] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="first weights: of a published model",
+            rich_help_panel=WORK,
+        ),
+    ] = "",
+    export: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR", help="last weights: safetensors, config.json", rich_help_panel=SAVED
+        ),
+    ] = "",
     log: Annotated[
         str,
         typer.Option(
@@ -128,6 +143,8 @@ def run(
     saving = inputs.read(Saving, folder=checkpoint, every=checkpoint_every, resume=resume)
     joined = inputs.read(Joined, coordinator=coordinator, processes=processes, process=process)
     inputs.done()
+    if coordinator:
+        answers_only()
     told = Lines(loaded, recipe.steps, quiet=json)
     hooks = Hooks(on_stage=told.stage, on_step=told.step, on_note=_note)
     try:
@@ -140,6 +157,8 @@ def run(
             log=log,
             joined=joined,
             sample=sample or None,
+            start=start,
+            export=export,
             hooks=hooks,
         )
     finally:

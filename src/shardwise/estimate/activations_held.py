@@ -47,9 +47,6 @@ PRODUCED = {
     "shared_hidden": ("activation",),
     "ffn_output": ("down",),
     "shared_output": ("down",),
-    # Only the gradient of its gate reads it, which is also hidden times what comes back through
-    # w_down: frameworks that fuse the gate with the activation keep no output (Megatron Core).
-    "expert_output": ("down", "activation"),
     "latent": ("gate", "up"),  # what tokens are sent as
     "latent_output": ("down", "activation"),
 }

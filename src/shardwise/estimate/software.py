@@ -9,6 +9,7 @@ from shardwise import units
 # Bytes held for each logit when most are, loss and gradient included.
 LOSS_IN_PLACE = 8.0  # fp32 logits and, in a second array, probabilities that become the gradient
 LOSS_COMPILED = 4.0  # one kernel reads logits in 16 bits and writes their gradient in 16 bits
+LOSS_XLA = 2.0  # XLA on TPUs: the gradient takes the place of the logits
 # Operation by operation: logits in 16 bits; in fp32 log-softmax, its gradient, and the gradient of
 # what it was taken of (torch.nn.functional.cross_entropy of `logits.float()`).
 LOSS_EAGER = 14.0
@@ -32,7 +33,8 @@ class Software:
             the activation are kept.
         compiled: A compiler drops what nothing reads; else selective remat keeps the result of each
             product that is not to run again, that of w_down too (torchtitan's `_save_list`).
-        logit_bytes: Held for each logit of a microbatch at the head.
+        logit_bytes: Held for each logit of a microbatch at the head; at least the width of
+            activations.
         loss_chunks: Pieces of a microbatch whose logits exist one after the other (fused linear
             cross entropy). Published long contexts need it: 256k tokens of a 128k vocabulary are
             269 GB of logits in one piece.
@@ -53,6 +55,10 @@ class Software:
             does: beside a layer's arrays live only those of its output and of the product's input.
         whole_at_start: Weights lie whole on each chip, in 16 bits, before ZeRO shards them, and the
             allocator keeps their room: for shards, gathered weights, and arrays small enough.
+        scheduled: The compiler orders the step: at the head the gathered unembedding and its
+            gradient do not meet. Gradients of a microbatch are whole before they join the sum of
+            those before, and a gathered end's is rearranged before it is scattered; the embedding's
+            while the unembedding's still waits for that.
         joining: Bytes that joining a job of several chips takes, seen by the driver alone.
     """
 
@@ -71,12 +77,21 @@ class Software:
     norm_bytes: float = 0.0
     in_place: bool = False
     whole_at_start: bool = False
+    scheduled: bool = False
     joining: float = 0.0
 
 
 PLANNED = Software()
+KINDS = {
+    "gpu": Software(joining=NCCL),
+    "tpu": Software(logit_bytes=LOSS_XLA, scheduled=True),
+}
 
 
 def planned(kind: str) -> Software:
-    """A planner's for chips of a kind (`hardware.Chip.kind`): GPUs join a job through NCCL."""
-    return Software(joining=NCCL) if kind == "gpu" else PLANNED
+    """A planner's for chips of a kind (`hardware.Chip.kind`).
+
+    GPUs join a job through NCCL. On TPUs everything is compiled by XLA, whose ways `bench/check.py`
+    shows.
+    """
+    return KINDS.get(kind, PLANNED)

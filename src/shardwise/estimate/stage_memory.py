@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.arrays import Num, maximum, minimum
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.activations_held import LayerHeld, layers_held
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.optimizers import state_bytes
@@ -143,6 +143,9 @@ class FullestStages:
         peak = working * self.job.activation_bytes + self._gathered_layer()
         if head:
             peak = maximum(peak, self._head(outer))
+        if start and self.software.scheduled:  # all that layers keep is read by then
+            apart = head and not self.config.tied_embeddings
+            peak = maximum(peak, self._ends(outer, 2 if apart else 1) - held_bytes * flying)
         state = self._state(whole, ends=start or head)
         gradient = units.bytes_per_element(self.job.gradients)
         buffers = self.software.buffers * (gradient + HALF)
@@ -182,6 +185,8 @@ class FullestStages:
         gradient = units.bytes_per_element(job.gradients)
         weights = (sharded if zero == 3 else whole.all) * job.weight_bytes
         gradients = (sharded if zero >= 2 else whole.all) * gradient
+        if self.software.scheduled:
+            gradients = gradients * where(self.split.n_microbatches > 1, 2, 1)
         if job.compute == "fp8" and zero < 3:
             weights = weights + whole.matmuls * FP8_COPIES
         largest: Num = 0
@@ -211,9 +216,13 @@ class FullestStages:
     def _gather_bytes(self, copies: int) -> float:
         """Bytes per parameter that is gathered `copies` times, its gradient scattered once."""
         gathers = self.split.zero == 3 or "weights" in self.split.offload
-        scatters = self.split.zero >= 2 or "gradients" in self.split.offload
         weights = copies * min(self.job.weight_bytes, HALF) if gathers else 0.0
-        return weights + (units.bytes_per_element(self.job.gradients) if scatters else 0.0)
+        return weights + self._gradient_bytes()
+
+    def _gradient_bytes(self) -> float:
+        """Bytes per parameter of a gradient that is whole until it is scattered."""
+        scatters = self.split.zero >= 2 or "gradients" in self.split.offload
+        return units.bytes_per_element(self.job.gradients) if scatters else 0.0
 
     def _scattered(self, held: Parameters) -> Num:
         """Parameters that lie on other chips, or in host memory; what nothing shards is held."""
@@ -231,6 +240,13 @@ class FullestStages:
             vocab = n / self.local.product(bt)
             outer = Parameters(dense=self.config.d_model * vocab)
         n_bytes = self._gather_bytes(1)
+        if self.software.scheduled:
+            n_bytes = max(n_bytes - self._gradient_bytes(), self._gradient_bytes())
         gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
         n = n / self.software.loss_chunks
-        return n * self.software.logit_bytes + inputs + gathered
+        return n * max(self.software.logit_bytes, job.activation_bytes) + inputs + gathered
+
+    def _ends(self, outer: Parameters, n: int) -> Num:
+        """Gradients of `n` ends of the model on their way to those who update them."""
+        n_bytes = self._gradient_bytes()
+        return self._scattered(outer) * n_bytes * (n + 1) / n if n_bytes else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise import units
-from shardwise.arrays import Num, ceil_div, maximum, minimum
+from shardwise.arrays import Num, ceil_div, maximum
 from shardwise.estimate.exchanges import Sent
 from shardwise.estimate.optimizers import state_bytes, update_flops
 from shardwise.estimate.prices import Prices
@@ -195,8 +195,8 @@ def weight_sums(
             shard = n_bytes / shards(part.axes, split.sizes) if scatters else n_bytes
             yield _sum(part, "all_reduce", ("tensor",), shard)
         if scatters:
-            weight = part.elements * minimum(job.weight_bytes, 2.0)
-            yield _sum(part, "all_gather", part.axes, weight)
+            each = min(job.weight_bytes, job.activation_bytes)  # as products read them
+            yield _sum(part, "all_gather", part.axes, part.elements * each)
 
 
 def vector_sum(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Sent:

@@ -144,7 +144,7 @@ def _latent(D: int, a: Attention) -> list[Activation]:
         *rows,
         _saved("q", "N H", (N, a.d_head), "dots"),
         _saved("kv_latent", "C", (mla.kv_lora_rank + mla.d_rope,), "dots"),
-        _saved("kv_normed", "C'", (mla.kv_lora_rank,), "none"),
+        _saved("kv_normed", "C", (mla.kv_lora_rank + mla.d_rope,), "none"),
         _saved("k", "N Hn", (N, mla.d_nope), "dots"),
         _saved("v", "N Hv", (N, mla.d_v), "dots"),
         _saved("attended", "N Hv", (N, mla.d_v), "dots"),
@@ -176,6 +176,8 @@ def _mlp(D: int, mlp: Mlp) -> list[Activation]:
 
 
 def _moe(D: int, moe: Moe) -> list[Activation]:
+    """What an expert writes is not among it: the weight of a token is put on before its last
+    product (Megatron Core does so too), and then nothing reads it."""
     E, k, F, shared = moe.n_experts, moe.experts_per_token, moe.d_ff, moe.d_ff_shared
     up = ("gate", "up") if moe.gated else ("up",)
     rows = [_saved("router_logits", "E", (E,), "dots")]
@@ -186,7 +188,6 @@ def _moe(D: int, moe: Moe) -> list[Activation]:
     rows.append(_saved("expert_input", f"k {letter}", (k, width), "none"))
     rows += [_saved(name, "k F", (k, F), "dots") for name in up]
     rows.append(_saved("hidden", "k F", (k, F), "none"))
-    rows.append(_saved("expert_output", f"k {letter}", (k, width), "dots"))
     if shared:
         rows += [_saved(f"shared_{name}", "F", (shared,), "dots") for name in up]
         rows.append(_saved("shared_hidden", "F", (shared,), "none"))

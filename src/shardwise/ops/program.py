@@ -22,7 +22,7 @@ from shardwise.strategy.rules import Rules, layout
 
 # Activations that lie between blocks, split over the sequence by `tensor` too.
 KEPT_SPLIT = frozenset(
-    {"layer_input", "middle", "attention_output", "ffn_output", "shared_output", "expert_output"}
+    {"layer_input", "middle", "attention_output", "ffn_output", "shared_output"}
     | {"q_latent", "kv_latent", "mamba_output", "latent", "latent_output"}
 )
 

@@ -116,9 +116,12 @@ def does_not_fit(
     }
     listed = ", ".join(f"{k} {units.show_gib(float(v))}" for k, v in parts.items() if v)
     over = float(memory.total) / memory.capacity
+    margin, times = f" and {units.show_gib(float(memory.margin))} kept free", ""
+    if over > 1:
+        margin, times = "", f" (x{over:.1f})"
     problems = [
         f"does not fit: {model.name} on {system.name} needs {units.show_gib(float(memory.total))} "
-        f"per chip at least, {units.show_gib(memory.capacity)} is there (x{over:.1f}).",
+        f"per chip at least{margin}, {units.show_gib(memory.capacity)} is there{times}.",
         f"That is {least.mesh}, remat {least.layout.policy}: {listed}.",
     ]
     if float(memory.activations + memory.other) > memory.capacity / 2:

@@ -20,7 +20,7 @@ from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.models.checkpoint import Entry, entries
 from shardwise.runtime.safetensors import TensorInfo, tensors, write
-from shardwise.runtime.table import Table
+from shardwise.runtime.table import Table, dividing
 from shardwise.runtime.weights import ArrayInfo, Tree, describe, places
 
 Numbers = NDArray[Any]
@@ -69,7 +69,8 @@ def save_weights(
 ) -> None:
     """Write weights as the family of the model publishes them, in the dtype that they have.
 
-    Every part of every array must be on devices of this process.
+    Several processes call it together: the first one writes, and gets from the others what it does
+    not have, one layer at a time.
 
     Args:
         folder: is made where there is none.
@@ -96,7 +97,7 @@ def save_weights(
             one = array if i is None else array[i]
             one = one if entry.expert is None else one[entry.expert]
             cut = tuple(map(slice, entry.stored.shape))  # without what fills up a vocabulary
-            entry.stored.put(held, np.asarray(one)[cut])
+            entry.stored.put(held, _on_host(one)[cut])
         return held
 
     infos = [
@@ -107,7 +108,21 @@ def save_weights(
         )
         for name, parts in made.items()
     ]
-    write(folder, infos, numbers, largest)
+    if jax.process_index() == 0:
+        write(folder, infos, numbers, largest)
+    else:
+        for info in infos:
+            numbers(info)
+
+
+def _on_host(array: jax.Array) -> Numbers:
+    """All of an array, in every process."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    whole: Numbers = np.asarray(multihost_utils.process_allgather(array, tiled=True))
+    return whole
 
 
 def _where(config: ModelConfig) -> Where:
@@ -162,7 +177,8 @@ def _laid_out(
             made[str(index)] = out
         return made[str(index)]
 
-    sharding = NamedSharding(table.on.mesh, info.spec(table))
+    spec = dividing(info.spec(table), info.shape, table.on.mesh)
+    sharding = NamedSharding(table.on.mesh, spec)
     return jax.make_array_from_callback(info.shape, sharding, part)
 
 

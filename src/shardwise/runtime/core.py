@@ -92,7 +92,13 @@ class Sequences:
     def _round(self, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Keys and values go round the chips."""
         on = self.table.on
-        ring = Ring(names=on.names(CONTEXT), n=self.order.n, causal=a.causal, platform=on.platform)
+        ring = Ring(
+            names=on.names(CONTEXT),
+            n=self.order.n,
+            causal=a.causal,
+            platform=on.platform,
+            staged=on.sizes["pipe"] > 1,
+        )
         with jax.named_scope("attn.core"):
             q_BTNH = (q * a.score_scale).astype(q.dtype)
             q_BNTH, k_BKTH, v_BKTH = (x.swapaxes(1, 2) for x in (q_BTNH, k, v))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention
-from shardwise.runtime import blockwise
+from shardwise.runtime import blockwise, cpu
 from shardwise.runtime.blockwise import Sums
 from shardwise.runtime.elementwise import capped
 from shardwise.runtime.order import Order
@@ -57,6 +57,8 @@ def attend(
             q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH, k_BSKH, v_BSKH))
             o = splash.attend(q, k, v, attention, order, index, sinks_N=sinks_N, name=SAVED)
             return o.swapaxes(1, 2)
+    if platform == "cpu" and order.n == 1 and cpu.attends(attention, q_BTNH, k_BSKH):
+        return checkpoint_name(cpu.attend(q_BTNH, k_BSKH, v_BSKH, scale), SAVED)
     mask_TS: Any = None
     if attention.causal:
         rows = order.positions(index, q_BTNH.shape[1], jnp)

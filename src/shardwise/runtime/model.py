@@ -16,6 +16,7 @@ from shardwise.ops.einsum import Array as Named
 from shardwise.ops.einsum import Dim
 from shardwise.ops.layers import outer_terms
 from shardwise.ops.sharded import Move
+from shardwise.runtime import cpu
 from shardwise.runtime.attention import Core, projected
 from shardwise.runtime.core import sequences
 from shardwise.runtime.elementwise import capped
@@ -92,7 +93,8 @@ def run_layers(
         def step(x_BTD: Array, weights: Sequence[Weights], run: Period = run) -> tuple[Array, None]:
             return run(x_BTD, weights), None
 
-        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[held]))
+        unroll = cpu.unroll(stack.table.on.platform, segment.repeats, x_BTD.size)
+        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[held]), unroll=unroll)
     return x_BTD
 
 
@@ -150,6 +152,9 @@ def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
     """
     table = stack.table
     roles = ("tensor",) if table.roles("activations", ("V",)) else ()
+    if table.on.platform == "cpu" and table.on.size(("tensor",)) == 1:
+        with jax.named_scope("loss"):
+            return cpu.cross_entropy(logits_BTV, targets_BT)
     with jax.named_scope("loss"):
         highest = lax.stop_gradient(logits_BTV).max(axis=-1)
         if roles:

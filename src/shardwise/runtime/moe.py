@@ -128,7 +128,7 @@ def _routed(m: Moe, block: Block, on: Way, x_BTD: Array, factor: float | None) -
         weights_EC1 = routing.spread_choices(weights_NK, at).reshape(m.n_experts, -1, 1)
         x_ECD = checkpoint_name(on.sent(x_ECD), "expert_input")
         weights_EC1 = checkpoint_name(on.sent(weights_EC1), "expert_input")
-    y_ECD = checkpoint_name(_experts(m, block, x_ECD, weights_EC1), "expert_output")
+    y_ECD = _experts(m, block, x_ECD, weights_EC1)
     with jax.named_scope("moe.combine"):
         y_ECD = on.returned(y_ECD)
         y_ND = routing.collect(y_ECD.reshape(-1, y_ECD.shape[-1]), at)
@@ -142,12 +142,11 @@ def _routes(m: Moe, block: Block, x_ND: Array, factor: float | None) -> tuple[Ar
         logits_NE = jnp.einsum("nd,de->ne", x_ND, router_DE, preferred_element_type=jnp.float32)
         if m.router_bias:
             logits_NE = logits_NE + block.weight("b_router").astype(jnp.float32)
-        logits_NE = checkpoint_name(logits_NE, "router_logits")
+        logits_NE = checkpoint_name(logits_NE, routing.KEPT)
         correction_E = block.statistic("router_correction") if m.routing.correction else None
         weights_NK, experts_NK = routing.choose(m, logits_NE, correction_E)
         found = routing.places(experts_NK, m.n_experts, routing.capacity(m, len(x_ND), factor))
-        # Kept beside the logits: a few numbers of a token that would be sorted again.
-        return weights_NK, Places(*(checkpoint_name(p, "router_logits") for p in found))
+        return weights_NK, Places(*(checkpoint_name(p, routing.KEPT) for p in found))
 
 
 def _experts(m: Moe, block: Block, x_ECD: Array, weights_EC1: Array) -> Array:

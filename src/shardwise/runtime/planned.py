@@ -72,7 +72,8 @@ def step_of(
     if case.system.chip.ici is None:
         devices = devices.reshape(*devices.shape[:2], 1)
     arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
-    on = role_mesh(layout.sizes, arranged, factored(layout), parts(case.model, layout))
+    cut = parts(case.model, layout) | rings(case, layout)
+    on = role_mesh(layout.sizes, arranged, factored(layout), cut)
     table = Table(rules=rules_of(layout), on=on)
     return TrainStep(
         config=case.model,
@@ -163,6 +164,17 @@ def parts(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
             raise BadInput(f"n_kv_heads {', '.join(map(str, sorted(every)))} over tensor {tensor}.")
         cuts += [size] if size > 1 else []
     return {"tensor": tuple(cuts)} if len(cuts) > 1 else {}
+
+
+def rings(case: Case, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """`fsdp` as an axis for each ring of a torus where it is on all chips of a slice: `scatter`
+    goes along them one after the other."""
+    span, n = dict(case.placement.spans).get("fsdp"), layout.sizes["fsdp"]
+    sizes = [ring.size for ring in span.rings if ring.size > 1] if span else []
+    chips = math.prod(sizes)
+    if len(sizes) < 2 or chips * case.system.n_slices != case.system.n_chips:
+        return {}
+    return {"fsdp": (*reversed(sizes), *([n // chips] if n > chips else []))}
 
 
 def _beside_scores(model: ModelConfig, kind: str) -> list[str]:

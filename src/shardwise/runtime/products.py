@@ -19,7 +19,7 @@ from shardwise.ops.einsum import Einsum
 from shardwise.ops.layers import Term
 from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
-from shardwise.runtime import scaled
+from shardwise.runtime import cpu, scaled
 from shardwise.runtime.gradients import Deal
 from shardwise.runtime.scaled import Scaled
 from shardwise.runtime.table import Table
@@ -83,6 +83,8 @@ class Block:
         with jax.named_scope(name):
             if isinstance(w, Scaled):
                 return scaled.product(letters, x, w, self.precision.narrow)
+            if self.table.on.platform == "cpu":
+                return cpu.product(letters, x, w, wide=name == "unembed")
             return jnp.einsum(letters, x, w)
 
     def operand(self, name: str) -> Any:

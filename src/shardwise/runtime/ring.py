@@ -42,12 +42,14 @@ class Ring:
         n: chips, two or more.
         causal: whether tokens see earlier ones only; chips then have paired chunks.
         platform: `tpu`, `gpu` or `cpu`.
+        staged: whether chips of other stages do other things at the same time.
     """
 
     names: tuple[str, ...]
     n: int
     causal: bool
     platform: str
+    staged: bool = False
 
     def attend(self, q_BNTH: Array, k_BKTH: Array, v_BKTH: Array) -> Array:
         """o_BNTH of queries that carry the scale of their scores."""
@@ -69,6 +71,12 @@ class Ring:
 
     def _next(self, arrays: KeysValues) -> KeysValues:
         """What the chip before has."""
+        if self.staged and self.platform == "cpu":
+            # There all devices of a program meet in a permute, those of other stages too, which
+            # may not come; in a gather only those that it joins.
+            before = (lax.axis_index(self.names) - 1) % self.n
+            k, v = (lax.all_gather(x, self.names)[before] for x in arrays)
+            return k, v
         to = [(i, (i + 1) % self.n) for i in range(self.n)]
         k, v = (lax.ppermute(x, self.names, to) for x in arrays)
         return k, v

@@ -13,11 +13,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Moe
 from shardwise.models.numerics import Routing
 
 Array = jax.Array
+# Under this name remat finds what was chosen: a few numbers of a token, dear to find again.
+KEPT = "router_logits"
 
 
 def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Array, Array]:
@@ -31,6 +34,7 @@ def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Arra
     if routing.n_groups > 1:
         choice_NE = _within_groups(routing, choice_NE)
     _, experts_NK = lax.top_k(choice_NE, moe.experts_per_token)
+    experts_NK = checkpoint_name(experts_NK, KEPT)
     # As a masked sum, whose gradient is elementwise too: that of an indexed read is a scatter.
     chosen_NKE = experts_NK[..., None] == jnp.arange(moe.n_experts)
     weights_NK = jnp.where(chosen_NKE, scores_NE[:, None], 0.0).sum(-1)
@@ -52,12 +56,12 @@ class Places(NamedTuple):
     """Where the copies of tokens lie.
 
     Args:
-        of_choice: place of each choice, [N, K]; a choice beyond the room of its expert has none.
-        choice: which choice lies in each place, [E C], counted through N and K.
+        of_choice: place of each choice, [K, N]; a choice beyond the room of its expert has none.
+        token: which token lies in each place, [E C].
     """
 
     of_choice: Array
-    choice: Array
+    token: Array
 
 
 def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
@@ -76,41 +80,52 @@ def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
 def places(experts_NK: Array, n_experts: int, capacity: int) -> Places:
     """Each expert takes tokens in their order, until its room is full.
 
-    Counted, not sorted: the TPU's compiler takes many times longer for a sort.
+    Counted, neither sorted nor scattered: the TPU's compiler takes many times longer for a sort.
+    Choices stand before tokens, as few numbers at the end of an array are slow to move there.
     """
-    experts = experts_NK.reshape(-1)
-    n, none = len(experts), n_experts * capacity
-    chosen = (experts[:, None] == jnp.arange(n_experts)).astype(jnp.int32)
-    rank = (jnp.cumsum(chosen, axis=0) * chosen).sum(1) - 1
-    of_choice = jnp.where(rank < capacity, experts * capacity + rank, none)
-    choice = (
-        jnp.full(none, n, jnp.int32).at[of_choice].set(jnp.arange(n, dtype=jnp.int32), mode="drop")
-    )
-    return Places(of_choice.reshape(experts_NK.shape), choice)
+    experts_KN, each_E = experts_NK.T, jnp.arange(n_experts)
+    mine_KNE = experts_KN[..., None] == each_E
+    taken_NE = jnp.cumsum(mine_KNE.any(0).astype(jnp.int32), axis=0)
+    rank_KN = jnp.where(mine_KNE, taken_NE - 1, 0).sum(-1)
+    place_KN = experts_KN * capacity + rank_KN
+    of_choice = jnp.where(rank_KN < capacity, place_KN, n_experts * capacity)
+    # Before the token in place c stand all those after which no more than c had been taken.
+    token_EC = (taken_NE.T[..., None] <= jnp.arange(capacity)).sum(1, dtype=jnp.int32)
+    return Places(of_choice, token_EC.reshape(-1))
 
 
 @jax.custom_vjp
 def spread(x_ND: Array, at: Places) -> Array:
     """A copy of its token in every place, zeros in places of none."""
-    return _rows(x_ND, at.choice // at.of_choice.shape[1])
+    return _rows(x_ND, at.token)
 
 
 @jax.custom_vjp
 def collect(places_D: Array, at: Places) -> Array:
     """The sum of all copies of each token: the transpose of `spread`."""
-    return _rows(places_D, at.of_choice).sum(1)
+    K, N = at.of_choice.shape
+    return _rows(places_D, at.of_choice.reshape(-1)).reshape(K, N, -1).sum(0)
 
 
+@jax.custom_vjp
 def spread_choices(weights_NK: Array, at: Places) -> Array:
     """The weight of the choice in every place, zero in places of none."""
-    each = Places(at.of_choice.reshape(-1, 1), at.choice)
-    return spread(weights_NK.reshape(-1, 1), each)[:, 0]
+    here = _rows(at.of_choice.T, at.token) == jnp.arange(len(at.token))[:, None]
+    return jnp.where(here, _rows(weights_NK, at.token), 0).sum(-1)
+
+
+def collect_choices(places: Array, at: Places) -> Array:
+    """For each choice what its place has, [N, K]: the transpose of `spread_choices`."""
+    return _rows(places, at.of_choice).T
 
 
 def _rows(x: Array, rows: Array) -> Array:
     return x.at[rows].get(mode="fill", fill_value=0)
 
 
-# Both are reads: left to differentiation, each would become a scatter that adds.
+# All are reads: left to differentiation, each would become a scatter that adds.
 spread.defvjp(lambda x, at: (spread(x, at), at), lambda at, ct: (collect(ct, at), None))
 collect.defvjp(lambda x, at: (collect(x, at), at), lambda at, ct: (spread(ct, at), None))
+spread_choices.defvjp(
+    lambda w, at: (spread_choices(w, at), at), lambda at, ct: (collect_choices(ct, at), None)
+)

@@ -14,12 +14,12 @@ import optax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.errors import BadInput
 from shardwise.models import ModelConfig
 from shardwise.runtime.dtypes import dtype
-from shardwise.runtime.gradients import deal, state_spec
+from shardwise.runtime.gradients import Deal, deal, state_spec
 from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import loss_of
+from shardwise.runtime.optimizers import WHOLE, optimizer, state_specs
 from shardwise.runtime.order import order_of
 from shardwise.runtime.pipeline import Pipeline
 from shardwise.runtime.products import Precision
@@ -34,12 +34,7 @@ from shardwise.workload import Train
 Array = jax.Array
 BATCH = ("data", "fsdp", "expert")  # roles that cut the batch
 
-# Of optax, by the plan's words; its arrays are in the dtype of moments.
-OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
-    "adamw": lambda: optax.adamw(3e-4, b2=0.95, weight_decay=0.1),
-    "momentum": lambda: optax.sgd(3e-4, momentum=0.9),
-    "sgd": lambda: optax.sgd(3e-4),
-}
+RATE = 3e-4  # where nobody makes the optimizer of a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +61,6 @@ class TrainStep:
     capacity: float | None = None
     update: Update | None = None
 
-    def __post_init__(self) -> None:
-        if self.job.optimizer not in OPTIMIZERS:
-            raise BadInput(
-                f"optimizer {self.job.optimizer} is planned for, but not run. "
-                f"Run: {', '.join(OPTIMIZERS)}."
-            )
-
     @functools.cached_property
     def infos(self) -> Tree:
         """The weights as descriptions."""
@@ -91,9 +79,14 @@ class TrainStep:
         return each(lambda info: deal(info, self.table, **given), self.infos)
 
     @functools.cached_property
+    def _undealt(self) -> Tree:
+        """Whole arrays, which nobody deals out by hand."""
+        return each(lambda _: Deal(cuts=(), summed=(), each=False), self.infos)
+
+    @functools.cached_property
     def optimizer(self) -> optax.GradientTransformationExtraArgs:
         """Of optax; it is told the loss as `value`."""
-        made = self.update(self) if self.update else OPTIMIZERS[self.job.optimizer]()
+        made = self.update(self) if self.update else optimizer(self.job.optimizer, RATE, self.infos)
         return optax.with_extra_args_support(made)
 
     @functools.cached_property
@@ -118,13 +111,7 @@ class TrainStep:
         parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
         found = {
             "weights": each(lambda info: info.spec(self.table), self.infos),
-            "moments": optax.tree_utils.tree_map_params(
-                self.optimizer,
-                lambda _, spec: spec,
-                self._moments(),
-                parts,
-                transform_non_params=lambda _: PartitionSpec(),
-            ),
+            "moments": state_specs(self._moments(), self._whole(), parts),
         }
         return found | ({"master": parts} if self.job.master else {})
 
@@ -171,12 +158,22 @@ class TrainStep:
         return laid, {"tokens": tokens, "targets": tokens}
 
     def _moments(self) -> Any:
+        return jax.eval_shape(self.optimizer.init, self._whole())
+
+    def _whole(self) -> Tree:
+        """Shapes of the weights, in the dtype of moments."""
         held = dtype(self.job.moments)
-        whole = each(lambda i: jax.ShapeDtypeStruct(i.shape, held), self.infos)
-        return jax.eval_shape(self.optimizer.init, whole)
+        return each(lambda i: jax.ShapeDtypeStruct(i.shape, held), self.infos)
+
+    @property
+    def by_compiler(self) -> bool:
+        """Whether the optimizer is outside of what each chip does: see `optimizers`."""
+        return self.job.optimizer in WHOLE
 
     def function(self) -> Callable[[Tree, Tree], tuple[Tree, Array]]:
         """`(state, batch) -> (state, mean loss of a token)` over the whole mesh."""
+        if self.by_compiler:
+            return self._apart
         specs, batch = self.specs(), {"tokens": self.batch_spec, "targets": self.batch_spec}
         return jax.shard_map(
             self.local,
@@ -186,23 +183,43 @@ class TrainStep:
             check_vma=False,
         )
 
+    def _apart(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
+        """Gradients as each chip has its part of them, then the optimizer on whole arrays, which
+        the compiler cuts as it is told where they lie."""
+        specs = self.specs()
+        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
+        loss, gradients = jax.shard_map(
+            self._local_gradients,
+            mesh=self.table.on.mesh,
+            in_specs=(specs["weights"], {"tokens": self.batch_spec, "targets": self.batch_spec}),
+            out_specs=(PartitionSpec(), parts),
+            check_vma=False,
+        )(state["weights"], batch)
+        with jax.named_scope("optimizer"):
+            state = self._updated(state, gradients, loss)
+        mesh = self.table.on.mesh
+        placed = jax.tree.map(
+            lambda x, s: lax.with_sharding_constraint(x, NamedSharding(mesh, s)), state, specs
+        )
+        return placed, loss
+
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""
-        loss, gradients = self._gradients(state["weights"], batch)
-        loss = lax.psum(loss, self.table.on.mesh.axis_names)
+        loss, gradients = self._local_gradients(state["weights"], batch)
         with jax.named_scope("optimizer"):
             state = self._updated(state, gradients, loss)
         return state, loss
 
-    def _gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
-        """This chip's part of the mean loss, and the gradients of what it updates."""
+    def _local_gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """The mean loss, and the gradients of what this chip updates."""
         holders = each(self._holder, self.infos, self.deals, weights)
         if self.stages:
             total, found = self._piped(self.stages).gradients(weights, holders, batch)
             total = total / self.job.tokens_per_step
         else:
             total, found = self._accumulated(weights, holders, batch)
-        return total, each(self._summed, self.infos, self.deals, found)
+        loss = lax.psum(total, self.table.on.mesh.axis_names)
+        return loss, each(self._summed, self.infos, self.deals, found)
 
     def _piped(self, stages: StageLayers) -> Pipeline:
         layout = self.layout
@@ -252,8 +269,9 @@ class TrainStep:
         """Weights and moments after the optimizer, each chip on its part."""
         tokens = self.job.tokens_per_step
         wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
+        deals = self._undealt if self.by_compiler else self.deals
         parts = state.get("master") or each(
-            lambda _, d, w: d.part(w), self.infos, self.deals, state["weights"]
+            lambda _, d, w: d.part(w), self.infos, deals, state["weights"]
         )
         parts = jax.tree.map(lambda w: w.astype(jnp.float32), parts)
         updates, moments = self.optimizer.update(wide, state["moments"], parts, value=loss)
@@ -263,7 +281,7 @@ class TrainStep:
             "weights": each(
                 lambda i, d, p, w: d.whole(p.astype(held)) if i.is_trained else w,
                 self.infos,
-                self.deals,
+                deals,
                 parts,
                 state["weights"],
             ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -82,9 +83,14 @@ class Table:
         return lax.psum(x, self.on.names(roles)) if self.on.size(roles) > 1 else x
 
 
-# XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters: along tokens
-# that stand behind a single sequence, and of large matrices. Not so where the chips have a dim of
-# their own, and the first one where nothing counts before it. In memory it is the same array.
+# XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters:
+# - along tokens that stand behind a single sequence, and of large matrices. Not so where the chips
+#   have a dim of their own, and the first one where nothing counts before it: in memory it is the
+#   same array.
+# - where it lays another dim out around that one. So the dims behind it become one, and that of
+#   weights goes first.
+# - over all chips of a slice. Over one axis after the other as many bytes come in, and each is a
+#   ReduceScatter.
 
 
 def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
@@ -97,13 +103,40 @@ def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
 
 def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
     """ReduceScatter over mesh axes along a dim; its transpose is `gather`."""
+    split = _one_by_one(names)
+    if len(split) > 1:
+        for axes in split:
+            x = scatter(x, axes, dim)
+        return x
     whole, n = x.shape, lax.axis_size(names)
+    if dim > 0 and (x.ndim > 3 or 2 == dim == x.ndim - 1):
+        return jnp.moveaxis(scatter(jnp.moveaxis(x, dim, 0), names, 0), 0, dim)
     if math.prod(whole[:dim]) > 1 and x.ndim > 2:
         return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
     before = whole[:dim] if x.ndim == 2 else ()
-    x = x.reshape(*before, n, whole[dim] // n, *whole[dim + 1 :])
+    own = [size for size in (whole[dim] // n, *whole[dim + 1 :]) if size > 1] or [1]
+    x = x.reshape(*before, n, own[0], *([math.prod(own[1:])] if own[1:] else []))
     part = lax.psum_scatter(x, names, scatter_dimension=len(before), tiled=False)
-    return part.reshape(*whole[:dim], *part.shape[len(before) :])
+    return part.reshape(*whole[:dim], -1, *whole[dim + 1 :])
+
+
+def _one_by_one(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The first axis and the others, where together they are all chips, or a role cut for that."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    used = tuple(axis for axis in names if sizes[axis] > 1)
+    every = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
+    cut = sum(axis.startswith("fsdp.") for axis in used) > 1
+    return (used[:1], used[1:]) if (every or cut) and len(used) > 1 else (names,)
+
+
+def dividing(spec: PartitionSpec, shape: Sequence[int], mesh: jax.sharding.Mesh) -> PartitionSpec:
+    """Of a layout what divides the dims of a shape."""
+    cuts = (*spec, *(None,) * (len(shape) - len(spec)))
+    found = []
+    for names, n in zip(cuts, shape, strict=True):
+        axes = names if isinstance(names, tuple) else (names,) if names else ()
+        found.append(names if n % math.prod(mesh.shape[a] for a in axes) == 0 else None)
+    return PartitionSpec(*found)
 
 
 def _changed(move: Move) -> tuple[int, int]:

@@ -163,8 +163,8 @@ class Checkpoints:
         names = sorted(set(kept) ^ set(asked))
         if names:
             raise BadInput(
-                f"{where} is of another model, optimizer or pipeline: {len(names)} arrays are only "
-                f"in one of both, such as {names[0]}."
+                f"{where} is of another model or optimizer: {len(names)} arrays are only in one of "
+                f"both, such as {names[0]}."
             )
         for name, shape in asked.items():
             if kept[name] != shape:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from shardwise.errors import BadInput, MissingExtra
+from shardwise.errors import BadInput, CheckFailed, MissingExtra
 from shardwise.hardware import System, Torus
+from shardwise.train.memory import keep_memory
 
 INSTALL = "pip install 'shardwise[train]'"
+SILENT_S = 60  # after which a process that sends no sign of life is given up
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
 
 
@@ -49,17 +53,39 @@ def join(joined: Joined) -> None:
     if jax.distributed.is_initialized():
         return
     if joined.coordinator:
-        try:
-            jax.distributed.initialize(joined.coordinator, joined.processes, joined.process)
-        except RuntimeError as error:
-            raise BadInput(f"no run of {joined.processes} at {joined.coordinator}: {error}") from (
-                None
-            )
+        _join(joined)
         return
     try:
-        jax.distributed.initialize()
+        jax.distributed.initialize(heartbeat_timeout_seconds=SILENT_S)
     except (ValueError, RuntimeError):
         return  # nothing in the environment names a coordinator: one process
+
+
+def _join(joined: Joined) -> None:
+    import jax
+
+    try:
+        jax.distributed.initialize(
+            joined.coordinator,
+            joined.processes,
+            joined.process,
+            heartbeat_timeout_seconds=SILENT_S,
+        )
+    except (ValueError, RuntimeError) as error:
+        where = f"no run of {joined.processes} at {joined.coordinator}"
+        raise BadInput(f"{where}: {str(error).splitlines()[0]}") from None
+
+
+def gone(reason: Any) -> NoReturn:
+    """End this process, because another of its run is gone: nothing it waits for will come."""
+    first = (str(reason).strip().splitlines() or [""])[0]
+    sys.stderr.write(
+        "shardwise: another process of this run has ended: this one ends too. "
+        "Start all of them again with --resume: what was saved is whole.\n"
+        f"  {first[:300]}\n"
+    )
+    sys.stderr.flush()
+    os._exit(CheckFailed.exit_code)  # what Python does at its end would wait for the other
 
 
 def is_first() -> bool:
@@ -122,6 +148,7 @@ def _split_cpu(n: int) -> None:
 
     joined = jax.distributed.is_initialized()
     processes = _processes() if joined else 1
+    keep_memory()
     try:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(1, n // processes))

@@ -16,6 +16,7 @@ import optax
 from jax import lax
 
 from shardwise.runtime.gradients import state_spec
+from shardwise.runtime.optimizers import optimizer
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.weights import Tree, each
 from shardwise.train.recipe import Recipe
@@ -54,13 +55,16 @@ def update_of(recipe: Recipe) -> Callable[[TrainStep], optax.GradientTransformat
 
 
 def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
-    """Of optax, by the plan's word. All are element-wise: a part is updated as in the whole."""
-    rates = recipe.rates()
-    if step.job.optimizer == "adamw":
-        matrices = each(lambda info: info.is_table, step.infos)
-        betas = {"b1": recipe.b1, "b2": recipe.b2}
-        return optax.adamw(rates, weight_decay=recipe.decay, mask=matrices, **betas)
-    return optax.sgd(rates, momentum=recipe.b1 if step.job.optimizer == "momentum" else None)
+    """Of optax, by the plan's word; matrices decay."""
+    return optimizer(
+        step.job.optimizer,
+        recipe.rates(),
+        step.infos,
+        b1=recipe.b1,
+        b2=recipe.b2,
+        decay=recipe.decay,
+        mask=each(lambda info: info.is_table, step.infos),
+    )
 
 
 def norm_over(step: TrainStep) -> Callable[[Tree], Array]:
@@ -82,7 +86,7 @@ def norm_over(step: TrainStep) -> Callable[[Tree], Array]:
         ]
         return jnp.sqrt(lax.psum(sum(squares), mesh.axis_names))
 
-    return norm
+    return optax.global_norm if step.by_compiler else norm
 
 
 def _is_spec(x: Any) -> bool:

@@ -17,6 +17,7 @@ from shardwise.runtime.step import TrainStep
 from shardwise.runtime.weights import Tree
 from shardwise.train.checkpoint import Checkpoints, described
 from shardwise.train.order import Order
+from shardwise.train.portable import Portable
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, StepRecord
 from shardwise.train.signals import Ending
@@ -98,14 +99,15 @@ class Loop:
         """Begin a checkpoint of the steps that are done, where there is a folder for it."""
         if self.checkpoints is None or self.step in self.checkpoints.steps:
             return
+        saved = Portable(step=self.made).of(self.state)
         about = {
             "step": self.step,
             "order": self.order.identity,
             "model": self.plan.model.name,
             "hardware": self.plan.hardware.name,
-            "arrays": described(self.state),
+            "arrays": described(saved),
         }
-        self.checkpoints.save(self.step, self.state, about)
+        self.checkpoints.save(self.step, saved, about)
 
     def _tell(self, step: int, told: Tree, rates: Any) -> None:
         """Wait for a step, and say what it did."""

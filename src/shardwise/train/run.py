@@ -13,7 +13,8 @@ from shardwise.errors import BadInput
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.search.case import Case
-from shardwise.train.devices import Joined, devices_for, is_first, join
+from shardwise.train import published
+from shardwise.train.devices import Joined, devices_for, gone, is_first, join
 from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, Run
@@ -59,6 +60,8 @@ def train(
     log: str = "",
     joined: Joined | None = None,
     sample: str | None = None,
+    start: str = "",
+    export: str = "",
     hooks: Hooks | None = None,
 ) -> Run:
     """Train the model of a plan as the plan says, on the devices that are there.
@@ -72,6 +75,9 @@ def train(
         log: file for one JSON object a step; where it is empty, `metrics.jsonl` of the checkpoints.
         joined: how several processes find each other.
         sample: begin of a text that the trained model shall go on with.
+        start: folder of a published model, config.json and *.safetensors, whose weights are the
+            first ones; empty for random ones.
+        export: folder that gets such files of the last weights; empty for none.
         hooks: who is told.
 
     Raises:
@@ -88,17 +94,23 @@ def train(
     devices = devices_for(case.system, plan.model.name)
     sequences = _sequences(plan, data, seed)
     hooks = _spoken(hooks or Hooks())
+    if start or export:
+        published.check(case.model, start, export)
     with contextlib.ExitStack() as stack:
         ending = stack.enter_context(listen())
-        loop, compile_s = _prepared(plan, case, devices, recipe, saving, sequences, seed, hooks)
+        loop, compile_s = _prepared(
+            plan, case, devices, recipe, saving, sequences, seed, start, hooks
+        )
         loop.ending = ending
         loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
         stack.callback(loop.metrics.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
         first = loop.step
-        ended = loop.run()
+        ended = _run(loop)
         written = _last(loop.checkpoints, loop.step)
+        if export:
+            hooks.on_note(published.export(export, loop.made, loop.state["weights"], start))
         text = _sample(loop, sample) if sample is not None else None
     return Run(
         name=plan.model.name,
@@ -113,6 +125,18 @@ def train(
         checkpoint=written,
         sample=text,
     )
+
+
+def _run(loop: Loop) -> str:
+    """As `Loop.run`; a run of several processes ends when one of them is gone."""
+    import jax
+
+    try:
+        return loop.run()
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() > 1 and "RESOURCE_EXHAUSTED" not in str(error):
+            gone(error)
+        raise
 
 
 def steps_of(plan: Plan) -> int:
@@ -144,25 +168,25 @@ def _prepared(
     saving: Saving,
     sequences: Order,
     seed: int,
+    start: str,
     hooks: Hooks,
 ) -> tuple[Loop, float]:
     """The loop before its first step, and the seconds of the compile."""
     from shardwise.runtime.planned import step_of
     from shardwise.train.guard import update_of
     from shardwise.train.loop import Loop
+    from shardwise.train.portable import Portable
     from shardwise.train.signals import Ending
-    from shardwise.train.state import initial
 
     made = step_of(case, devices, update=update_of(recipe))
-    checkpoints = _checkpoints(saving, hooks.on_note)
-    shapes, _ = made.shapes()
-    found = checkpoints.restore(shapes, sequences.identity) if checkpoints else None
+    checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
+    found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:
         hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
     hooks.on_stage("compiling the step")
-    start = time.perf_counter()
+    begun = time.perf_counter()
     compiled = compiled_step(made)
-    compile_s = time.perf_counter() - start
+    compile_s = time.perf_counter() - begun
     hooks.on_stage("")
     loop = Loop(
         plan=plan,
@@ -170,7 +194,7 @@ def _prepared(
         recipe=recipe,
         order=sequences,
         compiled=compiled,
-        state=found.state if found else initial(made, seed),
+        state=portable.back(found.state) if found else published.first(made, seed, start),
         step=found.step if found else 0,
         hooks=hooks,
         metrics=Metrics("", hooks.on_note),

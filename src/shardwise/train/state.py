@@ -11,16 +11,20 @@ import numpy as np
 
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.step import TrainStep
-from shardwise.runtime.weights import Tree, each, initialised
+from shardwise.runtime.weights import Tree, describe, each, initialised
 from shardwise.train.order import Order
+from shardwise.train.portable import Portable
 
 
 def initial(step: TrainStep, seed: int) -> Tree:
-    """Random weights with the optimizer's state, each array made in the parts that chips hold."""
+    """Random weights with the optimizer's state, each array made in the parts that chips hold.
+
+    Under one seed every layout has the same numbers, wherever its stages hold the layers.
+    """
     job, (shapes, _) = step.job, step.shapes()
 
     def make(key: jax.Array) -> Tree:
-        wide = initialised(step.infos, key, jnp.float32)
+        wide = Portable(step=step).put(initialised(describe(step.config), key, jnp.float32))
         held = each(lambda info: jnp.zeros(info.shape, dtype(job.moments)), step.infos)
         cast = lambda to: jax.tree.map(lambda w: w.astype(dtype(to)), wide)
         state = {"weights": cast(job.weights), "moments": step.optimizer.init(held)}

@@ -13,6 +13,7 @@ from shardwise.estimate.calibration import PEAK, calibration
 from shardwise.estimate.layout_step import LayoutStep
 from shardwise.estimate.memory import step_memory
 from shardwise.estimate.rates import Kernels, element_bytes
+from shardwise.estimate.software import planned
 from shardwise.estimate.step import StepTime
 from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig, count, load
@@ -109,7 +110,8 @@ def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
     assert (one.time, one.roofline) == (step.at(cal, Kernels()), step.at(PEAK))
     batch = layout.micro_batch * layout.data_shards
     works = training_step(config, batch, job.seq, table(layout), remat="none")
-    memory = step_memory(config, job, works, layout, system.chip.hbm_bytes)
+    chip = system.chip
+    memory = step_memory(config, job, works, layout, chip.hbm_bytes, planned(chip.kind))
     assert one.memory == memory
 
 

@@ -49,7 +49,7 @@ def test_arrays_that_are_others_are_not_kept_twice():
 def test_routed_layers_keep_a_copy_per_expert_of_a_token():
     config = load("mixtral-8x7b")
     rows = {r.name: r for r in layer_activations(config, config.groups[0].layer, "none")}
-    assert rows["expert_input"].shape == rows["expert_output"].shape == (2, 4096)
+    assert rows["expert_input"].shape == (2, 4096)
     assert rows["hidden"].shape == (2, 14336)
     assert "shared_up" in saved("deepseek-v3", "none", group=1)
     assert {"q_latent", "kv_latent", "k", "v"} <= set(saved("deepseek-v3", "dots"))

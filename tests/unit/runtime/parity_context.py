@@ -16,19 +16,11 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from shardwise.models import ModelConfig
-from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.planned import factored, parts
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.table import Table
-from shardwise.runtime.weights import initialised
-from shardwise.strategy.layout import Layout, rules_of
+from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
+from tests.unit.runtime.steps import Trained, apart, step_on, trained
 
 STEPS, BATCH, SEQ, VOCAB = 2, 8, 32, 64
 JOB = Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
@@ -76,32 +68,12 @@ CASES: dict[str, tuple[str, Layout]] = {
 }
 
 
-def train(config: ModelConfig, layout: Layout) -> tuple[list[float], list[Any]]:
-    """(losses, weights after them)."""
-    devices = np.array(jax.devices()[: layout.mesh.n_chips])
-    on = role_mesh(layout.sizes, devices, factored(layout), parts(config, layout))
-    table = Table(rules=rules_of(layout), on=on)
-    step = TrainStep(config=config, job=JOB, layout=layout, table=table)
-    shapes, batch = step.shapes()
-    weights = initialised(step.infos, jax.random.key(0), jnp.float32)
-    state = {"weights": weights, "moments": step.optimizer.init(weights)}
-    state = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
-    function, random = jax.jit(step.function()), np.random.default_rng(0)
-    losses = []
-    for _ in range(STEPS):
-        text = random.integers(0, VOCAB, (BATCH, SEQ + 1)).astype(np.int32)
-        cut = step.arranged({"tokens": text[:, :-1], "targets": text[:, 1:]})
-        given = {
-            name: jax.device_put(x.reshape(batch[name].shape), batch[name].sharding)
-            for name, x in cut.items()
-        }
-        state, loss = function(state, given)
-        losses.append(float(loss))
-    return losses, [np.asarray(w) for w in jax.tree.leaves(state["weights"])]
+def train(config: ModelConfig, layout: Layout) -> Trained:
+    return trained(step_on(config, JOB, layout), STEPS)
 
 
 @functools.cache
-def alone(name: str) -> tuple[list[float], list[Any]]:
+def alone(name: str) -> Trained:
     return train(MODELS[name], Layout(mesh=Mesh(), micro_batch=BATCH))
 
 
@@ -109,9 +81,12 @@ def main() -> None:
     """Print one object per layout."""
     found: dict[str, Any] = {}
     for name, (of, layout) in CASES.items():
-        (losses, weights), (got, other) = alone(of), train(MODELS[of], layout)
-        apart = max(float(np.abs(a - b).max()) for a, b in zip(weights, other, strict=True))
-        found[name] = {"one": losses, "losses": got, "apart": apart}
+        one, got = alone(of), train(MODELS[of], layout)
+        found[name] = {
+            "one": one.losses,
+            "losses": got.losses,
+            "apart": apart(one.weights, got.weights),
+        }
     print(json.dumps(found))
 
 

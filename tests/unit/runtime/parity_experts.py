@@ -10,10 +10,9 @@ import json
 import os
 from typing import Any
 
-import numpy as np
-
 from tests.unit.runtime import parity
 from tests.unit.runtime.experts import LAYOUTS, MODELS, RUNS
+from tests.unit.runtime.steps import apart
 
 # Half of the time of these runs is LLVM's, on programs that run three times.
 os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
@@ -23,12 +22,11 @@ def main() -> None:
     """Print one object per model and layout, one device under the name `one`."""
     found: dict[str, Any] = {}
     for name, model in MODELS.items():
-        losses, weights = parity.train(parity.ONE, model)
-        found[name] = {"one": {"losses": losses, "apart": 0.0}}
+        one = parity.train(parity.ONE, model)
+        found[name] = {"one": {"losses": one.losses, "apart": 0.0}}
         for words in RUNS[name]:
-            got, other = parity.train(LAYOUTS[words], model)
-            apart = max(float(np.abs(a - b).max()) for a, b in zip(weights, other, strict=True))
-            found[name][words] = {"losses": got, "apart": apart}
+            got = parity.train(LAYOUTS[words], model)
+            found[name][words] = {"losses": got.losses, "apart": apart(one.weights, got.weights)}
     print(json.dumps(found))
 
 

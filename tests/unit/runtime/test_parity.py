@@ -15,11 +15,8 @@ LOSS, WEIGHT = 1e-5, 1e-4  # in fp32
 
 SETS = {
     "dense": (
-        "data",
         "zero 1",
         "zero 2, tensor",
-        "fsdp",
-        "tensor",
         "tensor, sequence",
         "data, fsdp, tensor",
         "one sequence a chip",

@@ -55,17 +55,18 @@ def _experts() -> Any:
 def test_every_choice_has_a_place_of_its_own_expert() -> None:
     experts = _experts()
     at = routing.places(experts, E, N)
-    places = np.asarray(at.of_choice)
+    places = np.asarray(at.of_choice).T
     assert len({*places.flat}) == N * K
     np.testing.assert_array_equal(places // N, experts)
-    np.testing.assert_array_equal(np.asarray(at.choice)[places.reshape(-1)], np.arange(N * K))
+    tokens = np.broadcast_to(np.arange(N)[:, None], (N, K))
+    np.testing.assert_array_equal(np.asarray(at.token)[places], tokens)
 
 
 def test_a_full_expert_keeps_the_first_tokens() -> None:
     """All tokens want expert 3 first; its room is for four of them."""
     experts = jnp.stack([jnp.full(N, 3), jnp.arange(N) % 3], axis=1)
     at = routing.places(experts, E, 4)
-    wanted = np.asarray(at.of_choice)[:, 0]
+    wanted = np.asarray(at.of_choice)[0]
     np.testing.assert_array_equal(wanted[:4], [12, 13, 14, 15])
     assert (wanted[4:] == E * 4).all()
     copies = np.asarray(routing.spread(jnp.ones((N, D)), at)).reshape(E, 4, D)
@@ -86,3 +87,13 @@ def test_what_comes_back_is_the_transpose_of_what_is_sent() -> None:
     np.testing.assert_allclose(back(y)[0], routing.collect(y, at), atol=1e-6)
     _, back = jax.vjp(lambda y: routing.collect(y, at), y)
     np.testing.assert_allclose(back(x)[0], sent, atol=1e-6)
+
+
+def test_the_weight_of_a_choice_goes_to_its_place_and_back() -> None:
+    at, weights, y = routing.places(_experts(), E, 5), jnp.asarray(_random(N, K)), _random(E * 5)
+    sent, back = jax.vjp(lambda w: routing.spread_choices(w, at), weights)
+    places = np.asarray(at.of_choice).T
+    expected = np.zeros(E * 5 + 1, np.float32)
+    expected[places] = weights
+    np.testing.assert_array_equal(sent, expected[:-1])
+    np.testing.assert_array_equal(back(jnp.asarray(y))[0], np.append(y, 0.0)[places])

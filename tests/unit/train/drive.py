@@ -32,41 +32,36 @@ from shardwise.train.record import Hooks, StepRecord
 from shardwise.train.run import Saving
 from shardwise.train.tokenize import tokenize
 from shardwise.train.tokenizer import Bytes
+from tests.host import host
 
-CHIP = """
-name = "host"
-title = "A CPU of tests"
-vendor = "local"
-kind = "cpu"
-as_of = "2026-11"
-[peak]
-bf16 = { value = "1e11 FLOP/s", source = "tests", as_of = "2026-11" }
-fp32 = { value = "4e10 FLOP/s", source = "tests", as_of = "2026-11" }
-[hbm]
-capacity = { value = "2 GB", source = "tests", as_of = "2026-11" }
-bandwidth = { value = "5e9 B/s", source = "tests", as_of = "2026-11" }
-[node]
-gpus = { value = 8, source = "tests", as_of = "2026-11" }
-egress = { value = "1e9 B/s", source = "tests", as_of = "2026-11" }
-"""
-MODEL = sw.ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=264)
+MODEL = sw.ModelConfig.dense(n_layers=4, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=261)
 JOB = sw.Train(batch=8, seq=16, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 LAYOUTS = {
     "one": Layout(mesh=Mesh(), micro_batch=8),
     "eight": Layout(
         mesh=Mesh(data=2, fsdp=2, tensor=2), micro_batch=2, zero=3, sequence_parallel=True
     ),
-    "other": Layout(mesh=Mesh(data=4), micro_batch=1, n_microbatches=2, zero=1),
+    # Stages that hold layers in an order of their own; the others fill up the vocabulary.
+    "stages": Layout(
+        mesh=Mesh(pipe=2, data=2), micro_batch=1, n_microbatches=4, schedule="zb-v", zero=1
+    ),
+}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 261,
 }
 STEPS, HALF = 4, 2
 
 
 def plan(folder: Path, name: str) -> sw.Plan:
     """The plan of a layout."""
-    (folder / "host.toml").write_text(CHIP)
     layout = LAYOUTS[name]
-    system = sw.hardware(f"{folder / 'host.toml'}:{layout.mesh.n_chips}")
-    return sw.evaluate(MODEL, system, JOB, layout)
+    return sw.evaluate(MODEL, host(folder, layout.mesh.n_chips), JOB, layout)
 
 
 def tokens(folder: Path) -> str:
@@ -128,9 +123,34 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     resumed = _fingerprints(at / str(STEPS))
     found["bits"] = {"arrays": len(through), "equal": through == resumed}
     shutil.rmtree(at / str(STEPS))
-    found["reordered"] = Told(made["other"], data, recipe, again, seed=1).failed
-    found["other"] = Told(made["other"], data, recipe, again).document()
+    found["reordered"] = Told(made["stages"], data, recipe, again, seed=1).failed
+    steps = Saving(folder=str(at), every=1, resume=True)
+    found["stages"] = Told(made["stages"], data, recipe, steps).document()
+    shutil.rmtree(at / str(STEPS))
+    found["back"] = Told(made["one"], data, recipe, again).document()
     found["unasked"] = Told(made["one"], data, recipe, fresh).failed
+    return found
+
+
+def published(folder: Path, data: str) -> dict[str, Any]:
+    """Weights written as they are published, and read again by another layout."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(LLAMA))
+    model, out, again = sw.model(str(config)), folder / "out", folder / "again"
+    plan = sw.evaluate(model, host(folder, 8), JOB, LAYOUTS["eight"])
+    recipe = Recipe(steps=2, rate=0.01, schedule="constant")
+    found = {"out": Told(plan, data, recipe, Saving(), export=str(out)).document()}
+    plan = sw.evaluate(sw.model(str(out)), host(folder, 4), JOB, LAYOUTS["stages"])
+    still = Recipe(steps=1, rate=1e-30, schedule="constant")
+    more = {"start": str(out), "export": str(again)}
+    found["again"] = Told(plan, data, still, Saving(), **more).document()
+    files = [(at / "model.safetensors").read_bytes() for at in (out, again)]
+    found["same"] = {"bytes": len(files[0]), "equal": files[0] == files[1]}
+    found["config"] = [json.loads((at / "config.json").read_text()) == LLAMA for at in (out, again)]
+    other = sw.evaluate(MODEL, host(folder, 1), JOB, LAYOUTS["one"])
+    wrong = sw.evaluate(sw.model(f"{config},d_ff=128"), host(folder, 1), JOB, LAYOUTS["one"])
+    found["family"] = refused(lambda: sw.train(other, data=data, steps=1, export=str(out)))
+    found["model"] = refused(lambda: sw.train(wrong, data=data, steps=1, start=str(out)))
     return found
 
 
@@ -227,8 +247,7 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
     small = sw.ModelConfig.dense(
         n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=256
     )
-    system = sw.hardware(f"{folder / 'host.toml'}:1")
-    narrow = sw.evaluate(small, system, JOB, LAYOUTS["one"])
+    narrow = sw.evaluate(small, host(folder, 1), JOB, LAYOUTS["one"])
     return {
         "tpu": refused(lambda: sw.train(tpu, data=data, steps=1)),
         "vocab": refused(lambda: sw.train(narrow, data=data, steps=1)),
@@ -244,6 +263,7 @@ def main(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     data = tokens(folder)
     found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
+    found["published"] = published(folder, data)
     found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
     print(json.dumps(found))
 

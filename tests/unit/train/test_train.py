@@ -53,9 +53,28 @@ def test_a_run_that_goes_on_is_bit_identical(found: Found) -> None:
 
 
 def test_it_goes_on_under_another_layout(found: Found) -> None:
-    other = found["other"]
-    assert other["run"] == {"first": 2, "done": 4}
-    assert other["losses"] == pytest.approx(found["one"]["losses"][2:], rel=1e-5)
+    stages, back = found["stages"], found["back"]
+    assert stages["run"] == {"first": 2, "done": 4}
+    assert stages["losses"] == pytest.approx(found["one"]["losses"][2:], rel=1e-5)
+    assert back["run"] == {"first": 3, "done": 4}
+    assert back["losses"] == pytest.approx(found["one"]["losses"][3:], rel=1e-5)
+
+
+def test_weights_are_published_and_started_from(found: Found) -> None:
+    told = found["published"]
+    assert told["out"]["failed"]["kind"] == told["again"]["failed"]["kind"] == "nothing"
+    assert told["again"]["losses"][0] < told["out"]["losses"][0]
+    assert told["same"]["bytes"] > 100_000
+    assert told["same"]["equal"]
+    assert told["config"] == [True, True]
+    assert "weights and config.json are in" in told["out"]["notes"][-1]
+
+
+def test_weights_of_another_model_are_refused(found: Found) -> None:
+    told = found["published"]
+    assert told["family"]["code"] == told["model"]["code"] == 2
+    assert "Known families" in told["family"]["said"]
+    assert "has another model" in told["model"]["said"]
 
 
 def test_what_is_saved_is_not_gone_on_with_unasked_or_in_another_order(found: Found) -> None:

@@ -117,7 +117,8 @@ def _described(module: Module, found: Found, mesh: Mapping[str, int]) -> Iterato
         kind = MEGASCALE.get(one.word("_xla_megascale_transfer_type"), kind)
     results = _results(found)
     kinds = [kind] * len(results)
-    if base(one) == "all-reduce":
+    # On a TPU sum and shard are one fusion, or all of the sum goes over the links.
+    if base(one) == "all-reduce" and not (module.tiled and found.start is one):
         scattered = [is_scattered(module, found.block, one, i, size) for i in range(len(results))]
         kinds = ["reduce_scatter" if s else kind for s in scattered]
     for each in dict.fromkeys(kinds):

@@ -1,8 +1,8 @@
 """Whether an all-reduce stands for a reduce-scatter.
 
 Not every backend forms one. XLA:CPU leaves the all-reduce of the partial sums and slices the
-result; a TPU may put both into one custom fusion. Either is a reduce-scatter when all that reads
-the sum takes the same shard of it.
+result, which stands for what a chip's own compiler would make of it; a TPU's puts both into one
+custom fusion. Either is a reduce-scatter when all that reads the sum takes the same shard of it.
 """
 
 from __future__ import annotations

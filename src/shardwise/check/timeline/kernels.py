@@ -1,9 +1,9 @@
 """FLOPs of hand-written attention kernels, which a compiled program holds as opaque calls.
 
 Splash attention (the Pallas kernel that comes with JAX) takes queries [.., N, T, H], keys
-[.., K, S, H], and, unless every key is seen, a table of blocks [.., rows of blocks, blocks of a
-row]. Blocks outside the mask are skipped, those on its edge are computed whole. A table as wide as
-the keys is causal; a narrower one a sliding window (or chunks, whose share is smaller: then this is
+[.., K, S, H], and tables of blocks [.., rows of blocks, blocks of a row], unless every key is seen.
+Blocks outside the mask are skipped, those on its edge are computed whole. A table as wide as the
+keys is causal; a narrower one a sliding window (or chunks, whose share is smaller: then this is
 an upper bound).
 """
 
@@ -81,7 +81,17 @@ def _seen(arguments: tuple[Shape, ...], queries: tuple[int, ...], keys: tuple[in
     if not tables:
         return 1.0
     rows, wide = tables[0].dims[-2:]
-    if rows == 0 or queries[-2] > keys[-2]:
+    if rows == 0 or queries[-2] > keys[-2] or not _is_masked(arguments, len(tables)):
         return 1.0
     every = rows * keys[-2] // queries[-2]  # as many rows of blocks have all queries
     return sum(min(row + 1, wide) for row in range(every)) / every**2
+
+
+def _is_masked(arguments: tuple[Shape, ...], n_tables: int) -> bool:
+    """Whether the kernel makes or takes a mask: a table may also say that all blocks are whole.
+
+    Positions of queries are one more array of whole numbers, segments of a sequence two; a mask
+    that lies in memory has tables of its own.
+    """
+    positions = [s for s in arguments if s.dtype == "s32" and len(s.dims) == 2]
+    return n_tables > 2 or len(positions) % 2 == 1

@@ -14,18 +14,24 @@ ENTRY %main (q: bf16[2,8,4096,128]) -> bf16[2,8,4096,128] {{
 """
 SQUARE = 2 * 2 * 8 * 4096 * 4096 * 128  # of one product over all keys
 ARRAY = "bf16[2,8,4096,128]{3,2,1,0}"
+POSITIONS = ", s32[4096,128]{1,0}"
 PARTIAL = "bf16[2,8,8,4096,128]{4,3,2,1,0}"
 
 
 def call(
-    name="splash_mha_fwd_residuals", table="", result=ARRAY, target="tpu_custom_call", n_keys=4096
+    name="splash_mha_fwd_residuals",
+    table="",
+    result=ARRAY,
+    target="tpu_custom_call",
+    n_keys=4096,
+    positions=POSITIONS,
 ):
     named = f'metadata={{op_name="jit(f)/{name}/pallas_call"}}'
     keys = ARRAY.replace("2,8,4096", f"2,2,{n_keys}")
     text = CALL.format(
         result=result,
         target=f'custom_call_target="{target}"',
-        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {keys}}}",
+        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {keys}{positions}}}",
         named=named,
     )
     return parse(text).main.instructions["call"]
@@ -41,6 +47,15 @@ def call(
 )
 def test_blocks_outside_the_mask_are_not_computed(table, share):
     assert attention_cost(call(table=table)).flops == 2 * SQUARE * share
+
+
+def test_without_a_mask_every_block_of_a_table_is_computed():
+    table = "s8[1,8,8]{2,1,0}, s8[1,8,8]{2,1,0}, "
+    segments = f"{POSITIONS}, s32[8,4096]{{1,0}}"
+    for positions in ("", segments):
+        assert attention_cost(call(table=table, positions=positions)).flops == 2 * SQUARE
+    packed = attention_cost(call(table=table, positions=segments + POSITIONS)).flops
+    assert packed == 2 * SQUARE * 36 / 64
 
 
 def test_a_chip_with_a_part_of_the_queries_computes_the_mean_of_all():

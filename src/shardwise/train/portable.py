@@ -1,0 +1,144 @@
+"""The state of a run as any layout can take it: layers in the model's order, no filling.
+
+Stages of a pipeline hold stacked layers in an order of their own, with places that may stay empty,
+and chips that do not divide a vocabulary fill it up. What is saved has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding
+
+from shardwise.runtime.stages import StageLayers
+from shardwise.runtime.step import TrainStep
+from shardwise.runtime.table import dividing
+from shardwise.runtime.weights import Tree, describe, each
+
+Array = jax.Array
+Change = Callable[[Any, Any, Any], Any]  # (info in the step, info in the model, array)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portable:
+    """Between what a step holds and what a checkpoint does.
+
+    Args:
+        step: whose state it is.
+    """
+
+    step: TrainStep
+
+    def shapes(self) -> Tree:
+        """What is saved, without numbers, as chips of this step take it."""
+        held, _ = self.step.shapes()
+        return self._mapped(_shape, held)
+
+    def of(self, state: Tree) -> Tree:
+        """What is saved of a state; the state itself where both are the same."""
+        if self._same():
+            return state
+        laid = jax.tree.map(lambda shape: shape.sharding, self.shapes())
+        found: Tree = jax.jit(self._saved, out_shardings=laid)(state)
+        return found
+
+    def back(self, saved: Tree) -> Tree:
+        """The state of what was saved."""
+        if self._same():
+            return saved
+        held, _ = self.step.shapes()
+        laid = jax.tree.map(lambda shape: shape.sharding, held)
+        found: Tree = jax.jit(self._held, out_shardings=laid)(saved)
+        return found
+
+    def weights_of(self, weights: Tree) -> Tree:
+        """As `of`, of the weights alone."""
+        found: Tree = jax.jit(lambda w: each(self._cut, self.step.infos, self._model(), w))(weights)
+        return found
+
+    def put(self, weights: Tree) -> Tree:
+        """As `weights_back`, where it is traced."""
+        return each(self._put, self.step.infos, self._model(), weights)
+
+    def weights_back(self, weights: Tree) -> Tree:
+        """As `back`, of the weights alone; they may be filled already."""
+        shapes, _ = self.step.shapes()
+        laid = jax.tree.map(lambda shape: shape.sharding, shapes["weights"])
+        found: Tree = jax.jit(self.put, out_shardings=laid)(weights)
+        return found
+
+    def _model(self) -> Tree:
+        return describe(self.step.config)
+
+    def _same(self) -> bool:
+        shapes, _ = self.step.shapes()
+        equal = jax.tree.map(lambda a, b: a.shape == b.shape, shapes, self.shapes())
+        return self._stages is None and jax.tree.all(equal)
+
+    @property
+    def _stages(self) -> StageLayers | None:
+        """Stages that hold layers in another order than the model's."""
+        found = self.step.stages
+        if found is None or found.order.ravel().tolist() == list(range(found.order.size)):
+            return None
+        return found
+
+    def _saved(self, state: Tree) -> Tree:
+        return self._mapped(self._cut, state)
+
+    def _held(self, saved: Tree) -> Tree:
+        return self._mapped(self._put, saved)
+
+    def _mapped(self, change: Change, state: Tree) -> Tree:
+        """A tree like the state, each array that is of a weight changed."""
+        infos, model = self.step.infos, self._model()
+        found = {
+            name: each(change, infos, model, tree)
+            for name, tree in state.items()
+            if name != "moments"
+        }
+        found["moments"] = optax.tree_utils.tree_map_params(
+            self.step.optimizer,
+            lambda x, info, plain: change(info, plain, x),
+            state["moments"],
+            infos,
+            model,
+        )
+        return found
+
+    def _cut(self, info: Any, plain: Any, x: Array) -> Array:
+        """Of the step's places those that the model has, in its order."""
+        shape = _resized(x.shape, info, plain)
+        if self._stages and _stacked(x.shape, info):
+            x = self._stages.in_order(x)
+        return x[tuple(map(slice, shape))]
+
+    def _put(self, info: Any, plain: Any, x: Array) -> Array:
+        """Where the step has it; zeros where the model has nothing."""
+        shape = _resized(x.shape, plain, info)
+        if self._stages and _stacked(x.shape, plain):
+            x = self._stages.arranged(x)
+        return jnp.pad(x, [(0, n - m) for n, m in zip(shape, x.shape, strict=True)])
+
+
+def _shape(info: Any, plain: Any, x: Any) -> jax.ShapeDtypeStruct:
+    shape, mesh = _resized(x.shape, info, plain), x.sharding.mesh
+    spec = dividing(x.sharding.spec, shape, mesh)
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _stacked(shape: tuple[int, ...], info: Any) -> bool:
+    return bool(info.layers and shape and shape[0] == info.layers)
+
+
+def _resized(shape: tuple[int, ...], info: Any, other: Any) -> tuple[int, ...]:
+    """The shape of an array of one weight under another description; of what an optimizer keeps of
+    it in fewer numbers the layers alone."""
+    if shape == info.shape:
+        return tuple(other.shape)
+    return (other.layers, *shape[1:]) if _stacked(shape, info) else shape

@@ -1,0 +1,122 @@
+"""The first weights out of a published model's folder, and the last ones into such a folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwise.errors import BadFile, BadInput
+from shardwise.models import ModelConfig, from_dict, load, presets
+
+if TYPE_CHECKING:
+    from shardwise.runtime.step import TrainStep
+    from shardwise.runtime.weights import Tree
+
+CONFIG = "config.json"
+
+
+def check(config: ModelConfig, start: str, export: str) -> None:
+    """That the plan is of the model in `start`, and that files can be made in `export`.
+
+    Raises:
+        BadInput: the plan is of another model, or of a family whose tensors are not known.
+        BadFile: a folder that cannot be read or written.
+    """
+    from shardwise.models.checkpoint import weight_names
+
+    weight_names(config)
+    if start:
+        there = load(Path(start))
+        if _plain(there) != _plain(config):
+            raise BadInput(
+                f"the plan is of {config.name}, and {start} has another model: plan with "
+                f"shardwise plan {start} ... --train."
+            )
+    if export:
+        folder = Path(export)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / CONFIG).touch()
+        except OSError as error:
+            raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
+
+
+def first(step: TrainStep, seed: int, start: str) -> Tree:
+    """The state before the first step: random weights, or those of a folder.
+
+    Raises:
+        BadFile: files that are missing, unreadable or of another model.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from shardwise.runtime.checkpoint import load_weights
+    from shardwise.train.portable import Portable
+    from shardwise.train.state import initial
+
+    state = initial(step, seed)
+    if not start:
+        return state
+    wide = load_weights(Path(start), step.config, step.table, jnp.float32)
+    wide = Portable(step=step).weights_back(wide)
+    for name in {"weights", "master"} & state.keys():
+        laid = jax.tree.map(lambda x: x.sharding, state[name])
+        state[name] = jax.jit(_like, out_shardings=laid)(wide, state[name])
+    return state
+
+
+def _like(wide: Tree, held: Tree) -> Tree:
+    """In the dtypes that are held."""
+    import jax
+
+    found: Tree = jax.tree.map(lambda x, to: x.astype(to.dtype), wide, held)
+    return found
+
+
+def export(folder: str, step: TrainStep, weights: Tree, start: str) -> str:
+    """Write weights as the model's family publishes them, and its config.json; says what was done.
+
+    Raises:
+        BadFile: the folder cannot be written.
+    """
+    from shardwise.runtime.checkpoint import save_weights
+    from shardwise.train.devices import is_first
+    from shardwise.train.portable import Portable
+
+    at, config = Path(folder), step.config
+    plain = Portable(step=step).weights_of(weights)
+    try:
+        save_weights(at, config, plain)
+        keys = _keys(config, start)
+        if is_first():
+            if keys is None:
+                (at / CONFIG).unlink()
+            else:
+                (at / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
+    if keys is None:
+        return f"weights are in {folder}; no {CONFIG}: {config.name} was read from none."
+    return f"weights and {CONFIG} are in {folder}."
+
+
+def _keys(config: ModelConfig, start: str) -> dict[str, Any] | None:
+    """The config.json that this model was read from."""
+    preset = presets.find(config.name)
+    if preset:
+        found = preset.read()
+    else:
+        path = Path(start or config.source)
+        path = path / CONFIG if path.is_dir() else path
+        if not path.is_file():
+            return None
+        found = json.loads(path.read_text("utf-8"))
+    same = _plain(from_dict(found, name=config.name)) == _plain(config)
+    return found if same else None
+
+
+def _plain(config: ModelConfig) -> ModelConfig:
+    """What an architecture is, whatever it is called."""
+    return replace(config, name="", source="", unused_keys=(), ignored_keys=(), max_seq=None)

@@ -1,0 +1,115 @@
+"""Steps of training, on as many devices as a layout has: what parity compares.
+
+Random tokens, random weights that no layout changes, and the weights afterwards in the order of
+the model's layers, wherever stages and chips held them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.mesh import role_mesh
+from shardwise.runtime.planned import factored, parts
+from shardwise.runtime.step import TrainStep
+from shardwise.runtime.table import Table
+from shardwise.runtime.weights import Tree, describe, initialised
+from shardwise.strategy.layout import Layout, rules_of
+from shardwise.workload import Train
+
+RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What some steps did.
+
+    Args:
+        losses: of each.
+        gradients: of the first, where the optimizer keeps them (`keeping`); else empty.
+        weights: after the last.
+    """
+
+    losses: list[float]
+    gradients: list[np.ndarray[Any, Any]]
+    weights: list[np.ndarray[Any, Any]]
+
+
+def step_on(config: ModelConfig, job: Train, layout: Layout) -> TrainStep:
+    """The step of a layout on the first devices of this process."""
+    devices = np.array(jax.devices()[: layout.mesh.n_chips])
+    on = role_mesh(layout.sizes, devices, factored(layout), parts(config, layout))
+    table = Table(rules=rules_of(layout), on=on)
+    return TrainStep(config=config, job=job, layout=layout, table=table)
+
+
+def keeping(_: TrainStep) -> optax.GradientTransformation:
+    """AdamW whose state also has the gradients that it was given."""
+    return optax.chain(optax.trace(0.0), optax.adamw(RATE, b2=0.95))
+
+
+def compiled(made: TrainStep) -> Any:
+    """The step, as XLA made it; its state is given away."""
+    return jax.jit(made.function(), donate_argnums=0).lower(*made.shapes()).compile()
+
+
+def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> Trained:
+    """Take n steps.
+
+    Args:
+        step: compiled already.
+    """
+    shapes, batch = made.shapes()
+    state, losses, gradients = _start(made, shapes), [], []
+    step = step or compiled(made)
+    random, job = np.random.default_rng(0), made.job
+    for i in range(n):
+        size = (job.batch, job.seq + 1)
+        text = random.integers(0, made.config.vocab, size).astype(np.int32)
+        cut = made.arranged({"tokens": text[:, :-1], "targets": text[:, 1:]})
+        given = {
+            name: jax.device_put(x.reshape(batch[name].shape), batch[name].sharding)
+            for name, x in cut.items()
+        }
+        state, loss = step(state, given)
+        losses.append(float(loss))
+        if i == 0 and made.update is keeping:
+            gradients = _in_order(made, state["moments"][0].trace)
+    return Trained(losses=losses, gradients=gradients, weights=_in_order(made, state["weights"]))
+
+
+def _start(made: TrainStep, shapes: Tree) -> Tree:
+    weights = initialised(describe(made.config, made.table), jax.random.key(0), jnp.float32)
+    if made.stages:
+        weights["layers"] = [made.stages.arranged(layer) for layer in weights["layers"]]
+    state = {"weights": weights, "moments": made.optimizer.init(weights)}
+    laid: Tree = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
+    return laid
+
+
+def _in_order(made: TrainStep, tree: Tree) -> list[np.ndarray[Any, Any]]:
+    found = jax.tree.map(np.asarray, tree)
+    if made.stages:
+        found["layers"] = [made.stages.in_order(layer) for layer in found["layers"]]
+    leaves: list[np.ndarray[Any, Any]] = jax.tree.leaves(found)
+    return leaves
+
+
+def apart(one: list[np.ndarray[Any, Any]], other: list[np.ndarray[Any, Any]]) -> float:
+    """The largest distance of two entries."""
+    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+
+
+def relative(one: list[np.ndarray[Any, Any]], other: list[np.ndarray[Any, Any]]) -> float:
+    """The largest distance of two entries over the largest entry of their array."""
+    return max(
+        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
+        for a, b in zip(one, other, strict=True)
+    )

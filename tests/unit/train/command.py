@@ -1,0 +1,61 @@
+"""`shardwise train` as a user starts it, in processes that tests may kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from shardwise.train import sources
+from shardwise.train.tokenize import tokenize
+from shardwise.train.tokenizer import Bytes
+from tests.conftest import ROOT
+
+PATIENCE_S = 300
+# What is compiled here runs a few steps: less of the compiler's work is more.
+FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def tokens(folder: Path) -> None:
+    """Tokens in `data`."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {i} of text that is learned\n" for i in range(600)))
+    tokenize(sources.find([str(text)], "*", "text"), Bytes(), str(folder / "data"))
+
+
+def started(folder: Path, plan: str, *words: str) -> subprocess.Popen[str]:
+    """A run of a plan on the tokens of a folder, at one learning rate."""
+    fixed = ["--data", "data", "--schedule", "constant"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardwise", "train", plan, *fixed, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": FLAGS},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines(path: Path) -> list[dict[str, float]]:
+    """The steps in a `metrics.jsonl` that are whole lines."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def until(process: subprocess.Popen[str], path: Path, n: int) -> None:
+    """Wait for so many lines."""
+    end = time.monotonic() + PATIENCE_S
+    while len(lines(path)) < n:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def ended(process: subprocess.Popen[str], code: int = 0, within_s: float = PATIENCE_S) -> str:
+    """What a run that has to end so said."""
+    _, said = process.communicate(timeout=within_s)
+    assert process.returncode == code, said
+    return said
