@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.arrays import minimum
-from shardwise.estimate import cost, memory, passes, rates, roofline, stage_memory, step, sums
+from shardwise.estimate import cost, memory, passes, rates, roofline, stage_memory, step
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.memory import Memory, step_memory
@@ -137,10 +136,6 @@ def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates.Rates, "dtype", lambda *_: "bf16")
     monkeypatch.setattr(passes, "element_bytes", lambda *_: n_bytes(2))
     monkeypatch.setattr(rates, "element_bytes", lambda *_: n_bytes(2))
-    least: Callable[..., Any] = lambda a, b: n_bytes(min(float(a), b)) if units_of(a) else (
-        minimum(a, b)
-    )  # fmt: skip
-    monkeypatch.setattr(sums, "minimum", least)
 
 
 LAYOUTS = {

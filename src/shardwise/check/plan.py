@@ -159,10 +159,6 @@ def _sides(
     )
 
 
-def _found(plan: Plan, read: Read, n: int) -> tuple[CheckedCollective, ...]:
-    return proof.held_against(plan, of_chip(read.collectives, n))
-
-
 def verdict_of(plan: Plan, sides: Sides, note: str = "") -> Verdict:
     """The plan and what the compiler made of it, side by side.
 

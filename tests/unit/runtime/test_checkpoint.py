@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.runtime.scripts import answer
 
 NAMES = ("gemma3", "gpt2", "gpt_neox", "phi3", "mixtral")
 
@@ -16,15 +15,7 @@ NAMES = ("gemma3", "gpt2", "gpt_neox", "phi3", "mixtral")
 @pytest.fixture(scope="module")
 def runs(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("models")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.runtime.checkpoints", str(folder)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(root, "checkpoints", str(folder))
 
 
 def test_every_model_ran(runs: Any) -> None:
