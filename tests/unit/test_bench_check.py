@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.benches import BENCH, imported
 from tests.unit.check.compilers import needs
-
-BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType, ModuleType]:
     """`kept`, `check`, `timeline` as they are imported when one of them is run."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    names = ("kept", "check", "timeline")
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    kept, check, timeline = (importlib.import_module(name) for name in names)
+    kept, check, timeline = imported(monkeypatch, "kept", "check", "timeline")
     return kept, check, timeline
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
+from tests.benches import imported
 
 
 @pytest.fixture
 def parity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("kept", "parity"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("parity")
+    return imported(monkeypatch, "parity")[0]
 
 
 def test_every_row_is_a_layout_of_the_whole_batch(parity: ModuleType) -> None:

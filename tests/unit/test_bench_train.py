@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardwise.models import ModelConfig
 from shardwise.models.weights import model_weights
-
-BENCH = Path(__file__).parents[2] / "bench"
+from tests.benches import imported
 
 
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`bench/train.py` as it is imported when it is run."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("kept", "train"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("train")
+    return imported(monkeypatch, "train")[0]
 
 
 @pytest.mark.parametrize("size", ["10M", "100M"])
