@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadInput, CheckFailed, MissingExtra
+from shardwise.errors import BadInput, MissingExtra
 from shardwise.hardware import System, Torus
+from shardwise.train import alive
 from shardwise.train.memory import keep_memory
 
 INSTALL = "pip install 'shardwise[train]'"
-SILENT_S = 60  # after which a process that sends no sign of life is given up
+SILENT_S = 100  # after which JAX gives a process up; `alive` does it before, with a word
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
 
 
@@ -54,11 +53,14 @@ def join(joined: Joined) -> None:
         return
     if joined.coordinator:
         _join(joined)
-        return
-    try:
-        jax.distributed.initialize(heartbeat_timeout_seconds=SILENT_S)
-    except (ValueError, RuntimeError):
-        return  # nothing in the environment names a coordinator: one process
+    else:
+        try:
+            jax.distributed.initialize(heartbeat_timeout_seconds=SILENT_S)
+        except (ValueError, RuntimeError):
+            return  # nothing in the environment names a coordinator: one process
+    state = _distributed()
+    if state.num_processes > 1:
+        alive.watch(state.client, state.process_id, state.num_processes)
 
 
 def _join(joined: Joined) -> None:
@@ -74,18 +76,6 @@ def _join(joined: Joined) -> None:
     except (ValueError, RuntimeError) as error:
         where = f"no run of {joined.processes} at {joined.coordinator}"
         raise BadInput(f"{where}: {str(error).splitlines()[0]}") from None
-
-
-def gone(reason: Any) -> NoReturn:
-    """End this process, because another of its run is gone: nothing it waits for will come."""
-    first = (str(reason).strip().splitlines() or [""])[0]
-    sys.stderr.write(
-        "shardwise: another process of this run has ended: this one ends too. "
-        "Start all of them again with --resume: what was saved is whole.\n"
-        f"  {first[:300]}\n"
-    )
-    sys.stderr.flush()
-    os._exit(CheckFailed.exit_code)  # what Python does at its end would wait for the other
 
 
 def is_first() -> bool:
@@ -147,7 +137,7 @@ def _split_cpu(n: int) -> None:
     import jax
 
     joined = jax.distributed.is_initialized()
-    processes = _processes() if joined else 1
+    processes = _distributed().num_processes if joined else 1
     keep_memory()
     try:
         jax.config.update("jax_platforms", "cpu")
@@ -156,10 +146,11 @@ def _split_cpu(n: int) -> None:
         return  # it has as many as it was started with
 
 
-def _processes() -> int:
-    from jax._src import distributed  # before the backend starts there is no public way to ask
+def _distributed() -> Any:
+    """What JAX knows of the run before its backend starts: there is no public way to ask."""
+    from jax._src import distributed
 
-    return int(distributed.global_state.num_processes or 1)
+    return distributed.global_state
 
 
 def _place(device: Any) -> tuple[Any, ...]:

@@ -14,7 +14,8 @@ from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.search.case import Case
 from shardwise.train import published
-from shardwise.train.devices import Joined, devices_for, gone, is_first, join
+from shardwise.train.alive import gone
+from shardwise.train.devices import Joined, devices_for, is_first, join
 from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, Run
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from shardwise.train.loop import Loop
 
 METRICS = "metrics.jsonl"
+
+# What errors begin with that the runtime raises where a connection to another process breaks.
+BROKEN = ("ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +137,8 @@ def _run(loop: Loop) -> str:
 
     try:
         return loop.run()
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() > 1 and "RESOURCE_EXHAUSTED" not in str(error):
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # either, by who read the array
+        if jax.process_count() > 1 and str(error).startswith(BROKEN):
             gone(error)
         raise
 
