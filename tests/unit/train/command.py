@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from shardwise.train import sources
@@ -45,13 +46,18 @@ def lines(path: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def until(process: subprocess.Popen[str], path: Path, n: int) -> None:
-    """Wait for so many lines."""
+def until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    """Wait for what a run does."""
     end = time.monotonic() + PATIENCE_S
-    while len(lines(path)) < n:
+    while not reached():
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def until_lines(process: subprocess.Popen[str], path: Path, n: int) -> None:
+    """Wait for so many lines."""
+    until(process, lambda: len(lines(path)) >= n)
 
 
 def ended(process: subprocess.Popen[str], code: int = 0, within_s: float = PATIENCE_S) -> str:

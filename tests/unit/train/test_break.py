@@ -10,7 +10,7 @@ import pytest
 
 import shardwise as sw
 from tests.host import host
-from tests.unit.train.command import PATIENCE_S, lines, started, tokens, until
+from tests.unit.train.command import PATIENCE_S, lines, started, tokens, until_lines
 
 EVERY = 4
 METRICS = "saved/metrics.jsonl"
@@ -37,14 +37,14 @@ def run(folder: Path, *more: str) -> subprocess.Popen[str]:
 
 def test_killed_then_asked_to_end(folder: Path) -> None:
     process = run(folder)
-    until(process, folder / METRICS, 3 * EVERY)
+    until_lines(process, folder / METRICS, 3 * EVERY)
     process.kill()
     process.communicate()
     first = {line["step"]: line["loss"] for line in lines(folder / METRICS)}
     n = len(lines(folder / METRICS))
 
     process = run(folder, "--resume")
-    until(process, folder / METRICS, n + EVERY + 1)
+    until_lines(process, folder / METRICS, n + EVERY + 1)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
@@ -61,7 +61,7 @@ def test_killed_then_asked_to_end(folder: Path) -> None:
 def test_ctrl_c_saves_too(folder: Path) -> None:
     n = len(lines(folder / METRICS))
     process = run(folder, "--resume")
-    until(process, folder / METRICS, n + 2)
+    until_lines(process, folder / METRICS, n + 2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.host import host
-from tests.unit.train.command import ended, lines, started, tokens, until
+from tests.unit.train.command import ended, lines, started, tokens, until, until_lines
 from tests.unit.train.drive import JOB, MODEL
 
 STEPS, EVERY, KILLED = 10, 2, 3
@@ -47,7 +47,8 @@ def both(folder: Path, *words: str) -> list[subprocess.Popen[str]]:
 def test_a_killed_process_ends_the_other_and_all_go_on(folder: Path) -> None:
     alone = started(folder, "one.json", "--steps", str(STEPS), "--log", "alone.jsonl")
     first = both(folder)
-    until(first[0], folder / "saved" / "metrics.jsonl", KILLED)
+    until_lines(first[0], folder / "saved" / "metrics.jsonl", KILLED)
+    until(first[0], (folder / "saved" / str(EVERY)).exists)  # it is written behind the steps
     first[1].kill()
     said = ended(first[0], 4, within_s=90)
     first[1].communicate()
