@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.arrays import Num, minimum
+from shardwise.arrays import Num, minimum, where
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.software import Software
 from shardwise.models.config import Attention, Layer
@@ -124,7 +124,10 @@ def layers_held(
         gradients = every + scores
         if software.in_place and ffn and ffn.gated:
             gradients = local.total(terms[n] for n in IN_PLACE_LEAVES if n in terms)
-        found.append(LayerHeld(kept=every + scores - less - out, working=gradients + less + out))
+        working = gradients + less + out
+        if software.query_block and group.layer.attention:
+            working = working + _parts_of_queries(rows, split, local, software.query_block)
+        found.append(LayerHeld(kept=every + scores - less - out, working=working))
     return found
 
 
@@ -167,6 +170,15 @@ def _waits_outside(split: Form, name: str) -> bool:
     """Whether this array waits in host memory."""
     parts = PRODUCED.get(name.removeprefix("activated_"), (name,))
     return any(word in split.offload for word in ("activations", *parts))
+
+
+def _parts_of_queries(rows: list[Kept], split: Form, local: Local, block: int) -> Num:
+    """Elements of the gradients of queries, once for each block of keys that attention takes."""
+    q = next(k for k in rows if k.array.name == "q")
+    keys: Num = q.sizes["S"]
+    if split.context_kind == "ring":  # those of one chip at a time
+        keys = local.product((("", q.sizes["S"], ("context",)),))
+    return local.total([activation_term(q)]) * where(keys > block, keys // block, 0)
 
 
 def _scores(step: Step, attention: Attention, local: Local) -> Num:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
+from shardwise.estimate.rates import MASK_TILE
 
 # Bytes held for each logit when most are, loss and gradient included.
 LOSS_IN_PLACE = 8.0  # fp32 logits and, in a second array, probabilities that become the gradient
@@ -59,6 +60,9 @@ class Software:
             gradient do not meet. Gradients of a microbatch are whole before they join the sum of
             those before, and a gathered end's is rearranged before it is scattered; the embedding's
             while the unembedding's still waits for that.
+        query_block: Keys of a block of flash attention whose part of the gradients of queries is
+            held until those of all blocks are summed (Splash's fused backward kernel); 0 for one
+            sum that every block adds to.
         joining: Bytes that joining a job of several chips takes, seen by the driver alone.
     """
 
@@ -78,13 +82,14 @@ class Software:
     in_place: bool = False
     whole_at_start: bool = False
     scheduled: bool = False
+    query_block: int = 0
     joining: float = 0.0
 
 
 PLANNED = Software()
 KINDS = {
     "gpu": Software(joining=NCCL),
-    "tpu": Software(logit_bytes=LOSS_XLA, scheduled=True),
+    "tpu": Software(logit_bytes=LOSS_XLA, scheduled=True, query_block=MASK_TILE["tpu"]),
 }
 
 

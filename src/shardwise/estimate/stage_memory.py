@@ -71,7 +71,14 @@ class Shapes:
         given = (self.config, self.job, self.step, form, self.local, stage_layers, software)
         if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
             return layers_held(*given)
-        key = (form.remat, form.recomputed, form.offload, form.expert_tensor, software)
+        key = (
+            form.remat,
+            form.recomputed,
+            form.offload,
+            form.expert_tensor,
+            form.context_kind,
+            software,
+        )
         if key not in self._kept:
             self._kept[key] = layers_held(*given)
         return self._kept[key]
