@@ -51,7 +51,11 @@ class Table:
             return lax.psum(x, names)
         source, target = _changed(move)
         if move.kind == "all_gather":
-            return gather(x, names, source)
+            # XLA's TPU compiler makes an AllReduce of one over tangled axes together.
+            apart = [(name,) for name in reversed(names)] if self.on.tangled(names) else [names]
+            for axes in apart:
+                x = gather(x, axes, source)
+            return x
         if move.kind == "reduce_scatter":
             return scatter(x, names, target)
         if move.kind == "all_to_all":
