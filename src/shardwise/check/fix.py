@@ -2,7 +2,8 @@
 
 The search itself proposes: the fastest plan on the same mesh whose planned memory, times the ratio
 of compiled to planned that was seen so far, is what a device has; where there is none, the fastest
-on any mesh. Remat, microbatches, the stage of ZeRO and sizes of axes all come from there.
+on any mesh. Remat, microbatches, the stage of ZeRO, chunks of the loss and sizes of axes all come
+from there.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ def change(old: Layout, new: Layout) -> str:
         ("n_microbatches", new.n_microbatches, old.n_microbatches),
         ("zero", new.zero, old.zero),
         ("schedule", new.schedule, old.schedule),
+        ("loss_chunks", new.loss_chunks, old.loss_chunks),
     ]
     return ", ".join(f"{name} {b} for {a}" for name, b, a in pairs if a != b) or "as it was"
 
@@ -123,6 +125,8 @@ def command(plan: Plan) -> str:
     }
     if strategy.schedule != "none":
         words |= {"schedule": strategy.schedule, "virtual": strategy.virtual}
+    if strategy.loss_chunks > 1:
+        words["loss_chunks"] = strategy.loss_chunks
     mesh = ",".join(f"{name}={value}" for name, value in words.items())
     held = strategy.precision
     options = {

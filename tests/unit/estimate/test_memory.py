@@ -231,7 +231,7 @@ def test_gradients_are_cast_for_a_wider_optimizer() -> None:
 def test_pieces_of_the_loss() -> None:
     config, layout = load("llama3-8b"), Layout(mesh=Mesh(), micro_batch=8, remat="full")
     whole = memory(config, layout)
-    pieces = memory(config, layout, software=Software(loss_chunks=32))
+    pieces = memory(config, dataclasses.replace(layout, loss_chunks=32))
     assert whole.other > 8 * 8192 * config.vocab > pieces.other
 
 
