@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shardwise.estimate.memory import FRAGMENTATION, RUNTIME, Memory, step_memory
-from shardwise.estimate.software import Software
+from shardwise.estimate.software import LOSS_IN_PLACE, Software
 from shardwise.estimate.stage_memory import FP8_COPIES
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
@@ -233,6 +233,9 @@ def test_pieces_of_the_loss() -> None:
     whole = memory(config, layout)
     pieces = memory(config, dataclasses.replace(layout, loss_chunks=32))
     assert whole.other > 8 * 8192 * config.vocab > pieces.other
+    half = memory(config, dataclasses.replace(layout, loss_chunks=2))
+    logits = LOSS_IN_PLACE * 8192 * config.vocab
+    assert whole.other - half.other == logits / 2
 
 
 def test_llama3_405b_fits_where_it_was_trained() -> None:
