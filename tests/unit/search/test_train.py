@@ -220,7 +220,7 @@ def test_chunks_of_the_loss_are_tried_where_nothing_fits_without() -> None:
     best = rank("llama3-8b", "h100:8", long, fixed=fixed).candidates[0]
     assert best.fits
     assert best.layout.loss_chunks == 4
-    longer = rank("llama3-8b", "h100:8", replace(long, seq=98304), fixed=fixed).candidates[0]
+    longer = rank("llama3-8b", "h100:8", replace(long, seq=2**17), fixed=fixed).candidates[0]
     assert longer.layout.loss_chunks == 16
     short = rank("llama3-8b", "h100:8", replace(long, seq=8192), fixed=fixed).candidates
     assert {c.layout.loss_chunks for c in short} == {1}
