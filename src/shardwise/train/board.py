@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Board:
                 "event files of TensorBoard need tensorboardX, which is missing: "
                 "pip install 'shardwise[tensorboard]'."
             ) from None
-        self.folder, self.say = folder, say
+        self.folder, self.say, self._full = folder, say, False
         # Not SummaryWriter: it writes in a thread, which ends where the disk is full, and waits for
         # that thread for ever.
         try:
@@ -49,7 +50,7 @@ class Board:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        if self._writer is None:
+        if self._full:
             return
         told = {name: getattr(record, name) for name in SCALARS}
         values = [Summary.Value(tag=k, simple_value=v) for k, v in told.items() if v is not None]
@@ -59,11 +60,11 @@ class Board:
             self._writer.flush()
         except OSError as error:
             self.say(f"{self.folder}: {error.strerror}; no further steps are drawn there.")
-            self._writer = None
+            self._full = True
 
     def close(self) -> None:
         """Close the file."""
-        if self._writer is not None:
+        with contextlib.suppress(OSError):  # told when it was written
             self._writer.close()
 
 

@@ -75,6 +75,7 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(
     monkeypatch.setattr(writer.EventsWriter, "flush", full)
     board.step(RECORD)
     board.step(RECORD)
+    monkeypatch.undo()
     board.close()
     assert said == [f"{tmp_path}: No space left on device; no further steps are drawn there."]
 
