@@ -54,9 +54,9 @@ def loss_at_end(
     def loss(given: Given, n_BTD: Array, targets_BT: Array) -> Array:
         return cross_entropy(stack, _logits(stack, block, n_BTD, given), targets_BT)
 
-    if form.loss_chunks > 1:
-        loss = in_chunks(loss, form.loss_chunks, stack.precision.reduce)
-    return loss(given, n_BTD, targets_BT)
+    if form.loss_chunks == 1:
+        return loss(given, n_BTD, targets_BT)
+    return in_chunks(loss, form.loss_chunks, stack.precision.reduce)(given, n_BTD, targets_BT)
 
 
 def _entered(stack: Stack, block: Block, x_BTD: Array) -> Array:
