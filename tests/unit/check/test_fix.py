@@ -98,8 +98,8 @@ def test_chunks_of_the_loss_are_proposed_where_logits_are_what_does_not_fit(
     plan = sw.evaluate(sw.model("gemma2-2b"), sw.hardware("v5e:2x2"), job, Mesh(fsdp=4), given)
     found = fix(plan, answered(plan, plan.memory.total, 15.75 * GIB), How())
     assert found.plan == asked[0]
-    assert found.proposals[0].change == "loss_chunks 16 for 1"
-    assert "--mesh fsdp=4,zero=3,micro_batch=1,loss_chunks=16 " in found.proposals[0].command
+    assert found.proposals[0].change == "loss_chunks 4 for 1"
+    assert "--mesh fsdp=4,zero=3,micro_batch=1,loss_chunks=4 " in found.proposals[0].command
 
 
 def test_what_the_compiler_needs_beyond_the_plan_is_learned(
