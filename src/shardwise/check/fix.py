@@ -1,9 +1,9 @@
 """Plans in the place of one that failed its check, each proved by the compiler in its turn.
 
-Where fewer logits at once are enough, the plan stays as it is but for chunks of the loss, which cost
-least. Else the search proposes: the fastest plan on the same mesh whose planned memory, times the
-ratio of compiled to planned that was seen so far, is what a device has; where there is none, the
-fastest on any mesh. Remat, microbatches, the stage of ZeRO and sizes of axes all come from there.
+Where fewer logits at once are enough, nothing else changes: chunks of the loss cost least. Else the
+search proposes: the fastest plan on the same mesh whose planned memory, times the ratio of compiled
+to planned that was seen so far, is what a device has; where there is none, the fastest on any mesh.
+Remat, microbatches, the stage of ZeRO and sizes of axes all come from there.
 """
 
 from __future__ import annotations
