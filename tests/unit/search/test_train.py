@@ -220,8 +220,8 @@ def test_chunks_of_the_loss_are_tried_where_nothing_fits_without() -> None:
     best = rank("llama3-8b", "h100:8", long, fixed=fixed).candidates[0]
     assert best.fits
     assert best.layout.loss_chunks == 4
-    longer = rank("llama3-8b", "h100:8", replace(long, seq=2**17), fixed=fixed).candidates[0]
-    assert longer.layout.loss_chunks == 16
+    wide = rank("gemma2-2b", "v5e:2x2", Train(batch=4, seq=16384), fixed={"fsdp": 4}).candidates
+    assert wide[0].layout.loss_chunks == 16
     short = rank("llama3-8b", "h100:8", replace(long, seq=8192), fixed=fixed).candidates
     assert {c.layout.loss_chunks for c in short} == {1}
     hopeless = rank("llama3-70b", "h100:8", long, fixed=fixed).candidates[0]
