@@ -83,6 +83,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("remat", {"remat": "full"}),
     "norms": ("remat", {"remat": "selective", "recomputed": REMAT_POLICIES["norms"]}),
 }
+# What stands in no square: it is the same beside all of them.
+BESIDE: dict[str, dict[str, Any]] = {"loss_chunks": {"loss_chunks": 4}}
 # Beside the pairs: what fits on eight devices together, and every axis at once on 32 and 64.
 TOGETHER = (
     "fsdp tensor 1f1b full",
@@ -97,6 +99,9 @@ TOGETHER = (
     "expert gather 1f1b norms",
     "data fsdp tensor ring zb-v full",
     "data expert fsdp tensor ring 1f1b full",
+    "fsdp tensor-whole accumulated loss_chunks",
+    "tensor ring full loss_chunks",
+    "fsdp tensor 1f1b loss_chunks",
 )
 
 
@@ -106,7 +111,7 @@ class Row:
 
     Args:
         model: of `MODELS`.
-        ways: of `WAYS`.
+        ways: of `WAYS` and `BESIDE`.
     """
 
     model: str
@@ -121,10 +126,11 @@ class Row:
         """Two roles have 2 and 4 chips, stages 2 of them; one role has 4 (`data`
         where none is named), three or more 2 each."""
         fields: dict[str, Any] = {"n_microbatches": 1}
-        for way in self.ways:
-            fields |= {k: v for k, v in WAYS[way][1].items() if k != "zero"}
+        given = [BESIDE[way] if way in BESIDE else WAYS[way][1] for way in self.ways]
+        for words in given:
+            fields |= {k: v for k, v in words.items() if k != "zero"}
         # Expert and data copies of weights share their update as the others say.
-        fields["zero"] = max(WAYS[way][1].get("zero", 0) for way in self.ways)
+        fields["zero"] = max(words.get("zero", 0) for words in given)
         roles = [k for k, v in fields.items() if v == 0 and k != "zero"]
         n_roles = len(roles) + ("pipe" in fields)
         roles = roles if n_roles else ["data"]

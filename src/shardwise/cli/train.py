@@ -108,6 +108,9 @@ def run(
             rich_help_panel=TOLD,
         ),
     ] = "",
+    tensorboard: Annotated[
+        str, typer.Option(metavar="DIR", help="event files of TensorBoard", rich_help_panel=TOLD)
+    ] = "",
     sample: Annotated[
         str, typer.Option(metavar="TEXT", help="go on with it at the end", rich_help_panel=TOLD)
     ] = "",
@@ -159,6 +162,7 @@ def run(
             sample=sample or None,
             start=start,
             export=export,
+            tensorboard=tensorboard,
             hooks=hooks,
         )
     finally:

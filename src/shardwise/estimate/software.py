@@ -36,9 +36,6 @@ class Software:
             product that is not to run again, that of w_down too (torchtitan's `_save_list`).
         logit_bytes: Held for each logit of a microbatch at the head; at least the width of
             activations.
-        loss_chunks: Pieces of a microbatch whose logits exist one after the other (fused linear
-            cross entropy). Published long contexts need it: 256k tokens of a 128k vocabulary are
-            269 GB of logits in one piece.
         gradient_copies: Times that 16-bit gradients are held beside the fp32 sums that they are
             added to: once, or twice where they also lie in buckets (PyTorch's
             DistributedDataParallel without `gradient_as_bucket_view`).
@@ -70,7 +67,6 @@ class Software:
     fused: bool = True
     compiled: bool = True
     logit_bytes: float = LOSS_IN_PLACE
-    loss_chunks: int = 1
     gradient_copies: int = 0
     root_unit: bool = False
     buffers: float = 0.0

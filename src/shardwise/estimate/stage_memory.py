@@ -247,10 +247,10 @@ class FullestStages:
             vocab = n / self.local.product(bt)
             outer = Parameters(dense=self.config.d_model * vocab)
         n_bytes = self._gather_bytes(1)
-        if self.software.scheduled:
+        if self.software.scheduled and self.split.loss_chunks == 1:
             n_bytes = max(n_bytes - self._gradient_bytes(), self._gradient_bytes())
         gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
-        n = n / self.software.loss_chunks
+        n = n / self.split.loss_chunks
         return n * max(self.software.logit_bytes, job.activation_bytes) + inputs + gathered
 
     def _ends(self, outer: Parameters, n: int) -> Num:

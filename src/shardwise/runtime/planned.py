@@ -22,6 +22,7 @@ from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep, Update
 from shardwise.runtime.table import Table
 from shardwise.search.case import Case
+from shardwise.search.legal import chunk_problems
 from shardwise.strategy.layout import Layout, rules_of
 
 AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
@@ -88,7 +89,7 @@ def step_of(
 def not_run(case: Case) -> list[str]:
     """What this plan asks for that the runtime does not do."""
     layout, sizes = case.layout, case.layout.sizes
-    found = _unknown_layers(case.model)
+    found = _unknown_layers(case.model) + chunk_problems(layout, case.job.seq)
     segments = len(stack(case.model))
     if sizes["pipe"] > 1 and segments > 1:
         found.append(

@@ -79,7 +79,11 @@ class Block:
 
     def product(self, name: str, x: Array) -> Array:
         """An input that has entered times the weight of a term, on this chip."""
-        letters, w = _letters(self.program(name)), self.operand(name)
+        return self.times(name, x, self.operand(name))
+
+    def times(self, name: str, x: Array, w: Any) -> Array:
+        """The same with a weight that has been fetched."""
+        letters = _letters(self.program(name))
         with jax.named_scope(name):
             if isinstance(w, Scaled):
                 return scaled.product(letters, x, w, self.precision.narrow)

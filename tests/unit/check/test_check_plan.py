@@ -55,13 +55,18 @@ def test_the_compiled_step_has_memory_flops_and_seconds(verdict: Verdict) -> Non
 def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
     if "gpu" in compilers():
         pytest.skip("the GPU's compiler is installed")
-    verdict = sw.check(planned("h100:4", {"tensor": 2, "fsdp": 2}), cache=False)
+    given: dict[str, int | str] = {"tensor": 2, "fsdp": 2, "loss_chunks": 4}
+    verdict = sw.check(planned("h100:4", given), cache=False)
     assert verdict.compiler == "cpu"
     assert verdict.fits is None
     assert "Memory and time are not checked" in verdict.note
     rows = {(r.role, r.kind): r for r in verdict.collectives}
     row = rows["tensor", "reduce_scatter"]
     assert row.compiled_n == row.planned_n > 0
+    # The unembedding of all chunks is gathered once, and its gradient scattered once.
+    for kind in ("all_gather", "reduce_scatter"):
+        row = rows["fsdp", kind]
+        assert row.compiled_n == row.planned_n > 0
 
 
 def test_what_the_runtime_does_not_do_is_refused_in_words() -> None:
@@ -87,3 +92,28 @@ def test_the_command_says_it_in_words(
     assert first.startswith("Proved by XLA's TPU compiler")
     assert main(["check", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "proved"
+
+
+@needs_tpu
+def test_chunks_of_the_loss_hold_as_much_less_as_planned_and_send_the_same() -> None:
+    """Logits of 1,024 tokens of a vocabulary of 16,384, in one piece and in four."""
+    model = sw.ModelConfig.dense(
+        n_layers=1, d_model=128, d_ff=256, n_heads=1, d_head=128, vocab=16384
+    )
+    job, pod = sw.Train(batch=64, seq=64, remat="none"), sw.hardware("v5e:2x2")
+    planned, peaks, sent = [], [], []
+    for n in (1, 4):
+        plan = sw.plan(model, pod, job, {"fsdp": 4, "micro_batch": 16, "loss_chunks": n})
+        found = sw.check(plan, cache=False)
+        assert found.verdict == "proved"
+        assert found.compiled is not None
+        assert found.compiled.peak_bytes is not None
+        assert found.compiled.flops == pytest.approx(found.planned.flops, rel=0.01)
+        planned.append(plan.memory.total)
+        peaks.append(found.compiled.peak_bytes)
+        sent.append([(r.role, r.kind, r.compiled_n, r.compiled_bytes) for r in found.collectives])
+        fsdp = [row for row in found.collectives if row.role == "fsdp"]
+        assert [r.compiled_bytes for r in fsdp] == pytest.approx([r.planned_bytes for r in fsdp])
+    assert peaks[0] - peaks[1] == pytest.approx(planned[0] - planned[1], rel=0.05)
+    assert peaks[1] < 0.7 * peaks[0]
+    assert sent[0] == sent[1]
