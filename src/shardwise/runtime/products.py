@@ -21,6 +21,7 @@ from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime import cpu, scaled
 from shardwise.runtime.gradients import Deal
+from shardwise.runtime.int8 import Owing
 from shardwise.runtime.scaled import Scaled
 from shardwise.runtime.table import Table
 
@@ -126,23 +127,27 @@ class Block:
         differentiation does not allow. So a step is differentiated for `holder`, an array that
         nothing reads: what flows back to the weight is summed over the chips that gathered it, and
         over copies if it is time, in `precision.reduce`; it arrives there in `precision.gradients`.
+        Where that sum is rounded, the holder has what was lost before, and gets what is lost now.
         """
         table, precision = self.table, self.precision
 
         @jax.custom_vjp
-        def fetch(w: Array, holder: Array) -> Array:
+        def fetch(w: Array, holder: Array | Owing) -> Array:
             x = w.astype(precision.compute)
             for move in moves:
                 x = table.apply(move, x)
             return x
 
-        def forward(w: Array, holder: Array) -> tuple[Array, None]:
-            return fetch(w, holder), None
+        def forward(w: Array, holder: Array | Owing) -> tuple[Array, Array | None]:
+            return fetch(w, holder), holder.lost if isinstance(holder, Owing) else None
 
-        def backward(_: None, ct: Array) -> tuple[None, Array]:
+        def backward(lost: Array | None, ct: Array) -> tuple[None, Array | Owing]:
             ct = ct.astype(precision.reduce)
             for move in reversed(moves):
                 ct = table.transpose(move, ct)
+            if lost is not None:
+                found = deal.owing(ct, lost)
+                return None, found._replace(gradient=found.gradient.astype(precision.gradients))
             ct = deal.reduce(ct) if deal.each else ct
             return None, ct.astype(precision.gradients)
 

@@ -1,0 +1,79 @@
+"""Steps whose sums of gradients travel in int8, beside steps with exact sums.
+
+`python -m tests.unit.runtime.parity_int8` prints, for each layout, the losses of twenty steps with
+exact sums, with sums in int8 and with sums in int8 that forget what they have lost, the distance of
+the last weights from those of exact sums, and the dtypes that the program exchanges between chips,
+as one JSON document.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
+from tests.unit.runtime import parity
+from tests.unit.runtime.steps import Trained, compiled, step_on, trained
+
+STEPS = 20
+MODEL = parity.ModelConfig.dense(
+    n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=4, vocab=parity.VOCAB
+)
+LAYOUTS = {
+    "data, fsdp": Layout(mesh=Mesh(data=2, fsdp=2), micro_batch=4, zero=3),
+    "zero 1, tensor": Layout(
+        mesh=Mesh(data=4, tensor=2),
+        micro_batch=2,
+        n_microbatches=2,
+        zero=1,
+        sequence_parallel=True,
+    ),
+}
+
+
+def forgetting(step: Any) -> Any:
+    """The step without what sums before have lost."""
+
+    def run(state: Any, batch: Any) -> Any:
+        return step(state | {"lost": jax.tree.map(jax.numpy.zeros_like, state["lost"])}, batch)
+
+    return run
+
+
+def far(one: Trained, other: Trained) -> float:
+    """The distance of all weights, over their size."""
+    pairs = list(zip(one.weights, other.weights, strict=True))
+    apart = sum(float(np.square(a - b).sum()) for a, b in pairs)
+    return float((apart / sum(float(np.square(a).sum()) for a, _ in pairs)) ** 0.5)
+
+
+def main() -> None:
+    """Print one object per layout."""
+    rounded = dataclasses.replace(parity.JOB, reduce="int8")
+    found: dict[str, Any] = {}
+    for name, layout in LAYOUTS.items():
+        exact = trained(step_on(MODEL, parity.JOB, layout), STEPS)
+        made = step_on(MODEL, rounded, layout)
+        step = compiled(made)
+        runs = {
+            "exact": exact,
+            "int8": trained(made, STEPS, step),
+            "forgetting": trained(made, STEPS, forgetting(step)),
+        }
+        sent = re.findall(r"= \(?(\w+)\[[^=]* all-to-all\(", step.as_text())
+        found[name] = {
+            "losses": {word: run.losses for word, run in runs.items()},
+            "far": {word: far(exact, run) for word, run in runs.items()},
+            "exchanged": sorted(set(sent)),
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
