@@ -49,14 +49,14 @@ def attention(
         seq: tokens of a whole sequence.
     """
     at_BT = core.positions(n_BTD.shape[1])
-    v_BTKH = checkpoint_name(projected(block, "attn.v", n_BTD, "bv"), "v")
+    v_BTKH = checkpoint_name(block.in_sequence(projected(block, "attn.v", n_BTD, "bv")), "v")
     q_BTNH = _query_or_key(a, block, "q", n_BTD, at_BT, norm, seq)
     k_BTKH = _query_or_key(a, block, "k", n_BTD, at_BT, norm, seq)
     if a.temperature:
         with jax.named_scope("temperature"):
             q_BTNH = positions.tempered(a.temperature, q_BTNH, at_BT)
     o_BTNH = core.attend(scores, a, q_BTNH, k_BTKH, v_BTKH)
-    block.add("attn.out", o_BTNH)
+    block.add("attn.out", block.as_arrived(o_BTNH))
 
 
 def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
@@ -75,7 +75,7 @@ def _query_or_key(
 
     The backward pass of a norm reads its input: remat keeps the product then, and norms it again.
     """
-    x_BTNH = projected(block, f"attn.{which}", n_BTD, f"b{which}")
+    x_BTNH = block.in_sequence(projected(block, f"attn.{which}", n_BTD, f"b{which}"))
     normed = bool(a.qk_norm or a.qk_unit)
     x_BTNH = checkpoint_name(x_BTNH, which) if normed else x_BTNH
     if a.qk_norm:

@@ -22,6 +22,7 @@ from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime import cpu, scaled
 from shardwise.runtime.gradients import Deal
 from shardwise.runtime.int8 import Owing
+from shardwise.runtime.pieces import Round
 from shardwise.runtime.scaled import Scaled
 from shardwise.runtime.table import Table
 
@@ -53,6 +54,8 @@ class Block:
             None there where nothing is differentiated, and only there arrays may be `Scaled`.
         deals: name -> how copies of this weight share its update.
         precision: of the step.
+        chips: that pass tokens on while products of others run; None for collectives before and
+            after products. Between them tokens then lie as they arrived.
     """
 
     table: Table
@@ -60,6 +63,7 @@ class Block:
     weights: Mapping[str, tuple[Any, Any]]
     deals: Mapping[str, Deal]
     precision: Precision
+    chips: Round | None = None
     _output: tuple[Array, tuple[Move, ...]] | None = None
     _last: str = ""
 
@@ -75,18 +79,31 @@ class Block:
             for move in _of(
                 self.program(name).before, (einsum.right if right else einsum.left).name
             ):
-                x = self.table.apply(move, x)
+                passed = self.chips if move.kind == "all_gather" else None
+                x = passed.gather(x) if passed else self.table.apply(move, x)
         return x
 
     def product(self, name: str, x: Array) -> Array:
         """An input that has entered times the weight of a term, on this chip."""
         letters, w = _letters(self.program(name)), self.operand(name)
-        with jax.named_scope(name):
-            if isinstance(w, Scaled):
-                return scaled.product(letters, x, w, self.precision.narrow)
+
+        def one(x: Any, w: Any) -> Any:
             if self.table.on.platform == "cpu":
                 return cpu.product(letters, x, w, wide=name == "unembed")
             return jnp.einsum(letters, x, w)
+
+        with jax.named_scope(name):
+            if isinstance(w, Scaled):
+                return scaled.product(letters, x, w, self.precision.narrow)
+            return self.chips.product(one, x, w) if self.chips else one(x, w)
+
+    def in_sequence(self, x: Array) -> Array:
+        """Tokens of a product in the order of their sequence."""
+        return self.chips.in_sequence(x) if self.chips else x
+
+    def as_arrived(self, x: Array) -> Array:
+        """Tokens as products of this block take them."""
+        return self.chips.as_arrived(x) if self.chips else x
 
     def operand(self, name: str) -> Any:
         """The weight of a term as its product takes it."""
@@ -171,7 +188,8 @@ class Block:
         y, moves = self._output
         with jax.named_scope(self._last):
             for move in moves:
-                y = self.table.apply(move, y)
+                passed = self.chips if move.kind == "reduce_scatter" else None
+                y = passed.scatter(y) if passed else self.table.apply(move, y)
         return y
 
 

@@ -113,6 +113,7 @@ class TrainStep:
             precision=precision,
             seq=job.seq,
             capacity=self.capacity,
+            passes_on=self.layout.passes_on,
         )
 
     def specs(self) -> Tree:
