@@ -94,6 +94,8 @@ def quantised(x: Array) -> tuple[Array, Array]:
     """(int8, fp32 scales) of rows of numbers; rows with one that is none have scales that are none,
     so that whoever reads them is told."""
     scale = jnp.abs(x).max(axis=-1, keepdims=True) / MOST
+    # Said here, as a largest number may pass over those that are none.
+    scale = jnp.where(jnp.isfinite(x).all(axis=-1, keepdims=True), scale, jnp.nan)
     return jnp.round(x / jnp.where(scale > 0, scale, 1.0)).astype(jnp.int8), scale
 
 
