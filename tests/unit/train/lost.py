@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.unit.train.drive import JOB, MODEL  # and with them the settings of XLA
-
 import jax
 import numpy as np
 
@@ -30,6 +28,7 @@ from shardwise.train.recipe import Recipe
 from shardwise.train.run import compiled_step
 from shardwise.train.state import initial
 from tests.host import host
+from tests.unit.train.drive import JOB, MODEL  # and with them the settings of XLA
 
 LAYOUTS = {
     "two copies": Layout(mesh=Mesh(data=2, fsdp=2), micro_batch=2, zero=3),
