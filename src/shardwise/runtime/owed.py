@@ -106,7 +106,8 @@ class Owed:
     def _each(self, function: Callable[..., Any], tree: Tree) -> Tree:
         """A tree of what `function` makes of name, deal and what `tree` has for each weight."""
         leaf = lambda x: isinstance(x, ArrayInfo)
-        paths, treedef = jax.tree_util.tree_flatten_with_path(self.infos, is_leaf=leaf)
+        paths, like = jax.tree_util.tree_flatten_with_path(self.infos, is_leaf=leaf)
+        treedef: Any = like
         deals, held = (treedef.flatten_up_to(t) for t in (self.deals, tree))
         names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
         made: Tree = jax.tree.unflatten(treedef, map(function, names, deals, held))

@@ -201,16 +201,16 @@ class TrainStep:
         the compiler cuts as it is told where they lie."""
         specs = self.specs()
         parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
-        lost = self.owed.specs()
+        owed = self.owed.specs()
         loss, gradients, lost = jax.shard_map(
             self._local_gradients,
             mesh=self.table.on.mesh,
             in_specs=(
                 specs["weights"],
-                lost,
+                owed,
                 {"tokens": self.batch_spec, "targets": self.batch_spec},
             ),
-            out_specs=(PartitionSpec(), parts, lost),
+            out_specs=(PartitionSpec(), parts, owed),
             check_vma=False,
         )(state["weights"], state.get("lost", {}), batch)
         with jax.named_scope("optimizer"):

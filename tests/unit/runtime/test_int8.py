@@ -73,22 +73,25 @@ def runs(root: Path) -> Any:
     return answer(root, "parity_int8")
 
 
-@pytest.mark.parametrize("name", ["data, fsdp", "zero 1, tensor"])
-def test_steps_follow_those_of_exact_sums(runs: Any, name: str) -> None:
-    found = runs[name]
-    exact, rounded, forgetting = (found["losses"][word] for word in ("exact", "int8", "forgetting"))
-    assert exact[-1] < exact[0]
-    assert rounded == pytest.approx(exact, abs=1e-3)
-    assert rounded != exact
-    assert forgetting != rounded
+LAYOUTS = ("data, fsdp", "zero 1")
+GAP = 5e-4  # nats, of losses that fall from 4.7 to 4.2
 
 
-@pytest.mark.parametrize("name", ["data, fsdp", "zero 1, tensor"])
-def test_they_end_nearer_than_steps_that_forget_what_was_lost(runs: Any, name: str) -> None:
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_losses_follow_those_of_exact_sums(runs: Any, name: str) -> None:
+    losses = runs[name]["losses"]
+    assert losses["exact"][-1] < losses["exact"][0] - 0.4
+    assert losses["int8"] == pytest.approx(losses["exact"], abs=GAP)
+    assert losses["int8"] != losses["exact"]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_weights_end_far_nearer_than_where_what_is_lost_is_forgotten(runs: Any, name: str) -> None:
+    """What is kept is lost once; what is forgotten adds up from step to step."""
     far = runs[name]["far"]
-    assert 0 < far["int8"] < far["forgetting"]
+    assert 0 < far["int8"] < far["forgetting"] / 3
 
 
-@pytest.mark.parametrize("name", ["data, fsdp", "zero 1, tensor"])
-def test_the_program_exchanges_int8(runs: Any, name: str) -> None:
-    assert "s8" in runs[name]["exchanged"]
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_program_exchanges_int8_and_scales(runs: Any, name: str) -> None:
+    assert runs[name]["exchanged"] == ["f32", "s8"]
