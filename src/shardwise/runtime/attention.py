@@ -48,8 +48,8 @@ def attention(
         norm: of queries and keys.
         seq: tokens of a whole sequence.
     """
-    at_BT = core.positions(n_BTD.shape[1])
     v_BTKH = checkpoint_name(block.in_sequence(projected(block, "attn.v", n_BTD, "bv")), "v")
+    at_BT = core.positions(v_BTKH.shape[1])
     q_BTNH = _query_or_key(a, block, "q", n_BTD, at_BT, norm, seq)
     k_BTKH = _query_or_key(a, block, "k", n_BTD, at_BT, norm, seq)
     if a.temperature:

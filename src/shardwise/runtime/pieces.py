@@ -3,11 +3,13 @@
 With sequence parallelism each chip of `tensor` has its part of the tokens. Before the first
 products of a block the parts go round the chips, both ways at once, and a product takes each as it
 arrives; after its last product sums go round, and each chip adds its part to what passes. So all
-but the first piece travels under a product of another (Wang et al., ASPLOS 2023). Tokens between
-the two lie in the order in which they arrived: those of the chip itself, of the one before, of the
-one behind, of the second before, and so on.
+but the first piece travels under a product of another (Wang et al., ASPLOS 2023).
 
-x_BT.. arrays have tokens in their second dim.
+Between the two, tokens lie in pieces in the order in which they arrived: those of the chip itself,
+of the one before, of the one behind, of the second before, and so on. They follow each other along
+the first dim, that of sequences, so that each lies in one place of the memory.
+
+x_BT.. have B sequences of T tokens, x_PT.. pieces of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 
 Array = jax.Array
-TOKENS = 1  # the dim of an array that is cut
+PIECES, TOKENS = 0, 1  # dims of an array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,11 @@ class Round:
             else:
                 behind = self._passed(behind, -1)
             found.append(before if i % 2 else behind)
-        return jnp.concatenate(found, axis=TOKENS)
+        return jnp.concatenate(found, axis=PIECES)
 
     def scatter(self, x: Array) -> Array:
         """The sums over chips of this chip's tokens; what `gather` does, backwards."""
-        own, *others = jnp.split(x, self.n, axis=TOKENS)
+        own, *others = jnp.split(x, self.n, axis=PIECES)
         for step, mine in ((-1, others[::2]), (1, others[1::2])):
             passing: Array | None = None
             for piece in reversed(mine):
@@ -87,7 +89,7 @@ class Round:
 
         def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
             x, w = kept
-            some = jnp.zeros_like(x[:, : x.shape[TOKENS] // self.n])
+            some = jnp.zeros_like(x[: len(x) // self.n])
             _, of_tokens = jax.vjp(lambda piece: one(piece, w), some)
             _, of_weight = jax.vjp(lambda w: one(x, w), w)
             return self._each(lambda piece: of_tokens(piece)[0], dy), of_weight(dy)[0]
@@ -96,11 +98,11 @@ class Round:
         return products(x, w)
 
     def _each(self, function: Callable[[Array], Array], x: Array) -> Array:
-        pieces = jnp.split(x, self.n, axis=TOKENS)
-        return jnp.concatenate([function(piece) for piece in pieces], axis=TOKENS)
+        pieces = jnp.split(x, self.n, axis=PIECES)
+        return jnp.concatenate([function(piece) for piece in pieces], axis=PIECES)
 
     def in_sequence(self, x: Array) -> Array:
-        """Tokens that lie as they arrived, in the order of the sequence."""
+        """x_BT.. of x_PT..: whole sequences of what lies in pieces."""
         return _reordered(x, self, back=False)
 
     def as_arrived(self, x: Array) -> Array:
@@ -128,8 +130,8 @@ def _reordered(x: Array, chips: Round, *, back: bool) -> Array:
 
 
 def _put(x: Array, chips: Round) -> Array:
-    found = jnp.zeros_like(x)
-    pieces = jnp.split(x, chips.n, axis=TOKENS)
+    pieces = jnp.split(x, chips.n, axis=PIECES)
+    found = jnp.zeros_like(jnp.concatenate(pieces, axis=TOKENS))
     for piece, at in zip(pieces, chips.places(pieces[0].shape[TOKENS]), strict=True):
         found = lax.dynamic_update_slice_in_dim(found, piece, at, TOKENS)
     return found
@@ -138,4 +140,4 @@ def _put(x: Array, chips: Round) -> Array:
 def _taken(x: Array, chips: Round) -> Array:
     size = x.shape[TOKENS] // chips.n
     pieces = [lax.dynamic_slice_in_dim(x, at, size, TOKENS) for at in chips.places(size)]
-    return jnp.concatenate(pieces, axis=TOKENS)
+    return jnp.concatenate(pieces, axis=PIECES)

@@ -55,7 +55,7 @@ class Block:
         deals: name -> how copies of this weight share its update.
         precision: of the step.
         chips: that pass tokens on while products of others run; None for collectives before and
-            after products. Between them tokens then lie as they arrived.
+            after products. Between them tokens then lie in pieces.
     """
 
     table: Table
@@ -98,11 +98,11 @@ class Block:
             return self.chips.product(one, x, w) if self.chips else one(x, w)
 
     def in_sequence(self, x: Array) -> Array:
-        """Tokens of a product in the order of their sequence."""
+        """What a product has made, in whole sequences."""
         return self.chips.in_sequence(x) if self.chips else x
 
     def as_arrived(self, x: Array) -> Array:
-        """Tokens as products of this block take them."""
+        """Whole sequences as a product of this block takes them."""
         return self.chips.as_arrived(x) if self.chips else x
 
     def operand(self, name: str) -> Any:
