@@ -68,7 +68,7 @@ def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
     if "gpu" in compilers():
         pytest.skip("the GPU's compiler is installed")
     job = sw.Train(batch=8, seq=64, reduce="int8", overlap=("tp_comm",))
-    plan = sw.plan(MODEL, sw.hardware("h100:8"), job, {"data": 2, "fsdp": 2, "tensor": 2})
+    plan = sw.plan(MODEL, sw.hardware("h100:4"), job, {"data": 2, "tensor": 2, "zero": 0})
     rows = {(r.role, r.kind): r for r in sw.check(plan, cache=False).collectives}
     for key in (("data", "all_to_all"), ("data", "all_gather")):
         assert rows[key].compiled_bytes == pytest.approx(rows[key].planned_bytes, rel=0.05)
