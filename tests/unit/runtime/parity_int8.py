@@ -14,6 +14,8 @@ import os
 import re
 from typing import Any
 
+os.environ["JAX_PLATFORMS"] = "cpu"  # JAX reads it when it is imported
+
 import jax
 import numpy as np
 import optax

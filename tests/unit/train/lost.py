@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # JAX reads it when it is imported
 
 import jax
 import numpy as np
