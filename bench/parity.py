@@ -70,6 +70,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "fsdp": ("fsdp", {"fsdp": 0, "zero": 3}),
     "tensor": ("tensor", {"tensor": 0, "sequence_parallel": True}),
     "tensor-whole": ("tensor", {"tensor": 0}),
+    "passing": ("tensor", {"tensor": 0, "sequence_parallel": True, "overlap": ("tp_comm",)}),
     "expert": ("expert", {"expert": 0}),
     "gather": ("context", {"context": 0}),
     "ring": ("context", {"context": 0, "context_kind": "ring"}),
@@ -85,6 +86,9 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # What stands in no square: it is the same beside all of them.
 BESIDE: dict[str, dict[str, Any]] = {"loss_chunks": {"loss_chunks": 4}}
+# Ways beside which tokens that pass under products are run: all others differ from `tensor` in
+# nothing that they touch.
+BESIDE_PASSING = ("data", "fsdp", "expert", "ring", "accumulated", "full", "norms")
 # Beside the pairs: what fits on eight devices together, and every axis at once on 32 and 64.
 TOGETHER = (
     "fsdp tensor 1f1b full",
@@ -157,6 +161,8 @@ def rows() -> Iterator[Row]:
 def may_stand(a: str, b: str) -> bool:
     """Not two of a kind; weights in parts (fsdp) are ZeRO 3; microbatches of a pipeline are those
     that would be accumulated."""
+    if "passing" in (a, b) and not {a, b} & {*BESIDE_PASSING}:
+        return False
     kinds = {WAYS[a][0], WAYS[b][0]}
     return len(kinds) == 2 and {a, b} != {"zero-2", "fsdp"} and kinds != {"pipe", "accumulated"}
 

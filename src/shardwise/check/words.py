@@ -24,7 +24,12 @@ CORE = ("attn.scores", "attn.values")  # what one kernel computes
 LISTED = 5  # names of arrays of one shape
 
 # Arguments of a training step, by how JAX writes where they stand in the state.
-ARGUMENTS = (("['moments']", "optimizer"), ("['master']", "optimizer"), ("['weights']", "weights"))
+ARGUMENTS = (
+    ("['moments']", "optimizer"),
+    ("['master']", "optimizer"),
+    ("['lost']", "optimizer"),
+    ("['weights']", "weights"),
+)
 
 # What JAX puts around the names of a program's own scopes.
 _AROUND = re.compile(r"\bp?jit\([^()]*\)")

@@ -207,11 +207,23 @@ class FullestStages:
             # A shard's gradients, cast before the update, in the room of what their norm copied.
             norm = minimum(largest, sharded) * self.software.norm_bytes
             gradients = gradients + maximum(sharded * wide, norm)
+        state = 0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job)
+        if job.lost_bytes:
+            state = state + self._lost(whole)
         return (
             0.0 if "weights" in offload else weights,
             0.0 if "gradients" in offload else gradients,
-            0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job),
+            state,
         )
+
+    def _lost(self, whole: Parameters) -> Num:
+        """Bytes that sums of gradients in int8 have lost: of all that a chip sums over copies."""
+        sizes, held, copies = self.sizes, whole.all, self.sizes["data"]
+        if self.split.zero == 3:
+            held = self.shards.of(whole)
+        else:
+            copies = copies * sizes["context"] * sizes["expert"]
+        return where(copies > 1, held * self.job.lost_bytes, 0.0 * held)
 
     def _gathered_layer(self) -> Num:
         """The largest layer's gathered weights, and the next one's, and its whole gradient."""

@@ -53,17 +53,17 @@ def attention(
         norm: of queries and keys.
         seq: tokens of a whole sequence.
     """
+    v_BTKH = checkpoint_name(block.in_sequence(projected(block, "attn.v", n_BTD, "bv")), "v")
     with jax.named_scope("rope"):
-        by = core.turns(a, n_BTD.shape[1], seq) if a.rope else None
-    v_BTKH = checkpoint_name(projected(block, "attn.v", n_BTD, "bv"), "v")
+        by = core.turns(a, v_BTKH.shape[1], seq) if a.rope else None
     q_BTNH = _query_or_key(a, block, "q", n_BTD, by, norm)
     k_BTKH = _query_or_key(a, block, "k", n_BTD, by, norm)
     if a.temperature:
         with jax.named_scope("temperature"):
-            at_BT = core.positions(n_BTD.shape[1])
+            at_BT = core.positions(q_BTNH.shape[1])
             q_BTNH = positions.tempered(a.temperature, q_BTNH, at_BT)
     o_BTNH = core.attend(scores, a, q_BTNH, k_BTKH, v_BTKH)
-    block.add("attn.out", o_BTNH)
+    block.add("attn.out", block.as_arrived(o_BTNH))
 
 
 def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
@@ -82,7 +82,7 @@ def _query_or_key(
 
     The backward pass of a norm reads its input: remat keeps the product then, and norms it again.
     """
-    x_BTNH = projected(block, f"attn.{which}", n_BTD, f"b{which}")
+    x_BTNH = block.in_sequence(projected(block, f"attn.{which}", n_BTD, f"b{which}"))
     normed = bool(a.qk_norm or a.qk_unit)
     x_BTNH = checkpoint_name(x_BTNH, which) if normed else x_BTNH
     if a.qk_norm:

@@ -103,6 +103,13 @@ def not_run(case: Case) -> list[str]:
         )
     if layout.schedule == "dualpipe":
         found.append("schedule dualpipe is planned for, but not run: --fix schedule=zb-v runs.")
+    if case.job.sums_in_int8 and layout.zero == 2 and layout.n_microbatches > 1:
+        found.append(
+            f"reduce int8 under zero 2 would round gradients {layout.n_microbatches} times a step, "
+            "once a microbatch: --fix zero=1 rounds them once."
+        )
+    elif case.job.reduce_bytes < 2:
+        found.append(f"reduce {case.job.reduce} is planned for, but not run: int8, or 16 bits.")
     if layout.offload:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:

@@ -93,6 +93,11 @@ class Form:
         named = [p for p, parts in REMAT_POLICIES.items() if parts == self.recomputed]
         return named[0] if named else ",".join(self.recomputed)
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether chips of `tensor` pass their tokens on while products run."""
+        return self.sequence_parallel and "tp_comm" in self.overlap
+
     def recomputes(self, part: str) -> bool:
         """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
         return self.remat == "full" or (self.remat == "selective" and part in self.recomputed)

@@ -194,6 +194,8 @@ def _prepared(
     found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:
         hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
+        if found.forgot:
+            hooks.on_note("what sums in int8 had lost there is of another layout: it starts at 0.")
     hooks.on_stage("compiling the step")
     begun = time.perf_counter()
     compiled = compiled_step(made)
@@ -217,14 +219,23 @@ def _prepared(
 
 
 def compiled_step(made: TrainStep) -> Any:
-    """`(state, batch) -> (state, what is told of it)`, compiled; the state is given away."""
+    """`(state, batch) -> (state, what is told of it)`, compiled; the state is given away.
+
+    A bad step changes nothing of the state: what sums of its gradients lost is forgotten.
+    """
     import jax
+    import jax.numpy as jnp
 
     function = made.function()
 
     def run(state: Any, given: Any) -> tuple[Any, dict[str, Any]]:
+        before = state
         state, loss = function(state, given)
         guard = state["moments"]
+        if "lost" in state:
+            bad = guard.bad > before["moments"].bad
+            kept = lambda old, new: jnp.where(bad, old, new)
+            state = state | {"lost": jax.tree.map(kept, before["lost"], state["lost"])}
         told = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
         return state, {"loss": loss, **told}
 

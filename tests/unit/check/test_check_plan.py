@@ -69,6 +69,33 @@ def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
         assert row.compiled_n == row.planned_n > 0
 
 
+def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
+    if "gpu" in compilers():
+        pytest.skip("the GPU's compiler is installed")
+    job = sw.Train(batch=8, seq=64, reduce="int8", overlap=("tp_comm",))
+    plan = sw.plan(MODEL, sw.hardware("h100:4"), job, {"data": 2, "tensor": 2, "zero": 0})
+    rows = {(r.role, r.kind): r for r in sw.check(plan, cache=False).collectives}
+    for key in (("data", "all_to_all"), ("data", "all_gather")):
+        assert rows[key].compiled_bytes == pytest.approx(rows[key].planned_bytes, rel=0.05)
+    row = rows["tensor", "permute"]
+    assert row.compiled_n == row.planned_n > 0
+
+
+@pytest.mark.parametrize(
+    ("reduce", "fixed", "said"),
+    [
+        ("int8", {"data": 4, "zero": 2, "n_microbatches": 2}, "--fix zero=1 rounds them once"),
+        ("fp8", {"data": 4, "zero": 1}, "reduce fp8 is planned for, but not run"),
+    ],
+)
+def test_sums_that_the_runtime_does_not_do(
+    reduce: str, fixed: dict[str, int | str], said: str
+) -> None:
+    job = sw.Train(batch=8, seq=64, reduce=reduce)
+    with pytest.raises(BadInput, match=said):
+        sw.check(sw.plan(MODEL, sw.hardware("v5e:2x2"), job, fixed), cache=False)
+
+
 def test_what_the_runtime_does_not_do_is_refused_in_words() -> None:
     plan = planned("v5e:2x2", {"pipe": 2, "schedule": "dualpipe"})
     with pytest.raises(BadInput, match="schedule dualpipe is planned for, but not run"):

@@ -60,6 +60,15 @@ DENSE = {
         recomputed=("norms",),
         sequence_parallel=True,
     ),
+    "fsdp, tensor passes on, norms again": Layout(
+        mesh=Mesh(fsdp=2, tensor=4),
+        micro_batch=8,
+        zero=3,
+        remat="selective",
+        recomputed=("norms",),
+        sequence_parallel=True,
+        overlap=("tp_comm",),
+    ),
 }
 
 

@@ -90,6 +90,8 @@ def _start(made: TrainStep, shapes: Tree) -> Tree:
     if made.stages:
         weights["layers"] = [made.stages.arranged(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": made.optimizer.init(weights)}
+    if "lost" in shapes:
+        state["lost"] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
     laid: Tree = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
     return laid
 

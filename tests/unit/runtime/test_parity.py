@@ -22,6 +22,7 @@ SETS = {
         "one sequence a chip",
         "fsdp, tensor, accumulated, full remat, chunks of the loss",
         "fsdp, tensor, norms again",
+        "fsdp, tensor passes on, norms again",
     ),
     "pipeline": (
         "interleaved, fsdp",
