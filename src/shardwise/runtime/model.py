@@ -30,8 +30,10 @@ Run = Callable[[Array, Weights], Array]
 Period = Callable[[Array, Sequence[Weights]], Array]
 
 
-def paired(weights: Tree, holders: Tree) -> Tree:
-    """Every array with the place of its gradient."""
+def paired(weights: Tree, holders: Tree | None) -> Tree:
+    """Every array with the place of its gradient, None where weights have gradients themselves."""
+    if holders is None:
+        return jax.tree.map(lambda w: (w, None), weights)
     return jax.tree.map(lambda w, g: (w, g), weights, holders)
 
 
@@ -170,10 +172,12 @@ def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
         return ((jnp.log(total) + highest) / again - own).sum()
 
 
-def loss_of(stack: Stack, form: Form, deals: Tree) -> Callable[[Tree, Tree, Array, Array], Array]:
+def loss_of(
+    stack: Stack, form: Form, deals: Tree
+) -> Callable[[Tree, Tree | None, Array, Array], Array]:
     """`(weights, holders, tokens_BT, targets_BT) -> this chip's part of the summed loss`."""
 
-    def loss(weights: Tree, holders: Tree, tokens_BT: Array, targets_BT: Array) -> Array:
+    def loss(weights: Tree, holders: Tree | None, tokens_BT: Array, targets_BT: Array) -> Array:
         both = paired(weights, holders)
         outer = both["outer"], deals["outer"]
         core = sequences(stack.config, form, stack.table, stack.seq)

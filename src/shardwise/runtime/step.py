@@ -89,6 +89,11 @@ class TrainStep:
         made = self.update(self) if self.update else optimizer(self.job.optimizer, RATE, self.infos)
         return optax.with_extra_args_support(made)
 
+    @property
+    def seen(self) -> Table:
+        """The table as the model's code sees it."""
+        return self.table
+
     @functools.cached_property
     def stack(self) -> Stack:
         """What every layer of the step knows."""
@@ -100,7 +105,7 @@ class TrainStep:
         )
         return Stack(
             config=self.config,
-            table=self.table,
+            table=self.seen,
             precision=precision,
             seq=job.seq,
             capacity=self.capacity,
@@ -108,12 +113,17 @@ class TrainStep:
 
     def specs(self) -> Tree:
         """Layout of the state."""
-        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
+        parts = self._parts
         found = {
             "weights": each(lambda info: info.spec(self.table), self.infos),
             "moments": state_specs(self._moments(), self._whole(), parts),
         }
         return found | ({"master": parts} if self.job.master else {})
+
+    @property
+    def _parts(self) -> Tree:
+        """Layout of what chips update of the weights."""
+        return each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
 
     @property
     def batch_spec(self) -> PartitionSpec:
@@ -132,7 +142,7 @@ class TrainStep:
     @functools.cached_property
     def places(self) -> np.ndarray[Any, Any]:
         """For each place of a sequence in a batch, the number of the token that lies there."""
-        n = self.table.on.size(("context",))
+        n = self.seen.on.size(("context",))
         return order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
@@ -184,17 +194,10 @@ class TrainStep:
         )
 
     def _apart(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """Gradients as each chip has its part of them, then the optimizer on whole arrays, which
-        the compiler cuts as it is told where they lie."""
+        """Gradients, then the optimizer on whole arrays, which the compiler cuts as it is told
+        where they lie."""
         specs = self.specs()
-        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
-        loss, gradients = jax.shard_map(
-            self._local_gradients,
-            mesh=self.table.on.mesh,
-            in_specs=(specs["weights"], {"tokens": self.batch_spec, "targets": self.batch_spec}),
-            out_specs=(PartitionSpec(), parts),
-            check_vma=False,
-        )(state["weights"], batch)
+        loss, gradients = self._whole_gradients(state["weights"], batch)
         with jax.named_scope("optimizer"):
             state = self._updated(state, gradients, loss)
         mesh = self.table.on.mesh
@@ -202,6 +205,20 @@ class TrainStep:
             lambda x, s: lax.with_sharding_constraint(x, NamedSharding(mesh, s)), state, specs
         )
         return placed, loss
+
+    def _whole_gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """The mean loss, and gradients laid out as the state of the optimizer: each chip makes its
+        part of them."""
+        return jax.shard_map(
+            self._local_gradients,
+            mesh=self.table.on.mesh,
+            in_specs=(
+                each(lambda info: info.spec(self.table), self.infos),
+                {"tokens": self.batch_spec, "targets": self.batch_spec},
+            ),
+            out_specs=(PartitionSpec(), self._parts),
+            check_vma=False,
+        )(weights, batch)
 
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""

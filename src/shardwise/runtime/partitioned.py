@@ -1,0 +1,167 @@
+"""The other school: a step of whole arrays, whose collectives XLA's partitioner chooses.
+
+The model's code is that of the planned step. It sees a mesh of one device, and where the planned
+step has a move of the sharding algebra, this one has a sharding constraint: the layout that the
+table gives the array before and after. What XLA sends to get from one to the other, and when, is
+its own choice. Kernels are no arithmetic that it could cut: attention runs on what each chip holds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.models import ModelConfig
+from shardwise.ops.einsum import Array as Named
+from shardwise.ops.sharded import Move
+from shardwise.runtime.mesh import RoleMesh
+from shardwise.runtime.model import loss_of
+from shardwise.runtime.step import TrainStep
+from shardwise.runtime.table import Table
+from shardwise.runtime.weights import Tree, each
+from shardwise.strategy.layout import Layout
+
+Array = jax.Array
+
+
+class WholeMesh(RoleMesh):
+    """A mesh as code sees it that has whole arrays: one chip, of no platform with own products."""
+
+    @property
+    def platform(self) -> str:
+        return "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole(Table):
+    """A table for code that has whole arrays.
+
+    Args:
+        chips: the table of the mesh that the arrays lie on.
+    """
+
+    chips: Table
+
+    def apply(self, move: Move, x: Array) -> Array:
+        """The array as the move leaves it, and its gradient as the move finds it."""
+        if self.chips.on.size(move.axes) == 1:
+            return x
+        found: Array = _laid(self._sharding(move.before, x), self._sharding(move.after, x), x)
+        return found
+
+    def on_chips(
+        self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
+    ) -> Array:
+        """See `Table.on_chips`."""
+        specs = [
+            PartitionSpec() if x is None else self._spec("activations", letters, x)
+            for x, letters in zip(arrays, dims, strict=True)
+        ]
+        return jax.shard_map(
+            functools.partial(kernel, self.chips),
+            mesh=self.on.mesh,
+            in_specs=tuple(specs),
+            out_specs=specs[0],
+            check_vma=False,
+        )(*arrays)
+
+    def _sharding(self, array: Named, x: Array) -> NamedSharding:
+        cuts = {d.name: d.axes for d in array.dims}
+        return NamedSharding(self.on.mesh, self._dealt([cuts[d] for d in array.names], x))
+
+    def _spec(self, kind: str, dims: str, x: Array) -> PartitionSpec:
+        roles = self.chips.roles(kind, dims)
+        return self._dealt([roles.get(d, ()) for d in dims], x)
+
+    def _dealt(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
+        """Of the axes of each dim those that divide it: fewer KV heads than chips have copies."""
+        on = self.chips.on
+        names = [on.dealing(on.names(r), n) for r, n in zip(roles, x.shape, strict=True)]
+        return PartitionSpec(*(n or None for n in names))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _laid(before: NamedSharding, after: NamedSharding, x: Array) -> Array:
+    return lax.with_sharding_constraint(x, after)
+
+
+def _laid_forward(before: NamedSharding, after: NamedSharding, x: Array) -> tuple[Array, None]:
+    return _laid(before, after, x), None
+
+
+def _laid_backward(before: NamedSharding, after: NamedSharding, _: None, ct: Array) -> tuple[Array]:
+    return (lax.with_sharding_constraint(ct, before),)
+
+
+_laid.defvjp(_laid_forward, _laid_backward)
+
+
+class PartitionedStep(TrainStep):
+    """A step of training whose collectives the compiler chooses: see `TrainStep`."""
+
+    @property
+    def seen(self) -> Table:
+        """One chip that has all arrays."""
+        on = self.table.on
+        one = WholeMesh(
+            mesh=on.mesh, axes=dict.fromkeys(on.axes, ()), sizes=dict.fromkeys(on.sizes, 1)
+        )
+        return Whole(rules=self.table.rules, on=one, chips=self.table)
+
+    @property
+    def by_compiler(self) -> bool:
+        """The optimizer sees whole arrays too."""
+        return True
+
+    def _whole_gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """The mean loss, and gradients laid out as the state of the optimizer."""
+        differentiate = jax.value_and_grad(loss_of(self.stack, self.layout, self.deals))
+
+        def one(microbatch: Tree) -> tuple[Array, Tree]:
+            total, found = differentiate(weights, None, microbatch["tokens"], microbatch["targets"])
+            return total / self.job.tokens_per_step, self._held(found)
+
+        if self.layout.n_microbatches == 1:
+            loss, gradients = one(jax.tree.map(lambda x: x[0], batch))
+        else:
+            start = jnp.zeros((), jnp.float32), self._held(jax.tree.map(jnp.zeros_like, weights))
+            (loss, gradients), _ = lax.scan(
+                lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
+            )
+        return loss, jax.tree.map(self._constrained, gradients, self._parts)
+
+    def _held(self, gradients: Tree) -> Tree:
+        """Gradients of a microbatch, as they are added up."""
+
+        def laid(info: Any, deal: Any, part: PartitionSpec, gradient: Array) -> Array:
+            spec = part if deal.each else info.spec(self.table)
+            return self._constrained(gradient.astype(self.stack.precision.gradients), spec)
+
+        return each(laid, self.infos, self.deals, self._parts, gradients)
+
+    def _constrained(self, x: Array, spec: PartitionSpec) -> Array:
+        found: Array = lax.with_sharding_constraint(x, NamedSharding(self.table.on.mesh, spec))
+        return found
+
+
+def not_partitioned(model: ModelConfig, layout: Layout) -> list[str]:
+    """What a plan asks for that this step does not do."""
+    found = []
+    if layout.schedule != "none":
+        found.append(
+            f"schedule {layout.schedule} is a program for each stage, not a layout of arrays: with "
+            "--collectives compiler plan with --max pipe=1."
+        )
+    if layout.context_kind != "gather" and layout.sizes["context"] > 1:
+        found.append(
+            f"context_kind {layout.context_kind} is written down, not partitioned: with "
+            "--collectives compiler plan with --fix context_kind=gather."
+        )
+    return found
