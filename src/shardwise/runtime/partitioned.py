@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, Moe
 from shardwise.ops.einsum import Array as Named
 from shardwise.ops.sharded import Move
 from shardwise.runtime.mesh import RoleMesh
 from shardwise.runtime.model import loss_of
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import Table
-from shardwise.runtime.weights import Tree, each
+from shardwise.runtime.weights import Tree
 from shardwise.strategy.layout import Layout
 
 Array = jax.Array
@@ -129,25 +129,23 @@ class PartitionedStep(TrainStep):
             return total / self.job.tokens_per_step, self._held(found)
 
         if self.layout.n_microbatches == 1:
-            loss, gradients = one(jax.tree.map(lambda x: x[0], batch))
-        else:
-            start = jnp.zeros((), jnp.float32), self._held(jax.tree.map(jnp.zeros_like, weights))
-            (loss, gradients), _ = lax.scan(
-                lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
-            )
-        return loss, jax.tree.map(self._constrained, gradients, self._parts)
+            return one(jax.tree.map(lambda x: x[0], batch))
+        start = jnp.zeros((), jnp.float32), self._held(jax.tree.map(jnp.zeros_like, weights))
+        sums, _ = lax.scan(
+            lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
+        )
+        return sums
 
     def _held(self, gradients: Tree) -> Tree:
-        """Gradients of a microbatch, as they are added up."""
+        """Gradients of a microbatch, laid out as the state of the optimizer: sums that wait for the
+        last microbatch have no layout, so those of ZeRO 1 are scattered with each as under ZeRO 2.
+        """
+        mesh, held = self.table.on.mesh, self.stack.precision.gradients
 
-        def laid(info: Any, deal: Any, part: PartitionSpec, gradient: Array) -> Array:
-            spec = part if deal.each else info.spec(self.table)
-            return self._constrained(gradient.astype(self.stack.precision.gradients), spec)
+        def laid(gradient: Array, spec: PartitionSpec) -> Array:
+            return lax.with_sharding_constraint(gradient.astype(held), NamedSharding(mesh, spec))
 
-        return each(laid, self.infos, self.deals, self._parts, gradients)
-
-    def _constrained(self, x: Array, spec: PartitionSpec) -> Array:
-        found: Array = lax.with_sharding_constraint(x, NamedSharding(self.table.on.mesh, spec))
+        found: Tree = jax.tree.map(laid, gradients, self._parts)
         return found
 
 
@@ -163,5 +161,10 @@ def not_partitioned(model: ModelConfig, layout: Layout) -> list[str]:
         found.append(
             f"context_kind {layout.context_kind} is written down, not partitioned: with "
             "--collectives compiler plan with --fix context_kind=gather."
+        )
+    if any(isinstance(group.layer.ffn, Moe) for group in model.groups):
+        found.append(
+            f"{model.name} has experts: the partitioner would bring all tokens to every chip to "
+            "route them. --collectives plan sends each to its expert."
         )
     return found
