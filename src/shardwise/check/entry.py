@@ -41,6 +41,7 @@ def check(
     limits: Limits | None = None,
     cache: bool = True,
     on_stage: OnStage | None = None,
+    collectives: str = "plan",
 ) -> ServingVerdict: ...
 @overload
 def check(

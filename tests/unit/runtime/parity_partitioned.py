@@ -19,23 +19,29 @@ from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
 from tests.unit.runtime.steps import Trained, apart, following, relative, step_on, trained
 
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] += (
+    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 # Two KV heads on four chips of `tensor`: pairs of chips have copies.
 MODEL = ModelConfig.dense(
     n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=parity.VOCAB
 )
 LAYOUTS = {
-    name: parity.DENSE[name]
-    for name in (
-        "zero 1",
-        "data, fsdp, tensor",
-        "fsdp, tensor, accumulated, full remat",
-        "fsdp, tensor, norms again",
-    )
-} | {
-    "zero 2, context, tensor": Layout(
-        mesh=Mesh(context=2, tensor=4), micro_batch=8, n_microbatches=2, zero=2
+    "zero 1, tensor, accumulated, norms again": Layout(
+        mesh=Mesh(data=2, tensor=4),
+        micro_batch=4,
+        n_microbatches=2,
+        zero=1,
+        remat="selective",
+        recomputed=("norms",),
+    ),
+    "fsdp, context, tensor, full remat": Layout(
+        mesh=Mesh(fsdp=2, context=2, tensor=2),
+        micro_batch=8,
+        zero=3,
+        remat="full",
+        sequence_parallel=True,
     ),
 }
 
