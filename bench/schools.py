@@ -2,7 +2,7 @@
 partitioner chooses where it is told by sharding constraints how arrays lie.
 
     python bench/schools.py             # every row: ten minutes on two cores
-    python bench/schools.py zero 8b     # rows whose names hold one of these words
+    python bench/schools.py zero        # rows whose names hold one of these words
 
 Each row is planned and compiled twice in a process of its own, one at a time. What it finds is kept
 in `bench/schools.json`, row by row, and written as the table of `docs/check.md`. Programs that were
@@ -30,7 +30,6 @@ ROWS = (
         micro_batch=1),
     row("fsdp 4, tensor 4", SMALL, "v5e:4x4", "32x4096", fsdp=4, tensor=4),
     row("data 4, tensor 4, zero 1", SMALL, "v5e:4x4", "32x4096", data=4, tensor=4, zero=1),
-    row("8b, fsdp 16, tensor 4", "llama3-8b", "v5p:4x4x4", "32x8192", fsdp=16, tensor=4),
 )  # fmt: skip
 
 
