@@ -89,6 +89,11 @@ BESIDE: dict[str, dict[str, Any]] = {"loss_chunks": {"loss_chunks": 4}}
 # Ways beside which tokens that pass under products are run: all others differ from `tensor` in
 # nothing that they touch.
 BESIDE_PASSING = ("data", "fsdp", "expert", "ring", "accumulated", "full", "norms")
+# Stands beside ways that XLA's partitioner can cut, of the dense model.
+PARTITIONED = "partitioned"
+WAYS[PARTITIONED] = ("collectives", {})
+WITHOUT = {"dense": "expert", "experts": PARTITIONED}
+BY_HAND = ("ring", "ulysses", *(way for way, (kind, _) in WAYS.items() if kind == "pipe"))
 # Beside the pairs: what fits on eight devices together, and every axis at once on 32 and 64.
 TOGETHER = (
     "fsdp tensor 1f1b full",
@@ -97,6 +102,8 @@ TOGETHER = (
     "fsdp ulysses tensor accumulated full",
     "tensor ring zb-v full",
     "data gather interleaved norms",
+    "data fsdp tensor accumulated norms partitioned",
+    "fsdp gather tensor full partitioned",
     "expert fsdp tensor accumulated full",
     "expert zero-2 ring accumulated",
     "expert tensor zb-h1 full",
@@ -154,16 +161,18 @@ def rows() -> Iterator[Row]:
     pairs = [(a, b) for a, b in itertools.combinations(WAYS, 2) if may_stand(a, b)]
     for model in MODELS:
         for ways in (*pairs, *(tuple(text.split()) for text in TOGETHER)):
-            if model == "experts" or "expert" not in ways:
+            if WITHOUT[model] not in ways:
                 yield Row(model=model, ways=ways)
 
 
 def may_stand(a: str, b: str) -> bool:
     """Not two of a kind; weights in parts (fsdp) are ZeRO 3; microbatches of a pipeline are those
-    that would be accumulated."""
+    that would be accumulated; some ways are not partitioned."""
     if "passing" in (a, b) and not {a, b} & {*BESIDE_PASSING}:
         return False
     kinds = {WAYS[a][0], WAYS[b][0]}
+    if PARTITIONED in (a, b) and {a, b} & {*BY_HAND}:
+        return False
     return len(kinds) == 2 and {a, b} != {"zero-2", "fsdp"} and kinds != {"pipe", "accumulated"}
 
 
@@ -195,7 +204,8 @@ def _measured(row: Row) -> Found:
         plan = sw.evaluate(MODELS[row.model], host(Path(folder), n), JOB, layout)
         case = rebuild(plan)
     devices = np.array(jax.devices()).reshape(1, n)
-    made = step_of(case, devices, update=steps.keeping)
+    by = "compiler" if PARTITIONED in row.ways else "plan"
+    made = step_of(case, devices, update=steps.keeping, collectives=by)
     compiled = steps.compiled(made)
     many = steps.trained(made, STEPS, compiled)
     found = {
@@ -289,7 +299,7 @@ def told(found: list[Found]) -> str:
 
 def square(model: str, found: dict[str, Found]) -> list[str]:
     """A line a way, a column for each that it stands beside."""
-    ways = [way for way in WAYS if model == "experts" or way != "expert"]
+    ways = [way for way in WAYS if way != WITHOUT[model]]
     lines = [" " * 16 + "".join(f"{i + 1:4}" for i in range(len(ways)))]
     for i, a in enumerate(ways):
         marks = ""

@@ -68,19 +68,25 @@ class Sequences:
         v_BSKH = self._in_order(block.enter(v, "attn.values", right=True))
         sinks_N = block.weight("sinks") if a.sinks else None
         slopes_N = self.slopes(a) if a.alibi else None
-        with jax.named_scope("attn.core"):
+
+        def kernel(table: Table, q: Array, k: Array, v: Array, sinks: Any, slopes: Any) -> Array:
+            order = replace(self.order, n=table.on.size(CONTEXT))
             return kernels.attend(
                 q,
-                k_BSKH,
-                v_BSKH,
+                k,
+                v,
                 a,
-                self.table.on.platform,
+                table.on.platform,
                 a.score_scale,
-                sinks_N=sinks_N,
-                slopes_N=slopes_N,
-                order=self.order,
-                index=self._index,
+                sinks_N=sinks,
+                slopes_N=slopes,
+                order=order,
+                index=table.index(CONTEXT) if order.n > 1 else 0,
             )
+
+        arrays = (q, k_BSKH, v_BSKH, sinks_N, slopes_N)
+        with jax.named_scope("attn.core"):
+            return self.table.on_chips(kernel, arrays, ("BTNH", "B*KH", "B*KH", "N", "N"))
 
     def slopes(self, a: Attention) -> Array:
         """By how much scores of this chip's heads fall per token."""

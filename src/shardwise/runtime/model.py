@@ -29,8 +29,10 @@ Run = Callable[[Array, Weights], Array]
 Period = Callable[[Array, Sequence[Weights]], Array]
 
 
-def paired(weights: Tree, holders: Tree) -> Tree:
-    """Every array with the place of its gradient."""
+def paired(weights: Tree, holders: Tree | None) -> Tree:
+    """Every array with the place of its gradient, None where weights have gradients themselves."""
+    if holders is None:
+        return jax.tree.map(lambda w: (w, None), weights)
     return jax.tree.map(lambda w, g: (w, g), weights, holders)
 
 
@@ -120,10 +122,12 @@ def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Dea
     return jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*kept))
 
 
-def loss_of(stack: Stack, form: Form, deals: Tree) -> Callable[[Tree, Tree, Array, Array], Array]:
+def loss_of(
+    stack: Stack, form: Form, deals: Tree
+) -> Callable[[Tree, Tree | None, Array, Array], Array]:
     """`(weights, holders, tokens_BT, targets_BT) -> this chip's part of the summed loss`."""
 
-    def loss(weights: Tree, holders: Tree, tokens_BT: Array, targets_BT: Array) -> Array:
+    def loss(weights: Tree, holders: Tree | None, tokens_BT: Array, targets_BT: Array) -> Array:
         both = paired(weights, holders)
         outer = both["outer"], deals["outer"]
         core = sequences(stack.config, form, stack.table, stack.seq)

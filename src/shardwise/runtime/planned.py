@@ -17,6 +17,7 @@ from shardwise.runtime.devices import over_devices
 from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
 from shardwise.runtime.order import narrow
+from shardwise.runtime.partitioned import PartitionedStep, not_partitioned
 from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep, Update
@@ -28,18 +29,19 @@ from shardwise.strategy.layout import Layout, rules_of
 AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
 
 
-def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
+def train_step(devices: np.ndarray[Any, Any], plan: str, collectives: str = "plan") -> Program:
     """The training step of a plan.
 
     Args:
         devices: of the machine, in its own shape, the last dim the devices of a chip on a torus.
         plan: the plan as JSON.
+        collectives: who chooses them, of `program.COLLECTIVES`.
     """
     found = decode(plan)
     if not isinstance(found, Plan):
         raise TypeError("a serving plan has no training step")
     case = rebuild(found)
-    step = step_of(case, devices, capacity=AS_PLANNED)
+    step = step_of(case, devices, capacity=AS_PLANNED, collectives=collectives)
     return Program(
         name="train step",
         fn=step.function(),
@@ -55,6 +57,7 @@ def step_of(
     *,
     capacity: float | None = None,
     update: Update | None = None,
+    collectives: str = "plan",
 ) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
 
@@ -63,20 +66,23 @@ def step_of(
         devices: of the machine, in its own shape.
         capacity: room of an expert, see `TrainStep`.
         update: makes its optimizer; None for the one of the plan's word.
+        collectives: who chooses them, of `program.COLLECTIVES`.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
     """
     dealt = over_devices(case.layout, case.model, case.system)
     layout = dealt.layout
-    raise_all(BadInput, not_run(replace(case, layout=layout)))
+    by_compiler = collectives == "compiler"
+    refused = not_partitioned(case.model, layout, case.job) if by_compiler else []
+    raise_all(BadInput, [*not_run(replace(case, layout=layout)), *refused])
     if case.system.chip.ici is None:
         devices = devices.reshape(*devices.shape[:2], 1)
     arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
     cut = parts(case.model, layout) | rings(case, layout)
     on = role_mesh(layout.sizes, arranged, factored(layout), cut)
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(
+    return (PartitionedStep if by_compiler else TrainStep)(
         config=case.model,
         job=case.job,
         layout=layout,

@@ -98,6 +98,11 @@ class TrainStep:
         made = self.update(self) if self.update else optimizer(self.job.optimizer, RATE, self.infos)
         return optax.with_extra_args_support(made)
 
+    @property
+    def seen(self) -> Table:
+        """The table as the model's code sees it."""
+        return self.table
+
     @functools.cached_property
     def stack(self) -> Stack:
         """What every layer of the step knows."""
@@ -109,7 +114,7 @@ class TrainStep:
         )
         return Stack(
             config=self.config,
-            table=self.table,
+            table=self.seen,
             precision=precision,
             seq=job.seq,
             capacity=self.capacity,
@@ -118,13 +123,18 @@ class TrainStep:
 
     def specs(self) -> Tree:
         """Layout of the state."""
-        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
+        parts = self._parts
         found = {
             "weights": each(lambda info: info.spec(self.table), self.infos),
             "moments": state_specs(self._moments(), self._whole(), parts),
         }
         found |= {"master": parts} if self.job.master else {}
         return found | ({"lost": self.owed.specs()} if self.owed.rounded else {})
+
+    @property
+    def _parts(self) -> Tree:
+        """Layout of what chips update of the weights."""
+        return each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
 
     @property
     def batch_spec(self) -> PartitionSpec:
@@ -143,7 +153,7 @@ class TrainStep:
     @functools.cached_property
     def places(self) -> np.ndarray[Any, Any]:
         """For each place of a sequence in a batch, the number of the token that lies there."""
-        n = self.table.on.size(("context",))
+        n = self.seen.on.size(("context",))
         return order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
@@ -197,22 +207,12 @@ class TrainStep:
         )
 
     def _apart(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """Gradients as each chip has its part of them, then the optimizer on whole arrays, which
-        the compiler cuts as it is told where they lie."""
+        """Gradients, then the optimizer on whole arrays, which the compiler cuts as it is told
+        where they lie."""
         specs = self.specs()
-        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
-        owed = self.owed.specs()
-        loss, gradients, lost = jax.shard_map(
-            self._local_gradients,
-            mesh=self.table.on.mesh,
-            in_specs=(
-                specs["weights"],
-                owed,
-                {"tokens": self.batch_spec, "targets": self.batch_spec},
-            ),
-            out_specs=(PartitionSpec(), parts, owed),
-            check_vma=False,
-        )(state["weights"], state.get("lost", {}), batch)
+        loss, gradients, lost = self._whole_gradients(
+            state["weights"], state.get("lost", {}), batch
+        )
         with jax.named_scope("optimizer"):
             state = self._updated(state, gradients, loss) | ({"lost": lost} if lost else {})
         mesh = self.table.on.mesh
@@ -220,6 +220,23 @@ class TrainStep:
             lambda x, s: lax.with_sharding_constraint(x, NamedSharding(mesh, s)), state, specs
         )
         return placed, loss
+
+    def _whole_gradients(
+        self, weights: Tree, lost: Lost, batch: Tree
+    ) -> tuple[Array, Tree, dict[str, Array]]:
+        """As `_local_gradients`, gradients laid out as the state of the optimizer."""
+        owed = self.owed.specs()
+        return jax.shard_map(
+            self._local_gradients,
+            mesh=self.table.on.mesh,
+            in_specs=(
+                each(lambda info: info.spec(self.table), self.infos),
+                owed,
+                {"tokens": self.batch_spec, "targets": self.batch_spec},
+            ),
+            out_specs=(PartitionSpec(), self._parts, owed),
+            check_vma=False,
+        )(weights, lost, batch)
 
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,13 @@ class Table:
     def sum(self, x: Array, roles: Sequence[str]) -> Array:
         """AllReduce over roles."""
         return lax.psum(x, self.on.names(roles)) if self.on.size(roles) > 1 else x
+
+    def on_chips(
+        self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
+    ) -> Array:
+        """`kernel(table, *arrays)` of what a chip holds of arrays, whose dims are single letters;
+        its result is laid out as the first of them."""
+        return kernel(self, *arrays)
 
 
 # XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters:

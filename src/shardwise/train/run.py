@@ -189,7 +189,7 @@ def _prepared(
     from shardwise.train.portable import Portable
     from shardwise.train.signals import Ending
 
-    made = step_of(case, devices, update=update_of(recipe))
+    made = step_of(case, devices, update=update_of(recipe), collectives=recipe.collectives)
     checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
     found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:

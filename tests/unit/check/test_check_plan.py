@@ -52,6 +52,29 @@ def test_the_compiled_step_has_memory_flops_and_seconds(verdict: Verdict) -> Non
     assert compiled.step_s.roofline > verdict.planned.step_s.lower
 
 
+@needs_tpu
+def test_collectives_that_the_compiler_chooses_stand_beside_the_planned(verdict: Verdict) -> None:
+    plan = planned("v5e:2x2", {"tensor": 2, "fsdp": 2})
+    other = sw.check(plan, cache=False, collectives="compiler")
+    assert other.verdict == "proved"
+    assert other.note.startswith("XLA's partitioner chose the collectives")
+    rows = {(r.role, r.kind): r for r in other.collectives}
+    for row in verdict.collectives:
+        if row.role in ("tensor", "fsdp"):
+            found = rows[row.role, row.kind]
+            assert found.planned_bytes == row.planned_bytes
+            assert 0.7 * row.compiled_bytes < found.compiled_bytes < 1.02 * row.compiled_bytes
+    assert set(rows) > {(r.role, r.kind) for r in verdict.collectives}
+
+
+def test_what_is_not_partitioned_is_refused_in_words() -> None:
+    plan = planned("v5e:2x2", {"pipe": 2, "schedule": "1f1b"})
+    with pytest.raises(BadInput, match="schedule 1f1b is a program for each stage"):
+        sw.check(plan, cache=False, collectives="compiler")
+    with pytest.raises(BadInput, match='unknown chooser of collectives "gspmd"'):
+        sw.check(plan, cache=False, collectives="gspmd")
+
+
 def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
     if "gpu" in compilers():
         pytest.skip("the GPU's compiler is installed")
