@@ -11,6 +11,7 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.partitioned import not_partitioned
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.workload import Train
 from tests.unit.runtime.experts import MIXTRAL
 from tests.unit.runtime.scripts import answer
 
@@ -36,6 +37,7 @@ def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
     assert found["apart"] < WEIGHT
 
 
+JOB = Train(batch=8, seq=64)
 DENSE = ModelConfig.dense(n_layers=4, d_model=64, d_ff=128, n_heads=8, vocab=256)
 
 
@@ -53,12 +55,18 @@ DENSE = ModelConfig.dense(n_layers=4, d_model=64, d_ff=128, n_heads=8, vocab=256
             "context_kind ring is written down, not partitioned",
         ),
         (MIXTRAL, Layout(mesh=Mesh(data=2), micro_batch=4), "small has experts"),
+        (
+            DENSE,
+            Layout(mesh=Mesh(data=2), micro_batch=4, loss_chunks=2),
+            "loss_chunks 2 is written down, not partitioned",
+        ),
     ],
 )
 def test_what_is_not_partitioned_is_refused(model: ModelConfig, layout: Layout, words: str) -> None:
-    (told,) = not_partitioned(model, layout)
+    (told,) = not_partitioned(model, layout, JOB)
     assert told.startswith(words)
 
 
 def test_what_is_cut_is_not_refused() -> None:
-    assert not_partitioned(DENSE, Layout(mesh=Mesh(data=2, context=2), micro_batch=4)) == []
+    layout = Layout(mesh=Mesh(data=2, context=2), micro_batch=4)
+    assert not_partitioned(DENSE, layout, JOB) == []
