@@ -25,13 +25,15 @@ def call(
     target="tpu_custom_call",
     n_keys=4096,
     positions=POSITIONS,
+    values=128,
 ):
     named = f'metadata={{op_name="jit(f)/{name}/pallas_call"}}'
     keys = ARRAY.replace("2,8,4096", f"2,2,{n_keys}")
+    of_values = keys.replace("128]", f"{values}]")
     text = CALL.format(
         result=result,
         target=f'custom_call_target="{target}"',
-        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {keys}{positions}}}",
+        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {of_values}{positions}}}",
         named=named,
     )
     return parse(text).main.instructions["call"]
@@ -75,6 +77,20 @@ def test_a_chip_with_a_part_of_the_queries_computes_the_mean_of_all():
 )
 def test_products_of_each_kernel(name, result, products):
     assert attention_cost(call(name, result=result)).flops == products * SQUARE
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "of_queries", "of_values"),
+    [
+        ("splash_mha_fwd_no_residuals", ARRAY, 1, 1),
+        ("splash_mha_dq_no_residuals", ARRAY, 2, 1),
+        ("splash_mha_dkv_no_residuals", ARRAY, 2, 2),
+        ("splash_mha_dkv_no_residuals", PARTIAL, 3, 2),
+    ],
+)
+def test_values_may_be_narrower_than_keys(name, result, of_queries, of_values):
+    found = attention_cost(call(name, result=result, values=64)).flops
+    assert found == (of_queries + of_values / 2) * SQUARE
 
 
 def test_other_kernels_are_not_attention():
