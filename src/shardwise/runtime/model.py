@@ -15,10 +15,11 @@ from shardwise.models.activations import layer_activations
 from shardwise.ops.einsum import Array as Named
 from shardwise.ops.einsum import Dim
 from shardwise.ops.sharded import Move
-from shardwise.runtime import cpu
+from shardwise.runtime import cpu, cudnn
 from shardwise.runtime.attention import Core
 from shardwise.runtime.core import sequences
 from shardwise.runtime.head import loss_at_end, outer_block
+from shardwise.runtime.kernels import SAVED
 from shardwise.runtime.layers import Deals, Stack, Weights, run_layer
 from shardwise.runtime.products import Block
 from shardwise.runtime.weights import Tree
@@ -119,7 +120,11 @@ def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Dea
 
     rows = layer_activations(stack.config, layer)
     kept = [row.name for row in rows if not runs_again(form, row.name, layer)]
-    return jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*kept))
+    policies = jax.checkpoint_policies
+    policy = policies.save_only_these_names(*kept)
+    if SAVED in kept:
+        policy = policies.save_from_both_policies(policy, cudnn.kept)
+    return jax.checkpoint(run, policy=policy)
 
 
 def loss_of(

@@ -1,10 +1,13 @@
-"""FLOPs of hand-written attention kernels, which a compiled program holds as opaque calls.
+"""FLOPs of attention kernels, which a compiled program holds as opaque calls.
 
 Splash attention (the Pallas kernel that comes with JAX) takes queries [.., N, T, H], keys
 [.., K, S, H], and tables of blocks [.., rows of blocks, blocks of a row], unless every key is seen.
 Blocks outside the mask are skipped, those on its edge are computed whole. A table as wide as the
 keys is causal; a narrower one a sliding window (or chunks, whose share is smaller: then this is
 an upper bound).
+
+cuDNN's flash attention on GPUs takes queries [B, T, N, H] and keys [B, S, K, H]; its mask stands in
+the settings of the call, and edges count as whole tiles, as plans count them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import math
 from shardwise.check.hlo.costs import Cost
 from shardwise.check.hlo.shape import HBM, Shape, shapes
 from shardwise.check.hlo.text import Instruction
+from shardwise.estimate.kernels import tiled_keys
+from shardwise.estimate.rates import GPU_MASK_TILE
 
 # Products for each block of scores, as wide as a head of queries, and of values: forward s, and o;
 # backward with one kernel s dk dq, and dv dp; with two, each makes s and dp for itself.
@@ -24,11 +29,12 @@ _PRODUCTS = {
     "splash_mha_dq": _OF_QUERIES,
     "splash_mqa_dq": _OF_QUERIES,
 }
+_CUDNN = {"__cudnn$fmhaSoftmax": _FORWARD, "__cudnn$fmhaSoftmaxBackward": _OF_ALL}
 _DKV = ("splash_mha_dkv", "splash_mqa_dkv")
 
 
 def attention_cost(one: Instruction) -> Cost | None:
-    """FLOPs and bytes of a call of splash attention, None for any other instruction.
+    """FLOPs and bytes of a call of attention, None for any other instruction.
 
     Operands count as read from HBM: the call does not say where they lie.
     """
@@ -36,7 +42,10 @@ def attention_cost(one: Instruction) -> Cost | None:
     if products is None or len(large) < 3:
         return None
     queries, keys, values = (shape.dims for shape in large[:3])
-    scores = math.prod(queries[:-1]) * keys[-2] * _seen(_arguments(one), queries, keys)
+    if _target(one) in _CUDNN:
+        scores = math.prod(queries[:-1]) * _seen_by_cudnn(one, keys[1])
+    else:
+        scores = math.prod(queries[:-1]) * keys[-2] * _seen(_arguments(one), queries, keys)
     results = sum(s.padded_bytes for s in one.shapes if s.memory_space == HBM)
     return Cost(
         flops=round(2 * scores * (products[0] * queries[-1] + products[1] * values[-1])),
@@ -53,7 +62,9 @@ def head_width(one: Instruction) -> int:
 
 
 def _products(one: Instruction) -> tuple[int, int] | None:
-    if one.opcode != "custom-call" or one.word("custom_call_target") != "tpu_custom_call":
+    if _target(one) in _CUDNN:
+        return _CUDNN[_target(one)]
+    if _target(one) != "tpu_custom_call":
         return None
     if any(name in one.op_name for name in _DKV):
         # Where one kernel makes all gradients, that of the queries comes once per block of keys.
@@ -61,6 +72,21 @@ def _products(one: Instruction) -> tuple[int, int] | None:
         return _OF_ALL if apart else _OF_KEYS
     found = [n for name, n in _PRODUCTS.items() if name in one.op_name]
     return found[0] if found else None
+
+
+def _target(one: Instruction) -> str:
+    return one.word("custom_call_target") if one.opcode == "custom-call" else ""
+
+
+def _seen_by_cudnn(one: Instruction, n_keys: int) -> float:
+    """Keys of a query in computed tiles, in the mean over queries."""
+    told = one.backend.get("cudnn_fmha_backend_config", {})
+    if "CAUSAL" not in told.get("mask_type", ""):
+        return n_keys
+    width = min(int(told.get("sliding_window_length", 0)), n_keys) or n_keys
+    visible = width - (width - 1) * width / (2 * n_keys)
+    edges = 1 if 2 * visible >= n_keys else 2
+    return min(n_keys, float(tiled_keys(visible, edges, GPU_MASK_TILE)))
 
 
 def _large(one: Instruction) -> list[Shape]:

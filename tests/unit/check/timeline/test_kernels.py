@@ -97,3 +97,30 @@ def test_other_kernels_are_not_attention():
     assert attention_cost(call("my_kernel")) is None
     assert attention_cost(call(target="Sharding")) is None
     assert (head_width(call()), head_width(call("my_kernel"))) == (128, 0)
+
+
+LAID = "bf16[2,4096,8,128]{3,2,1,0}"
+
+
+@pytest.mark.parametrize(
+    ("target", "products"), [("__cudnn$fmhaSoftmax", 2), ("__cudnn$fmhaSoftmaxBackward", 5)]
+)
+@pytest.mark.parametrize(
+    ("mask", "window", "share"),
+    [
+        ("NO_MASK", 0, 1.0),
+        ("CAUSAL", 0, 33 / 64 + 1 / 8192),  # 1 + 2 + ... + 32 tiles of 128, and the diagonal itself
+        ("CAUSAL", 512, (512 - 511 * 512 / 8192 + 128) / 4096),
+    ],
+)
+def test_flash_attention_of_cudnn(target, products, mask, window, share):
+    told = f'{{"mask_type": "{mask}", "sliding_window_length": {window}}}'
+    named = 'metadata={op_name="jit(f)/attn.core/dot_product_attention"}'
+    text = CALL.format(
+        result=LAID,
+        target=f'custom_call_target="{target}"',
+        given=f"operand_layout_constraints={{{LAID}, {LAID}, {LAID}}}",
+        named=f'{named}, backend_config={{"cudnn_fmha_backend_config": {told}}}',
+    )
+    found = attention_cost(parse(text).main.instructions["call"]).flops
+    assert found == pytest.approx(products * SQUARE * share, rel=1e-3)
