@@ -145,7 +145,7 @@ def test_the_command_says_it_in_words(
 
 
 @needs_tpu
-def test_chunks_of_the_loss_hold_as_much_less_as_planned_and_send_the_same() -> None:
+def test_chunks_of_the_loss_save_what_is_planned_and_send_the_same() -> None:
     """Logits of 1,024 tokens of a vocabulary of 16,384, in one piece and in four."""
     model = sw.ModelConfig.dense(
         n_layers=1, d_model=128, d_ff=256, n_heads=1, d_head=128, vocab=16384
@@ -164,6 +164,6 @@ def test_chunks_of_the_loss_hold_as_much_less_as_planned_and_send_the_same() -> 
         sent.append([(r.role, r.kind, r.compiled_n, r.compiled_bytes) for r in found.collectives])
         fsdp = [row for row in found.collectives if row.role == "fsdp"]
         assert [r.compiled_bytes for r in fsdp] == pytest.approx([r.planned_bytes for r in fsdp])
-    assert peaks[0] - peaks[1] == pytest.approx(planned[0] - planned[1], rel=0.05)
-    assert peaks[1] < 0.7 * peaks[0]
+    assert peaks == pytest.approx(planned, rel=0.1)
+    assert peaks[0] - peaks[1] > 0.95 * (planned[0] - planned[1])
     assert sent[0] == sent[1]
