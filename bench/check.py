@@ -90,6 +90,8 @@ ROWS = (
     row("context ulysses", "llama3-8b", "v5p:4x4x4", "16x32768", context=4, fsdp=16,
         context_kind="ulysses"),
     row("pipeline", "llama3-8b", "v5p:4x4x4", "64x8192", pipe=4, fsdp=16),
+    row("8b h100 tensor", "llama3-8b", "h100:8", "8x8192", tensor=8),
+    row("8b h100 fsdp", "llama3-8b", "h100:64", "64x8192", fsdp=64),
     serving("decode v5e 8", "v5e:4x2"),
     serving("decode v5e 16", "v5e:4x4"),
 )  # fmt: skip

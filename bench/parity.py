@@ -70,6 +70,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "fsdp": ("fsdp", {"fsdp": 0, "zero": 3}),
     "tensor": ("tensor", {"tensor": 0, "sequence_parallel": True}),
     "tensor-whole": ("tensor", {"tensor": 0}),
+    "passing": ("tensor", {"tensor": 0, "sequence_parallel": True, "overlap": ("tp_comm",)}),
     "expert": ("expert", {"expert": 0}),
     "gather": ("context", {"context": 0}),
     "ring": ("context", {"context": 0, "context_kind": "ring"}),
@@ -83,6 +84,16 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("remat", {"remat": "full"}),
     "norms": ("remat", {"remat": "selective", "recomputed": REMAT_POLICIES["norms"]}),
 }
+# What stands in no square: it is the same beside all of them.
+BESIDE: dict[str, dict[str, Any]] = {"loss_chunks": {"loss_chunks": 4}}
+# Ways beside which tokens that pass under products are run: all others differ from `tensor` in
+# nothing that they touch.
+BESIDE_PASSING = ("data", "fsdp", "expert", "ring", "accumulated", "full", "norms")
+# Stands beside ways that XLA's partitioner can cut, of the dense model.
+PARTITIONED = "partitioned"
+WAYS[PARTITIONED] = ("collectives", {})
+WITHOUT = {"dense": "expert", "experts": PARTITIONED}
+BY_HAND = ("ring", "ulysses", *(way for way, (kind, _) in WAYS.items() if kind == "pipe"))
 # Beside the pairs: what fits on eight devices together, and every axis at once on 32 and 64.
 TOGETHER = (
     "fsdp tensor 1f1b full",
@@ -91,12 +102,17 @@ TOGETHER = (
     "fsdp ulysses tensor accumulated full",
     "tensor ring zb-v full",
     "data gather interleaved norms",
+    "data fsdp tensor accumulated norms partitioned",
+    "fsdp gather tensor full partitioned",
     "expert fsdp tensor accumulated full",
     "expert zero-2 ring accumulated",
     "expert tensor zb-h1 full",
     "expert gather 1f1b norms",
     "data fsdp tensor ring zb-v full",
     "data expert fsdp tensor ring 1f1b full",
+    "fsdp tensor-whole accumulated loss_chunks",
+    "tensor ring full loss_chunks",
+    "fsdp tensor 1f1b loss_chunks",
 )
 
 
@@ -106,7 +122,7 @@ class Row:
 
     Args:
         model: of `MODELS`.
-        ways: of `WAYS`.
+        ways: of `WAYS` and `BESIDE`.
     """
 
     model: str
@@ -121,10 +137,11 @@ class Row:
         """Two roles have 2 and 4 chips, stages 2 of them; one role has 4 (`data`
         where none is named), three or more 2 each."""
         fields: dict[str, Any] = {"n_microbatches": 1}
-        for way in self.ways:
-            fields |= {k: v for k, v in WAYS[way][1].items() if k != "zero"}
+        given = [BESIDE[way] if way in BESIDE else WAYS[way][1] for way in self.ways]
+        for words in given:
+            fields |= {k: v for k, v in words.items() if k != "zero"}
         # Expert and data copies of weights share their update as the others say.
-        fields["zero"] = max(WAYS[way][1].get("zero", 0) for way in self.ways)
+        fields["zero"] = max(words.get("zero", 0) for words in given)
         roles = [k for k, v in fields.items() if v == 0 and k != "zero"]
         n_roles = len(roles) + ("pipe" in fields)
         roles = roles if n_roles else ["data"]
@@ -144,14 +161,18 @@ def rows() -> Iterator[Row]:
     pairs = [(a, b) for a, b in itertools.combinations(WAYS, 2) if may_stand(a, b)]
     for model in MODELS:
         for ways in (*pairs, *(tuple(text.split()) for text in TOGETHER)):
-            if model == "experts" or "expert" not in ways:
+            if WITHOUT[model] not in ways:
                 yield Row(model=model, ways=ways)
 
 
 def may_stand(a: str, b: str) -> bool:
     """Not two of a kind; weights in parts (fsdp) are ZeRO 3; microbatches of a pipeline are those
-    that would be accumulated."""
+    that would be accumulated; some ways are not partitioned."""
+    if "passing" in (a, b) and not {a, b} & {*BESIDE_PASSING}:
+        return False
     kinds = {WAYS[a][0], WAYS[b][0]}
+    if PARTITIONED in (a, b) and {a, b} & {*BY_HAND}:
+        return False
     return len(kinds) == 2 and {a, b} != {"zero-2", "fsdp"} and kinds != {"pipe", "accumulated"}
 
 
@@ -183,7 +204,8 @@ def _measured(row: Row) -> Found:
         plan = sw.evaluate(MODELS[row.model], host(Path(folder), n), JOB, layout)
         case = rebuild(plan)
     devices = np.array(jax.devices()).reshape(1, n)
-    made = step_of(case, devices, update=steps.keeping)
+    by = "compiler" if PARTITIONED in row.ways else "plan"
+    made = step_of(case, devices, update=steps.keeping, collectives=by)
     compiled = steps.compiled(made)
     many = steps.trained(made, STEPS, compiled)
     found = {
@@ -277,7 +299,7 @@ def told(found: list[Found]) -> str:
 
 def square(model: str, found: dict[str, Found]) -> list[str]:
     """A line a way, a column for each that it stands beside."""
-    ways = [way for way in WAYS if model == "experts" or way != "expert"]
+    ways = [way for way in WAYS if way != WITHOUT[model]]
     lines = [" " * 16 + "".join(f"{i + 1:4}" for i in range(len(ways)))]
     for i, a in enumerate(ways):
         marks = ""

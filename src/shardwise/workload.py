@@ -27,6 +27,9 @@ REMAT = ("none", "norms", "dots", "mlp", "full", "auto")
 # (collective matmul), tokens on their way to experts beside another half of the batch.
 CHOSEN_OVERLAPS = ("tp_comm", "expert_all_to_all")
 OFFLOADED = ("optimizer", "activations")  # what may wait in host memory
+# Gradients that share a scale where their sums travel in int8, and bytes of the scale.
+SCALED, SCALE_BYTES = 256, 4.0
+LOST = "bf16"  # dtype of what is lost: of it a 512th is lost again
 LARGEST_BATCH = 2**31  # sequences or tokens; beyond it the input is a slip, not a plan
 
 
@@ -45,6 +48,8 @@ class Train:
             inputs of blocks, `dots` the results of matmuls, `mlp` those of attention, `full` the
             layers' inputs; `auto` takes the fastest that fits.
         overlap: words of `CHOSEN_OVERLAPS`.
+        reduce: dtype in which gradients are summed over chips; None for that of `gradients`. Under
+            `int8` it is that of sums over copies of matrices, and all others are as without it.
         offload: words of `OFFLOADED`.
 
     Raises:
@@ -124,9 +129,25 @@ class Train:
         return moments * units.bytes_per_element(self.moments) + master
 
     @property
+    def sums_in_int8(self) -> bool:
+        """Whether sums over copies of matrices travel rounded, with scales beside them."""
+        return self.reduce == "int8"
+
+    @property
     def reduce_bytes(self) -> float:
-        """Bytes per gradient that is sent when chips sum gradients."""
-        return units.bytes_per_element(self.reduce or self.gradients)
+        """Bytes per gradient that is sent when chips sum gradients, but for sums in int8."""
+        exact = None if self.sums_in_int8 else self.reduce
+        return units.bytes_per_element(exact or self.gradients)
+
+    @property
+    def rounded_bytes(self) -> float:
+        """Bytes per gradient that is sent in int8, with its part of a scale."""
+        return units.bytes_per_element("int8") + SCALE_BYTES / SCALED
+
+    @property
+    def lost_bytes(self) -> float:
+        """Bytes per gradient to keep what rounding lost of its sums until the next step."""
+        return units.bytes_per_element(LOST) if self.sums_in_int8 else 0.0
 
     @property
     def activation_bytes(self) -> float:

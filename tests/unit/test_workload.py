@@ -80,7 +80,8 @@ def test_every_optimizer_is_known_for_every_kind() -> None:
         ({"gradients": "fp32"}, 4),
         ({"gradients": "fp32", "reduce": "bf16"}, 2),
         ({"reduce": "fp32"}, 4),
-        ({"reduce": "int8"}, 1),
+        ({"reduce": "int8"}, 2),  # what is not summed over copies of matrices
+        ({"reduce": "int8", "gradients": "fp32"}, 4),
     ],
 )
 def test_bytes_of_a_gradient_that_is_sent(given: dict[str, str], sent: float) -> None:
@@ -89,6 +90,13 @@ def test_bytes_of_a_gradient_that_is_sent(given: dict[str, str], sent: float) ->
     # How gradients are sent does not change what is held.
     held = Train(batch=1, seq=1, gradients=given.get("gradients", "bf16"))
     assert job.state_bytes == held.state_bytes
+
+
+def test_sums_in_int8_send_scales_and_keep_what_is_lost() -> None:
+    exact, rounded = Train(batch=1, seq=1), Train(batch=1, seq=1, reduce="int8")
+    assert (exact.sums_in_int8, exact.lost_bytes) == (False, 0.0)
+    assert (rounded.sums_in_int8, rounded.lost_bytes) == (True, 2.0)
+    assert rounded.rounded_bytes == 1 + 4 / 256
 
 
 def test_all_sizes_that_cannot_be_are_told() -> None:

@@ -16,6 +16,8 @@ from shardwise.errors import BadInput
 from shardwise.plan.serve_value import ServingPlan
 from shardwise.plan.value import Plan
 
+BY_COMPILER = "XLA's partitioner chose the collectives, from sharding constraints."
+
 
 @overload
 def check(
@@ -27,6 +29,7 @@ def check(
     limits: Limits | None = None,
     cache: bool = True,
     on_stage: OnStage | None = None,
+    collectives: str = "plan",
 ) -> Verdict: ...
 @overload
 def check(
@@ -38,6 +41,7 @@ def check(
     limits: Limits | None = None,
     cache: bool = True,
     on_stage: OnStage | None = None,
+    collectives: str = "plan",
 ) -> ServingVerdict: ...
 @overload
 def check(
@@ -52,6 +56,7 @@ def check(
     limits: Limits | None = None,
     cache: bool = True,
     on_stage: OnStage | None = None,
+    collectives: str = "plan",
 ) -> Verdict | ServingVerdict | FunctionReport:
     """Ask XLA's own compiler about a plan, or about a function, without the machine.
 
@@ -66,22 +71,29 @@ def check(
         limits: what a compile may take.
         cache: whether a program that was compiled before is taken from the cache.
         on_stage: called with the stage of a compile and its seconds.
+        collectives: who chooses those of a training step: the `plan`, or XLA's partitioner
+            (`compiler`), which is told by sharding constraints where arrays lie.
 
     Raises:
         BadInput: a plan that the runtime does not run yet; arguments on a mesh of another size.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """
-    how = How(limits=limits, cache=cache, on_stage=on_stage)
+    how = How(limits=limits, cache=cache, on_stage=on_stage, collectives=collectives)
+    by_compiler = collectives == "compiler"
     if isinstance(subject, ServingPlan):
-        if on or layers:
-            raise BadInput("on and layers are for plans of training; of serving all is compiled.")
+        if on or layers or by_compiler:
+            raise BadInput(
+                "on, layers and collectives are for plans of training; of serving all is compiled, "
+                "with the plan's collectives."
+            )
         return check_serving(subject, how, trace)
     if not isinstance(subject, Plan):
         if not on:
             raise BadInput("a function is compiled for a machine: add on='v5e:4x4'.")
         return check_user(subject, *args, on=on, trace=trace)
     plan, note = smaller(subject, on) if on else (subject, "")
+    note = " ".join(filter(None, (BY_COMPILER if by_compiler else "", note)))
     if layers:
         if trace is not None:
             raise BadInput("a timeline is drawn of a whole program: leave layers out.")

@@ -1,8 +1,9 @@
 """Plans in the place of one that failed its check, each proved by the compiler in its turn.
 
-The search itself proposes: the fastest plan on the same mesh whose planned memory, times the ratio
-of compiled to planned that was seen so far, is what a device has; where there is none, the fastest
-on any mesh. Remat, microbatches, the stage of ZeRO and sizes of axes all come from there.
+Where fewer logits at once are enough, nothing else changes: chunks of the loss cost least. Else the
+search proposes: the fastest plan on the same mesh whose planned memory, times the ratio of compiled
+to planned that was seen so far, is what a device has; where there is none, the fastest on any mesh.
+Remat, microbatches, the stage of ZeRO and sizes of axes all come from there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.search import train
 from shardwise.search.case import Case
+from shardwise.search.legal import chunk_problems
 from shardwise.strategy.layout import Layout
 
 TRIES = 3  # proposals that are compiled
@@ -49,7 +51,7 @@ def fix(plan: Plan, failed: Verdict, how: How, tries: int = TRIES) -> Fixed:
     seen, told = [case.layout], []
     ratio = _ratio(plan, failed)
     for _ in range(tries):
-        layout = _next(case, ratio, seen)
+        layout = _chunked(case, ratio, seen) or _next(case, ratio, seen)
         if layout is None:
             break
         seen.append(layout)
@@ -66,6 +68,18 @@ def _ratio(plan: Plan, verdict: Verdict) -> float:
     """Compiled over planned memory, 1 at least."""
     peak = verdict.compiled.peak_bytes if verdict.compiled else None
     return max(1.0, peak / plan.memory.total) if peak else 1.0
+
+
+def _chunked(case: Case, ratio: float, seen: list[Layout]) -> Layout | None:
+    """The same layout with the fewest chunks of the loss that are enough."""
+    for n in train.LOSS_CHUNKS:
+        layout = replace(case.layout, loss_chunks=n)
+        if n <= case.layout.loss_chunks or layout in seen or chunk_problems(layout, case.job.seq):
+            continue
+        memory = replace(case, layout=layout).evaluate().memory
+        if float(memory.total) * ratio <= memory.capacity:
+            return layout
+    return None
 
 
 def _next(case: Case, ratio: float, seen: list[Layout]) -> Layout | None:
@@ -108,6 +122,7 @@ def change(old: Layout, new: Layout) -> str:
         ("n_microbatches", new.n_microbatches, old.n_microbatches),
         ("zero", new.zero, old.zero),
         ("schedule", new.schedule, old.schedule),
+        ("loss_chunks", new.loss_chunks, old.loss_chunks),
     ]
     return ", ".join(f"{name} {b} for {a}" for name, b, a in pairs if a != b) or "as it was"
 
@@ -123,6 +138,8 @@ def command(plan: Plan) -> str:
     }
     if strategy.schedule != "none":
         words |= {"schedule": strategy.schedule, "virtual": strategy.virtual}
+    if strategy.loss_chunks > 1:
+        words["loss_chunks"] = strategy.loss_chunks
     mesh = ",".join(f"{name}={value}" for name, value in words.items())
     held = strategy.precision
     options = {

@@ -23,10 +23,11 @@ from shardwise.check.value import (
     Verdict,
 )
 from shardwise.check.words import Words, argument
-from shardwise.errors import BadInput, CheckFailed
+from shardwise.errors import BadInput, CheckFailed, UnknownName
 from shardwise.plan.document import encode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
+from shardwise.runtime.program import COLLECTIVES
 from shardwise.runtime.ticks import taken, ticks
 from shardwise.search.case import Case
 from shardwise.strategy.schedules import find
@@ -48,11 +49,17 @@ class How:
         limits: what a compile may take.
         cache: whether a program that was compiled before is taken from the cache.
         on_stage: called with the stage of a compile and its seconds.
+        collectives: who chooses those of a training step, of `runtime.program.COLLECTIVES`.
     """
 
     limits: Limits | None = None
     cache: bool = True
     on_stage: OnStage | None = None
+    collectives: str = "plan"
+
+    def __post_init__(self) -> None:
+        if self.collectives not in COLLECTIVES:
+            raise UnknownName("chooser of collectives", self.collectives, COLLECTIVES)
 
     @property
     def folder(self) -> str:
@@ -113,7 +120,7 @@ def compiled_sides(plan: Plan, how: How) -> Sides:
     job = Job(
         target=target,
         builder=TRAIN_STEP,
-        arguments={"plan": encode(plan).decode()},
+        arguments={"plan": encode(plan).decode(), "collectives": how.collectives},
         options={flag.name: flag.value for flag in plan.xla_flags} if proves else {},
         cache=how.folder,
     )

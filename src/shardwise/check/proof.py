@@ -77,6 +77,10 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     same = [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
     if same:
         return same[0]
+    # Gathered over one role after the other.
+    whole = [p.role for p in planned.values() if p.kind == one.kind and roles < {*p.axes}]
+    if one.kind == "all_gather" and whole:
+        return whole[0]
     if len(roles) < 2 and not (one.kind in SUMS and role in COPIES):
         return role
     # A part of a sum over several roles: a ReduceScatter goes over one axis after the other.

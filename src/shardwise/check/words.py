@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.check.hlo.memory import Held
 from shardwise.check.value import Buffer
@@ -24,7 +24,12 @@ CORE = ("attn.scores", "attn.values")  # what one kernel computes
 LISTED = 5  # names of arrays of one shape
 
 # Arguments of a training step, by how JAX writes where they stand in the state.
-ARGUMENTS = (("['moments']", "optimizer"), ("['master']", "optimizer"), ("['weights']", "weights"))
+ARGUMENTS = (
+    ("['moments']", "optimizer"),
+    ("['master']", "optimizer"),
+    ("['lost']", "optimizer"),
+    ("['weights']", "weights"),
+)
 
 # What JAX puts around the names of a program's own scopes.
 _AROUND = re.compile(r"\bp?jit\([^()]*\)")
@@ -76,6 +81,8 @@ class Words:
     def __init__(self, case: Case) -> None:
         works, sizes, layout = case.evaluate().works, case.layout.sizes, case.layout
         self.known: list[Named] = [_named(works.logits.array, works.logits.sizes, sizes, "logits")]
+        if layout.loss_chunks > 1:
+            self.known.append(_chunk(self.known[0], layout.loss_chunks))
         self.stacks: list[Named] = []
         for kept in works.kept:
             layer = case.model.groups[kept.group].layer
@@ -194,6 +201,12 @@ def _named(
         dims=tuple(dims),
         category=category,
     )
+
+
+def _chunk(logits: Named, n: int) -> Named:
+    """Logits of a part of the tokens."""
+    B, T, V = logits.dims
+    return replace(logits, letters=("BT", "V"), dims=(B * T // n, V))
 
 
 def _stacked(matmul: Matmul, mesh: Mapping[str, int]) -> list[Named]:

@@ -14,7 +14,8 @@ from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, UnknownName
+from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
     from shardwise.check.plan import How
@@ -48,6 +49,14 @@ def run(
             metavar="N,M", help="compile so many layers of each kind, extrapolate the rest: 1,2"
         ),
     ] = "",
+    collectives: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help=f"who chooses those of a training step: {' or '.join(COLLECTIVES)} "
+            "(XLA's partitioner)",
+        ),
+    ] = "plan",
     fix: Annotated[
         bool,
         typer.Option("--fix", help="where the plan fails, look for one that passes (3 compiles)"),
@@ -69,7 +78,8 @@ def run(
     inputs = Inputs()
     named = ":" in subject and not subject.endswith(".json")
     if named:
-        given = {"--layers": layers, "--fix": fix, "--save": save}
+        by_other = collectives != COLLECTIVES[0]
+        given = {"--layers": layers, "--collectives": by_other, "--fix": fix, "--save": save}
         other = [name for name, value in given.items() if value]
         if other:
             inputs.refuse(f"{', '.join(other)} is for plans, and {subject} is a function.")
@@ -81,23 +91,27 @@ def run(
         inputs.refuse("--save keeps the plan that --fix found. Add --fix.")
     if on:
         inputs.read(sw.hardware, on)
+    if collectives not in COLLECTIVES:
+        inputs.refuse(str(UnknownName("chooser of collectives", collectives, COLLECTIVES)))
     depths = inputs.read(_depths, layers) if layers else ()
     loaded = None if named else inputs.read(sw.load, subject)
     inputs.done()
     if loaded is None:
         return _told(lambda how: _function(subject, args, on, how, trace, json), no_cache)
     plan = loaded
-    return _told(lambda how: _plan(plan, on, depths, how, trace, fix, save, json), no_cache)
+    return _told(
+        lambda how: _plan(plan, on, depths, how, trace, fix, save, json), no_cache, collectives
+    )
 
 
-def _told(answer: Callable[[How], Answer], no_cache: bool) -> Answer:
+def _told(answer: Callable[[How], Answer], no_cache: bool, collectives: str = "plan") -> Answer:
     """The answer, with the stage of each compile shown on a terminal."""
     from shardwise.check.plan import How
 
     stages = _Stages()
     try:
         shown = stages if sys.stderr.isatty() else None
-        return answer(How(cache=not no_cache, on_stage=shown))
+        return answer(How(cache=not no_cache, on_stage=shown, collectives=collectives))
     finally:
         stages.done()
 
@@ -119,7 +133,13 @@ def _plan(
     from shardwise.report.check_serve import blocks as of_serving
 
     verdict = sw.check(
-        plan, on=on, layers=depths, trace=trace or None, cache=how.cache, on_stage=how.on_stage
+        plan,
+        on=on,
+        layers=depths,
+        trace=trace or None,
+        cache=how.cache,
+        on_stage=how.on_stage,
+        collectives=how.collectives,
     )
     if fix and isinstance(plan, sw.Plan) and isinstance(verdict, Verdict) and not verdict.passed:
         found = look(plan, verdict, how)

@@ -16,6 +16,7 @@ from shardwise.cli.streams import answers_only, write_answer
 from shardwise.errors import BadInput
 from shardwise.report import train as report
 from shardwise.report.style import showable
+from shardwise.runtime.program import COLLECTIVES
 from shardwise.train.devices import Joined, is_first
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
 from shardwise.train.record import Hooks, StepRecord
@@ -76,6 +77,14 @@ def run(
             rich_help_panel=RATES,
         ),
     ] = 0.0,
+    collectives: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help=f"who chooses them: {' or '.join(COLLECTIVES)} (XLA's partitioner)",
+            rich_help_panel=WORK,
+        ),
+    ] = "plan",
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="save the run there", rich_help_panel=SAVED)
     ] = "",
@@ -108,6 +117,9 @@ def run(
             rich_help_panel=TOLD,
         ),
     ] = "",
+    tensorboard: Annotated[
+        str, typer.Option(metavar="DIR", help="event files of TensorBoard", rich_help_panel=TOLD)
+    ] = "",
     sample: Annotated[
         str, typer.Option(metavar="TEXT", help="go on with it at the end", rich_help_panel=TOLD)
     ] = "",
@@ -139,6 +151,7 @@ def run(
         decay=decay,
         on_bad=on_bad,
         spike=spike or None,
+        collectives=collectives,
     )
     saving = inputs.read(Saving, folder=checkpoint, every=checkpoint_every, resume=resume)
     joined = inputs.read(Joined, coordinator=coordinator, processes=processes, process=process)
@@ -159,6 +172,7 @@ def run(
             sample=sample or None,
             start=start,
             export=export,
+            tensorboard=tensorboard,
             hooks=hooks,
         )
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.arrays import Num, minimum
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.local import Local, activation_term
 from shardwise.estimate.software import Software
 from shardwise.models.config import Attention, Layer
@@ -64,6 +64,12 @@ MULTIPLIED = frozenset(
 # Arrays whose gradients have no room but their own where gradients are written in place: what comes
 # back to a layer, and to the input of w_down; that of gate and up is written over gate and up.
 IN_PLACE_LEAVES = ("layer_input", "hidden", "shared_hidden")
+
+# Those whose gradients live while attention is differentiated: a feed-forward's are gone by then.
+OF_ATTENTION = frozenset(
+    {"layer_input", "attention_input", "q_latent", "q_normed", "kv_latent", "kv_normed"}
+    | {"q", "k", "v", "attended", "attention_output"}
+)
 
 # A score kept without flash attention, in 16-bit elements: softmax, dropout and its mask of one
 # byte. 5 a s^2 b bytes, Korthikanti et al., arXiv 2205.05198 §4.1.
@@ -124,7 +130,13 @@ def layers_held(
         gradients = every + scores
         if software.in_place and ffn and ffn.gated:
             gradients = local.total(terms[n] for n in IN_PLACE_LEAVES if n in terms)
-        found.append(LayerHeld(kept=every + scores - less - out, working=gradients + less + out))
+        working = gradients + less + out
+        if software.query_block and group.layer.attention:
+            mine = {name: term for name, term in terms.items() if name in OF_ATTENTION}
+            again_here = again * local.total(mine[n] for n in dropped & {*mine})
+            parts = _parts_of_queries(rows, split, local, software.query_block)
+            working = maximum(working, local.total(mine.values()) + again_here + parts)
+        found.append(LayerHeld(kept=every + scores - less - out, working=working))
     return found
 
 
@@ -167,6 +179,15 @@ def _waits_outside(split: Form, name: str) -> bool:
     """Whether this array waits in host memory."""
     parts = PRODUCED.get(name.removeprefix("activated_"), (name,))
     return any(word in split.offload for word in ("activations", *parts))
+
+
+def _parts_of_queries(rows: list[Kept], split: Form, local: Local, block: int) -> Num:
+    """Elements of the gradients of queries, once for each block of keys that attention takes."""
+    q = next(k for k in rows if k.array.name == "q")
+    keys: Num = q.sizes["S"]
+    if split.context_kind == "ring":  # those of one chip at a time
+        keys = local.product((("", q.sizes["S"], ("context",)),))
+    return local.total([activation_term(q)]) * where(keys > block, keys // block, 0)
 
 
 def _scores(step: Step, attention: Attention, local: Local) -> Num:

@@ -43,6 +43,7 @@ class LayoutStep:
         remat = "full" if layout.remat == "full" else "none"
         self.extras = extras or Extras()
         works = training_step(config, batch, job.seq, rules_of(layout), remat=remat)
+        works = works.in_chunks(layout.loss_chunks)
         works = whole_layers_again(works) if self.extras.whole_remat else works
         self.works: Step = without_gradients(works) if self.extras.frozen else works
         self.placement = placement or min(place(system, layout.sizes), key=self._traffic)

@@ -168,7 +168,7 @@ class Rates:
                 starts = starts + (0.0 if self.kernels.graphs else here * self.cal.expert_s)
         peak = self.chip.peak(self.dtype(matmul)) * self.clock_share
         math_s = flops / (peak * reached)
-        return maximum(math_s, n_bytes / self.hbm) + matmul.count * starts
+        return maximum(math_s, n_bytes / self.hbm) + matmul.count * matmul.pieces * starts
 
     def _attention(self, config: ModelConfig) -> float:
         """Share of the peak in attention: a head narrower than the matrix unit fills a part, and
@@ -365,6 +365,7 @@ def tiles(
         for array in (*local.inputs, local.output)
         for d in array.dims
     }
+    size["T"] = size.get("T", 1.0) / matmul.pieces
     columns = [n for n in local.output.names if n in local.right.names]
     rows = [n for n in local.output.names if n not in columns]
     if matmul.program.einsum.chosen:
@@ -373,7 +374,7 @@ def tiles(
             rows, columns = ["B", "T"], [n for n in columns if n not in ("B", "T")]
             size["B"] = size["B"] * matmul.sizes["R"] / groups
     m, n = (math.prod(size[name] for name in names) for names in (rows, columns))
-    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups)
+    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.pieces)
     return tile_share(m, n, units, groups) * depth_share(k, flops_per_clock)
 
 

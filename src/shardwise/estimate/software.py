@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
+from shardwise.estimate.rates import MASK_TILE
 
 # Bytes held for each logit when most are, loss and gradient included.
 LOSS_IN_PLACE = 8.0  # fp32 logits and, in a second array, probabilities that become the gradient
@@ -35,9 +36,6 @@ class Software:
             product that is not to run again, that of w_down too (torchtitan's `_save_list`).
         logit_bytes: Held for each logit of a microbatch at the head; at least the width of
             activations.
-        loss_chunks: Pieces of a microbatch whose logits exist one after the other (fused linear
-            cross entropy). Published long contexts need it: 256k tokens of a 128k vocabulary are
-            269 GB of logits in one piece.
         gradient_copies: Times that 16-bit gradients are held beside the fp32 sums that they are
             added to: once, or twice where they also lie in buckets (PyTorch's
             DistributedDataParallel without `gradient_as_bucket_view`).
@@ -59,6 +57,9 @@ class Software:
             gradient do not meet. Gradients of a microbatch are whole before they join the sum of
             those before, and a gathered end's is rearranged before it is scattered; the embedding's
             while the unembedding's still waits for that.
+        query_block: Keys of a block of flash attention whose part of the gradients of queries is
+            held until those of all blocks are summed (Splash's fused backward kernel); 0 for one
+            sum that every block adds to.
         joining: Bytes that joining a job of several chips takes, seen by the driver alone.
     """
 
@@ -66,7 +67,6 @@ class Software:
     fused: bool = True
     compiled: bool = True
     logit_bytes: float = LOSS_IN_PLACE
-    loss_chunks: int = 1
     gradient_copies: int = 0
     root_unit: bool = False
     buffers: float = 0.0
@@ -78,13 +78,14 @@ class Software:
     in_place: bool = False
     whole_at_start: bool = False
     scheduled: bool = False
+    query_block: int = 0
     joining: float = 0.0
 
 
 PLANNED = Software()
 KINDS = {
     "gpu": Software(joining=NCCL),
-    "tpu": Software(logit_bytes=LOSS_XLA, scheduled=True),
+    "tpu": Software(logit_bytes=LOSS_XLA, scheduled=True, query_block=MASK_TILE["tpu"]),
 }
 
 

@@ -71,7 +71,14 @@ class Shapes:
         given = (self.config, self.job, self.step, form, self.local, stage_layers, software)
         if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
             return layers_held(*given)
-        key = (form.remat, form.recomputed, form.offload, form.expert_tensor, software)
+        key = (
+            form.remat,
+            form.recomputed,
+            form.offload,
+            form.expert_tensor,
+            form.context_kind,
+            software,
+        )
         if key not in self._kept:
             self._kept[key] = layers_held(*given)
         return self._kept[key]
@@ -200,11 +207,23 @@ class FullestStages:
             # A shard's gradients, cast before the update, in the room of what their norm copied.
             norm = minimum(largest, sharded) * self.software.norm_bytes
             gradients = gradients + maximum(sharded * wide, norm)
+        state = 0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job)
+        if job.lost_bytes:
+            state = state + self._lost(whole)
         return (
             0.0 if "weights" in offload else weights,
             0.0 if "gradients" in offload else gradients,
-            0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job),
+            state,
         )
+
+    def _lost(self, whole: Parameters) -> Num:
+        """Bytes that sums of gradients in int8 have lost: of all that a chip sums over copies."""
+        sizes, held, copies = self.sizes, whole.all, self.sizes["data"]
+        if self.split.zero == 3:
+            held = self.shards.of(whole)
+        else:
+            copies = copies * sizes["context"] * sizes["expert"]
+        return where(copies > 1, held * self.job.lost_bytes, 0.0 * held)
 
     def _gathered_layer(self) -> Num:
         """The largest layer's gathered weights, and the next one's, and its whole gradient."""
@@ -240,10 +259,10 @@ class FullestStages:
             vocab = n / self.local.product(bt)
             outer = Parameters(dense=self.config.d_model * vocab)
         n_bytes = self._gather_bytes(1)
-        if self.software.scheduled:
+        if self.software.scheduled and self.split.loss_chunks == 1:
             n_bytes = max(n_bytes - self._gradient_bytes(), self._gradient_bytes())
         gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
-        n = n / self.software.loss_chunks
+        n = n / self.split.loss_chunks
         return n * max(self.software.logit_bytes, job.activation_bytes) + inputs + gathered
 
     def _ends(self, outer: Parameters, n: int) -> Num:

@@ -185,18 +185,28 @@ def weight_sums(
     only, so it scatters those of every microbatch. Where `tensor` splits the sequence, its chips
     have parts of the gradients of weights that all of them hold. Vectors are priced as if they
     travelled with the matrices beside them; how they are sent is said by `vector_sum`.
+
+    Chips that round to int8 add nothing up on the way: each sends every other its part (V of the
+    AllToAll is all that they hold), and the AllReduce ends in a gather of sums in int8.
     """
     job, times = rates.job, split.n_microbatches if split.zero == 2 else 1
     for part in () if rates.extras.frozen else summed(config, split, stage):
         n_bytes, scatters = part.elements * job.reduce_bytes, split.zero in (1, 2)
-        one = _sum(part, "reduce_scatter" if scatters else "all_reduce", part.axes, n_bytes)
-        yield replace(one, count=times)
+        if job.sums_in_int8 and part.what != "vectors":
+            sent = part.elements * job.rounded_bytes
+            held = sent * shards(part.axes, split.sizes)
+            yield replace(_sum(part, "all_to_all", part.axes, held), count=times)
+            if not scatters:
+                yield _sum(part, "all_gather", part.axes, sent, "gradients")
+        else:
+            one = _sum(part, "reduce_scatter" if scatters else "all_reduce", part.axes, n_bytes)
+            yield replace(one, count=times)
         if part.what in ("copied", "vectors") and split.sequence_parallel:
             shard = n_bytes / shards(part.axes, split.sizes) if scatters else n_bytes
             yield _sum(part, "all_reduce", ("tensor",), shard)
         if scatters:
             each = min(job.weight_bytes, job.activation_bytes)  # as products read them
-            yield _sum(part, "all_gather", part.axes, part.elements * each)
+            yield _sum(part, "all_gather", part.axes, part.elements * each, "weights")
 
 
 def vector_sum(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Sent:
@@ -208,12 +218,12 @@ def vector_sum(config: ModelConfig, split: Layout | Layouts, stage: Stages, rate
     return _sum(part, "all_reduce", COPIES, part.elements * shared * rates.job.reduce_bytes)
 
 
-def _sum(part: Summed, kind: str, axes: tuple[str, ...], n_bytes: Num) -> Sent:
-    gathers = kind == "all_gather"
-    what = "weights" if gathers else "gradients"
+def _sum(
+    part: Summed, kind: str, axes: tuple[str, ...], n_bytes: Num, what: str = "gradients"
+) -> Sent:
     return Sent(
         name=f"{what}.{part.what}",
-        phase="update" if gathers else "backward",
+        phase="update" if what == "weights" else "backward",
         role="data",
         kind=kind,
         axes=axes,
@@ -247,7 +257,7 @@ def gradient_sums(
     gather_s: Num = 0.0
     for sent in buckets(weight_sums(config, split, stage, rates)):
         one = rates.send_s(prices, sent.kind, sent.axes, sent.n_bytes, split.sizes)
-        if split.zero in (1, 2) and sent.kind != "reduce_scatter":
+        if split.zero in (1, 2) and sent.kind not in ("reduce_scatter", "all_to_all"):
             gather_s = gather_s + one
         else:
             reduce_s = reduce_s + one
@@ -268,6 +278,8 @@ def buckets(sums: Iterable[Sent]) -> list[Sent]:
 def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Num:
     """Optimizer state and weights read and written once, gradients read.
 
+    What sums in int8 have lost is read and written too.
+
     State in host memory comes and goes over the chip's PCIe link, which nothing hides. What Muon
     computes is dealt out evenly over all chips, each matrix on one of them (arXiv 2502.16982); the
     gathers for it are not counted.
@@ -276,10 +288,9 @@ def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates:
     if rates.extras.frozen:
         return 0.0
     shared = split.zero in (1, 2)
-    held = sum(
-        n / shards(axes, mesh) if shared else n
-        for axes, n in summed_parameters(config, split, stage)
-    )
+    parts = list(summed_parameters(config, split, stage))
+    held = sum(n / shards(axes, mesh) if shared else n for axes, n in parts)
+    rounded = sum(n * (shards(axes, mesh) > 1) for axes, n in parts) if job.sums_in_int8 else 0.0
     state = state_bytes(config, job)
     kept = 2 * job.weight_bytes + units.bytes_per_element(job.gradients)
     if "optimizer" in split.offload:
@@ -288,7 +299,9 @@ def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates:
     else:
         seconds = held * (kept + 2 * state) / rates.hbm
     flops = update_flops(config, job)
-    return seconds + flops / (n_chips(mesh) * rates.matmul_flops_per_s) if flops else seconds
+    if flops:
+        seconds = seconds + flops / (n_chips(mesh) * rates.matmul_flops_per_s)
+    return seconds + 2 * rounded * job.lost_bytes / rates.hbm
 
 
 def n_chips(mesh: Mapping[str, Num]) -> Num:

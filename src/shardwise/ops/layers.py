@@ -57,6 +57,16 @@ def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]
     return tuple(terms)
 
 
+def passing(layer: Layer) -> tuple[str, ...]:
+    """Blocks whose tokens can go round chips while their products run: dense ones, each with an
+    input of its own. Experts and latents take tokens otherwise."""
+    if layer.parallel:
+        return ()
+    attends = layer.attention is not None and not layer.attention.mla
+    found = (("attn", attends), ("mlp", isinstance(layer.ffn, Mlp)))
+    return tuple(block for block, passes in found if passes)
+
+
 def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
     """The embedding as the one-hot product that shards like it, and the unembedding."""
     lookup = Term(

@@ -29,7 +29,11 @@ KEPT_SPLIT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """One local matmul, `count` times a microbatch."""
+    """One local matmul, `count` times a microbatch.
+
+    Args:
+        pieces: parts of its tokens that are multiplied one after the other.
+    """
 
     name: str
     phase: str
@@ -38,17 +42,24 @@ class Matmul:
     sizes: Mapping[str, Num]
     share: Num
     group: int = 0  # of layers of one kind
+    pieces: int = 1
 
     def flops(self, mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the fullest chip, all `count` together."""
         return self.count * self.share * self.program.local_flops(self.sizes, mesh)
 
     def arrays(self, mesh: Mapping[str, Num]) -> Iterator[tuple[Array, Num]]:
-        """(array, elements read or written in HBM by one chip), each input and output once."""
+        """(array, elements read or written in HBM by one chip), each input and output once.
+
+        With each piece a weight is read again, and a sum of gradients read and written.
+        """
         local = self.program.local
         for array in (*local.inputs, local.output):
             if base_name(array) not in ON_CHIP:
-                yield array, self.count * array.local_elements(self.sizes, mesh)
+                times = 1 if "T" in array.names else self.pieces
+                if array is local.output:
+                    times = 2 * times - 1
+                yield array, self.count * times * array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +123,15 @@ class Step:
             kept=tuple(map(sized, self.kept)),
             logits=sized(self.logits),
         )
+
+    def in_chunks(self, n: int) -> Step:
+        """The same works with the products of the unembedding in `n` pieces: see `loss_chunks`."""
+        if n == 1:
+            return self
+        matmuls = [
+            replace(m, pieces=n) if m.name.startswith("unembed") else m for m in self.matmuls
+        ]
+        return replace(self, matmuls=tuple(matmuls))
 
     @property
     def layer_inputs(self) -> tuple[Kept, ...]:

@@ -38,7 +38,7 @@ def plan(
         system: the machine.
         job: the work.
         fixed: what is given of a strategy: sizes of mesh roles, `micro_batch`, `n_microbatches`,
-            `virtual`, `zero`, and the words `schedule`, `remat`, `context_kind`:
+            `virtual`, `zero`, `loss_chunks`, and the words `schedule`, `remat`, `context_kind`:
             `{"tensor": 8, "schedule": "1f1b"}`.
         most: largest sizes of mesh roles.
         peak: expect the chip's peak rates, as the book does, and not what it reaches in practice.
@@ -117,7 +117,7 @@ def evaluate(
                 f"{split.micro_batch} x n_microbatches {split.n_microbatches} x "
                 f"{split.data_shards:,} shards); the batch has {job.batch:,}."
             )
-        raise_all(NotDivisible, layout_problems(model, split))
+        raise_all(NotDivisible, layout_problems(model, split, job.seq))
         ranked = [train.evaluate(model, job, system, split, cal)]
     return _write(model, system, job, cal, ranked[0], ranked)
 
@@ -189,6 +189,7 @@ def _write(
             sequence_parallel=layout.sequence_parallel,
             remat_layers=layout.remat_layers,
             offload_layers=layout.offload_layers,
+            loss_chunks=layout.loss_chunks,
             fixed=dict(asked[0]),
             most=dict(asked[1]),
         ),

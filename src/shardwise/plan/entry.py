@@ -60,8 +60,9 @@ def plan(
         system: the machine; for serving also a chip, whose machines are searched.
         job: the work: `Train` or `Serve`.
         fixed: what is given of a strategy: sizes of mesh roles, and words. Of training:
-            `micro_batch`, `n_microbatches`, `virtual`, `zero`, `schedule`, `remat`, `context_kind`:
-            `{"tensor": 8, "schedule": "1f1b"}`. Of serving: `weights`, `kv`, `expert_tensor`.
+            `micro_batch`, `n_microbatches`, `virtual`, `zero`, `loss_chunks`, `schedule`, `remat`,
+            `context_kind`: `{"tensor": 8, "schedule": "1f1b"}`. Of serving: `weights`, `kv`,
+            `expert_tensor`.
         most: largest sizes of mesh roles.
         peak: expect the chip's peak rates, as the book does, and not what it reaches in practice.
         disaggregate: of serving: True for engines of their own for prompts, False for none, None

@@ -57,7 +57,7 @@ def _matmuls(
                 name=matmul.name,
                 phase=phase,
                 expression=str(matmul.program.local),
-                count=max(1, round(n * matmul.count)),
+                count=max(1, round(n * matmul.count * matmul.pieces)),
                 flops=flops,
                 hbm_bytes=hbm,
                 collective=None,

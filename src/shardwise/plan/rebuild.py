@@ -103,6 +103,7 @@ def _layout(plan: Plan) -> Layout:
         offload=strategy.offload,
         offload_layers=strategy.offload_layers,
         overlap=strategy.overlap,
+        loss_chunks=strategy.loss_chunks,
     )
 
 

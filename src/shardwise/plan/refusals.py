@@ -31,6 +31,9 @@ def no_strategy(
         f"tokens, {_sizes(model)}{asked}."
     ]
     shards = batch_shards(model, job.seq, system)
+    pieces = fixed.get("loss_chunks", 1)
+    if isinstance(pieces, int) and job.tokens_per_step % pieces:
+        problems.append(f"loss_chunks {pieces} divides the tokens of no chip.")
     if fixed or most:
         given = why.listed([*fixed, *most])
         return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")

@@ -21,7 +21,8 @@ from shardwise.estimate.sums import buckets, vector_sum, weight_sums
 from shardwise.models import ModelConfig
 from shardwise.ops import collective
 from shardwise.ops.einsum import shards
-from shardwise.ops.program import Transfer
+from shardwise.ops.layers import RESIDUAL, passing
+from shardwise.ops.program import Transfer, base_name
 from shardwise.plan.value import Operation
 from shardwise.search.train import Candidate
 from shardwise.strategy.stages import Stages
@@ -79,12 +80,24 @@ def _derived(work: Work, transfer: Transfer) -> Iterator[Operation]:
     if "norms" in layout.recomputed and regathers(transfer):
         phases.append(("remat", remat_share(work.model, layout)))
     ring = transfer.role == "context" and layout.context_kind == "ring"
+    passed = layout.passes_on and _passed_on(work.model, transfer)
     for phase, again in phases:
         one = replace(sent, phase=phase, count=times * again)
         seconds = float(one.time_s(chosen.prices, work.rates, mesh))
         if ring:
             one = replace(_round(one, mesh["context"]), what=f"shards of {move.before.name}")
+        elif passed:
+            one = replace(_round(one, mesh["tensor"]), what=f"pieces of {move.before.name}")
         yield from _listed(work, one, seconds)
+
+
+def _passed_on(model: ModelConfig, transfer: Transfer) -> bool:
+    """Whether what a block reads or writes goes round the chips of `tensor` under its products."""
+    if transfer.role != "tensor" or is_end(transfer.name):
+        return False
+    residual = base_name(transfer.move.before) in RESIDUAL
+    block = transfer.name.split(".")[0]
+    return residual and block in passing(model.groups[transfer.group].layer)
 
 
 def _round(sent: Sent, n: int) -> Sent:

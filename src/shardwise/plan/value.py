@@ -85,6 +85,7 @@ class PlannedStrategy:
     offload_layers: int | None
     fixed: dict[str, int | str]
     most: dict[str, int]
+    loss_chunks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,8 @@ def words(plan: Plan) -> str:
         found.append(f"ZeRO-{strategy.zero}")
     if strategy.mesh["context"] > 1 and strategy.context_kind != "gather":
         found.append(f"{strategy.context_kind} context")
+    if strategy.loss_chunks > 1:
+        found.append(f"loss in {strategy.loss_chunks} chunks")
     return f" ({', '.join(found)})" if found else ""
 
 

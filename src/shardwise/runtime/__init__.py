@@ -4,5 +4,5 @@ Every step is one `shard_map` over the whole mesh, in which each chip computes o
 every collective is written down: the moves of an array are those that the planner derived from the
 table of rules (`ops.sharded`), so the compiled program has the plan's collectives and no others.
 The backward pass follows by differentiation, and with it its collectives: the transpose of an
-AllGather is a ReduceScatter.
+AllGather is a ReduceScatter. `partitioned` has the other school, sharding constraints alone.
 """

@@ -14,6 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention, Norm
 from shardwise.runtime import elementwise, positions
+from shardwise.runtime.positions import Turns
 from shardwise.runtime.products import Block
 
 Array = jax.Array
@@ -24,6 +25,10 @@ class Core(Protocol):
 
     def positions(self, n_tokens: int) -> Array:
         """positions_BT (or 1 for B) of the tokens that a block's products take."""
+        ...
+
+    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
+        """Rotary positions of those tokens in sequences of `seq`."""
         ...
 
     def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
@@ -48,15 +53,17 @@ def attention(
         norm: of queries and keys.
         seq: tokens of a whole sequence.
     """
-    at_BT = core.positions(n_BTD.shape[1])
-    v_BTKH = checkpoint_name(projected(block, "attn.v", n_BTD, "bv"), "v")
-    q_BTNH = _query_or_key(a, block, "q", n_BTD, at_BT, norm, seq)
-    k_BTKH = _query_or_key(a, block, "k", n_BTD, at_BT, norm, seq)
+    v_BTKH = checkpoint_name(block.in_sequence(projected(block, "attn.v", n_BTD, "bv")), "v")
+    with jax.named_scope("rope"):
+        by = core.turns(a, v_BTKH.shape[1], seq) if a.rope else None
+    q_BTNH = _query_or_key(a, block, "q", n_BTD, by, norm)
+    k_BTKH = _query_or_key(a, block, "k", n_BTD, by, norm)
     if a.temperature:
         with jax.named_scope("temperature"):
+            at_BT = core.positions(q_BTNH.shape[1])
             q_BTNH = positions.tempered(a.temperature, q_BTNH, at_BT)
     o_BTNH = core.attend(scores, a, q_BTNH, k_BTKH, v_BTKH)
-    block.add("attn.out", o_BTNH)
+    block.add("attn.out", block.as_arrived(o_BTNH))
 
 
 def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
@@ -69,21 +76,21 @@ def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
 
 
 def _query_or_key(
-    a: Attention, block: Block, which: str, n_BTD: Array, at_BT: Array, norm: Norm, seq: int
+    a: Attention, block: Block, which: str, n_BTD: Array, by: Turns | None, norm: Norm
 ) -> Array:
     """q_BTNH or k_BTKH, normed and turned.
 
     The backward pass of a norm reads its input: remat keeps the product then, and norms it again.
     """
-    x_BTNH = projected(block, f"attn.{which}", n_BTD, f"b{which}")
+    x_BTNH = block.in_sequence(projected(block, f"attn.{which}", n_BTD, f"b{which}"))
     normed = bool(a.qk_norm or a.qk_unit)
     x_BTNH = checkpoint_name(x_BTNH, which) if normed else x_BTNH
     if a.qk_norm:
         with jax.named_scope(f"{which}_norm"):
             x_BTNH = _normed(block, f"{which}_norm", norm, x_BTNH)
-    if a.rope:
+    if by:
         with jax.named_scope("rope"):
-            x_BTNH = positions.turned(a.rotary, x_BTNH, at_BT, seq)
+            x_BTNH = positions.turned(a.rotary, x_BTNH, by)
     if a.qk_unit:
         with jax.named_scope(f"{which}_norm"):
             wide = elementwise.normalized(Norm(eps=norm.eps), x_BTNH.astype(jnp.float32))

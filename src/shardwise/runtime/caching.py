@@ -17,6 +17,7 @@ from shardwise.runtime import cache
 from shardwise.runtime.cache import Kept
 from shardwise.runtime.core import Sequences
 from shardwise.runtime.kv_layout import KvLayout, slots
+from shardwise.runtime.positions import Turns, turns
 from shardwise.runtime.products import Block
 
 Array = jax.Array
@@ -38,6 +39,10 @@ class Prompts:
     def positions(self, n_tokens: int) -> Array:
         """Places in the prompt, [1, T]."""
         return self.sequences.positions(n_tokens)
+
+    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
+        """Rotary positions of tokens in the prompt."""
+        return self.sequences.turns(a, n_tokens, seq)
 
     def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """What each token attends; its keys and values are kept as [B,K,T,H]."""
@@ -70,6 +75,10 @@ class Cached:
     def positions(self, n_tokens: int) -> Array:
         """Places in the sequence of each new token, [B, 1]."""
         return self.lengths_B[:, None]
+
+    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
+        """Rotary positions of each new token."""
+        return turns(a, self.positions(n_tokens), seq)
 
     def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """o_BTNH, by the chips that hold the cache of a sequence and head."""

@@ -6,7 +6,8 @@ queries attend.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from shardwise.models import Attention, ModelConfig
 from shardwise.runtime import kernels
 from shardwise.runtime.order import Order, order_of
-from shardwise.runtime.positions import slopes
+from shardwise.runtime.positions import Turns, slopes, turns
 from shardwise.runtime.products import Block
 from shardwise.runtime.ring import Ring
 from shardwise.runtime.table import Table
@@ -35,16 +36,22 @@ class Sequences:
         table: rules on the mesh.
         kind: how tokens of other chips are seen, of `strategy.layout.CONTEXT_KINDS`.
         order: which tokens of a sequence each chip has.
+        angles: of rotary positions, those that are known before the first layer.
     """
 
     table: Table
     kind: str = "gather"
     order: Order = kernels.WHOLE
+    angles: Mapping[Attention, Turns] = field(default_factory=dict)
 
     def positions(self, n_tokens: int) -> Array:
         """Places in the sequence of a chip's tokens, [1, T]."""
         found: Array = self.order.positions(self._index, n_tokens, jnp)
         return found[None]
+
+    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
+        """Rotary positions of a chip's tokens."""
+        return self.angles.get(a) or turns(a, self.positions(n_tokens), seq)
 
     @property
     def _index(self) -> Any:
@@ -61,19 +68,25 @@ class Sequences:
         v_BSKH = self._in_order(block.enter(v, "attn.values", right=True))
         sinks_N = block.weight("sinks") if a.sinks else None
         slopes_N = self.slopes(a) if a.alibi else None
-        with jax.named_scope("attn.core"):
+
+        def kernel(table: Table, q: Array, k: Array, v: Array, sinks: Any, slopes: Any) -> Array:
+            order = replace(self.order, n=table.on.size(CONTEXT))
             return kernels.attend(
                 q,
-                k_BSKH,
-                v_BSKH,
+                k,
+                v,
                 a,
-                self.table.on.platform,
+                table.on.platform,
                 a.score_scale,
-                sinks_N=sinks_N,
-                slopes_N=slopes_N,
-                order=self.order,
-                index=self._index,
+                sinks_N=sinks,
+                slopes_N=slopes,
+                order=order,
+                index=table.index(CONTEXT) if order.n > 1 else 0,
             )
+
+        arrays = (q, k_BSKH, v_BSKH, sinks_N, slopes_N)
+        with jax.named_scope("attn.core"):
+            return self.table.on_chips(kernel, arrays, ("BTNH", "B*KH", "B*KH", "N", "N"))
 
     def slopes(self, a: Attention) -> Array:
         """By how much scores of this chip's heads fall per token."""
@@ -127,6 +140,14 @@ class Sequences:
 
 
 def sequences(config: ModelConfig, form: Form, table: Table, seq: int) -> Sequences:
-    """The core of a layout's training step."""
+    """The core of a layout's training step.
+
+    Angles are made here, once a step: in the loop of layers each kernel that turns would make its
+    own, and cosines are dear.
+    """
     order = order_of(config, form, table.on.size(CONTEXT), seq)
-    return Sequences(table=table, kind=form.context_kind, order=order)
+    core = Sequences(table=table, kind=form.context_kind, order=order)
+    kinds = {group.layer.attention for group in config.groups}
+    with jax.named_scope("rope"):
+        angles = {a: core.turns(a, seq // order.n, seq) for a in kinds if a and a.rope}
+    return replace(core, angles=angles)

@@ -13,6 +13,8 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from shardwise.runtime import int8
+from shardwise.runtime.int8 import Owing
 from shardwise.runtime.table import Table, gather, scatter
 from shardwise.runtime.weights import ArrayInfo
 
@@ -32,11 +34,13 @@ class Deal:
         cuts: (mesh axes, chips over them, dim of the array that they cut).
         summed: mesh axes along which the weight is copied and its update is too.
         each: sums are taken as soon as the backward pass has a gradient, not once a step.
+        rounded: mesh axes whose sums travel in int8: those of `cuts`, and others like `summed`.
     """
 
     cuts: tuple[tuple[tuple[str, ...], int, int], ...]
     summed: tuple[str, ...]
     each: bool
+    rounded: tuple[str, ...] = ()
 
     def reduce(self, gradient: Array) -> Array:
         """The gradient of the part that this chip updates, summed over all copies."""
@@ -45,6 +49,14 @@ class Deal:
         for axes, _, dim in self.cuts:
             gradient = scatter(gradient, axes, gradient.ndim + dim)
         return gradient
+
+    def owing(self, gradient: Array, lost: Array) -> Owing:
+        """As `reduce`, where sums are `rounded`."""
+        if self.summed:
+            gradient = lax.psum(gradient, self.summed)
+        cut = {axis for axes, _, _ in self.cuts for axis in axes}
+        everywhere = tuple(axis for axis in self.rounded if axis not in cut)
+        return int8.reduced(gradient, lost, self.cuts, everywhere)
 
     def part(self, weight: Array) -> Array:
         """The part of a weight that this chip updates."""
@@ -61,30 +73,35 @@ class Deal:
         return part
 
 
-def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> Deal:
+def deal(
+    info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int, in_int8: bool = False
+) -> Deal:
     """How the copies of a weight share its update: all of them under ZeRO 1 and 2, none under 0.
 
     Each axis cuts the first dim that it divides; those that cut the same dim do it together, in
     one collective. What divides nothing is updated by all copies.
     Gradients of matrices are summed with each microbatch where there is one, or where ZeRO 2 holds
-    only parts of them.
+    only parts of them. What is rounded is so once a step: in the backward pass of a layer, which
+    uses its weights once, or at the end of the step.
     """
     on = table.on
     used = {axis for axes in info.axes(table).values() for axis in axes}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts: dict[tuple[int, bool], tuple[str, ...]] = {}
-    summed = []
+    summed, rounded = [], []
     for role in [r for r in on.axes if on.sizes[r] > 1 and info.is_trained]:
         # From the inside out: what goes between slices, the outermost, is summed already.
         for axis in [a for a in reversed(on.axes[role]) if a not in used]:
             n = on.mesh.shape[axis]
+            if in_int8 and role in DEALT and info.is_table:
+                rounded.append(axis)
             dealt = zero in (1, 2) and role in DEALT and info.is_table
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
             if dealt and dim is not None:
                 shape[dim] //= n
                 key = (dim - len(shape), on.joins_slices(axis))
                 cuts[key] = (*cuts.get(key, ()), axis)
-            else:
+            elif axis not in rounded:
                 summed.append(axis)
     grouped = tuple(
         (axes, math.prod(on.mesh.shape[axis] for axis in axes), dim)
@@ -93,7 +110,9 @@ def deal(info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int) -> De
     # The ends of the model are used on one stage only: their copies on others are not there to sum.
     piped = any(axis in summed for axis in on.axes["pipe"])
     each = info.is_table and not piped and (zero == 2 or n_microbatches == 1)
-    return Deal(cuts=grouped, summed=tuple(summed), each=each)
+    if rounded:
+        each = each and bool(info.layers) and n_microbatches == 1 and on.sizes["pipe"] == 1
+    return Deal(cuts=grouped, summed=tuple(summed), each=each, rounded=tuple(rounded))
 
 
 def state_spec(info: ArrayInfo, table: Table, dealt: Deal) -> PartitionSpec:

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Layer, Mlp, ModelConfig, Moe
-from shardwise.ops.layers import Term, layer_terms
+from shardwise.ops.layers import Term, layer_terms, passing
 from shardwise.runtime import elementwise
 from shardwise.runtime.attention import Core, attention
 from shardwise.runtime.gradients import Deal
 from shardwise.runtime.mla import latent
 from shardwise.runtime.mlp import mlp
 from shardwise.runtime.moe import moe
+from shardwise.runtime.pieces import Round
 from shardwise.runtime.products import Block, Precision
 from shardwise.runtime.table import Table
 
@@ -42,6 +43,7 @@ class Stack:
         seq: tokens of a sequence.
         capacity: room of an expert, over what experts receive that are used alike; None for as
             much as there are tokens.
+        passes_on: whether tokens travel over `tensor` while products run, see `pieces`.
     """
 
     config: ModelConfig
@@ -49,8 +51,16 @@ class Stack:
     precision: Precision
     seq: int
     capacity: float | None = None
+    passes_on: bool = False
 
-    def block(self, name: str, terms: Mapping[str, Term], weights: Weights, deals: Deals) -> Block:
+    def block(
+        self,
+        name: str,
+        terms: Mapping[str, Term],
+        weights: Weights,
+        deals: Deals,
+        chips: Round | None = None,
+    ) -> Block:
         """The products of one block."""
         return Block(
             table=self.table,
@@ -58,7 +68,18 @@ class Stack:
             weights=weights,
             deals=deals,
             precision=self.precision,
+            chips=chips,
         )
+
+    def chips(self, layer: Layer, name: str) -> Round | None:
+        """Chips that pass tokens on to a block: to a dense one, whose input it shares with none."""
+        on = self.table.on
+        if not self.passes_on or name not in passing(layer):
+            return None
+        # On a CPU all devices of a program meet in a permute: those of other stages may not come.
+        if on.platform == "cpu" and on.sizes["pipe"] > 1:
+            return None
+        return Round(names=on.names(("tensor",)), n=on.sizes["tensor"])
 
 
 def run_layer(
@@ -68,7 +89,7 @@ def run_layer(
     terms = {t.name: t for t in layer_terms(stack.config, layer, stack.seq)}
 
     def block(name: str) -> Block:
-        return stack.block(name, terms, weights, deals)
+        return stack.block(name, terms, weights, deals, stack.chips(layer, name))
 
     x_BTD = checkpoint_name(x_BTD, "layer_input")
     if layer.parallel and layer.norms in ("pre", "shared"):

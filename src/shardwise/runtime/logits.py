@@ -11,8 +11,9 @@ from jax.sharding import PartitionSpec
 from shardwise.models import ModelConfig
 from shardwise.runtime.core import Sequences
 from shardwise.runtime.gradients import Deal
+from shardwise.runtime.head import head
 from shardwise.runtime.layers import Stack
-from shardwise.runtime.model import embed, head, paired, run_layers
+from shardwise.runtime.model import embed, paired, run_layers
 from shardwise.runtime.order import Order
 from shardwise.runtime.products import Precision
 from shardwise.runtime.table import Table

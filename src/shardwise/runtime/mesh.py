@@ -58,6 +58,20 @@ class RoleMesh:
         first, last = devices[0].flat[0], devices[-1].flat[0]
         return getattr(first, "slice_index", 0) != getattr(last, "slice_index", 0)
 
+    def tangled(self, names: Sequence[str]) -> bool:
+        """Whether several mesh axes have parts of the same axis of a torus."""
+        if not isinstance(self.mesh, jax.sharding.Mesh):
+            return False
+        along = [dim for axis in names for dim in self._torus_axes(axis)]
+        return len(set(along)) < len(along)
+
+    def _torus_axes(self, axis: str) -> list[int]:
+        """Axes of the torus along which the chips of a mesh axis lie, none where there is none."""
+        devices = np.moveaxis(self.mesh.devices, self.mesh.axis_names.index(axis), 0)
+        line = devices.reshape(len(devices), -1)[:, 0]
+        at = [getattr(device, "coords", ()) for device in line]
+        return [dim for dim, places in enumerate(zip(*at, strict=True)) if len(set(places)) > 1]
+
     @property
     def platform(self) -> str:
         """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16."""

@@ -1,4 +1,4 @@
-"""The whole model on what a chip holds: embedding, layers in a scan, and the loss at its end."""
+"""The whole model on what a chip holds: embedding, layers in a scan, and the loss (`head`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
 from shardwise.ops.einsum import Array as Named
 from shardwise.ops.einsum import Dim
-from shardwise.ops.layers import outer_terms
 from shardwise.ops.sharded import Move
-from shardwise.runtime import cpu
-from shardwise.runtime.attention import Core, projected
+from shardwise.runtime import cpu, cudnn
+from shardwise.runtime.attention import Core
 from shardwise.runtime.core import sequences
-from shardwise.runtime.elementwise import capped
-from shardwise.runtime.layers import Deals, Stack, Weights, norm, run_layer
+from shardwise.runtime.head import loss_at_end, outer_block
+from shardwise.runtime.kernels import SAVED
+from shardwise.runtime.layers import Deals, Stack, Weights, run_layer
 from shardwise.runtime.products import Block
 from shardwise.runtime.weights import Tree
 from shardwise.strategy.layout import Form
@@ -30,14 +30,11 @@ Run = Callable[[Array, Weights], Array]
 Period = Callable[[Array, Sequence[Weights]], Array]
 
 
-def paired(weights: Tree, holders: Tree) -> Tree:
-    """Every array with the place of its gradient."""
+def paired(weights: Tree, holders: Tree | None) -> Tree:
+    """Every array with the place of its gradient, None where weights have gradients themselves."""
+    if holders is None:
+        return jax.tree.map(lambda w: (w, None), weights)
     return jax.tree.map(lambda w, g: (w, g), weights, holders)
-
-
-def outer_block(stack: Stack, name: str, weights: Weights, deals: Deals) -> Block:
-    """The embedding (`embed`) or the unembedding (`unembed`)."""
-    return stack.block(name, {t.name: t for t in outer_terms(stack.config)}, weights, deals)
 
 
 def embed(stack: Stack, core: Core, tokens_BT: Array, weights: Weights, deals: Deals) -> Array:
@@ -123,62 +120,24 @@ def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Dea
 
     rows = layer_activations(stack.config, layer)
     kept = [row.name for row in rows if not runs_again(form, row.name, layer)]
-    return jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*kept))
+    policies = jax.checkpoint_policies
+    policy = policies.save_only_these_names(*kept)
+    if SAVED in kept:
+        policy = policies.save_from_both_policies(policy, cudnn.kept)
+    return jax.checkpoint(run, policy=policy)
 
 
-def head(stack: Stack, x_BTD: Array, weights: Weights, deals: Deals) -> Array:
-    """The residual after the last layer -> logits_BTV in fp32, V over `tensor`.
-
-    Columns that only fill up the last chip's part of the vocabulary are minus infinity.
-    """
-    block = outer_block(stack, "unembed", weights, deals)
-    if stack.config.final_norm:
-        x_BTD = norm(stack, block, x_BTD, "final_norm")
-    n_BTD = block.enter(x_BTD, "unembed")
-    logits_BTV = projected(block, "unembed", n_BTD, "b_unembedding").astype(jnp.float32)
-    logits_BTV = capped(logits_BTV, stack.config.logit_softcap)
-    roles = stack.table.roles("activations", ("V",)).get("V", ())
-    size, vocab = logits_BTV.shape[-1], stack.config.vocab
-    if size * stack.table.on.size(roles) == vocab:
-        return logits_BTV
-    columns = stack.table.index(roles) * size + jnp.arange(size)
-    return jnp.where(columns < vocab, logits_BTV, -jnp.inf)
-
-
-def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
-    """Sum over this chip's tokens of its part of the loss: over all chips they add up to the loss.
-
-    Chips of `tensor` share the tokens; each has its columns of the logits.
-    """
-    table = stack.table
-    roles = ("tensor",) if table.roles("activations", ("V",)) else ()
-    if table.on.platform == "cpu" and table.on.size(("tensor",)) == 1:
-        with jax.named_scope("loss"):
-            return cpu.cross_entropy(logits_BTV, targets_BT)
-    with jax.named_scope("loss"):
-        highest = lax.stop_gradient(logits_BTV).max(axis=-1)
-        if roles:
-            highest = lax.pmax(highest, table.on.names(roles))
-        total = table.sum(jnp.exp(logits_BTV - highest[..., None]).sum(axis=-1), roles)
-        local = targets_BT - table.index(roles) * logits_BTV.shape[-1]
-        columns = jnp.arange(logits_BTV.shape[-1])
-        own = jnp.where(columns == local[..., None], logits_BTV, 0.0).sum(axis=-1)
-        # Chips that compute the same tokens share what does not depend on their columns.
-        again = table.on.size(("tensor",))
-        if not roles:
-            own = own / again
-        return ((jnp.log(total) + highest) / again - own).sum()
-
-
-def loss_of(stack: Stack, form: Form, deals: Tree) -> Callable[[Tree, Tree, Array, Array], Array]:
+def loss_of(
+    stack: Stack, form: Form, deals: Tree
+) -> Callable[[Tree, Tree | None, Array, Array], Array]:
     """`(weights, holders, tokens_BT, targets_BT) -> this chip's part of the summed loss`."""
 
-    def loss(weights: Tree, holders: Tree, tokens_BT: Array, targets_BT: Array) -> Array:
+    def loss(weights: Tree, holders: Tree | None, tokens_BT: Array, targets_BT: Array) -> Array:
         both = paired(weights, holders)
         outer = both["outer"], deals["outer"]
         core = sequences(stack.config, form, stack.table, stack.seq)
         x_BTD = embed(stack, core, tokens_BT, *outer)
         x_BTD = run_layers(stack, form, core, x_BTD, both["layers"], deals["layers"])
-        return cross_entropy(stack, head(stack, x_BTD, *outer), targets_BT)
+        return loss_at_end(stack, form, x_BTD, targets_BT, *outer)
 
     return loss

@@ -21,8 +21,9 @@ from jax import lax
 
 from shardwise.models import stack as model_stack
 from shardwise.runtime.core import sequences
+from shardwise.runtime.head import loss_at_end
 from shardwise.runtime.layers import Stack
-from shardwise.runtime.model import cross_entropy, embed, head, one_period, paired
+from shardwise.runtime.model import embed, one_period, paired
 from shardwise.runtime.stages import StageLayers
 from shardwise.runtime.table import gather, scatter
 from shardwise.runtime.ticks import Ticks
@@ -234,8 +235,8 @@ class _Run:
 
         def of(holders: Tree, x_BTD: Array) -> Array:
             weights = paired(self.weights["outer"], holders)
-            logits_BTV = head(self.stack, x_BTD, weights, self.plan.deals["outer"])
-            return cross_entropy(self.stack, logits_BTV, targets_BT)
+            outer = weights, self.plan.deals["outer"]
+            return loss_at_end(self.stack, self.plan.form, x_BTD, targets_BT, *outer)
 
         own, (found, ct_BTD) = jax.value_and_grad(of, argnums=(0, 1))(self.holders["outer"], x_BTD)
         return loss + own, jax.tree.map(jnp.add, outer, found), ct_BTD

@@ -17,28 +17,31 @@ from shardwise.runtime.devices import over_devices
 from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
 from shardwise.runtime.order import narrow
+from shardwise.runtime.partitioned import PartitionedStep, not_partitioned
 from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep, Update
 from shardwise.runtime.table import Table
 from shardwise.search.case import Case
+from shardwise.search.legal import chunk_problems
 from shardwise.strategy.layout import Layout, rules_of
 
 AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
 
 
-def train_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
+def train_step(devices: np.ndarray[Any, Any], plan: str, collectives: str = "plan") -> Program:
     """The training step of a plan.
 
     Args:
         devices: of the machine, in its own shape, the last dim the devices of a chip on a torus.
         plan: the plan as JSON.
+        collectives: who chooses them, of `program.COLLECTIVES`.
     """
     found = decode(plan)
     if not isinstance(found, Plan):
         raise TypeError("a serving plan has no training step")
     case = rebuild(found)
-    step = step_of(case, devices, capacity=AS_PLANNED)
+    step = step_of(case, devices, capacity=AS_PLANNED, collectives=collectives)
     return Program(
         name="train step",
         fn=step.function(),
@@ -54,6 +57,7 @@ def step_of(
     *,
     capacity: float | None = None,
     update: Update | None = None,
+    collectives: str = "plan",
 ) -> TrainStep:
     """The step of a layout on devices, each where the placement has it.
 
@@ -62,20 +66,23 @@ def step_of(
         devices: of the machine, in its own shape.
         capacity: room of an expert, see `TrainStep`.
         update: makes its optimizer; None for the one of the plan's word.
+        collectives: who chooses them, of `program.COLLECTIVES`.
 
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
     """
     dealt = over_devices(case.layout, case.model, case.system)
     layout = dealt.layout
-    raise_all(BadInput, not_run(replace(case, layout=layout)))
+    by_compiler = collectives == "compiler"
+    refused = not_partitioned(case.model, layout, case.job) if by_compiler else []
+    raise_all(BadInput, [*not_run(replace(case, layout=layout)), *refused])
     if case.system.chip.ici is None:
         devices = devices.reshape(*devices.shape[:2], 1)
     arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
     cut = parts(case.model, layout) | rings(case, layout)
     on = role_mesh(layout.sizes, arranged, factored(layout), cut)
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(
+    return (PartitionedStep if by_compiler else TrainStep)(
         config=case.model,
         job=case.job,
         layout=layout,
@@ -88,7 +95,7 @@ def step_of(
 def not_run(case: Case) -> list[str]:
     """What this plan asks for that the runtime does not do."""
     layout, sizes = case.layout, case.layout.sizes
-    found = _unknown_layers(case.model)
+    found = _unknown_layers(case.model) + chunk_problems(layout, case.job.seq)
     segments = len(stack(case.model))
     if sizes["pipe"] > 1 and segments > 1:
         found.append(
@@ -102,6 +109,13 @@ def not_run(case: Case) -> list[str]:
         )
     if layout.schedule == "dualpipe":
         found.append("schedule dualpipe is planned for, but not run: --fix schedule=zb-v runs.")
+    if case.job.sums_in_int8 and layout.zero == 2 and layout.n_microbatches > 1:
+        found.append(
+            f"reduce int8 under zero 2 would round gradients {layout.n_microbatches} times a step, "
+            "once a microbatch: --fix zero=1 rounds them once."
+        )
+    elif case.job.reduce_bytes < 2:
+        found.append(f"reduce {case.job.reduce} is planned for, but not run: int8, or 16 bits.")
     if layout.offload:
         found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
     if layout.remat_layers is not None:

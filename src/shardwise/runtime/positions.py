@@ -8,68 +8,69 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwise.models import Attention
 from shardwise.models.numerics import Rope, RopeScaling, Temperature
 
 Array = jax.Array
-Turns = NDArray[np.floating[Any]]
+Numbers = NDArray[np.floating[Any]]
 
 
-def turned(rope: Rope, x_BTNH: Array, positions_BT: Array, seq: int) -> Array:
-    """Rotary positions on the dims that have them.
+class Turns(NamedTuple):
+    """Cosines and sines of the angles by which pairs of dims are turned, [B or 1, T, 1, pairs]."""
+
+    cos: Array
+    sin: Array
+
+
+def turns(a: Attention, positions_BT: Array, seq: int) -> Turns:
+    """The angles of an attention's rotary positions, in fp32.
 
     Args:
-        rope: their numbers.
-        x_BTNH: queries or keys.
-        positions_BT: of their tokens (1 for B where all sequences have the same).
+        a: the attention.
+        positions_BT: places of tokens (1 for B where all sequences have the same).
         seq: tokens of a whole sequence, by which two kinds of scaling go.
     """
-    radians = jnp.asarray(frequencies(rope, rope.dims or x_BTNH.shape[-1], seq), jnp.float32)
+    rope = a.rotary
+    dims = rope.dims or (a.mla.d_rope if a.mla else a.d_head)
     gain = rope.scaling.attention_factor if rope.scaling else 1.0
-    return rotate(x_BTNH, positions_BT, radians, interleaved=rope.interleaved, gain=gain)
+    radians = jnp.asarray(frequencies(rope, dims, seq), jnp.float32)
+    angles = positions_BT[..., None, None].astype(jnp.float32) * radians
+    return Turns(gain * jnp.cos(angles), gain * jnp.sin(angles))
 
 
-def rotate(
-    x_BTNH: Array,
-    positions_BT: Array,
-    frequencies: Array,
-    *,
-    interleaved: bool = False,
-    gain: float = 1.0,
-) -> Array:
-    """Pairs of dims turned by position x frequency, in fp32, back in the dtype of x.
+def turned(rope: Rope, x_BTNH: Array, by: Turns) -> Array:
+    """Pairs of dims turned, in fp32, back in the dtype of x; what is left of H stays.
 
-    Args:
-        x_BTNH: queries or keys.
-        positions_BT: of their tokens.
-        frequencies: radians per token, half as many as dims are turned; what is left of H stays.
-        interleaved: pairs are neighbours; otherwise the first half of the turned dims against the
-            second.
-        gain: cosines and sines are multiplied with it.
+    A pair is two neighbours where `rope` says so; otherwise one of the first half of the turned
+    dims and one of the second.
     """
-    half = frequencies.shape[0]
-    angles = positions_BT[..., None].astype(jnp.float32) * frequencies  # B T half
-    cos, sin = gain * jnp.cos(angles)[:, :, None], gain * jnp.sin(angles)[:, :, None]
+    half = by.cos.shape[-1]
     wide = x_BTNH.astype(jnp.float32)
     both, rest = wide[..., : 2 * half], wide[..., 2 * half :]
-    if interleaved:
-        first, second = both[..., 0::2], both[..., 1::2]
-    else:
-        first, second = both[..., :half], both[..., half:]
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    if interleaved:
-        both = jnp.stack(turned, axis=-1).reshape(both.shape)
+    if rope.interleaved:
+        both = _neighbours(both, by)
         return jnp.concatenate([both, rest], axis=-1).astype(x_BTNH.dtype)
+    first, second = both[..., :half], both[..., half:]
+    turned = [first * by.cos - second * by.sin, second * by.cos + first * by.sin]
     return jnp.concatenate([*turned, rest], axis=-1).astype(x_BTNH.dtype)
 
 
-def frequencies(rope: Rope, dims: int, seq: int) -> Turns:
+def _neighbours(x_BTNH: Array, by: Turns) -> Array:
+    """Each number and its neighbour turned, where they lie: strided reads are slow on a TPU."""
+    cos, sin = (jnp.repeat(x, 2, axis=-1) for x in by)
+    even = jnp.arange(x_BTNH.shape[-1]) % 2 == 0
+    other = jnp.where(even, -jnp.roll(x_BTNH, -1, axis=-1), jnp.roll(x_BTNH, 1, axis=-1))
+    return x_BTNH * cos + other * sin
+
+
+def frequencies(rope: Rope, dims: int, seq: int) -> Numbers:
     """Radians per token of each turned pair, theta^(-2i/dims), changed for longer sequences.
 
     Raises:
@@ -83,11 +84,11 @@ def frequencies(rope: Rope, dims: int, seq: int) -> Turns:
     return SCALINGS[rope.scaling.kind](rope, rope.scaling, plain, seq)
 
 
-def _linear(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
+def _linear(rope: Rope, scaling: RopeScaling, plain: Numbers, seq: int) -> Numbers:
     return plain / scaling.factor
 
 
-def _dynamic(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
+def _dynamic(rope: Rope, scaling: RopeScaling, plain: Numbers, seq: int) -> Numbers:
     """A larger theta, from the length of this sequence."""
     dims, original = 2 * len(plain), scaling.original or seq
     longer = scaling.factor * max(seq, original) / original - (scaling.factor - 1)
@@ -95,7 +96,7 @@ def _dynamic(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
     return frequencies(dataclasses.replace(rope, theta=theta, scaling=None), dims, seq)
 
 
-def _llama3(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
+def _llama3(rope: Rope, scaling: RopeScaling, plain: Numbers, seq: int) -> Numbers:
     """Slower by `factor` what turns less than `low_freq` times over the first training, as before
     what turns more than `high_freq` times, and between them between (Llama 3.1)."""
     seen = (scaling.original or seq) * plain / (2 * math.pi)
@@ -103,7 +104,7 @@ def _llama3(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
     return _blended(plain, scaling.factor, kept)
 
 
-def _yarn(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
+def _yarn(rope: Rope, scaling: RopeScaling, plain: Numbers, seq: int) -> Numbers:
     """As llama3, blended over the number of the pair (arXiv 2309.00071, section 3.2)."""
     dims, original = 2 * len(plain), scaling.original or seq
 
@@ -119,13 +120,13 @@ def _yarn(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
     return _blended(plain, scaling.factor, kept)
 
 
-def _longrope(rope: Rope, scaling: RopeScaling, plain: Turns, seq: int) -> Turns:
+def _longrope(rope: Rope, scaling: RopeScaling, plain: Numbers, seq: int) -> Numbers:
     """Divisors of their own, other ones beyond the length of the first training."""
     longer = scaling.original is not None and seq > scaling.original
     return plain / np.array(scaling.long if longer else scaling.short)
 
 
-def _blended(plain: Turns, factor: float, kept: Turns) -> Turns:
+def _blended(plain: Numbers, factor: float, kept: Numbers) -> Numbers:
     kept = np.clip(kept, 0.0, 1.0)
     return plain * (kept + (1.0 - kept) / factor)
 
@@ -139,7 +140,7 @@ SCALINGS: dict[str, Any] = {
 }
 
 
-def slopes(n_heads: int) -> Turns:
+def slopes(n_heads: int) -> Numbers:
     """By how much scores of each head fall per token: 2^(-8 i / n) for a power of two of heads;
     of others those of the next smaller power, and every other one of the next larger.
 

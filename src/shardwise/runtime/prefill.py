@@ -14,7 +14,8 @@ from shardwise.runtime import cache as caches
 from shardwise.runtime.caching import Prompts
 from shardwise.runtime.core import Sequences
 from shardwise.runtime.dtypes import dtype
-from shardwise.runtime.model import embed, head
+from shardwise.runtime.head import head
+from shardwise.runtime.model import embed
 from shardwise.runtime.serving import Serving, greedy, paired
 from shardwise.runtime.weights import Tree
 

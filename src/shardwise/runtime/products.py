@@ -21,6 +21,8 @@ from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime import cpu, scaled
 from shardwise.runtime.gradients import Deal
+from shardwise.runtime.int8 import Owing
+from shardwise.runtime.pieces import Round
 from shardwise.runtime.scaled import Scaled
 from shardwise.runtime.table import Table
 
@@ -52,6 +54,8 @@ class Block:
             None there where nothing is differentiated, and only there arrays may be `Scaled`.
         deals: name -> how copies of this weight share its update.
         precision: of the step.
+        chips: that pass tokens on while products of others run; None for collectives before and
+            after products. Between them tokens then lie in pieces.
     """
 
     table: Table
@@ -59,6 +63,7 @@ class Block:
     weights: Mapping[str, tuple[Any, Any]]
     deals: Mapping[str, Deal]
     precision: Precision
+    chips: Round | None = None
     _output: tuple[Array, tuple[Move, ...]] | None = None
     _last: str = ""
 
@@ -74,18 +79,35 @@ class Block:
             for move in _of(
                 self.program(name).before, (einsum.right if right else einsum.left).name
             ):
-                x = self.table.apply(move, x)
+                passed = self.chips if move.kind == "all_gather" else None
+                x = passed.gather(x) if passed else self.table.apply(move, x)
         return x
 
     def product(self, name: str, x: Array) -> Array:
         """An input that has entered times the weight of a term, on this chip."""
-        letters, w = _letters(self.program(name)), self.operand(name)
-        with jax.named_scope(name):
-            if isinstance(w, Scaled):
-                return scaled.product(letters, x, w, self.precision.narrow)
+        return self.times(name, x, self.operand(name))
+
+    def times(self, name: str, x: Array, w: Any) -> Array:
+        """The same with a weight that has been fetched."""
+        letters = _letters(self.program(name))
+
+        def one(x: Any, w: Any) -> Any:
             if self.table.on.platform == "cpu":
                 return cpu.product(letters, x, w, wide=name == "unembed")
             return jnp.einsum(letters, x, w)
+
+        with jax.named_scope(name):
+            if isinstance(w, Scaled):
+                return scaled.product(letters, x, w, self.precision.narrow)
+            return self.chips.product(one, x, w) if self.chips else one(x, w)
+
+    def in_sequence(self, x: Array) -> Array:
+        """What a product has made, in whole sequences."""
+        return self.chips.in_sequence(x) if self.chips else x
+
+    def as_arrived(self, x: Array) -> Array:
+        """Whole sequences as a product of this block takes them."""
+        return self.chips.as_arrived(x) if self.chips else x
 
     def operand(self, name: str) -> Any:
         """The weight of a term as its product takes it."""
@@ -126,23 +148,27 @@ class Block:
         differentiation does not allow. So a step is differentiated for `holder`, an array that
         nothing reads: what flows back to the weight is summed over the chips that gathered it, and
         over copies if it is time, in `precision.reduce`; it arrives there in `precision.gradients`.
+        Where that sum is rounded, the holder has what was lost before, and gets what is lost now.
         """
         table, precision = self.table, self.precision
 
         @jax.custom_vjp
-        def fetch(w: Array, holder: Array) -> Array:
+        def fetch(w: Array, holder: Array | Owing) -> Array:
             x = w.astype(precision.compute)
             for move in moves:
                 x = table.apply(move, x)
             return x
 
-        def forward(w: Array, holder: Array) -> tuple[Array, None]:
-            return fetch(w, holder), None
+        def forward(w: Array, holder: Array | Owing) -> tuple[Array, Array | None]:
+            return fetch(w, holder), holder.lost if isinstance(holder, Owing) else None
 
-        def backward(_: None, ct: Array) -> tuple[None, Array]:
+        def backward(lost: Array | None, ct: Array) -> tuple[None, Array | Owing]:
             ct = ct.astype(precision.reduce)
             for move in reversed(moves):
                 ct = table.transpose(move, ct)
+            if lost is not None:
+                found = deal.owing(ct, lost)
+                return None, found._replace(gradient=found.gradient.astype(precision.gradients))
             ct = deal.reduce(ct) if deal.each else ct
             return None, ct.astype(precision.gradients)
 
@@ -166,7 +192,8 @@ class Block:
         y, moves = self._output
         with jax.named_scope(self._last):
             for move in moves:
-                y = self.table.apply(move, y)
+                passed = self.chips if move.kind == "reduce_scatter" else None
+                y = passed.scatter(y) if passed else self.table.apply(move, y)
         return y
 
 

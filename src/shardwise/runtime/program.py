@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
 
+# Who chooses the collectives of a training step: the plan, whose moves are written down, or XLA's
+# partitioner, which is told by sharding constraints where arrays lie.
+COLLECTIVES = ("plan", "compiler")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:

@@ -21,6 +21,7 @@ from shardwise.runtime.layers import Stack
 from shardwise.runtime.model import loss_of
 from shardwise.runtime.optimizers import WHOLE, optimizer, state_specs
 from shardwise.runtime.order import order_of
+from shardwise.runtime.owed import Lost, Owed
 from shardwise.runtime.pipeline import Pipeline
 from shardwise.runtime.products import Precision
 from shardwise.runtime.stages import StageLayers, stage_layers
@@ -41,8 +42,9 @@ RATE = 3e-4  # where nobody makes the optimizer of a step
 class TrainStep:
     """A step of training: a function of arrays, and how they are laid out.
 
-    The state is a dict: `weights`, `moments` (of optax), and `master` where weights have an exact
-    copy. A batch is tokens and targets [microbatch, sequence, token].
+    The state is a dict: `weights`, `moments` (of optax), `master` where weights have an exact copy,
+    `lost` where sums of gradients travel in int8 (`owed`). A batch is tokens and targets
+    [microbatch, sequence, token].
 
     Args:
         config: the model.
@@ -75,8 +77,15 @@ class TrainStep:
     @functools.cached_property
     def deals(self) -> Tree:
         """How copies of each weight share its update."""
-        given = {"zero": self.layout.zero, "n_microbatches": self.layout.n_microbatches}
-        return each(lambda info: deal(info, self.table, **given), self.infos)
+        zero, n, in_int8 = self.layout.zero, self.layout.n_microbatches, self.job.sums_in_int8
+        return each(
+            lambda i: deal(i, self.table, zero=zero, n_microbatches=n, in_int8=in_int8), self.infos
+        )
+
+    @functools.cached_property
+    def owed(self) -> Owed:
+        """What sums in int8 have lost."""
+        return Owed(infos=self.infos, deals=self.deals, table=self.table)
 
     @functools.cached_property
     def _undealt(self) -> Tree:
@@ -89,6 +98,11 @@ class TrainStep:
         made = self.update(self) if self.update else optimizer(self.job.optimizer, RATE, self.infos)
         return optax.with_extra_args_support(made)
 
+    @property
+    def seen(self) -> Table:
+        """The table as the model's code sees it."""
+        return self.table
+
     @functools.cached_property
     def stack(self) -> Stack:
         """What every layer of the step knows."""
@@ -96,24 +110,31 @@ class TrainStep:
         precision = Precision(
             compute=dtype(job.compute),
             gradients=dtype(job.gradients),
-            reduce=dtype(job.reduce or job.gradients),
+            reduce=dtype(job.gradients if job.sums_in_int8 else job.reduce or job.gradients),
         )
         return Stack(
             config=self.config,
-            table=self.table,
+            table=self.seen,
             precision=precision,
             seq=job.seq,
             capacity=self.capacity,
+            passes_on=self.layout.passes_on,
         )
 
     def specs(self) -> Tree:
         """Layout of the state."""
-        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
+        parts = self._parts
         found = {
             "weights": each(lambda info: info.spec(self.table), self.infos),
             "moments": state_specs(self._moments(), self._whole(), parts),
         }
-        return found | ({"master": parts} if self.job.master else {})
+        found |= {"master": parts} if self.job.master else {}
+        return found | ({"lost": self.owed.specs()} if self.owed.rounded else {})
+
+    @property
+    def _parts(self) -> Tree:
+        """Layout of what chips update of the weights."""
+        return each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
 
     @property
     def batch_spec(self) -> PartitionSpec:
@@ -132,7 +153,7 @@ class TrainStep:
     @functools.cached_property
     def places(self) -> np.ndarray[Any, Any]:
         """For each place of a sequence in a batch, the number of the token that lies there."""
-        n = self.table.on.size(("context",))
+        n = self.seen.on.size(("context",))
         return order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
@@ -145,6 +166,8 @@ class TrainStep:
         if job.master:
             wide = dtype(job.master)
             state["master"] = each(lambda i: jax.ShapeDtypeStruct(i.shape, wide), self.infos)
+        if self.owed.rounded:
+            state["lost"] = self.owed.shapes()
         laid = jax.tree.map(
             lambda x, spec: jax.ShapeDtypeStruct(
                 x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
@@ -184,42 +207,58 @@ class TrainStep:
         )
 
     def _apart(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """Gradients as each chip has its part of them, then the optimizer on whole arrays, which
-        the compiler cuts as it is told where they lie."""
+        """Gradients, then the optimizer on whole arrays, which the compiler cuts as it is told
+        where they lie."""
         specs = self.specs()
-        parts = each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
-        loss, gradients = jax.shard_map(
-            self._local_gradients,
-            mesh=self.table.on.mesh,
-            in_specs=(specs["weights"], {"tokens": self.batch_spec, "targets": self.batch_spec}),
-            out_specs=(PartitionSpec(), parts),
-            check_vma=False,
-        )(state["weights"], batch)
+        loss, gradients, lost = self._whole_gradients(
+            state["weights"], state.get("lost", {}), batch
+        )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss)
+            state = self._updated(state, gradients, loss) | ({"lost": lost} if lost else {})
         mesh = self.table.on.mesh
         placed = jax.tree.map(
             lambda x, s: lax.with_sharding_constraint(x, NamedSharding(mesh, s)), state, specs
         )
         return placed, loss
 
+    def _whole_gradients(
+        self, weights: Tree, lost: Lost, batch: Tree
+    ) -> tuple[Array, Tree, dict[str, Array]]:
+        """As `_local_gradients`, gradients laid out as the state of the optimizer."""
+        owed = self.owed.specs()
+        return jax.shard_map(
+            self._local_gradients,
+            mesh=self.table.on.mesh,
+            in_specs=(
+                each(lambda info: info.spec(self.table), self.infos),
+                owed,
+                {"tokens": self.batch_spec, "targets": self.batch_spec},
+            ),
+            out_specs=(PartitionSpec(), self._parts, owed),
+            check_vma=False,
+        )(weights, lost, batch)
+
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """What one chip does of a step."""
-        loss, gradients = self._local_gradients(state["weights"], batch)
+        loss, gradients, lost = self._local_gradients(
+            state["weights"], state.get("lost", {}), batch
+        )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss)
+            state = self._updated(state, gradients, loss) | ({"lost": lost} if lost else {})
         return state, loss
 
-    def _local_gradients(self, weights: Tree, batch: Tree) -> tuple[Array, Tree]:
-        """The mean loss, and the gradients of what this chip updates."""
-        holders = each(self._holder, self.infos, self.deals, weights)
+    def _local_gradients(
+        self, weights: Tree, lost: Lost, batch: Tree
+    ) -> tuple[Array, Tree, dict[str, Array]]:
+        """The mean loss, the gradients of what this chip updates, and what their sums lose."""
+        holders = self.owed.holders(each(self._holder, self.infos, self.deals, weights), lost)
         if self.stages:
             total, found = self._piped(self.stages).gradients(weights, holders, batch)
             total = total / self.job.tokens_per_step
         else:
             total, found = self._accumulated(weights, holders, batch)
         loss = lax.psum(total, self.table.on.mesh.axis_names)
-        return loss, each(self._summed, self.infos, self.deals, found)
+        return loss, *self.owed.settled(found, lost, self._summed)
 
     def _piped(self, stages: StageLayers) -> Pipeline:
         layout = self.layout
@@ -251,7 +290,7 @@ class TrainStep:
         )
         return sums
 
-    def _summed(self, _: Any, dealt: Any, gradient: Array) -> Array:
+    def _summed(self, dealt: Deal, gradient: Array) -> Array:
         """Over copies of the weight, where the backward pass has not done it."""
         precision = self.stack.precision
         if dealt.each:

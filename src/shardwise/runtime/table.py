@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,11 @@ class Table:
             return lax.psum(x, names)
         source, target = _changed(move)
         if move.kind == "all_gather":
-            return gather(x, names, source)
+            # XLA's TPU compiler makes an AllReduce of one over tangled axes together.
+            apart = [(name,) for name in reversed(names)] if self.on.tangled(names) else [names]
+            for axes in apart:
+                x = gather(x, axes, source)
+            return x
         if move.kind == "reduce_scatter":
             return scatter(x, names, target)
         if move.kind == "all_to_all":
@@ -81,6 +85,13 @@ class Table:
     def sum(self, x: Array, roles: Sequence[str]) -> Array:
         """AllReduce over roles."""
         return lax.psum(x, self.on.names(roles)) if self.on.size(roles) > 1 else x
+
+    def on_chips(
+        self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
+    ) -> Array:
+        """`kernel(table, *arrays)` of what a chip holds of arrays, whose dims are single letters;
+        its result is laid out as the first of them."""
+        return kernel(self, *arrays)
 
 
 # XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters:

@@ -21,7 +21,7 @@ MOST_CHUNKS = 16  # of an interleaved stage: beyond it sends outweigh the bubble
 SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
 
 # What may be given of a strategy beside the roles of the mesh.
-NUMBERS = ("micro_batch", "n_microbatches", "virtual", "zero", "expert_tensor")
+NUMBERS = ("micro_batch", "n_microbatches", "virtual", "zero", "expert_tensor", "loss_chunks")
 WORDS: dict[str, tuple[str, ...]] = {
     "schedule": ("none", "gpipe", *SCHEDULES),
     "remat": tuple(REMAT_POLICIES),
@@ -71,6 +71,7 @@ class Group:
             words = dict(zip(allowed, chosen, strict=True))
             parts = REMAT_POLICIES[words["remat"]]
             yield Form(
+                loss_chunks=int(fixed.get("loss_chunks", 1)),
                 **{**words, "remat": "selective" if parts else words["remat"]},
                 recomputed=parts,
                 sequence_parallel=self.even,

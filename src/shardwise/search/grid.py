@@ -22,7 +22,7 @@ from shardwise.models import ModelConfig
 from shardwise.ops.program import Step, training_step
 from shardwise.search.cells import Cells
 from shardwise.search.forms import MOST_CHUNKS, Fixed, Group
-from shardwise.search.legal import context_fits, experts_fit
+from shardwise.search.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
 from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.schedules import find
@@ -163,7 +163,8 @@ class Block:
         Under 1F1B with full remat and all of ZeRO a cell holds least. No form is faster than 1F1B
         without remat, bubble, ends, routing, and traffic of the context and between stages.
         """
-        forms = list(self.group.forms(self.config, self.job, {}))
+        given = {name: n for name, n in self.fixed.items() if name == "loss_chunks"}
+        forms = list(self.group.forms(self.config, self.job, given))
         found = [
             self._bound([f for f in forms if f.expert_tensor == split])
             for split in dict.fromkeys(f.expert_tensor for f in forms)
@@ -270,6 +271,7 @@ class Block:
         """Which cells can have this form."""
         sizes = split.sizes
         legal = context_fits(self.config, form, sizes)
+        legal = legal & chunks_fit(split, self.job.seq)
         if form.expert_tensor:
             legal = legal & (sizes["tensor"] > 1) & experts_fit(self.config, form, sizes)
         if form.schedule == "none":
@@ -287,6 +289,7 @@ class Block:
             batch = split.micro_batch * data_shards(split.sizes)
             remat = "full" if split.remat == "full" else "none"
             works = training_step(self.config, batch, self.job.seq, table(split), remat=remat)
+            works = works.in_chunks(split.loss_chunks)
             like = self.products.get((remat, split.expert_tensor))
             there, rows = self.base or (self, None)
             if key in there.known:

@@ -9,7 +9,7 @@ from shardwise.arrays import Num
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
-from shardwise.strategy.layout import Form, Layout, data_shards, expert_degree
+from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, expert_degree
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import FILLED, filled
@@ -232,8 +232,27 @@ def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Nu
     return (n_experts(config) % degree == 0) | (degree == sizes["expert"])
 
 
-def layout_problems(config: ModelConfig, layout: Layout) -> list[str]:
-    """What of a layout's words does not go with its mesh: schedule, heads for tokens, experts.
+def chunks_fit(split: Layout | Layouts, seq: int) -> Num:
+    """Whether chunks of the loss are of as many tokens each."""
+    return split.micro_batch * seq // split.sizes["context"] % split.loss_chunks == 0
+
+
+def chunk_problems(layout: Layout, seq: int) -> list[str]:
+    """Why there are no such chunks of the loss."""
+    if chunks_fit(layout, seq):
+        return []
+    tokens = layout.micro_batch * seq // layout.mesh.context
+    near = max(n for n in divisors(tokens) if n <= layout.loss_chunks)
+    return [
+        f"loss_chunks {layout.loss_chunks} does not divide the {tokens:,} tokens of a chip "
+        f"(micro_batch {layout.micro_batch} x {seq:,} over context {layout.mesh.context}). "
+        f"{near} does."
+    ]
+
+
+def layout_problems(config: ModelConfig, layout: Layout, seq: int) -> list[str]:
+    """What of a layout's words does not go with its mesh: schedule, heads for tokens, experts,
+    chunks of the loss.
 
     Raises:
         BadShape: numbers that the schedule cannot have.
@@ -249,6 +268,7 @@ def layout_problems(config: ModelConfig, layout: Layout) -> list[str]:
             f"expert_tensor {layout.expert_tensor} deals {n_experts(config)} experts out over "
             f"{layout.expert_degree} chips of tensor and expert. Take fewer of either."
         )
+    found += chunk_problems(layout, seq)
     if layout.schedule == "none":
         return found
     schedule, stages = find(layout.schedule), layout.mesh.pipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
@@ -26,6 +26,7 @@ from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
 SHOWN = 8  # strategies ranked in full: the reasons and alternatives are taken from them
+LOSS_CHUNKS = (4, 16)  # tried where nothing fits with all logits of a microbatch at once
 REMEMBERED = 32  # searches: who explains a plan or asks twice does not wait twice
 
 # What fits comes first: by expected time, then by the upper bound. What does not: by memory.
@@ -127,8 +128,9 @@ def rank(
 ) -> Ranking:
     """The best meshes, each under its best form, best first.
 
-    Cells are taken in the order of a bound below all their strategies; those whose bound lies above
-    what has been found are left out.
+    Where nothing fits, and chunks of the loss are not given, the few numbers of `LOSS_CHUNKS` are
+    tried, the smallest first. Cells are taken in the order of a bound below all their strategies;
+    those whose bound lies above what has been found are left out.
 
     Args:
         cal: what the chip reaches of its rates.
@@ -142,8 +144,16 @@ def rank(
     Raises:
         NoStrategy: when no strategy is legal.
     """
-    given = tuple(sorted((fixed or {}).items())), tuple(sorted((most or {}).items()))
-    found = _rank(config, job, system, cal, *given, keep, exhaustive, front)
+    asked = (config, job, system, cal)
+    words, sizes = dict(fixed or {}), tuple(sorted((most or {}).items()))
+    found = _rank(*asked, tuple(sorted(words.items())), sizes, keep, exhaustive, front)
+    for n in LOSS_CHUNKS if "loss_chunks" not in words else ():
+        if found.candidates[0].fits:
+            break
+        given = tuple(sorted({**words, "loss_chunks": n}.items()))
+        if _may_fit(*asked, given, sizes):
+            chunked = _rank(*asked, given, sizes, keep, exhaustive, front)
+            found = chunked if chunked.candidates[0].fits else found
     return replace(found, candidates=[*found.candidates], front=[*found.front])
 
 
@@ -159,15 +169,9 @@ def _rank(
     exhaustive: bool,
     front: bool,
 ) -> Ranking:
-    fixed = dict(given)
-    every = cells(config, job, system, roles_of(fixed), dict(most))
-    if every is None:
-        raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
     best = Best(max(keep, SHOWN) if keep > 1 else 1, [] if front else None)
     parts = []
-    for group, some in groups(every, job.seq):
-        block = Block(config, job, group, some, rates, fixed)
+    for block in _blocks(config, job, system, cal, given, most):
         bounds = block.bound()
         parts += [(least, block, rows, bounds) for least, rows in block.parts(*bounds)]
     for _, block, rows, bounds in sorted(parts, key=lambda part: part[0]):
@@ -190,3 +194,38 @@ def _rank(
             for _, _, block, i, n in best.front or ()
         ],
     )
+
+
+def _may_fit(
+    config: ModelConfig,
+    job: Train,
+    system: System,
+    cal: Calibration,
+    given: tuple[tuple[str, int | str], ...],
+    most: tuple[tuple[str, int], ...],
+) -> bool:
+    """Whether a bound below the memory of all strategies leaves any."""
+    blocks = _blocks(config, job, system, cal, given, most)
+    return any(not block.bound()[0].all() for block in blocks)
+
+
+def _blocks(
+    config: ModelConfig,
+    job: Train,
+    system: System,
+    cal: Calibration,
+    given: tuple[tuple[str, int | str], ...],
+    most: tuple[tuple[str, int], ...],
+) -> Iterator[Block]:
+    """All cells, in groups that share their words.
+
+    Raises:
+        NoStrategy: there are none.
+    """
+    fixed = dict(given)
+    every = cells(config, job, system, roles_of(fixed), dict(most))
+    if every is None:
+        raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
+    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
+    for group, some in groups(every, job.seq):
+        yield Block(config, job, group, some, rates, fixed)

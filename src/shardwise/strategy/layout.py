@@ -67,6 +67,9 @@ class Form:
         offload: What waits in host memory: state or activations, or the results of named parts.
         offload_layers: Layers that offload applies to; None for all.
         overlap: Communication that runs under computation.
+        loss_chunks: Pieces of a chip's tokens, of a microbatch, whose logits exist one after the
+            other (fused linear cross entropy). Published long contexts need it: 256k tokens of a
+            128k vocabulary are 269 GB of logits in one piece.
     """
 
     zero: int = 0
@@ -80,6 +83,7 @@ class Form:
     offload: tuple[str, ...] = ()
     offload_layers: int | None = None
     overlap: tuple[str, ...] = ()
+    loss_chunks: int = 1
 
     @property
     def policy(self) -> str:
@@ -88,6 +92,11 @@ class Form:
             return self.remat
         named = [p for p, parts in REMAT_POLICIES.items() if parts == self.recomputed]
         return named[0] if named else ",".join(self.recomputed)
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether chips of `tensor` pass their tokens on while products run."""
+        return self.sequence_parallel and "tp_comm" in self.overlap
 
     def recomputes(self, part: str) -> bool:
         """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
@@ -173,6 +182,7 @@ def _counts(layout: Layout) -> list[str]:
         "remat_layers": layout.remat_layers,
         "expert_tensor": layout.expert_tensor,
         "offload_layers": layout.offload_layers,
+        "loss_chunks": layout.loss_chunks,
     }
     return [f"{name} {n} is below 1." for name, n in given.items() if n is not None and n < 1]
 

@@ -31,11 +31,13 @@ class Restored:
     Args:
         step: steps that were done.
         about: what was saved beside the arrays.
+        forgot: what sums of gradients had lost could not be taken back, and is 0.
     """
 
     step: int
     state: Tree
     about: dict[str, Any]
+    forgot: bool = False
 
 
 class _Damaged(Exception):
@@ -78,12 +80,10 @@ class Checkpoints:
         self.wait()
         args = self._orbax.args
         page = {**about, "fingerprints": fingerprints(state)}
+        parts = {name: args.StandardSave(tree) for name, tree in _parts(state).items()}
         try:
             self._writing = step
-            self._manager.save(
-                step,
-                args=args.Composite(state=args.StandardSave(state), about=args.JsonSave(page)),
-            )
+            self._manager.save(step, args=args.Composite(**parts, about=args.JsonSave(page)))
         except (OSError, ValueError, RuntimeError) as error:
             self._failed(error)
 
@@ -141,12 +141,19 @@ class Checkpoints:
         about: dict[str, Any] = told["about"]
         saved = about.pop("fingerprints")
         self._compare(step, shapes, saved, identity, about)
-        found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(shapes)))
-        state: Tree = found["state"]
+        parts = _parts(shapes)
+        forgot = "lost" in parts and not _same_lost(about["arrays"], shapes)
+        if forgot:
+            del parts["lost"]
+        asked = {name: args.StandardRestore(tree) for name, tree in parts.items()}
+        found = self._manager.restore(step, args=args.Composite(**asked))
+        state: Tree = found["state"] | ({"lost": found["lost"]} if "lost" in asked else {})
         changed = [name for name, bits in fingerprints(state).items() if saved[name] != bits]
         if changed:
             raise _Damaged(f"the bits of {changed[0]} are not those that were saved")
-        return Restored(step=step, state=state, about=about)
+        if forgot:
+            state["lost"] = jax.tree.map(_zeros, shapes["lost"])
+        return Restored(step=step, state=state, about=about, forgot=forgot)
 
     def _compare(
         self,
@@ -158,8 +165,8 @@ class Checkpoints:
     ) -> None:
         """That the checkpoint is of this model under this optimizer, and of this data."""
         where = f"checkpoint {step} in {self.folder}"
-        kept = about["arrays"]
-        asked = described(shapes)
+        kept, asked = (_without_lost(told) for told in (about["arrays"], described(shapes)))
+        saved = _without_lost(saved)
         names = sorted(set(kept) ^ set(asked))
         if names:
             raise BadInput(
@@ -191,6 +198,25 @@ def described(shapes: Tree) -> dict[str, str]:
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
         for path, x in jax.tree.leaves_with_path(shapes)
     }
+
+
+def _parts(state: Tree) -> dict[str, Tree]:
+    """What is saved by itself: what sums in int8 have lost goes with its layout alone."""
+    rest = {name: tree for name, tree in state.items() if name != "lost"}
+    return {"state": rest, "lost": state["lost"]} if "lost" in state else {"state": rest}
+
+
+def _without_lost(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: told for name, told in arrays.items() if not name.startswith("lost/")}
+
+
+def _same_lost(arrays: dict[str, str], shapes: Tree) -> bool:
+    asked = described({"lost": shapes["lost"]})
+    return asked == {name: told for name, told in arrays.items() if name.startswith("lost/")}
+
+
+def _zeros(shape: Any) -> jax.Array:
+    return jax.device_put(jax.numpy.zeros(shape.shape, shape.dtype), shape.sharding)
 
 
 def _probe(folder: Path) -> None:

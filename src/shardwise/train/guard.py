@@ -86,7 +86,7 @@ def norm_over(step: TrainStep) -> Callable[[Tree], Array]:
         ]
         return jnp.sqrt(lax.psum(sum(squares), mesh.axis_names))
 
-    return optax.global_norm if step.by_compiler else norm
+    return optax.tree.norm if step.by_compiler else norm
 
 
 def _is_spec(x: Any) -> bool:

@@ -1,7 +1,9 @@
 """The state of a run as any layout can take it: layers in the model's order, no filling.
 
 Stages of a pipeline hold stacked layers in an order of their own, with places that may stay empty,
-and chips that do not divide a vocabulary fill it up. What is saved has neither.
+and chips that do not divide a vocabulary fill it up. What is saved has neither. What
+sums of gradients in int8 have lost (`runtime.owed`) is saved for each copy of a weight, so it fits
+layouts with as many.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime.stages import StageLayers
 from shardwise.runtime.step import TrainStep
@@ -100,8 +102,14 @@ class Portable:
         found = {
             name: each(change, infos, model, tree)
             for name, tree in state.items()
-            if name != "moments"
+            if name not in ("moments", "lost")
         }
+        if "lost" in state:
+            named = self.step.owed.named(infos), self.step.owed.named(model)
+            found["lost"] = {
+                name: _of_copies(change, named[0][name], named[1][name], x)
+                for name, x in state["lost"].items()
+            }
         found["moments"] = optax.tree_utils.tree_map_params(
             self.step.optimizer,
             lambda x, info, plain: change(info, plain, x),
@@ -130,6 +138,17 @@ def _shape(info: Any, plain: Any, x: Any) -> jax.ShapeDtypeStruct:
     shape, mesh = _resized(x.shape, info, plain), x.sharding.mesh
     spec = dividing(x.sharding.spec, shape, mesh)
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _of_copies(change: Change, info: Any, plain: Any, x: Any) -> Any:
+    """What `change` makes of each copy's array, which the first dim counts."""
+    if not isinstance(x, jax.ShapeDtypeStruct):
+        return jax.vmap(lambda one: change(info, plain, one))(x)
+    mesh, (copies, *rest) = x.sharding.mesh, x.sharding.spec
+    laid = NamedSharding(mesh, PartitionSpec(*rest))
+    one = change(info, plain, jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=laid))
+    laid = NamedSharding(mesh, PartitionSpec(copies, *one.sharding.spec))
+    return jax.ShapeDtypeStruct((x.shape[0], *one.shape), x.dtype, sharding=laid)
 
 
 def _stacked(shape: tuple[int, ...], info: Any) -> bool:

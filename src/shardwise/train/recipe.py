@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import BadInput, UnknownName, raise_all
+from shardwise.runtime.program import COLLECTIVES
 
 SCHEDULES = ("cosine", "constant", "wsd")
 ON_BAD = ("stop", "skip")
@@ -26,6 +27,7 @@ class Recipe:
         spike: a loss is bad that is this far (in nats) above its running mean; None for no limit. A
             loss or a gradient that is no number always is.
         on_bad: a bad step changes no weights; `skip` then goes on, `stop` stops.
+        collectives: who chooses those of a step: `plan`, or XLA's partitioner (`compiler`).
     """
 
     steps: int
@@ -39,12 +41,15 @@ class Recipe:
     b2: float = 0.95
     spike: float | None = None
     on_bad: str = "stop"
+    collectives: str = "plan"
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
             raise UnknownName("schedule", self.schedule, SCHEDULES)
         if self.on_bad not in ON_BAD:
             raise UnknownName("way with bad steps", self.on_bad, ON_BAD)
+        if self.collectives not in COLLECTIVES:
+            raise UnknownName("chooser of collectives", self.collectives, COLLECTIVES)
         problems = []
         if self.steps < 1:
             problems.append(f"{self.steps} steps are no run: 1 or more.")

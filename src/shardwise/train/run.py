@@ -15,6 +15,7 @@ from shardwise.plan.value import Plan
 from shardwise.search.case import Case
 from shardwise.train import published
 from shardwise.train.alive import gone
+from shardwise.train.board import Board, drawn
 from shardwise.train.devices import Joined, devices_for, is_first, join
 from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
@@ -66,6 +67,7 @@ def train(
     sample: str | None = None,
     start: str = "",
     export: str = "",
+    tensorboard: str = "",
     hooks: Hooks | None = None,
 ) -> Run:
     """Train the model of a plan as the plan says, on the devices that are there.
@@ -82,13 +84,14 @@ def train(
         start: folder of a published model, config.json and *.safetensors, whose weights are the
             first ones; empty for random ones.
         export: folder that gets such files of the last weights; empty for none.
+        tensorboard: folder that gets event files with the same numbers; empty for none.
         hooks: who is told.
 
     Raises:
         BadInput: other devices, data of another vocabulary, a plan that is not run yet.
         BadFile: files that cannot be read or written.
         CheckFailed: a step gave numbers that are none, and the recipe says stop.
-        MissingExtra: JAX, or what reads data and writes checkpoints, is not installed.
+        MissingExtra: JAX, or what reads data and writes checkpoints or events, is not installed.
     """
     if not isinstance(plan, Plan):
         raise BadInput("a plan of serving is not trained; plan with --train.")
@@ -102,6 +105,10 @@ def train(
         published.check(case.model, start, export)
     with contextlib.ExitStack() as stack:
         ending = stack.enter_context(listen())
+        if tensorboard and is_first():
+            board = Board(tensorboard, hooks.on_note)
+            stack.callback(board.close)
+            hooks = drawn(board, hooks)
         loop, compile_s = _prepared(
             plan, case, devices, recipe, saving, sequences, seed, start, hooks
         )
@@ -182,11 +189,13 @@ def _prepared(
     from shardwise.train.portable import Portable
     from shardwise.train.signals import Ending
 
-    made = step_of(case, devices, update=update_of(recipe))
+    made = step_of(case, devices, update=update_of(recipe), collectives=recipe.collectives)
     checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
     found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:
         hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
+        if found.forgot:
+            hooks.on_note("what sums in int8 had lost there is of another layout: it starts at 0.")
     hooks.on_stage("compiling the step")
     begun = time.perf_counter()
     compiled = compiled_step(made)
@@ -210,14 +219,23 @@ def _prepared(
 
 
 def compiled_step(made: TrainStep) -> Any:
-    """`(state, batch) -> (state, what is told of it)`, compiled; the state is given away."""
+    """`(state, batch) -> (state, what is told of it)`, compiled; the state is given away.
+
+    A bad step changes nothing of the state: what sums of its gradients lost is forgotten.
+    """
     import jax
+    import jax.numpy as jnp
 
     function = made.function()
 
     def run(state: Any, given: Any) -> tuple[Any, dict[str, Any]]:
+        before = state
         state, loss = function(state, given)
         guard = state["moments"]
+        if "lost" in state:
+            bad = guard.bad > before["moments"].bad
+            kept = lambda old, new: jnp.where(bad, old, new)
+            state = state | {"lost": jax.tree.map(kept, before["lost"], state["lost"])}
         told = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
         return state, {"loss": loss, **told}
 

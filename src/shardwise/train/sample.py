@@ -16,7 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadInput
 from shardwise.runtime.core import sequences
-from shardwise.runtime.model import embed, head, paired, run_layers
+from shardwise.runtime.head import head
+from shardwise.runtime.model import embed, paired, run_layers
 from shardwise.runtime.step import BATCH, TrainStep
 from shardwise.runtime.weights import Tree, each
 from shardwise.train.tokenizer import Tokenizer

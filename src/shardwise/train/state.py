@@ -28,11 +28,18 @@ def initial(step: TrainStep, seed: int) -> Tree:
         held = each(lambda info: jnp.zeros(info.shape, dtype(job.moments)), step.infos)
         cast = lambda to: jax.tree.map(lambda w: w.astype(dtype(to)), wide)
         state = {"weights": cast(job.weights), "moments": step.optimizer.init(held)}
-        return state | ({"master": cast(job.master)} if job.master else {})
+        state |= {"master": cast(job.master)} if job.master else {}
+        return state | ({"lost": nothing_lost(shapes)} if "lost" in shapes else {})
 
     laid = jax.tree.map(lambda shape: shape.sharding, shapes)
     made: Tree = jax.jit(make, out_shardings=laid)(jax.random.key(seed))
     return made
+
+
+def nothing_lost(shapes: Tree) -> Tree:
+    """What sums of gradients have lost before the first of them."""
+    found: Tree = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
+    return found
 
 
 def batch(order: Order, number: int, shapes: Tree, places: np.ndarray[Any, Any]) -> Tree:

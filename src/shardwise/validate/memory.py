@@ -165,7 +165,9 @@ def _stated(run: Run) -> tuple[Layout, Train]:
     if run.source == NANOTRON and layout.mesh.tensor > 1:
         layout = replace(layout, sequence_parallel=True)
     if run.source == LONG:
-        layout = replace(layout, offload=("gradients", "optimizer"))
+        # Liger kernels compute the loss in pieces as large as their inputs.
+        pieces = -(-run.config.vocab // run.config.d_model)
+        layout = replace(layout, offload=("gradients", "optimizer"), loss_chunks=pieces)
     if run.source == BLOOM and job.compute == "bf16":
         job = replace(job, gradients="fp32")
     return layout, job
@@ -177,11 +179,8 @@ def software_of(run: Run) -> Software:
         copies = 1 if run.layout.zero else 2  # with ZeRO it sums gradients without PyTorch's DDP
         return Software(fused=False, gradient_copies=copies, stages_by_work=True)
     if run.framework == "deepspeed":
-        # Liger kernels compute the loss in pieces as large as their inputs.
-        pieces = -(-run.config.vocab // run.config.d_model) if run.source == LONG else 1
         return Software(
             flash=has_flash(run),
-            loss_chunks=pieces,
             gradient_copies=1,
             buffers=DEEPSPEED_BUCKET,
             in_place=run.source == LONG,

@@ -52,16 +52,71 @@ def test_the_compiled_step_has_memory_flops_and_seconds(verdict: Verdict) -> Non
     assert compiled.step_s.roofline > verdict.planned.step_s.lower
 
 
+@needs_tpu
+def test_collectives_that_the_compiler_chooses_stand_beside_the_planned(verdict: Verdict) -> None:
+    plan = planned("v5e:2x2", {"tensor": 2, "fsdp": 2})
+    other = sw.check(plan, cache=False, collectives="compiler")
+    assert other.verdict == "proved"
+    assert other.note.startswith("XLA's partitioner chose the collectives")
+    rows = {(r.role, r.kind): r for r in other.collectives}
+    for row in verdict.collectives:
+        if row.role in ("tensor", "fsdp"):
+            found = rows[row.role, row.kind]
+            assert found.planned_bytes == row.planned_bytes
+            assert 0.7 * row.compiled_bytes < found.compiled_bytes < 1.02 * row.compiled_bytes
+    assert set(rows) > {(r.role, r.kind) for r in verdict.collectives}
+
+
+def test_what_is_not_partitioned_is_refused_in_words() -> None:
+    plan = planned("v5e:2x2", {"pipe": 2, "schedule": "1f1b"})
+    with pytest.raises(BadInput, match="schedule 1f1b is a program for each stage"):
+        sw.check(plan, cache=False, collectives="compiler")
+    with pytest.raises(BadInput, match='unknown chooser of collectives "gspmd"'):
+        sw.check(plan, cache=False, collectives="gspmd")
+
+
 def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
     if "gpu" in compilers():
         pytest.skip("the GPU's compiler is installed")
-    verdict = sw.check(planned("h100:4", {"tensor": 2, "fsdp": 2}), cache=False)
+    given: dict[str, int | str] = {"tensor": 2, "fsdp": 2, "loss_chunks": 4}
+    verdict = sw.check(planned("h100:4", given), cache=False)
     assert verdict.compiler == "cpu"
     assert verdict.fits is None
     assert "Memory and time are not checked" in verdict.note
     rows = {(r.role, r.kind): r for r in verdict.collectives}
     row = rows["tensor", "reduce_scatter"]
     assert row.compiled_n == row.planned_n > 0
+    # The unembedding of all chunks is gathered once, and its gradient scattered once.
+    for kind in ("all_gather", "reduce_scatter"):
+        row = rows["fsdp", kind]
+        assert row.compiled_n == row.planned_n > 0
+
+
+def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
+    if "gpu" in compilers():
+        pytest.skip("the GPU's compiler is installed")
+    job = sw.Train(batch=8, seq=64, reduce="int8", overlap=("tp_comm",))
+    plan = sw.plan(MODEL, sw.hardware("h100:4"), job, {"data": 2, "tensor": 2, "zero": 0})
+    rows = {(r.role, r.kind): r for r in sw.check(plan, cache=False).collectives}
+    for key in (("data", "all_to_all"), ("data", "all_gather")):
+        assert rows[key].compiled_bytes == pytest.approx(rows[key].planned_bytes, rel=0.05)
+    row = rows["tensor", "permute"]
+    assert row.compiled_n == row.planned_n > 0
+
+
+@pytest.mark.parametrize(
+    ("reduce", "fixed", "said"),
+    [
+        ("int8", {"data": 4, "zero": 2, "n_microbatches": 2}, "--fix zero=1 rounds them once"),
+        ("fp8", {"data": 4, "zero": 1}, "reduce fp8 is planned for, but not run"),
+    ],
+)
+def test_sums_that_the_runtime_does_not_do(
+    reduce: str, fixed: dict[str, int | str], said: str
+) -> None:
+    job = sw.Train(batch=8, seq=64, reduce=reduce)
+    with pytest.raises(BadInput, match=said):
+        sw.check(sw.plan(MODEL, sw.hardware("v5e:2x2"), job, fixed), cache=False)
 
 
 def test_what_the_runtime_does_not_do_is_refused_in_words() -> None:
@@ -87,3 +142,28 @@ def test_the_command_says_it_in_words(
     assert first.startswith("Proved by XLA's TPU compiler")
     assert main(["check", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "proved"
+
+
+@needs_tpu
+def test_chunks_of_the_loss_save_what_is_planned_and_send_the_same() -> None:
+    """Logits of 1,024 tokens of a vocabulary of 16,384, in one piece and in four."""
+    model = sw.ModelConfig.dense(
+        n_layers=1, d_model=128, d_ff=256, n_heads=1, d_head=128, vocab=16384
+    )
+    job, pod = sw.Train(batch=64, seq=64, remat="none"), sw.hardware("v5e:2x2")
+    planned, peaks, sent = [], [], []
+    for n in (1, 4):
+        plan = sw.plan(model, pod, job, {"fsdp": 4, "micro_batch": 16, "loss_chunks": n})
+        found = sw.check(plan, cache=False)
+        assert found.verdict == "proved"
+        assert found.compiled is not None
+        assert found.compiled.peak_bytes is not None
+        assert found.compiled.flops == pytest.approx(found.planned.flops, rel=0.01)
+        planned.append(plan.memory.total)
+        peaks.append(found.compiled.peak_bytes)
+        sent.append([(r.role, r.kind, r.compiled_n, r.compiled_bytes) for r in found.collectives])
+        fsdp = [row for row in found.collectives if row.role == "fsdp"]
+        assert [r.compiled_bytes for r in fsdp] == pytest.approx([r.planned_bytes for r in fsdp])
+    assert peaks == pytest.approx(planned, rel=0.1)
+    assert peaks[0] - peaks[1] > 0.95 * (planned[0] - planned[1])
+    assert sent[0] == sent[1]

@@ -89,6 +89,19 @@ def test_a_proposal_keeps_the_mesh_and_passes(
     assert "for" in found.proposals[0].change
 
 
+def test_chunks_of_the_loss_are_proposed_where_logits_are_what_does_not_fit(
+    compiled: Callable[[float], list[sw.Plan]],
+) -> None:
+    asked = compiled(1.0)
+    job = sw.Train(batch=4, seq=16384, remat="full")
+    given = {"loss_chunks": 1}
+    plan = sw.evaluate(sw.model("gemma2-2b"), sw.hardware("v5e:2x2"), job, Mesh(fsdp=4), given)
+    found = fix(plan, answered(plan, plan.memory.total, 15.75 * GIB), How())
+    assert found.plan == asked[0]
+    assert found.proposals[0].change == "loss_chunks 4 for 1"
+    assert "--mesh fsdp=4,zero=3,micro_batch=1,loss_chunks=4 " in found.proposals[0].command
+
+
 def test_what_the_compiler_needs_beyond_the_plan_is_learned(
     oversized: sw.Plan, compiled: Callable[[float], list[sw.Plan]]
 ) -> None:
@@ -124,3 +137,4 @@ def test_a_change_in_words(oversized: sw.Plan) -> None:
     old = rebuild(oversized).layout
     new = replace(old, remat="full", n_microbatches=4, micro_batch=1)
     assert change(old, new) == "remat full for none, n_microbatches 4 for 1"
+    assert change(old, replace(old, loss_chunks=4)) == "loss_chunks 4 for 1"

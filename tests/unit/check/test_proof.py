@@ -93,3 +93,15 @@ def test_attention_that_computes_more_is_said_with_its_flops() -> None:
     told = proof.attention(1e12, 1.5e12)
     assert told is not None
     assert "1.50 TFLOP" in told.text
+
+
+def test_weights_gathered_role_by_role_are_one_gather() -> None:
+    job = sw.Train(batch=2, seq=4096)
+    ring = {"fsdp": 2, "context": 2, "context_kind": "ring"}
+    plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), job, ring)
+    gathers = [p for p in planned_collectives(plan) if (p.role, p.kind) == ("fsdp", "all_gather")]
+    whole = sum(p.received_bytes for p in gathers)
+    halves = [made("all_gather", (role,), whole / 2) for role in ("context", "fsdp")]
+    (row,) = [r for r in proof.held_against(plan, halves) if r.compiled_n]
+    assert (row.role, row.kind) == ("fsdp", "all_gather")
+    assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=1e-6)

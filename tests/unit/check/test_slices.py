@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import shardwise as sw
@@ -41,3 +43,17 @@ def test_gradients_of_weights_that_slices_copy() -> None:
     # It is timed on the network between slices, and waited for there.
     assert found.compiled is not None
     assert found.compiled.exposed_s["data"] > 0
+
+
+@needs("tpu")
+def test_gradients_that_cross_in_int8_and_tokens_that_pass_under_products() -> None:
+    job = dataclasses.replace(JOB, reduce="int8", overlap=("tp_comm",))
+    fixed: dict[str, int | str] = {"data": 2, "fsdp": 2, "tensor": 2}
+    found = sw.check(sw.plan(MODEL, sw.hardware("v5e:2x2*2"), job, fixed), cache=False)
+    assert found.verdict == "proved"
+    rows = {(r.role, r.kind): r for r in found.collectives}
+    for key in (("data", "all_to_all"), ("data", "all_gather"), ("tensor", "permute")):
+        assert rows[key].planned_bytes > 0
+        assert rows[key].compiled_bytes == pytest.approx(rows[key].planned_bytes, rel=0.02)
+        assert rows[key].asynchronous > 0.9
+    assert rows["tensor", "permute"].compiled_n == rows["tensor", "permute"].planned_n

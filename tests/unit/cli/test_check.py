@@ -82,6 +82,8 @@ def test_what_is_wrong_with_a_function(mine: Path, args: tuple[str, ...], words:
         (("a:b",), "Add --on"),
         (("a:b", "--on", "v5e:9x9x9"), "v5e"),
         (("a:b", "--on", "cpu:4", "--fix"), "--fix is for plans"),
+        (("a:b", "--on", "cpu:4", "--collectives", "compiler"), "--collectives is for plans"),
+        (("plan.json", "--collectives", "gspmd"), 'unknown chooser of collectives "gspmd"'),
         (("plan.json", "--args", "a:b"), "--args is for a function"),
         (("plan.json", "--save", "x.json"), "Add --fix"),
         (("plan.json", "--layers", "2"), "write two numbers"),

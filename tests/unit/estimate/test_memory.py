@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shardwise.estimate.memory import FRAGMENTATION, RUNTIME, Memory, step_memory
-from shardwise.estimate.software import Software
+from shardwise.estimate.software import LOSS_IN_PLACE, Software
 from shardwise.estimate.stage_memory import FP8_COPIES
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
@@ -231,8 +231,11 @@ def test_gradients_are_cast_for_a_wider_optimizer() -> None:
 def test_pieces_of_the_loss() -> None:
     config, layout = load("llama3-8b"), Layout(mesh=Mesh(), micro_batch=8, remat="full")
     whole = memory(config, layout)
-    pieces = memory(config, layout, software=Software(loss_chunks=32))
+    pieces = memory(config, dataclasses.replace(layout, loss_chunks=32))
     assert whole.other > 8 * 8192 * config.vocab > pieces.other
+    half = memory(config, dataclasses.replace(layout, loss_chunks=2))
+    logits = LOSS_IN_PLACE * 8192 * config.vocab
+    assert whole.other - half.other == logits / 2
 
 
 def test_llama3_405b_fits_where_it_was_trained() -> None:

@@ -28,9 +28,8 @@ def memory(
     return step_memory(config, job, step, layout, 80e9, software)
 
 
-def few_logits(**words: float) -> Software:
-    """With these the first stage of `PIPED` is the fullest."""
-    return dataclasses.replace(Software(loss_chunks=64), **words)  # type: ignore[arg-type]
+# With few logits the first stage of a pipeline is the fullest.
+FEW = dataclasses.replace(PIPED, loss_chunks=64)
 
 
 def test_gpus_take_memory_to_join_a_job() -> None:
@@ -47,11 +46,11 @@ def test_a_norm_copies_the_part_of_the_largest_gradient_that_a_chip_updates() ->
     stage = 4 * layer + 8192 * 256
     shard = stage / 4
     assert shard < 8192 * 256  # the embedding is larger
-    plain, copied = (memory(SMALL, PIPED, few_logits(norm_bytes=n)) for n in (0.0, 12.0))
+    plain, copied = (memory(SMALL, FEW, Software(norm_bytes=n)) for n in (0.0, 12.0))
     assert plain.gradients == 2 * stage + 4 * shard
     assert copied.gradients == 2 * stage + 12 * shard  # the cast lies in the same room
-    whole = dataclasses.replace(PIPED, mesh=Mesh(pipe=2))
-    found = memory(SMALL, whole, few_logits(norm_bytes=12.0))
+    whole = dataclasses.replace(FEW, mesh=Mesh(pipe=2))
+    found = memory(SMALL, whole, Software(norm_bytes=12.0))
     assert found.gradients == 2 * stage + max(4 * stage, 12 * 8192 * 256)
 
 
@@ -71,7 +70,7 @@ def test_buckets_are_of_gradients_and_of_weights() -> None:
 
 
 def test_the_embedding_keeps_its_mask_for_each_microbatch_in_flight() -> None:
-    plain, kept = (memory(SMALL, PIPED, few_logits(embedding_mask=m)) for m in (0.0, 1.0))
+    plain, kept = (memory(SMALL, FEW, Software(embedding_mask=m)) for m in (0.0, 1.0))
     assert kept.activations - plain.activations == 2 * 1024 * 256
 
 
@@ -87,11 +86,11 @@ def test_ends_of_the_model_take_the_place_of_a_layer() -> None:
 
 
 def test_gradients_in_place() -> None:
-    config, layout = load("llama3-8b"), Layout(mesh=Mesh(), remat="full")
+    config = load("llama3-8b")
+    layout = Layout(mesh=Mesh(), remat="full", loss_chunks=64)
     D, F, kv = 4096, 14336, 1024
-    software = Software(loss_chunks=64)
-    plain = memory(config, layout, software)
-    written = memory(config, layout, dataclasses.replace(software, in_place=True))
+    plain = memory(config, layout)
+    written = memory(config, layout, Software(in_place=True))
     every = 6 * D + 2 * kv + 3 * F
     assert plain.other == 2 * 1024 * (every + every - D)
     assert written.other == 2 * 1024 * (D + F + every - D)
@@ -99,9 +98,9 @@ def test_gradients_in_place() -> None:
 
 def test_weights_that_were_whole_leave_their_room() -> None:
     config, layout = load("llama3-8b"), Layout(mesh=Mesh(fsdp=8), zero=3, remat="full")
-    layout = dataclasses.replace(layout, offload=("gradients", "optimizer"))
+    layout = dataclasses.replace(layout, offload=("gradients", "optimizer"), loss_chunks=64)
     whole = 2 * count.parameters(config).total
-    software = Software(whole_at_start=True, in_place=True, loss_chunks=64)
+    software = Software(whole_at_start=True, in_place=True)
     few = memory(config, layout, software)
     assert few.total == pytest.approx(whole, rel=1e-9)  # all arrays lie in it
     long = dataclasses.replace(JOB, seq=2**18)  # no array fits

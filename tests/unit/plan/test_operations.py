@@ -89,6 +89,23 @@ def test_what_runs_again_in_some_layers(remat: str) -> None:
     compare(*listed("llama3-8b", "h100:8", job, layout))
 
 
+def test_chunks_of_the_loss_read_the_unembedding_again_and_compute_the_same() -> None:
+    job, layout = Train(batch=8, seq=1024), Layout(mesh=Mesh(fsdp=8), zero=3)
+    ends = {}
+    for n in (1, 4):
+        one, found = listed("llama3-8b", "h100:8", job, replace(layout, loss_chunks=n))
+        compare(one, found)
+        ends[n] = {op.name: op for op in found if op.name.startswith("unembed") and op.flops}
+    bytes_of_w, logits = 2 * 4096 * 128256, 2 * 1024 * 128256
+    for name, op in ends[1].items():
+        again = ends[4][name]
+        assert again.flops == op.flops
+        assert (op.count, again.count) == (1, 4)
+        times = 6 if name == "unembed.d_unembedding" else 3  # a sum is read and written
+        assert again.hbm_bytes - op.hbm_bytes == times * bytes_of_w
+        assert op.hbm_bytes > logits
+
+
 def test_flops_of_operations_are_those_of_the_busiest_stage() -> None:
     job = Train(batch=32, seq=2048)
     piped = Layout(mesh=Mesh(data=4, pipe=4), zero=1, n_microbatches=8, schedule="1f1b")

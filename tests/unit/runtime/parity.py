@@ -44,8 +44,13 @@ DENSE = {
         zero=3,
         sequence_parallel=True,
     ),
-    "fsdp, tensor, accumulated, full remat": Layout(
-        mesh=Mesh(fsdp=4, tensor=2), micro_batch=2, n_microbatches=2, zero=3, remat="full"
+    "fsdp, tensor, accumulated, full remat, chunks of the loss": Layout(
+        mesh=Mesh(fsdp=4, tensor=2),
+        micro_batch=2,
+        n_microbatches=2,
+        zero=3,
+        remat="full",
+        loss_chunks=4,
     ),
     "fsdp, tensor, norms again": Layout(
         mesh=Mesh(fsdp=4, tensor=2),
@@ -54,6 +59,15 @@ DENSE = {
         remat="selective",
         recomputed=("norms",),
         sequence_parallel=True,
+    ),
+    "fsdp, tensor passes on, norms again": Layout(
+        mesh=Mesh(fsdp=2, tensor=4),
+        micro_batch=8,
+        zero=3,
+        remat="selective",
+        recomputed=("norms",),
+        sequence_parallel=True,
+        overlap=("tp_comm",),
     ),
 }
 
@@ -75,8 +89,16 @@ def _piped(schedule: str, m: int, *, virtual: int = 1, **sizes: Any) -> Layout:
 PIPELINE = {
     "interleaved, fsdp": _piped("interleaved", 4, pipe=4, virtual=2, fsdp=2, zero=3),
     "zb-v, tensor": _piped("zb-v", 4, pipe=2, tensor=4),
-    "1f1b, fsdp, tensor": _piped(
-        "1f1b", 4, pipe=2, fsdp=2, tensor=2, zero=3, sequence_parallel=True, remat="full"
+    "1f1b, fsdp, tensor, chunks of the loss": _piped(
+        "1f1b",
+        4,
+        pipe=2,
+        fsdp=2,
+        tensor=2,
+        zero=3,
+        sequence_parallel=True,
+        remat="full",
+        loss_chunks=16,
     ),
     "zb-h1, zero 2, tensor": _piped("zb-h1", 4, pipe=2, data=2, tensor=2, zero=2),
 }

@@ -51,9 +51,9 @@ CASES: dict[str, tuple[str, Layout]] = {
         layout(kind="ulysses", **MIXED, remat="full"),
     ),
     "ring 8, full remat": ("two heads", layout(Mesh(context=8), "ring", remat="full")),
-    "ring 4, zero 2, accumulated": (
+    "ring 4, zero 2, accumulated, chunks of the loss": (
         "two heads",
-        layout(Mesh(context=4, data=2), "ring", zero=2, n_microbatches=2),
+        layout(Mesh(context=4, data=2), "ring", zero=2, n_microbatches=2, loss_chunks=2),
     ),
     "ulysses 8, heads copied": ("two heads", layout(Mesh(context=8), "ulysses")),
     "one head, tensor 4, fsdp": (

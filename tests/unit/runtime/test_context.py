@@ -16,7 +16,7 @@ NAMES = (
     "ring, tensor, fsdp, dots",
     "ulysses, tensor, fsdp, full remat",
     "ring 8, full remat",
-    "ring 4, zero 2, accumulated",
+    "ring 4, zero 2, accumulated, chunks of the loss",
     "ulysses 8, heads copied",
     "one head, tensor 4, fsdp",
     "two heads, tensor 8",

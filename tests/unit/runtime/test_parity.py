@@ -20,13 +20,14 @@ SETS = {
         "tensor, sequence",
         "data, fsdp, tensor",
         "one sequence a chip",
-        "fsdp, tensor, accumulated, full remat",
+        "fsdp, tensor, accumulated, full remat, chunks of the loss",
         "fsdp, tensor, norms again",
+        "fsdp, tensor passes on, norms again",
     ),
     "pipeline": (
         "interleaved, fsdp",
         "zb-v, tensor",
-        "1f1b, fsdp, tensor",
+        "1f1b, fsdp, tensor, chunks of the loss",
         "zb-h1, zero 2, tensor",
     ),
 }

@@ -48,6 +48,11 @@ def test_what_the_job_asks_for_is_in_every_form() -> None:
         assert form.offload == ("optimizer",)
 
 
+def test_chunks_of_the_loss_are_as_many_as_asked_for() -> None:
+    assert {f.loss_chunks for f in group().forms(DENSE, JOB, {})} == {1}
+    assert {f.loss_chunks for f in group().forms(DENSE, JOB, {"loss_chunks": 8})} == {8}
+
+
 def test_what_never_wins_is_tried_when_it_is_asked_for() -> None:
     piped = group(piped=True, copied=True)
     assert {f.schedule for f in piped.forms(DENSE, JOB, {"schedule": "gpipe"})} == {"gpipe"}
@@ -71,6 +76,7 @@ def test_without_a_pipeline_there_is_no_schedule(schedule: str) -> None:
         ({"tensor": "8"}, {}, BadShape, "tensor '8' is not a whole number."),
         ({"zero": 4}, {}, BadShape, "zero 4 is not a stage of ZeRO: 0, 1, 2 or 3."),
         ({"virtual": 0}, {}, BadShape, "virtual 0 is below 1."),
+        ({"loss_chunks": 0}, {}, BadShape, "loss_chunks 0 is below 1."),
         ({}, {"virtual": 2}, UnknownName, 'unknown mesh role "virtual"'),
         ({}, {"pipe": 0}, BadShape, "pipe 0 is below 1."),
     ],
@@ -86,6 +92,6 @@ def test_names_and_values_that_no_strategy_has(
 def test_names_and_values_that_strategies_have() -> None:
     check_fixed(
         {"tensor": 8, "zero": 0, "virtual": 2, "micro_batch": 1, "schedule": "zb-v",
-         "remat": "dots", "context_kind": "ring", "expert_tensor": 1},
+         "remat": "dots", "context_kind": "ring", "expert_tensor": 1, "loss_chunks": 4},
         {"pipe": 4, "tensor": 1},
     )  # fmt: skip

@@ -14,6 +14,7 @@ from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig, load
 from shardwise.search.legal import (
     batch_shards,
+    chunk_problems,
     context_fits,
     divisors,
     kv_heads_divide,
@@ -23,7 +24,7 @@ from shardwise.search.legal import (
     problems,
     tensor_widths,
 )
-from shardwise.strategy.layout import Form
+from shardwise.strategy.layout import Form, Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 
@@ -196,3 +197,13 @@ def test_how_many_ways_a_batch_can_be_split() -> None:
     assert 1024 not in shards
     for n in shards:
         assert next(legal_meshes(LLAMA, Train(batch=n, seq=4096), system, {}), None)
+
+
+def test_chunks_of_the_loss_divide_the_tokens_of_a_chip() -> None:
+    layout = Layout(mesh=Mesh(context=4), micro_batch=2, loss_chunks=64)
+    assert chunk_problems(layout, 128) == []
+    (told,) = chunk_problems(layout, 96)
+    assert told == (
+        "loss_chunks 64 does not divide the 48 tokens of a chip (micro_batch 2 x 96 over context "
+        "4). 48 does."
+    )

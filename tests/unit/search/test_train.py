@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -198,6 +199,7 @@ def test_a_remat_policy_that_is_asked_for(remat: str) -> None:
         {"context": 4, "context_kind": "ulysses"},
         {"remat": "mlp", "n_microbatches": 4},
         {"expert": 2, "tensor": 2, "expert_tensor": 1},
+        {"loss_chunks": 8},
     ],
     ids=str,
 )
@@ -208,6 +210,23 @@ def test_what_is_given_is_kept(fixed: dict[str, int | str]) -> None:
         layout = one.layout
         known = {**layout.sizes, "remat": layout.policy}
         assert {k: known.get(k, getattr(layout, k, None)) for k in fixed} == fixed
+
+
+def test_chunks_of_the_loss_are_tried_where_nothing_fits_without() -> None:
+    """65,536 tokens of 128,256 logits on a chip; as few chunks as it takes."""
+    long, fixed = Train(batch=8, seq=65536), {"fsdp": 8}
+    whole = rank("llama3-8b", "h100:8", long, fixed={**fixed, "loss_chunks": 1}).candidates[0]
+    assert not whole.fits
+    best = rank("llama3-8b", "h100:8", long, fixed=fixed).candidates[0]
+    assert best.fits
+    assert best.layout.loss_chunks == 4
+    wide = rank("gemma2-2b", "v5e:2x2", Train(batch=4, seq=16384), fixed={"fsdp": 4}).candidates
+    assert wide[0].layout.loss_chunks == 16
+    short = rank("llama3-8b", "h100:8", replace(long, seq=8192), fixed=fixed).candidates
+    assert {c.layout.loss_chunks for c in short} == {1}
+    hopeless = rank("llama3-70b", "h100:8", long, fixed=fixed).candidates[0]
+    assert not hopeless.fits
+    assert hopeless.layout.loss_chunks == 1
 
 
 def test_largest_sizes_are_kept() -> None:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,9 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     found["again"] = Told(made["eight"], data, recipe, again).document()
     resumed = _fingerprints(at / str(STEPS))
     found["bits"] = {"arrays": len(through), "equal": through == resumed}
+    shutil.rmtree(at / str(STEPS))
+    other = replace(recipe, collectives="compiler")
+    found["partitioned"] = Told(made["eight"], data, other, again).document()
     shutil.rmtree(at / str(STEPS))
     found["reordered"] = Told(made["stages"], data, recipe, again, seed=1).failed
     steps = Saving(folder=str(at), every=1, resume=True)

@@ -52,6 +52,13 @@ def test_a_run_that_goes_on_is_bit_identical(found: Found) -> None:
     assert found["bits"]["equal"]
 
 
+def test_it_goes_on_with_collectives_that_the_compiler_chooses(found: Found) -> None:
+    told, one = found["partitioned"], found["one"]
+    assert told["run"] == {"first": 2, "done": 4}
+    assert told["losses"] == pytest.approx(one["losses"][2:], rel=1e-5)
+    assert told["norms"] == pytest.approx(one["norms"][2:], rel=1e-4)
+
+
 def test_it_goes_on_under_another_layout(found: Found) -> None:
     stages, back = found["stages"], found["back"]
     assert stages["run"] == {"first": 2, "done": 4}

@@ -181,10 +181,10 @@ def _devices(
 
 def _slices(one: Instruction, mesh: Mapping[str, int]) -> tuple[read.Devices, tuple[str, ...], int]:
     """A transfer names its slices, `{1,2}x{0:3}`, not its devices: slices are taken to be the
-    first axes of the mesh."""
+    first axes of the mesh. An exchange lists devices, `{{100000,200000},...}`."""
     target = re.match(r"\{([\d,:]*)\}", one.word("_xla_megascale_target"))
     listed = target[1] if target else ""
-    n = 0
+    n = 0 if target else len(one.numbers("_xla_megascale_target"))
     for part in filter(None, listed.split(",")):
         low, _, high = part.partition(":")
         n += int(high or low) - int(low) + 1

@@ -1,10 +1,13 @@
-"""FLOPs of hand-written attention kernels, which a compiled program holds as opaque calls.
+"""FLOPs of attention kernels, which a compiled program holds as opaque calls.
 
 Splash attention (the Pallas kernel that comes with JAX) takes queries [.., N, T, H], keys
 [.., K, S, H], and tables of blocks [.., rows of blocks, blocks of a row], unless every key is seen.
 Blocks outside the mask are skipped, those on its edge are computed whole. A table as wide as the
 keys is causal; a narrower one a sliding window (or chunks, whose share is smaller: then this is
 an upper bound).
+
+cuDNN's flash attention on GPUs takes queries [B, T, N, H] and keys [B, S, K, H]; its mask stands in
+the settings of the call, and edges count as whole tiles, as plans count them.
 """
 
 from __future__ import annotations
@@ -14,26 +17,38 @@ import math
 from shardwise.check.hlo.costs import Cost
 from shardwise.check.hlo.shape import HBM, Shape, shapes
 from shardwise.check.hlo.text import Instruction
+from shardwise.estimate.kernels import tiled_keys
+from shardwise.estimate.rates import GPU_MASK_TILE
 
-# Products of [T, H] and [S, H]-like arrays for each block of scores: forward s and o; backward with
-# one kernel s, dv, dp, dk, dq; with two, each makes scores and their gradients for itself.
-_PRODUCTS = {"splash_mha_fwd": 2, "splash_mqa_fwd": 2, "splash_mha_dq": 3, "splash_mqa_dq": 3}
+# Products for each block of scores, as wide as a head of queries, and of values: forward s, and o;
+# backward with one kernel s dk dq, and dv dp; with two, each makes s and dp for itself.
+_FORWARD, _OF_QUERIES, _OF_ALL, _OF_KEYS = (1, 1), (2, 1), (3, 2), (2, 2)
+_PRODUCTS = {
+    "splash_mha_fwd": _FORWARD,
+    "splash_mqa_fwd": _FORWARD,
+    "splash_mha_dq": _OF_QUERIES,
+    "splash_mqa_dq": _OF_QUERIES,
+}
+_CUDNN = {"__cudnn$fmhaSoftmax": _FORWARD, "__cudnn$fmhaSoftmaxBackward": _OF_ALL}
 _DKV = ("splash_mha_dkv", "splash_mqa_dkv")
 
 
 def attention_cost(one: Instruction) -> Cost | None:
-    """FLOPs and bytes of a call of splash attention, None for any other instruction.
+    """FLOPs and bytes of a call of attention, None for any other instruction.
 
     Operands count as read from HBM: the call does not say where they lie.
     """
     products, large = _products(one), _large(one)
-    if products is None or len(large) < 2:
+    if products is None or len(large) < 3:
         return None
-    queries, keys = large[0].dims, large[1].dims
-    scores = math.prod(queries[:-1]) * keys[-2] * _seen(_arguments(one), queries, keys)
+    queries, keys, values = (shape.dims for shape in large[:3])
+    if _target(one) in _CUDNN:
+        scores = math.prod(queries[:-1]) * _seen_by_cudnn(one, keys[1])
+    else:
+        scores = math.prod(queries[:-1]) * keys[-2] * _seen(_arguments(one), queries, keys)
     results = sum(s.padded_bytes for s in one.shapes if s.memory_space == HBM)
     return Cost(
-        flops=round(2 * products * scores * queries[-1]),
+        flops=round(2 * scores * (products[0] * queries[-1] + products[1] * values[-1])),
         elementwise=round(scores),
         hbm_bytes=sum(s.bytes for s in _arguments(one)) + results,
         dtype=large[0].dtype,
@@ -46,18 +61,36 @@ def head_width(one: Instruction) -> int:
     return large[0].dims[-1] if large else 0
 
 
-def _products(one: Instruction) -> int | None:
-    if one.opcode != "custom-call" or one.word("custom_call_target") != "tpu_custom_call":
+def _products(one: Instruction) -> tuple[int, int] | None:
+    if _target(one) in _CUDNN:
+        return _CUDNN[_target(one)]
+    if _target(one) != "tpu_custom_call":
         return None
     if any(name in one.op_name for name in _DKV):
         # Where one kernel makes all gradients, that of the queries comes once per block of keys.
-        return 5 if max(len(s.dims) for s in one.shapes) > _rank(one) else 4
+        apart = max(len(s.dims) for s in one.shapes) > _rank(one)
+        return _OF_ALL if apart else _OF_KEYS
     found = [n for name, n in _PRODUCTS.items() if name in one.op_name]
     return found[0] if found else None
 
 
+def _target(one: Instruction) -> str:
+    return one.word("custom_call_target") if one.opcode == "custom-call" else ""
+
+
+def _seen_by_cudnn(one: Instruction, n_keys: int) -> float:
+    """Keys of a query in computed tiles, in the mean over queries."""
+    told = one.backend.get("cudnn_fmha_backend_config", {})
+    if "CAUSAL" not in told.get("mask_type", ""):
+        return n_keys
+    width = min(int(told.get("sliding_window_length", 0)), n_keys) or n_keys
+    visible = width - (width - 1) * width / (2 * n_keys)
+    edges = 1 if 2 * visible >= n_keys else 2
+    return min(n_keys, float(tiled_keys(visible, edges, GPU_MASK_TILE)))
+
+
 def _large(one: Instruction) -> list[Shape]:
-    """Queries, keys, ...: not the tables, which are of whole numbers."""
+    """Queries, keys, values, ...: not the tables, which are of whole numbers."""
     return [s for s in _arguments(one) if len(s.dims) >= 3 and s.dtype in ("bf16", "f32", "f16")]
 
 

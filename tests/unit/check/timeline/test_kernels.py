@@ -25,13 +25,15 @@ def call(
     target="tpu_custom_call",
     n_keys=4096,
     positions=POSITIONS,
+    values=128,
 ):
     named = f'metadata={{op_name="jit(f)/{name}/pallas_call"}}'
     keys = ARRAY.replace("2,8,4096", f"2,2,{n_keys}")
+    of_values = keys.replace("128]", f"{values}]")
     text = CALL.format(
         result=result,
         target=f'custom_call_target="{target}"',
-        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {keys}{positions}}}",
+        given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {of_values}{positions}}}",
         named=named,
     )
     return parse(text).main.instructions["call"]
@@ -77,7 +79,48 @@ def test_products_of_each_kernel(name, result, products):
     assert attention_cost(call(name, result=result)).flops == products * SQUARE
 
 
+@pytest.mark.parametrize(
+    ("name", "result", "of_queries", "of_values"),
+    [
+        ("splash_mha_fwd_no_residuals", ARRAY, 1, 1),
+        ("splash_mha_dq_no_residuals", ARRAY, 2, 1),
+        ("splash_mha_dkv_no_residuals", ARRAY, 2, 2),
+        ("splash_mha_dkv_no_residuals", PARTIAL, 3, 2),
+    ],
+)
+def test_values_may_be_narrower_than_keys(name, result, of_queries, of_values):
+    found = attention_cost(call(name, result=result, values=64)).flops
+    assert found == (of_queries + of_values / 2) * SQUARE
+
+
 def test_other_kernels_are_not_attention():
     assert attention_cost(call("my_kernel")) is None
     assert attention_cost(call(target="Sharding")) is None
     assert (head_width(call()), head_width(call("my_kernel"))) == (128, 0)
+
+
+LAID = "bf16[2,4096,8,128]{3,2,1,0}"
+
+
+@pytest.mark.parametrize(
+    ("target", "products"), [("__cudnn$fmhaSoftmax", 2), ("__cudnn$fmhaSoftmaxBackward", 5)]
+)
+@pytest.mark.parametrize(
+    ("mask", "window", "share"),
+    [
+        ("NO_MASK", 0, 1.0),
+        ("CAUSAL", 0, 33 / 64 + 1 / 8192),  # 1 + 2 + ... + 32 tiles of 128, and the diagonal itself
+        ("CAUSAL", 512, (512 - 511 * 512 / 8192 + 128) / 4096),
+    ],
+)
+def test_flash_attention_of_cudnn(target, products, mask, window, share):
+    told = f'{{"mask_type": "{mask}", "sliding_window_length": {window}}}'
+    named = 'metadata={op_name="jit(f)/attn.core/dot_product_attention"}'
+    text = CALL.format(
+        result=LAID,
+        target=f'custom_call_target="{target}"',
+        given=f"operand_layout_constraints={{{LAID}, {LAID}, {LAID}}}",
+        named=f'{named}, backend_config={{"cudnn_fmha_backend_config": {told}}}',
+    )
+    found = attention_cost(parse(text).main.instructions["call"]).flops
+    assert found == pytest.approx(products * SQUARE * share, rel=1e-3)
