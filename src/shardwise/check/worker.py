@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
     def say(now: str) -> None:
         nonlocal stage
         stage = now
-        (folder / STAGE).write_text(now)
+        _replaced(folder / STAGE, now.encode())
 
     result: Compiled | Failure | Refused
     try:
@@ -36,9 +36,14 @@ def main(folder: Path) -> None:
         result = Refused(error=type(error).__name__, problems=error.problems)
     except Exception as error:
         result = classify(error, stage)
-    part = folder / f"{RESULT}.part"
-    part.write_bytes(encode(result))
-    part.rename(folder / RESULT)
+    _replaced(folder / RESULT, encode(result))
+
+
+def _replaced(path: Path, content: bytes) -> None:
+    """Write a file that another process reads: it sees the old one or the new, never a part."""
+    part = path.with_suffix(".part")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 def _compile(job: Job, say: Callable[[str], None]) -> Compiled | Failure:
