@@ -35,7 +35,7 @@ def test_16_bits_with_its_own_mask_do() -> None:
         (PLAIN, array(dtype=jnp.float32), array(dtype=jnp.float32), None),
         (PLAIN, array(192), array(128), None),  # wide queries and narrow values of latents
         (PLAIN, array(60), array(60), None),
-        (PLAIN, array(), array(), jnp.ones((1, 1, 128, 128), bool)),
+        (PLAIN, array(), array(), jax.ShapeDtypeStruct((1, 1, 128, 128), bool)),
         (replace(PLAIN, window=32, causal=False), array(), array(), None),
     ],
 )
