@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
-from check import SMALL, Row, row
+from check import SMALL, Row, planned, row
 from kept import ROOT, Found, cells, refresh
 
 import shardwise as sw
@@ -35,7 +35,7 @@ ROWS = (
 
 def measured(row: Row) -> Found:
     """A row in numbers: bytes by role and kind, planned and in either program."""
-    plan = sw.plan(sw.model(row.model), sw.hardware(row.hardware), sw.Train(**row.work), row.fixed)
+    plan = planned(row)
     found: Found = {"name": row.name, "on": row.hardware, "bytes": {}, "peak": [], "step_s": []}
     for i, who in enumerate(COLLECTIVES):
         verdict = sw.check(plan, collectives=who)

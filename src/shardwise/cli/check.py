@@ -13,8 +13,8 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
-from shardwise.cli.inputs import Inputs
-from shardwise.errors import BadInput, UnknownName
+from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.errors import BadInput
 from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ def run(
         inputs.refuse("--save keeps the plan that --fix found. Add --fix.")
     if on:
         inputs.read(sw.hardware, on)
-    if collectives not in COLLECTIVES:
-        inputs.refuse(str(UnknownName("chooser of collectives", collectives, COLLECTIVES)))
+    inputs.read(parse_word, collectives, "chooser of collectives", COLLECTIVES)
     depths = inputs.read(_depths, layers) if layers else ()
     loaded = None if named else inputs.read(sw.load, subject)
     inputs.done()

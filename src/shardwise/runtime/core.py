@@ -70,7 +70,7 @@ class Sequences:
         slopes_N = self.slopes(a) if a.alibi else None
 
         def kernel(table: Table, q: Array, k: Array, v: Array, sinks: Any, slopes: Any) -> Array:
-            order = replace(self.order, n=table.on.size(CONTEXT))
+            here = replace(self, table=table, order=replace(self.order, n=table.on.size(CONTEXT)))
             return kernels.attend(
                 q,
                 k,
@@ -80,8 +80,8 @@ class Sequences:
                 a.score_scale,
                 sinks_N=sinks,
                 slopes_N=slopes,
-                order=order,
-                index=table.index(CONTEXT) if order.n > 1 else 0,
+                order=here.order,
+                index=here._index,
             )
 
         arrays = (q, k_BSKH, v_BSKH, sinks_N, slopes_N)
@@ -147,7 +147,8 @@ def sequences(config: ModelConfig, form: Form, table: Table, seq: int) -> Sequen
     """
     order = order_of(config, form, table.on.size(CONTEXT), seq)
     core = Sequences(table=table, kind=form.context_kind, order=order)
-    kinds = {group.layer.attention for group in config.groups}
+    # In the order of the model: every process has to compile the same program.
+    kinds = dict.fromkeys(group.layer.attention for group in config.groups)
     with jax.named_scope("rope"):
         angles = {a: core.turns(a, seq // order.n, seq) for a in kinds if a and a.rope}
     return replace(core, angles=angles)

@@ -93,9 +93,10 @@ def deal(
         # From the inside out: what goes between slices, the outermost, is summed already.
         for axis in [a for a in reversed(on.axes[role]) if a not in used]:
             n = on.mesh.shape[axis]
-            if in_int8 and role in DEALT and info.is_table:
+            shared = role in DEALT and info.is_table
+            if in_int8 and shared:
                 rounded.append(axis)
-            dealt = zero in (1, 2) and role in DEALT and info.is_table
+            dealt = zero in (1, 2) and shared
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
             if dealt and dim is not None:
                 shape[dim] //= n

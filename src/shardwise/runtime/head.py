@@ -8,6 +8,7 @@ has its logits, its loss and its gradients before the next begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -48,10 +49,11 @@ def loss_at_end(
     What is sent is sent once, whatever the number of chunks: the unembedding is gathered before the
     first, and its gradient summed over chips after the last.
     """
-    name = outer_block(stack, "unembed", weights, deals).program("unembed").einsum.right.name
+    block = outer_block(stack, "unembed", weights, deals)
+    name = block.program("unembed").einsum.right.name
     array, holder = weights[name]
     x_BTD, holder = together(x_BTD, holder)
-    block = outer_block(stack, "unembed", {**weights, name: (array, holder)}, deals)
+    block = replace(block, weights={**weights, name: (array, holder)})
     n_BTD, given = _entered(stack, block, x_BTD), _unembedding(block)
 
     def loss(given: Given, n_BTD: Array, targets_BT: Array) -> Array:

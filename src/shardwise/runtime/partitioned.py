@@ -132,13 +132,8 @@ class PartitionedStep(TrainStep):
             total, found = differentiate(weights, None, microbatch["tokens"], microbatch["targets"])
             return total / self.job.tokens_per_step, self._held(found)
 
-        if self.layout.n_microbatches == 1:
-            return *one(jax.tree.map(lambda x: x[0], batch)), {}
-        start = jnp.zeros((), jnp.float32), self._held(jax.tree.map(jnp.zeros_like, weights))
-        sums, _ = lax.scan(
-            lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
-        )
-        return *sums, {}
+        zeros = self._held(jax.tree.map(jnp.zeros_like, weights))
+        return *self._in_turn(one, zeros, batch), {}
 
     def _held(self, gradients: Tree) -> Tree:
         """Gradients of a microbatch, laid out as the state of the optimizer: sums that wait for the

@@ -214,7 +214,7 @@ class TrainStep:
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss) | ({"lost": lost} if lost else {})
+            state = self._updated(state, gradients, loss, lost)
         mesh = self.table.on.mesh
         placed = jax.tree.map(
             lambda x, s: lax.with_sharding_constraint(x, NamedSharding(mesh, s)), state, specs
@@ -244,7 +244,7 @@ class TrainStep:
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss) | ({"lost": lost} if lost else {})
+            state = self._updated(state, gradients, loss, lost)
         return state, loss
 
     def _local_gradients(
@@ -282,9 +282,15 @@ class TrainStep:
             # the ends through the step, and sum them by AllReduce after it.
             return total / tokens, lax.optimization_barrier(found)
 
+        return self._in_turn(one, holders, batch)
+
+    def _in_turn(
+        self, one: Callable[[Tree], tuple[Array, Tree]], zeros: Tree, batch: Tree
+    ) -> tuple[Array, Tree]:
+        """Sums of what `one` makes of each microbatch: a loss, and gradients like `zeros`."""
         if self.layout.n_microbatches == 1:
             return one(jax.tree.map(lambda x: x[0], batch))
-        start = (jnp.zeros((), jnp.float32), holders)
+        start = (jnp.zeros((), jnp.float32), zeros)
         sums, _ = lax.scan(
             lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
         )
@@ -304,7 +310,7 @@ class TrainStep:
             shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
 
-    def _updated(self, state: Tree, gradients: Tree, loss: Array) -> Tree:
+    def _updated(self, state: Tree, gradients: Tree, loss: Array, lost: Lost) -> Tree:
         """Weights and moments after the optimizer, each chip on its part."""
         tokens = self.job.tokens_per_step
         wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
@@ -328,7 +334,8 @@ class TrainStep:
                 lambda new, old: new.astype(old.dtype), moments, state["moments"]
             ),
         }
-        return found | ({"master": parts} if "master" in state else {})
+        found |= {"master": parts} if "master" in state else {}
+        return found | ({"lost": lost} if lost else {})
 
 
 # What makes the optimizer of a step.

@@ -151,7 +151,8 @@ def rank(
         if found.candidates[0].fits:
             break
         given = tuple(sorted({**words, "loss_chunks": n}.items()))
-        if _may_fit(*asked, given, sizes):
+        # A bound below the memory of all strategies.
+        if any(not block.bound()[0].all() for block in _blocks(*asked, given, sizes)):
             chunked = _rank(*asked, given, sizes, keep, exhaustive, front)
             found = chunked if chunked.candidates[0].fits else found
     return replace(found, candidates=[*found.candidates], front=[*found.front])
@@ -194,19 +195,6 @@ def _rank(
             for _, _, block, i, n in best.front or ()
         ],
     )
-
-
-def _may_fit(
-    config: ModelConfig,
-    job: Train,
-    system: System,
-    cal: Calibration,
-    given: tuple[tuple[str, int | str], ...],
-    most: tuple[tuple[str, int], ...],
-) -> bool:
-    """Whether a bound below the memory of all strategies leaves any."""
-    blocks = _blocks(config, job, system, cal, given, most)
-    return any(not block.bound()[0].all() for block in blocks)
 
 
 def _blocks(

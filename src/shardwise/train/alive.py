@@ -1,8 +1,8 @@
 """Signs of life between the processes of a run.
 
 A process that waits for another in a collective learns of its end as the connection breaks. One
-that waits to save with it, or to compile, does not; and JAX, whose own signs stop after `SILENT_S`
-too, then ends with a trace instead of a word.
+that waits to save with it, or to compile, does not; and JAX, which has such signs too, then ends
+with a trace instead of a word.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def _beat(client: Any, process: int, others: list[int]) -> None:
         count += 1
         try:
             client.key_value_set(f"{_KEY}/{process}", str(count), allow_overwrite=True)
-            told = {str(key): str(value) for key, value in client.key_value_dir_get(_KEY)}
+            every = client.key_value_dir_get(_KEY)
         except Exception:  # of the service that process 0 holds: JAX itself ends this process
             return
-        now = time.monotonic()
+        told, now = {key.rsplit("/", 1)[-1]: value for key, value in every}, time.monotonic()
         for other, (last, since) in seen.items():
-            sign = next((v for key, v in told.items() if key.endswith(f"/{other}")), "")
+            sign = told.get(str(other), "")
             if sign != last:
                 seen[other] = (sign, now)
             elif last and now - since > SILENT_S:

@@ -20,6 +20,7 @@ from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights import Tree
 from shardwise.train.devices import INSTALL
 from shardwise.train.fingerprint import fingerprints
+from shardwise.train.state import nothing_lost
 
 KEPT = 2
 
@@ -152,7 +153,7 @@ class Checkpoints:
         if changed:
             raise _Damaged(f"the bits of {changed[0]} are not those that were saved")
         if forgot:
-            state["lost"] = jax.tree.map(_zeros, shapes["lost"])
+            state["lost"] = nothing_lost(shapes)
         return Restored(step=step, state=state, about=about, forgot=forgot)
 
     def _compare(
@@ -213,10 +214,6 @@ def _without_lost(arrays: dict[str, Any]) -> dict[str, Any]:
 def _same_lost(arrays: dict[str, str], shapes: Tree) -> bool:
     asked = described({"lost": shapes["lost"]})
     return asked == {name: told for name, told in arrays.items() if name.startswith("lost/")}
-
-
-def _zeros(shape: Any) -> jax.Array:
-    return jax.device_put(jax.numpy.zeros(shape.shape, shape.dtype), shape.sharding)
 
 
 def _probe(folder: Path) -> None:

@@ -1,9 +1,9 @@
 """The state of a run as any layout can take it: layers in the model's order, no filling.
 
 Stages of a pipeline hold stacked layers in an order of their own, with places that may stay empty,
-and chips that do not divide a vocabulary fill it up. What is saved has neither. What
-sums of gradients in int8 have lost (`runtime.owed`) is saved for each copy of a weight, so it fits
-layouts with as many.
+and chips that do not divide a vocabulary fill it up. What is saved has neither. What sums of
+gradients in int8 have lost (`runtime.owed`) is saved for each copy of a weight, so it fits layouts
+with as many.
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ def initial(step: TrainStep, seed: int) -> Tree:
 
 
 def nothing_lost(shapes: Tree) -> Tree:
-    """What sums of gradients have lost before the first of them."""
-    found: Tree = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
+    """What sums of gradients have lost before the first of them, where it is to lie."""
+    found: Tree = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes["lost"]
+    )
     return found
 
 

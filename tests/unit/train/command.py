@@ -1,4 +1,4 @@
-"""`shardwise train` as a user starts it, in processes that tests may kill."""
+"""`shardwise train` as a user starts it, in processes that tests may kill; and scripts of tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
@@ -18,6 +19,20 @@ from tests.conftest import ROOT
 PATIENCE_S = 300
 # What is compiled here runs a few steps: less of the compiler's work is more.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def printed(script: str, folder: Path) -> Any:
+    """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER` prints last."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"tests.unit.train.{script}", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def tokens(folder: Path) -> None:

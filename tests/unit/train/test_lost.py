@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.unit.train.command import printed
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What `lost` printed."""
-    folder = str(tmp_path_factory.mktemp("lost"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.unit.train.lost", folder],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return printed("lost", tmp_path_factory.mktemp("lost"))
 
 
 @pytest.mark.parametrize("name", ["two copies", "stages"])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.unit.train.command import printed
 
 Found = dict[str, Any]
 
@@ -18,17 +14,7 @@ Found = dict[str, Any]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What `drive` printed."""
-    folder = str(tmp_path_factory.mktemp("drive"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.unit.train.drive", folder],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: Found = json.loads(done.stdout.splitlines()[-1])
+    result: Found = printed("drive", tmp_path_factory.mktemp("drive"))
     return result
 
 
