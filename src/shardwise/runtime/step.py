@@ -315,9 +315,9 @@ class TrainStep:
 
     def _outside(self, state: Tree) -> Tree:
         """Of each array of the state whether it waits in host memory between steps."""
-        optimizer = {"moments", "master"} if "optimizer" in self.layout.offload else ()
+        away = ("moments", "master") if "optimizer" in self.layout.offload else ()
         return {
-            name: jax.tree.map(lambda x, name=name: name in optimizer and host.waits(x), tree)
+            name: jax.tree.map(host.waits if name in away else lambda _: False, tree)
             for name, tree in state.items()
         }
 
