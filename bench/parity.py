@@ -85,7 +85,12 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "norms": ("remat", {"remat": "selective", "recomputed": REMAT_POLICIES["norms"]}),
 }
 # What stands in no square: it is the same beside all of them.
-BESIDE: dict[str, dict[str, Any]] = {"loss_chunks": {"loss_chunks": 4}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "loss_chunks": {"loss_chunks": 4},
+    "activations": {"offload": ("activations",)},
+    "optimizer": {"offload": ("optimizer",)},
+    "host": {"offload": ("activations", "optimizer")},
+}
 # Ways beside which tokens that pass under products are run: all others differ from `tensor` in
 # nothing that they touch.
 BESIDE_PASSING = ("data", "fsdp", "expert", "ring", "accumulated", "full", "norms")
@@ -113,6 +118,13 @@ TOGETHER = (
     "fsdp tensor-whole accumulated loss_chunks",
     "tensor ring full loss_chunks",
     "fsdp tensor 1f1b loss_chunks",
+    "fsdp tensor accumulated activations",
+    "fsdp tensor accumulated optimizer",
+    "fsdp tensor accumulated host",
+    "zero-2 tensor ring accumulated norms host",
+    "data fsdp tensor accumulated norms partitioned host",
+    "expert fsdp tensor accumulated host",
+    "data fsdp tensor zb-v optimizer",
 )
 
 

@@ -19,6 +19,8 @@ fp32 = { value = "4e10 FLOP/s", source = "tests", as_of = "2026-11" }
 [hbm]
 capacity = { value = "2 GB", source = "tests", as_of = "2026-11" }
 bandwidth = { value = "5e9 B/s", source = "tests", as_of = "2026-11" }
+[pcie]
+bandwidth = { value = "5e9 B/s", source = "tests", as_of = "2026-11" }
 [node]
 gpus = { value = 64, source = "tests", as_of = "2026-11" }
 egress = { value = "1e9 B/s", source = "tests", as_of = "2026-11" }

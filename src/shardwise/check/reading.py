@@ -112,6 +112,7 @@ def numbers(read: Read, buffers: tuple[Buffer, ...]) -> CompiledNumbers:
         peak_bytes=n * compiled.memory.needed if proves else None,
         arguments_bytes=n * compiled.memory.arguments,
         temporaries_bytes=n * compiled.memory.temporaries if proves else None,
+        host_bytes=n * compiled.memory.on_host if proves else None,
         capacity_bytes=capacity and n * capacity,
         flops=n * read.flops,
         step_s=seconds,

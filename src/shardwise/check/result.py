@@ -47,12 +47,18 @@ class Memory:
     def needed(self) -> int:
         """What the device must have: the peak, or an upper bound where arrays lie on the host.
 
-        With arrays on the host the compiler counts them in its peak, which then says nothing about
-        the device; arguments, results and all temporaries together are still enough.
+        The compiler's peak has the arguments of both memories then, and the temporaries of the one
+        that has more of them. Arguments, results and all temporaries of the device are enough too.
         """
-        if self.host_temporaries or self.host_arguments:
-            return self.arguments + self.output - self.alias + self.temporaries
-        return self.peak
+        if not (self.host_temporaries or self.host_arguments):
+            return self.peak
+        every = self.arguments + self.output - self.alias + self.temporaries
+        return min(self.peak - self.host_arguments, every)
+
+    @property
+    def on_host(self) -> int:
+        """What waits in the memory of the host, or has room there."""
+        return self.host_arguments + self.host_output - self.host_alias + self.host_temporaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

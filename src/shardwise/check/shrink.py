@@ -167,6 +167,7 @@ def _numbers(
         peak_bytes=round(line(lambda n: n.peak_bytes or 0)) if proves else None,
         arguments_bytes=round(line(lambda n: n.arguments_bytes)),
         temporaries_bytes=round(line(lambda n: n.temporaries_bytes or 0)) if proves else None,
+        host_bytes=round(line(lambda n: n.host_bytes or 0)) if proves else None,
         capacity_bytes=total.capacity_bytes,
         flops=line(lambda n: n.flops),
         step_s=seconds,

@@ -31,6 +31,7 @@ class CompiledNumbers:
     about them: on a compiler that is not the chip's own.
 
     Args:
+        host_bytes: in the memory of the host, whose peak they are not part of.
         by_category: bytes that are held at the peak, as read off the schedule: weights, optimizer,
             activations, logits and so on. What an allocator loses between them is left out.
         exposed_s: seconds of a step that are spent waiting, by what is waited for.
@@ -39,6 +40,7 @@ class CompiledNumbers:
     peak_bytes: int | None
     arguments_bytes: int
     temporaries_bytes: int | None
+    host_bytes: int | None
     capacity_bytes: float | None
     flops: float
     step_s: CompiledSeconds | None

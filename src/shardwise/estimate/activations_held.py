@@ -118,7 +118,7 @@ def layers_held(
             source = next(k for k in rows if k.array.name == "layer_input")
             terms["unread_ffn_output"] = activation_term(source)
         dropped = {name for name in terms if runs_again(split, name, group.layer)}
-        offloaded = {name for name in terms if _waits_outside(split, name)} - dropped
+        offloaded = {name for name in terms if waits_outside(split, name)} - dropped
         every = local.total(terms.values())
         scores: Num = 0
         if not software.flash and group.layer.attention:
@@ -175,7 +175,7 @@ def runs_again(split: Form, name: str, layer: Layer) -> bool:
     return any(map(split.recomputes, known))
 
 
-def _waits_outside(split: Form, name: str) -> bool:
+def waits_outside(split: Form, name: str) -> bool:
     """Whether this array waits in host memory."""
     parts = PRODUCED.get(name.removeprefix("activated_"), (name,))
     return any(word in split.offload for word in ("activations", *parts))

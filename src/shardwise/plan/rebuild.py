@@ -13,7 +13,7 @@ from shardwise.plan.value import Plan, PlannedHardware
 from shardwise.search.case import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
-from shardwise.workload import CHOSEN_OVERLAPS, Train
+from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, Train
 
 
 def rebuild(plan: Plan) -> Case:
@@ -81,7 +81,7 @@ def _job(plan: Plan) -> Train:
         optimizer=work.optimizer,
         remat=work.remat,
         overlap=tuple(asked),
-        offload=strategy.offload,
+        offload=tuple(word for word in strategy.offload if word in OFFLOADED),
     )
 
 

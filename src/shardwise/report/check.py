@@ -64,6 +64,8 @@ def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
         yield _row("memory at peak", planned.peak_bytes, compiled.peak_bytes, units.show_gib)
         if compiled.capacity_bytes:
             yield ("  of", "", units.show_gib(compiled.capacity_bytes), "")
+    if compiled.host_bytes:
+        yield ("in host memory", "", units.show_gib(compiled.host_bytes), "")
     yield _row("FLOPs of a chip", planned.flops, compiled.flops, show_flops)
     if compiled.step_s:
         by = [("roofline", planned.step_s.lower, compiled.step_s.roofline)]

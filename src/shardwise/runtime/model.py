@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import Offloadable
 
-from shardwise.estimate.activations_held import runs_again
+from shardwise.estimate.activations_held import runs_again, waits_outside
 from shardwise.models import Layer, Segment
 from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
 from shardwise.ops.einsum import Array as Named
 from shardwise.ops.einsum import Dim
 from shardwise.ops.sharded import Move
-from shardwise.runtime import cpu, cudnn
+from shardwise.runtime import cpu, cudnn, host
 from shardwise.runtime.attention import Core
 from shardwise.runtime.core import sequences
 from shardwise.runtime.head import loss_at_end, outer_block
@@ -28,6 +30,8 @@ from shardwise.strategy.layout import Form
 Array = jax.Array
 Run = Callable[[Array, Weights], Array]
 Period = Callable[[Array, Sequence[Weights]], Array]
+
+AWAY = Offloadable(src="device", dst=host.KIND)
 
 
 def paired(weights: Tree, holders: Tree | None) -> Tree:
@@ -113,17 +117,21 @@ def one_period(
 
 
 def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Deals) -> Run:
-    """A layer that keeps for its backward pass what remat leaves."""
+    """A layer that keeps for its backward pass what remat leaves, some of it in host memory."""
 
     def run(x_BTD: Array, weights: Weights) -> Array:
         return run_layer(stack, layer, core, x_BTD, weights, deals)
 
     rows = layer_activations(stack.config, layer)
-    kept = [row.name for row in rows if not runs_again(form, row.name, layer)]
-    policies = jax.checkpoint_policies
-    policy = policies.save_only_these_names(*kept)
-    if SAVED in kept:
-        policy = policies.save_from_both_policies(policy, cudnn.kept)
+    kept = {row.name for row in rows if not runs_again(form, row.name, layer)}
+    away = {name for name in kept if waits_outside(form, name)}
+
+    def policy(primitive: Any, *_: Any, **given: Any) -> Any:
+        name = given["name"] if primitive.name == "name" else None
+        if cudnn.kept(primitive):
+            name = SAVED
+        return AWAY if name in away else name in kept
+
     return jax.checkpoint(run, policy=policy)
 
 

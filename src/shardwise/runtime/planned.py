@@ -13,6 +13,7 @@ from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.plan.document import decode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
+from shardwise.runtime import host
 from shardwise.runtime.devices import over_devices
 from shardwise.runtime.elementwise import ACTIVATIONS
 from shardwise.runtime.mesh import arrange, role_mesh
@@ -75,6 +76,12 @@ def step_of(
     layout = dealt.layout
     by_compiler = collectives == "compiler"
     refused = not_partitioned(case.model, layout, case.job) if by_compiler else []
+    if layout.offload and not host.has_room(devices):
+        kind = devices.flat[0].device_kind
+        refused.append(
+            f"offload {', '.join(layout.offload)}: programs of {kind} reach no host memory "
+            f"({host.KIND} of JAX). Plan without --offload."
+        )
     raise_all(BadInput, [*not_run(replace(case, layout=layout)), *refused])
     if case.system.chip.ici is None:
         devices = devices.reshape(*devices.shape[:2], 1)
@@ -116,14 +123,30 @@ def not_run(case: Case) -> list[str]:
         )
     elif case.job.reduce_bytes < 2:
         found.append(f"reduce {case.job.reduce} is planned for, but not run: int8, or 16 bits.")
-    if layout.offload:
-        found.append(f"offload {', '.join(layout.offload)} is planned for, but not run.")
+    found += _not_outside(layout)
     if layout.remat_layers is not None:
         found.append(f"remat in {layout.remat_layers} layers only is planned for, but not run.")
     if layout.context_kind == "ring" and sizes["context"] > 1:
         found += _ring(case.model, case.job.seq, sizes["context"])
     if layout.context_kind != "gather" and sizes["context"] > 1:
         found += _beside_scores(case.model, layout.context_kind)
+    return found
+
+
+def _not_outside(layout: Layout) -> list[str]:
+    """What a plan puts into host memory and the runtime does not."""
+    held = [word for word in layout.offload if word in ("weights", "gradients")]
+    found = [f"offload {word} is planned for, but not run." for word in held]
+    if layout.offload_layers is not None:
+        found.append(
+            f"offload of {layout.offload_layers} layers only is planned for, but not run: what "
+            "waits in host memory is of all layers."
+        )
+    if layout.schedule != "none" and {*layout.offload} - {"weights", "gradients", "optimizer"}:
+        found.append(
+            "offload of activations beside a pipeline is planned for, but not run: its stages keep "
+            "them on the chip. Plan with --max pipe=1, or with --offload optimizer."
+        )
     return found
 
 

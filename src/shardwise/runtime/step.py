@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig
+from shardwise.runtime import host
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.gradients import Deal, deal, state_spec
 from shardwise.runtime.layers import Stack
@@ -169,11 +170,14 @@ class TrainStep:
         if self.owed.rounded:
             state["lost"] = self.owed.shapes()
         laid = jax.tree.map(
-            lambda x, spec: jax.ShapeDtypeStruct(
-                x.shape, x.dtype, sharding=NamedSharding(mesh, spec)
+            lambda x, spec, out: jax.ShapeDtypeStruct(
+                x.shape,
+                x.dtype,
+                sharding=NamedSharding(mesh, spec, memory_kind=host.KIND if out else None),
             ),
             state,
             self.specs(),
+            self._outside(state),
         )
         shape = (layout.n_microbatches, job.batch // layout.n_microbatches, job.seq)
         sharding = NamedSharding(mesh, self.batch_spec)
@@ -209,15 +213,14 @@ class TrainStep:
     def _apart(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
         """Gradients, then the optimizer on whole arrays, which the compiler cuts as it is told
         where they lie."""
-        specs = self.specs()
         loss, gradients, lost = self._whole_gradients(
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
             state = self._updated(state, gradients, loss, lost)
-        mesh = self.table.on.mesh
+        shapes, _ = self.shapes()
         placed = jax.tree.map(
-            lambda x, s: lax.with_sharding_constraint(x, NamedSharding(mesh, s)), state, specs
+            lambda x, shape: lax.with_sharding_constraint(x, shape.sharding), state, shapes
         )
         return placed, loss
 
@@ -310,32 +313,47 @@ class TrainStep:
             shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
 
+    def _outside(self, state: Tree) -> Tree:
+        """Of each array of the state whether it waits in host memory between steps."""
+        away = ("moments", "master") if "optimizer" in self.layout.offload else ()
+        return {
+            name: jax.tree.map(host.waits if name in away else lambda _: False, tree)
+            for name, tree in state.items()
+        }
+
     def _updated(self, state: Tree, gradients: Tree, loss: Array, lost: Lost) -> Tree:
         """Weights and moments after the optimizer, each chip on its part."""
-        tokens = self.job.tokens_per_step
-        wide = jax.tree.map(lambda g: g.astype(jnp.float32) / tokens, gradients)
         deals = self._undealt if self.by_compiler else self.deals
         parts = state.get("master") or each(
             lambda _, d, w: d.part(w), self.infos, deals, state["weights"]
         )
-        parts = jax.tree.map(lambda w: w.astype(jnp.float32), parts)
-        updates, moments = self.optimizer.update(wide, state["moments"], parts, value=loss)
-        parts = optax.apply_updates(parts, updates)
-        held = dtype(self.job.weights)
-        found = {
-            "weights": each(
-                lambda i, d, p, w: d.whole(p.astype(held)) if i.is_trained else w,
-                self.infos,
-                deals,
-                parts,
-                state["weights"],
-            ),
-            "moments": jax.tree.map(
-                lambda new, old: new.astype(old.dtype), moments, state["moments"]
-            ),
-        }
-        found |= {"master": parts} if "master" in state else {}
+        args = (gradients, state["moments"], parts, loss)
+        if "optimizer" in self.layout.offload:
+            computed = jax.tree.leaves(gradients)
+            found = host.in_turn(self._of_parts, args, self._outside, computed)
+        else:
+            found = self._of_parts(*args)
+        found["weights"] = each(
+            lambda i, d, p, w: d.whole(p) if i.is_trained else w,
+            self.infos,
+            deals,
+            found["weights"],
+            state["weights"],
+        )
         return found | ({"lost": lost} if lost else {})
+
+    def _of_parts(self, gradients: Tree, moments: Tree, parts: Tree, loss: Array) -> Tree:
+        """The state after the optimizer, of weights the parts that this chip updates."""
+        tokens, held = self.job.tokens_per_step, dtype(self.job.weights)
+        wide, parts = (jax.tree.map(lambda x: x.astype(jnp.float32), t) for t in (gradients, parts))
+        wide = jax.tree.map(lambda g: g / tokens, wide)
+        updates, after = self.optimizer.update(wide, moments, parts, value=loss)
+        parts = optax.apply_updates(parts, updates)
+        found = {
+            "weights": jax.tree.map(lambda p: p.astype(held), parts),
+            "moments": jax.tree.map(lambda new, old: new.astype(old.dtype), after, moments),
+        }
+        return found | ({"master": parts} if self.job.master else {})
 
 
 # What makes the optimizer of a step.

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from shardwise.runtime import host
+
 Array = jax.Array
 
 _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
@@ -21,6 +23,7 @@ def _sums(leaves: list[Array]) -> Array:
 
 def _sum(x: Array) -> Array:
     """Every element's bits, mixed with its place, added up in 32 bits: in any order the same."""
+    x = host.on_chip(x)
     bits = lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
     for dim, size in enumerate(x.shape):
@@ -31,7 +34,13 @@ def _sum(x: Array) -> Array:
 
 def fingerprints(tree: Any) -> dict[str, int]:
     """Path of each array -> the number of its bits."""
-    found = jax.tree.leaves_with_path(tree)
-    sums = np.asarray(_sums([x for _, x in found]))
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
-    return {name: int(n) for name, n in zip(names, sums, strict=True)}
+    found = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): x
+        for path, x in jax.tree.leaves_with_path(tree)
+    }
+    # Those in host memory come to the chip one at a time: all of them may have no room there.
+    away = [name for name, x in found.items() if x.sharding.memory_kind == host.KIND]
+    sums: dict[str, Any] = {}
+    for names in ([name for name in found if name not in away], *([name] for name in away)):
+        sums |= zip(names, np.asarray(_sums([found[name] for name in names])), strict=True)
+    return {name: int(sums[name]) for name in found}

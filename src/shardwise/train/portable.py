@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.runtime import host
 from shardwise.runtime.stages import StageLayers
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import dividing
@@ -121,14 +122,14 @@ class Portable:
 
     def _cut(self, info: Any, plain: Any, x: Array) -> Array:
         """Of the step's places those that the model has, in its order."""
-        shape = _resized(x.shape, info, plain)
+        shape, x = _resized(x.shape, info, plain), host.on_chip(x)
         if self._stages and _stacked(x.shape, info):
             x = self._stages.in_order(x)
         return x[tuple(map(slice, shape))]
 
     def _put(self, info: Any, plain: Any, x: Array) -> Array:
         """Where the step has it; zeros where the model has nothing."""
-        shape = _resized(x.shape, plain, info)
+        shape, x = _resized(x.shape, plain, info), host.on_chip(x)
         if self._stages and _stacked(x.shape, plain):
             x = self._stages.arranged(x)
         return jnp.pad(x, [(0, n - m) for n, m in zip(shape, x.shape, strict=True)])
@@ -137,7 +138,8 @@ class Portable:
 def _shape(info: Any, plain: Any, x: Any) -> jax.ShapeDtypeStruct:
     shape, mesh = _resized(x.shape, info, plain), x.sharding.mesh
     spec = dividing(x.sharding.spec, shape, mesh)
-    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(mesh, spec))
+    laid = NamedSharding(mesh, spec, memory_kind=x.sharding.memory_kind)
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=laid)
 
 
 def _of_copies(change: Change, info: Any, plain: Any, x: Any) -> Any:

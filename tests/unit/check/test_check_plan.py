@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from shardwise.check.environment import compilers
 from shardwise.check.value import Verdict
 from shardwise.cli import main
 from shardwise.errors import BadInput
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
 from tests.unit.check.test_proof import MODEL
 
 needs_tpu = pytest.mark.skipif("tpu" not in compilers(), reason="libtpu is not installed")
@@ -167,3 +170,56 @@ def test_chunks_of_the_loss_save_what_is_planned_and_send_the_same() -> None:
     assert peaks == pytest.approx(planned, rel=0.1)
     assert peaks[0] - peaks[1] > 0.95 * (planned[0] - planned[1])
     assert sent[0] == sent[1]
+
+
+@needs_tpu
+def test_what_waits_in_host_memory_leaves_the_chip() -> None:
+    """Activations and optimizer, of three layers: as many bytes as the plan says, and sends nothing
+    more."""
+    model = sw.ModelConfig.dense(
+        n_layers=3, d_model=1024, d_ff=2048, n_heads=8, d_head=128, vocab=2048
+    )
+    pod, fixed = sw.hardware("v5e:2x2"), {"fsdp": 4, "micro_batch": 32}
+    plans, found = [], []
+    for words in ((), ("optimizer", "activations")):
+        job = sw.Train(batch=128, seq=64, remat="none", offload=words)
+        plans.append(sw.plan(model, pod, job, fixed))
+        found.append(sw.check(plans[-1], cache=False))
+        assert found[-1].verdict == "proved"
+        assert not found[-1].differences
+    here, away = (verdict.compiled for verdict in found)
+    assert here is not None
+    assert away is not None
+    waits = plans[0].memory.optimizer + plans[0].memory.activations
+    assert (here.host_bytes, away.host_bytes) == (0, pytest.approx(waits, rel=0.01))
+    saved = plans[0].memory.total - plans[1].memory.total
+    assert here.peak_bytes is not None
+    assert away.peak_bytes is not None
+    # What is on its way from and to the host has room on the chip; the plan counts it otherwise.
+    assert here.peak_bytes - away.peak_bytes == pytest.approx(saved, rel=0.15)
+    assert away.peak_bytes < plans[1].memory.total
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"offload": ("gradients",)}, "offload gradients is planned for, but not run"),
+        (
+            {"offload": ("activations",), "offload_layers": 2},
+            "offload of 2 layers only is planned for, but not run",
+        ),
+    ],
+)
+def test_what_does_not_wait_in_host_memory_is_refused(form: dict[str, Any], said: str) -> None:
+    layout = Layout(mesh=Mesh(data=4), micro_batch=2, **form)
+    job = sw.Train(batch=8, seq=64)
+    plan = sw.evaluate(MODEL, sw.hardware("v5e:2x2"), job, layout)
+    with pytest.raises(BadInput, match=said):
+        sw.check(plan, cache=False)
+
+
+def test_stages_keep_their_activations_on_the_chip() -> None:
+    job, fixed = sw.Train(batch=8, seq=64, offload=("activations",)), {"pipe": 2}
+    plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), job, fixed)
+    with pytest.raises(BadInput, match="Plan with --max pipe=1, or with --offload optimizer"):
+        sw.check(plan, cache=False)

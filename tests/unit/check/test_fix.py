@@ -36,6 +36,7 @@ def answered(plan: sw.Plan, peak: float, limit: float) -> Verdict:
             peak_bytes=round(peak),
             arguments_bytes=0,
             temporaries_bytes=0,
+            host_bytes=0,
             capacity_bytes=limit,
             flops=0.0,
             step_s=None,

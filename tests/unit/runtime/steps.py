@@ -96,6 +96,8 @@ def _start(made: TrainStep, shapes: Tree) -> Tree:
     if made.stages:
         weights["layers"] = [made.stages.arranged(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": made.optimizer.init(weights)}
+    if made.job.master:
+        state["master"] = jax.tree.map(jnp.copy, weights)
     if "lost" in shapes:
         state["lost"] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
     laid: Tree = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)

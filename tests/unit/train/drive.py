@@ -42,6 +42,13 @@ LAYOUTS = {
     "eight": Layout(
         mesh=Mesh(data=2, fsdp=2, tensor=2), micro_batch=2, zero=3, sequence_parallel=True
     ),
+    "outside": Layout(
+        mesh=Mesh(data=2, fsdp=2, tensor=2),
+        micro_batch=2,
+        zero=3,
+        sequence_parallel=True,
+        offload=("optimizer", "activations"),
+    ),
     # Stages that hold layers in an order of their own; the others fill up the vocabulary.
     "stages": Layout(
         mesh=Mesh(pipe=2, data=2), micro_batch=1, n_microbatches=4, schedule="zb-v", zero=1
@@ -133,6 +140,27 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     shutil.rmtree(at / str(STEPS))
     found["back"] = Told(made["one"], data, recipe, again).document()
     found["unasked"] = Told(made["one"], data, recipe, fresh).failed
+    return found | {"outside": outside(folder, data, recipe, through)}
+
+
+def outside(folder: Path, data: str, recipe: Recipe, through: dict[str, int]) -> dict[str, Any]:
+    """State in host memory, broken off and gone on with, there and in stages.
+
+    Args:
+        through: bits of the same layout without it.
+    """
+    at = folder / "outside"
+    fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
+    made = plan(folder, "outside")
+    found = {"whole": Told(made, data, recipe, fresh).document()}
+    found["bits"] = [_fingerprints(at / str(STEPS)) == through]
+    shutil.rmtree(at / str(STEPS))
+    found["again"] = Told(made, data, recipe, again).document()
+    found["bits"] += [_fingerprints(at / str(STEPS)) == through]
+    shutil.rmtree(at / str(STEPS))
+    layout = replace(LAYOUTS["stages"], offload=("optimizer",))
+    stages = sw.evaluate(MODEL, host(folder, layout.mesh.n_chips), JOB, layout)
+    found["stages"] = Told(stages, data, recipe, again).document()
     return found
 
 

@@ -38,6 +38,15 @@ def test_a_run_that_goes_on_is_bit_identical(found: Found) -> None:
     assert found["bits"]["equal"]
 
 
+def test_state_in_host_memory_is_saved_and_gone_on_with(found: Found) -> None:
+    told, eight = found["outside"], found["eight"]
+    assert told["whole"]["losses"] == eight["losses"]
+    assert told["again"]["run"] == told["stages"]["run"] == {"first": 2, "done": 4}
+    assert told["again"]["losses"] == eight["losses"][2:]
+    assert told["bits"] == [True, True]
+    assert told["stages"]["losses"] == pytest.approx(eight["losses"][2:], rel=1e-5)
+
+
 def test_it_goes_on_with_collectives_that_the_compiler_chooses(found: Found) -> None:
     told, one = found["partitioned"], found["one"]
     assert told["run"] == {"first": 2, "done": 4}

@@ -1,0 +1,84 @@
+"""Steps whose activations and optimizer wait in host memory, on eight devices, and the step of one.
+
+`python -m tests.unit.runtime.parity_offload` prints, for each row, the losses of 20 steps, how far
+from one device the first gradients and the last weights are (over the largest entry of their
+array), how many arrays of all layers the forward pass leaves in host memory, and how many of the
+state the step does, as one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from shardwise.runtime import host
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
+from shardwise.workload import Train
+from tests.unit.runtime import parity
+from tests.unit.runtime.steps import Trained, compiled, keeping, relative, step_on, trained
+
+os.environ["XLA_FLAGS"] += (
+    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+STEPS, LAYERS = 20, 4
+MODEL = parity.ModelConfig.dense(
+    n_layers=LAYERS, d_model=32, d_ff=64, n_heads=8, n_kv_heads=4, vocab=64
+)
+LAYOUT = Layout(
+    mesh=Mesh(fsdp=4, tensor=2), micro_batch=2, n_microbatches=2, zero=3, sequence_parallel=True
+)
+ZERO = Layout(mesh=Mesh(data=8), micro_batch=2, zero=1)
+STAGES = Layout(mesh=Mesh(pipe=2, fsdp=4), micro_batch=1, n_microbatches=4, zero=3, schedule="zb-v")
+MASTER = replace(parity.JOB, master="fp32")
+ROWS: dict[str, tuple[Train, Layout]] = {
+    "nothing": (parity.JOB, LAYOUT),
+    "activations": (parity.JOB, replace(LAYOUT, offload=("activations",))),
+    "queries": (parity.JOB, replace(LAYOUT, offload=("layer_input", "q"))),
+    "optimizer": (parity.JOB, replace(LAYOUT, offload=("optimizer",))),
+    "both, master": (MASTER, replace(LAYOUT, offload=("activations", "optimizer"))),
+    "optimizer, zero 1": (parity.JOB, replace(ZERO, offload=("optimizer",))),
+    "optimizer, zb-v": (parity.JOB, replace(STAGES, offload=("optimizer",))),
+}
+
+
+def there(tree: Any) -> int:
+    """How many arrays of a part of the state lie in host memory."""
+    laid = [getattr(x, "sharding", x) for x in jax.tree.leaves(tree)]
+    return sum(one.memory_kind == host.KIND for one in laid)
+
+
+def main() -> None:
+    """Print one object per row, one device under the name `one`."""
+    alone = replace(step_on(MODEL, parity.JOB, parity.ONE), update=keeping)
+    one = trained(alone, STEPS)
+
+    def held(got: Trained) -> dict[str, Any]:
+        return {
+            "losses": got.losses,
+            "gradients": relative(one.gradients, got.gradients),
+            "weights": relative(one.weights, got.weights),
+        }
+
+    found: dict[str, Any] = {"one": held(one)}
+    for name, (job, layout) in ROWS.items():
+        made = replace(step_on(MODEL, job, layout), update=keeping)
+        step = compiled(made)
+        (after, _), (before, _) = step.output_shardings, made.shapes()
+        traced = str(jax.make_jaxpr(made.function())(*made.shapes()))
+        found[name] = held(trained(made, STEPS, step)) | {
+            "kept": len(re.findall(rf":f32<host>\[{LAYERS},", traced)),
+            "before": [there(tree) for tree in before.values()],
+            "after": [there(tree) for tree in after.values()],
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

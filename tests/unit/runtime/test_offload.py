@@ -1,0 +1,105 @@
+"""A step with arrays in host memory is the step without: its numbers, and what lies there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from shardwise.runtime import host
+from tests.unit.runtime.scripts import answer
+
+LOSS, GRADIENT, WEIGHT = 1e-5, 1e-4, 1e-4  # in fp32
+SAME = ("activations", "queries", "optimizer", "both, master")  # under one layout
+APART = ("optimizer, zero 1", "optimizer, zb-v")
+KEPT = 11  # arrays that a layer keeps without remat
+
+
+@pytest.fixture(scope="module")
+def runs(root: Path) -> Any:
+    return answer(root, "parity_offload")
+
+
+@pytest.mark.parametrize("name", ["nothing", *SAME, *APART])
+def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
+    found, one = runs[name], runs["one"]
+    assert len(one["losses"]) == 20
+    assert found["losses"] == pytest.approx(one["losses"], rel=LOSS)
+    assert found["gradients"] < GRADIENT
+    assert found["weights"] < WEIGHT
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_waits_outside_comes_back_as_it_was(runs: Any, name: str) -> None:
+    for what in ("losses", "gradients", "weights"):
+        assert runs[name][what] == runs["nothing"][what]
+
+
+def test_the_forward_pass_leaves_in_host_memory_what_is_named(runs: Any) -> None:
+    kept = {name: runs[name]["kept"] for name in ("nothing", "activations", "queries")}
+    assert kept == {"nothing": 0, "activations": KEPT, "queries": 2}
+
+
+def test_the_state_lies_in_host_memory_before_and_after(runs: Any) -> None:
+    n = 12  # weights; the optimizer keeps three arrays of each
+    for name in ("optimizer", *APART):
+        assert runs[name]["before"] == runs[name]["after"] == [3 * n, 0]
+    assert runs["both, master"]["before"] == runs["both, master"]["after"] == [n, 3 * n, 0]
+
+
+def adam(gradients: Any, state: Any, weights: Any) -> Any:
+    """What comes out, and which part of it goes to host memory, as a step has it."""
+    updates, after = optax.adam(0.1).update(gradients, state, weights)
+    return {"weights": optax.apply_updates(weights, updates), "moments": after}
+
+
+def outside(found: Any) -> Any:
+    return {
+        "weights": jax.tree.map(lambda _: False, found["weights"]),
+        "moments": jax.tree.map(host.waits, found["moments"]),
+    }
+
+
+def test_each_part_begins_when_the_one_before_is_back() -> None:
+    weights = {name: jnp.full((4, 4), float(i)) for i, name in enumerate("abc")}
+    gradients = jax.tree.map(jnp.cos, weights)
+    laid = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=host.KIND)
+    here = optax.adam(0.1).init(weights)
+    state = jax.tree.map(lambda x: jax.device_put(x, laid) if host.waits(x) else x, here)
+
+    def step(*args: Any) -> Any:
+        return host.in_turn(adam, args, outside, jax.tree.leaves(args[0]))
+
+    found = jax.jit(step)(gradients, state, weights)
+    plain = jax.jit(adam)(gradients, here, weights)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        assert (jax.device_get(a) == jax.device_get(b)).all()
+    barriers = [
+        eqn
+        for eqn in jax.make_jaxpr(step)(gradients, state, weights).eqns
+        if eqn.primitive.name == "optimization_barrier"
+    ]
+    made = [v for eqn in barriers for v in eqn.invars]
+    assert len(barriers) == len(weights)
+    # Two moments of a weight and the gradients; then two and those of the weight before.
+    assert [len(eqn.invars) for eqn in barriers] == [2 + 3, 2 + 2, 2 + 2]
+    assert len({*made}) == len(made)
+
+
+def test_devices_without_host_memory_are_refused() -> None:
+    class Device:
+        def __init__(self, *kinds: str) -> None:
+            self.kinds = kinds
+
+        def addressable_memories(self) -> list[Any]:
+            return [SimpleNamespace(kind=kind) for kind in self.kinds]
+
+    both = [Device("device", host.KIND), Device("device")]
+    assert host.has_room(np.array(both[:1]))
+    assert not host.has_room(np.array(both))
