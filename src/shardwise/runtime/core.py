@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention, ModelConfig
-from shardwise.runtime import kernels
+from shardwise.runtime import cpu, kernels
 from shardwise.runtime.order import Order, order_of
 from shardwise.runtime.positions import Turns, slopes, turns
 from shardwise.runtime.products import Block
@@ -150,5 +151,11 @@ def sequences(config: ModelConfig, form: Form, table: Table, seq: int) -> Sequen
     # In the order of the model: every process has to compile the same program.
     kinds = dict.fromkeys(group.layer.attention for group in config.groups)
     with jax.named_scope("rope"):
-        angles = {a: core.turns(a, seq // order.n, seq) for a in kinds if a and a.rope}
+        angles = {a: _made(core, a, seq) for a in kinds if a and a.rope}
     return replace(core, angles=angles)
+
+
+def _made(core: Sequences, a: Attention, seq: int) -> Turns:
+    made = partial(core.turns, a, seq // core.order.n, seq)
+    found: Turns = cpu.once(made)() if core.table.on.platform == "cpu" else made()
+    return found

@@ -1,10 +1,12 @@
 """What a step does in another way on a CPU: products, attention and the loss, with their gradients.
 
-XLA's CPU compiler has two traps. A product of 16-bit numbers is fast (AMX, AVX-512) when its
+XLA's CPU compiler has three traps. A product of 16-bit numbers is fast (AMX, AVX-512) when its
 result is fp32, and an emulation else. Where a product needs one side transposed, what made that
-side is computed again, number by number in the order of the copy. So products give fp32 and are
-cast; the one over rows transposes the narrower side, if any; and attention and the loss have
-gradients that are written down, in which no array of scores or logits is transposed.
+side is computed again, number by number in the order of the copy. And what several kernels read is
+computed in each of them where it seems cheap: a residual, from the first layer on, and the cosines
+of positions. So products give fp32 and are cast; the one over rows transposes the narrower side;
+attention and the loss have gradients that are written down, in which no array of scores or logits
+is transposed; and what many kernels read is computed `once`.
 
 Letters: B sequences, T S tokens, M rows of both, I summed and O kept columns, N heads, of which G
 have the same of K keys and values, H head width, V vocabulary.
@@ -14,12 +16,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from shardwise.models import Attention
+from shardwise.runtime.mesh import RoleMesh
 
 Array = jax.Array
 WIDE = jnp.float32
@@ -39,6 +44,45 @@ def unroll(platform: str, repeats: int, size: int) -> int:
         size: numbers of the residual on a device.
     """
     return repeats if platform == "cpu" and repeats <= MOST and size >= MUCH else 1
+
+
+def keeps(on: RoleMesh) -> bool:
+    """Whether layers of which remat drops nothing keep all that their gradients read, and not only
+    what remat has names for: on one CPU device, where nothing is gathered that should go again.
+
+    Keeping by name copies each array, as JAX rounds what it keeps (to the precision it has).
+    """
+    return on.platform == "cpu" and on.mesh.size == 1
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function as a call that is not inlined: what it gives lies in memory, and no kernel
+    that reads it computes it again. The same holds for its derivatives."""
+    compiled = jax.jit(function)
+
+    def run(*arrays: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return compiled(*arrays)
+
+    return run
+
+
+_sum, _same = once(jnp.add), once(lambda x: x)
+
+
+@jax.custom_vjp
+def added(x: Array, y: Array) -> Array:
+    """x + y, of which both the sum and what flows back to it are computed once."""
+    total: Array = _sum(x, y)
+    return total
+
+
+def _added_backward(_: None, d: Array) -> tuple[Array, Array]:
+    d = _same(d)
+    return d, d
+
+
+added.defvjp(lambda x, y: (added(x, y), None), _added_backward)
 
 
 def product(letters: str, x: Array, w: Array, *, wide: bool = False) -> Array:
@@ -81,10 +125,10 @@ def _backward(_: Any, kept: tuple[Array, Array], dy_MO: Array) -> tuple[Array, A
 def _over_rows(a_MI: Array, b_MO: Array) -> Array:
     """a^T b.
 
-    In fp32 XLA takes `a` as it lies. Its fast kernel for narrower numbers does not: with two dims
-    of rows it gets a transposed copy, with one the slow kernel is taken.
+    XLA's fast kernel does not take `a` as it lies: with two dims of rows it gets a transposed copy,
+    with one a slower kernel is taken.
     """
-    if a_MI.dtype == WIDE or a_MI.shape[0] % 2:
+    if a_MI.shape[0] % 2:
         return _dot("mi,mo->io", a_MI, b_MO)
     a, b = (x.reshape(2, -1, x.shape[1]) for x in (a_MI, b_MO))
     return _dot("hmi,hmo->io", a, b)

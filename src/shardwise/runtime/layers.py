@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Layer, Mlp, ModelConfig, Moe
 from shardwise.ops.layers import Term, layer_terms, passing
-from shardwise.runtime import elementwise
+from shardwise.runtime import cpu, elementwise
 from shardwise.runtime.attention import Core, attention
 from shardwise.runtime.gradients import Deal
 from shardwise.runtime.mla import latent
@@ -93,15 +93,21 @@ def run_layer(
 
     x_BTD = checkpoint_name(x_BTD, "layer_input")
     if layer.parallel and layer.norms in ("pre", "shared"):
-        return x_BTD + _beside(stack, layer, core, x_BTD, block("attn"), block("core"))
+        y_BTD = _beside(stack, layer, core, x_BTD, block("attn"), block("core"))
+        return _added(stack, x_BTD, y_BTD)
     read_BTD = x_BTD
     if layer.attention:
         y_BTD = _mixed(stack, layer, core, x_BTD, block("attn"), block("core"))
-        x_BTD = checkpoint_name(x_BTD + y_BTD, "middle")
+        x_BTD = checkpoint_name(_added(stack, x_BTD, y_BTD), "middle")
     if layer.ffn:
         name, read_BTD = ("attn", read_BTD) if layer.parallel else ("mlp", x_BTD)
-        x_BTD = x_BTD + _fed(stack, layer, read_BTD, block(name))
+        x_BTD = _added(stack, x_BTD, _fed(stack, layer, read_BTD, block(name)))
     return x_BTD
+
+
+def _added(stack: Stack, x_BTD: Array, y_BTD: Array) -> Array:
+    """The residual with what a block adds."""
+    return cpu.added(x_BTD, y_BTD) if stack.table.on.platform == "cpu" else x_BTD + y_BTD
 
 
 def _mixed(
