@@ -74,7 +74,8 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     role = next((role for role in INSIDE_OUT if role in roles), "other")
     if len(roles) < 2 and (role, one.kind) in planned:
         return role
-    same = [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
+    same = [p.role for p in planned.values() if p.kind == one.kind and roles in p.each]
+    same += [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
     if same:
         return same[0]
     # Gathered over one role after the other.

@@ -18,6 +18,7 @@ class PlannedCollective:
 
     Args:
         axes: of the mesh, over which any of them runs.
+        each: the axes over which one of them runs, once for all that run over the same.
         n: how many there are.
         joined_bytes: of all: the arrays summed over the shards that they join (V of the book); of a
             permute, what a chip sends.
@@ -28,6 +29,7 @@ class PlannedCollective:
     role: str
     kind: str
     axes: tuple[str, ...]
+    each: tuple[frozenset[str], ...]
     n: int
     joined_bytes: float
     received_bytes: float
@@ -68,6 +70,7 @@ def grouped(works: Iterable[Operation]) -> tuple[PlannedCollective, ...]:
             role=role,
             kind=kind,
             axes=tuple(dict.fromkeys(axis for op in ops for axis in op.axes)),
+            each=tuple(dict.fromkeys(frozenset(op.axes) for op in ops)),
             n=sum(op.count for op in ops),
             joined_bytes=sum(op.joined_bytes for op in ops),
             received_bytes=sum(op.network_bytes for op in ops),

@@ -55,6 +55,17 @@ def test_what_is_planned_and_compiled_alike_has_no_difference(plan: sw.Plan) -> 
     assert proof.missing(rows) == []
 
 
+def test_sums_of_copies_over_some_of_the_axes_are_those_that_are_planned_there() -> None:
+    """Routers are copied over `tensor` alone, norms over `fsdp` too: both are sums over copies."""
+    model, layout = sw.model("mixtral-8x7b,n_layers=2"), {"tensor": 2, "fsdp": 2, "expert": 1}
+    plan = sw.plan(model, sw.hardware("v5p:2x2x1"), sw.Train(batch=8, seq=512), layout)
+    (copied,) = (op for op in plan.operations if op.name == "gradients.copied")
+    assert copied.axes == ("tensor",)
+    rows = proof.held_against(plan, [made("all_reduce", ("tensor",), copied.network_bytes)])
+    found = {row.role: row.compiled_bytes for row in rows if row.kind == "all_reduce"}
+    assert found == {"data": int(copied.network_bytes)}
+
+
 @pytest.mark.parametrize("role", ["tensor", "fsdp"])
 def test_planned_traffic_that_is_not_there_is_missing(plan: sw.Plan, role: str) -> None:
     rows = proof.held_against(plan, [c for c in as_planned(plan) if c.axes != (role,)])
