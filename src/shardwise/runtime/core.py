@@ -151,11 +151,12 @@ def sequences(config: ModelConfig, form: Form, table: Table, seq: int) -> Sequen
     # In the order of the model: every process has to compile the same program.
     kinds = dict.fromkeys(group.layer.attention for group in config.groups)
     with jax.named_scope("rope"):
-        angles = {a: _made(core, a, seq) for a in kinds if a and a.rope}
+        angles = {a: _angles(core, a, seq) for a in kinds if a and a.rope}
     return replace(core, angles=angles)
 
 
-def _made(core: Sequences, a: Attention, seq: int) -> Turns:
+def _angles(core: Sequences, a: Attention, seq: int) -> Turns:
+    """Rotary positions of a chip's tokens, which every layer reads."""
     made = partial(core.turns, a, seq // core.order.n, seq)
     found: Turns = cpu.once(made)() if core.table.on.platform == "cpu" else made()
     return found
