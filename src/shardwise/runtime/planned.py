@@ -142,7 +142,7 @@ def _not_outside(layout: Layout) -> list[str]:
             f"offload of {layout.offload_layers} layers only is planned for, but not run: what "
             "waits in host memory is of all layers."
         )
-    if layout.schedule != "none" and {*layout.offload} - {"weights", "gradients", "optimizer"}:
+    if layout.schedule != "none" and {*layout.offload} - {*held, "optimizer"}:
         found.append(
             "offload of activations beside a pipeline is planned for, but not run: its stages keep "
             "them on the chip. Plan with --max pipe=1, or with --offload optimizer."
