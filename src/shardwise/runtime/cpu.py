@@ -1,12 +1,17 @@
 """What a step does in another way on a CPU: products, attention and the loss, with their gradients.
 
-XLA's CPU compiler has three traps. A product of 16-bit numbers is fast (AMX, AVX-512) when its
-result is fp32, and an emulation else. Where a product needs one side transposed, what made that
-side is computed again, number by number in the order of the copy. And what several kernels read is
-computed in each of them where it seems cheap: a residual, from the first layer on, and the cosines
-of positions. So products give fp32 and are cast; the one over rows transposes the narrower side;
-attention and the loss have gradients that are written down, in which no array of scores or logits
-is transposed; and what many kernels read is computed `once`.
+XLA's CPU compiler has four traps. A product of 16-bit numbers is fast where the processor has a
+unit for it (AMX) and the result is fp32; without the unit it takes twice the time of fp32 numbers,
+and with a result of 16 bits it is an emulation. Where a product needs one side transposed, what
+made that side is computed again, number by number in the order of the copy. What several kernels
+read is computed in each of them where it seems cheap: a residual, from the first layer on, and the
+cosines of positions. And moments are copied before an update writes over them, where nothing says
+that all that reads the old ones comes first.
+
+So products give fp32 and are cast, as is what they read where there is no unit; the one over rows
+transposes the narrower side; attention and the loss have gradients that are written down, in which
+no array of scores or logits is transposed; what many kernels read is computed `once`; and new
+moments wait for the weights.
 
 Letters: B sequences, T S tokens, M rows of both, I summed and O kept columns, N heads, of which G
 have the same of K keys and values, H head width, V vocabulary.
@@ -17,6 +22,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,6 +36,7 @@ Array = jax.Array
 WIDE = jnp.float32
 PARTS, LEAST = 4, 512  # blocks of the queries in causal attention, from this many tokens on
 MOST, MUCH = 16, 1 << 19  # layers of a scan that is written out, and numbers of their residual
+OFTEN = 64  # how often a number of 16 bits is read where it is worth a copy of 32
 HIDDEN = -1e30  # a score that counts for nothing, and is a number yet
 
 
@@ -68,6 +75,16 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _sum, _same = once(jnp.add), once(lambda x: x)
+_first = once(lambda arrays: sum(x.ravel()[0] for x in jax.tree.leaves(arrays)))
+
+
+def written_after(arrays: Any, new: Any, old: Any) -> Any:
+    """`new`, which takes the memory of `old` as soon as `arrays` are computed, which read `old`.
+
+    It is made to depend on a number of each array; where one is no number, `old` stays.
+    """
+    first = _first(arrays)
+    return jax.tree.map(lambda new, old: jnp.where(first == first, new, old), new, old)
 
 
 @jax.custom_vjp
@@ -106,7 +123,7 @@ def product(letters: str, x: Array, w: Array, *, wide: bool = False) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _matmul(x_MI: Array, w_IO: Array, dtype: Any) -> Array:
-    return _dot("mi,io->mo", x_MI, w_IO).astype(dtype)
+    return _dot("mi,io->mo", x_MI, w_IO, times=x_MI.shape[0]).astype(dtype)
 
 
 def _forward(x_MI: Array, w_IO: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
@@ -137,8 +154,18 @@ def _over_rows(a_MI: Array, b_MO: Array) -> Array:
 _matmul.defvjp(_forward, _backward)
 
 
-def _dot(letters: str, a: Array, b: Array) -> Array:
+def _dot(letters: str, a: Array, b: Array, times: int = OFTEN) -> Array:
+    """An einsum in fp32, of which `b` is read so many times."""
+    if times >= OFTEN and not has_matrix_unit():
+        a, b = a.astype(WIDE), b.astype(WIDE)
     return jnp.einsum(letters, a, b, preferred_element_type=WIDE)
+
+
+@functools.cache
+def has_matrix_unit() -> bool:
+    """Whether this processor multiplies bf16 faster than fp32 (Linux says so of its AMX)."""
+    about = Path("/proc/cpuinfo")
+    return about.exists() and "amx_bf16" in about.read_text()
 
 
 def attends(a: Attention, q_BTNH: Array, k_BSKH: Array) -> bool:
@@ -214,8 +241,13 @@ def _scores(q_BKGTH: Array, k_BKSH: Array) -> Array:
     """Those of the last T of S tokens, hidden where the key comes later."""
     s_BKGTS = _dot("bkgth,bksh->bkgts", q_BKGTH, k_BKSH)
     T, S = s_BKGTS.shape[3:]
-    rows, columns = jnp.arange(S - T, S), jnp.arange(S)
-    return jnp.where(rows[:, None] >= columns, s_BKGTS, HIDDEN)
+
+    def hidden_TS() -> Array:
+        rows, columns = jnp.arange(S - T, S), jnp.arange(S)
+        return jnp.where(rows[:, None] >= columns, 0.0, HIDDEN)
+
+    # Comparing in the kernel of the exponentials would take as long as they do.
+    return s_BKGTS + once(hidden_TS)()
 
 
 @jax.custom_vjp
@@ -238,7 +270,8 @@ def _losses_forward(logits_BTV: Array, targets_BT: Array) -> tuple[Array, tuple[
 
 def _losses_backward(kept: tuple[Array, ...], d: Array) -> tuple[Array, Any]:
     logits_BTV, targets_BT, l_BT = kept
-    hit = jnp.arange(logits_BTV.shape[-1]) == targets_BT[..., None]
+    columns_V = jnp.arange(logits_BTV.shape[-1], dtype=WIDE)  # as fast as numbers beside them
+    hit = columns_V == targets_BT[..., None].astype(WIDE)
     return (jnp.exp(logits_BTV - l_BT[..., None]) - hit) * d, None
 
 

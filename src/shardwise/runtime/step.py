@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig
-from shardwise.runtime import host
+from shardwise.runtime import cpu, host
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.gradients import Deal, deal, state_spec
 from shardwise.runtime.layers import Stack
@@ -349,10 +349,11 @@ class TrainStep:
         wide = jax.tree.map(lambda g: g / tokens, wide)
         updates, after = self.optimizer.update(wide, moments, parts, value=loss)
         parts = optax.apply_updates(parts, updates)
-        found = {
-            "weights": jax.tree.map(lambda p: p.astype(held), parts),
-            "moments": jax.tree.map(lambda new, old: new.astype(old.dtype), after, moments),
-        }
+        after = jax.tree.map(lambda new, old: new.astype(old.dtype), after, moments)
+        together = not (self.by_compiler or "optimizer" in self.layout.offload)
+        if together and self.table.on.platform == "cpu":
+            after = cpu.written_after(parts, after, moments)
+        found = {"weights": jax.tree.map(lambda p: p.astype(held), parts), "moments": after}
         return found | ({"master": parts} if self.job.master else {})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,8 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import shardwise as sw
 from shardwise.models import Attention
+from shardwise.plan.rebuild import rebuild
 from shardwise.runtime import cpu, kernels
+from shardwise.runtime.planned import step_of
+from shardwise.train.devices import devices_for
+from shardwise.train.guard import update_of
+from shardwise.train.recipe import Recipe
+from tests.host import host
+from tests.unit.runtime.steps import compiled
 
 NEAR = {"abs": 2e-5, "rel": 2e-5}  # sums of some hundred fp32 products of numbers about 1
 
@@ -49,8 +59,10 @@ def test_products(letters: str, x: tuple[int, ...], w: tuple[int, ...]) -> None:
     same(by_cpu, lambda x, w: jnp.einsum(letters, x, w), normal(*x), normal(*w))
 
 
-def test_narrow_products_sum_in_fp32() -> None:
+@pytest.mark.parametrize("unit", [True, False], ids=["matrix unit", "none"])
+def test_narrow_products_sum_in_fp32(unit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 4,096 ones and their gradients a sum in 16 bits would give 256."""
+    monkeypatch.setattr(cpu, "has_matrix_unit", lambda: unit)
     x, w = jnp.ones((1, 2, 4096), jnp.bfloat16), jnp.ones((4096, 4), jnp.bfloat16)
     y, pull = jax.vjp(lambda x, w: cpu.product("abc,cd->abd", x, w), x, w)
     assert y.dtype == jnp.bfloat16
@@ -87,3 +99,37 @@ def test_cross_entropy() -> None:
         return -jnp.take_along_axis(at, targets[..., None], axis=-1).sum()
 
     same(lambda x: cpu.cross_entropy(x, targets), other, logits)
+
+
+@pytest.mark.parametrize(("unit", "read"), [(True, "bf16"), (False, "f32")])
+@pytest.mark.parametrize("rows", [1, cpu.OFTEN])
+def test_narrow_numbers_are_multiplied_as_the_processor_is_fast(
+    unit: bool, read: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a unit as fp32 numbers, but for a few rows, which read a weight too seldom."""
+    monkeypatch.setattr(cpu, "has_matrix_unit", lambda: unit)
+    x, w = jnp.ones((1, rows, 8), jnp.bfloat16), jnp.ones((8, 16), jnp.bfloat16)
+    made = jax.make_jaxpr(lambda x, w: cpu.product("abc,cd->abd", x, w))(x, w)
+    assert ("f32[8,16]" in str(made)) == (read == "f32" and rows > 1)
+
+
+def test_no_step_copies_the_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New ones lie where the old ones did; in no order with the weights they would not."""
+    sizes = {"n_layers": 2, "d_model": 64, "d_ff": 128, "n_heads": 4, "n_kv_heads": 4, "vocab": 256}
+    job = sw.Train(batch=2, seq=16, weights="fp32", compute="fp32", gradients="fp32")
+    plan = sw.plan(sw.ModelConfig.dense(name="tiny", **sizes), host(tmp_path, 1), job)
+
+    def copied() -> list[str]:
+        case, recipe = rebuild(plan), Recipe(steps=10, rate=1e-3)
+        made = step_of(case, devices_for(case.system, "it"), update=update_of(recipe))
+        return re.findall(r"f32\[\d\S* copy\(%state__moments\S+", str(compiled(made).as_text()))
+
+    assert copied() == []
+    monkeypatch.setattr(cpu, "written_after", lambda arrays, new, old: new)
+    assert len(copied()) > 9
+
+
+def test_numbers_written_after_others() -> None:
+    new, old = normal(3, 4), normal(4, 3).T
+    assert (cpu.written_after([normal(2), normal(5)], new, old) == new).all()
+    assert (cpu.written_after([normal(2), jnp.full(5, jnp.nan)], new, old) == old).all()
