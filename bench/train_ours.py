@@ -12,6 +12,7 @@ import numpy as np
 
 import shardwise as sw
 from shardwise.plan.rebuild import rebuild
+from shardwise.runtime import cpu
 from shardwise.runtime.planned import step_of
 from shardwise.train.devices import devices_for
 from shardwise.train.guard import update_of
@@ -67,9 +68,9 @@ class Trainer:
 
 
 def peak(dtype: str, size: int, seconds: float) -> float:
-    """FLOP/s of the best of some products [n,n] by [n,n], results in fp32."""
+    """FLOP/s of the best of some products [n,n] by [n,n], as the step takes them."""
     x = jnp.ones((size, size), jnp.bfloat16 if dtype == "bf16" else jnp.float32)
-    product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=jnp.float32))
+    product = jax.jit(lambda x: cpu.product("mi,io->mo", x, x, wide=True))
     product(x).block_until_ready()
     best, end = 1e9, time.perf_counter() + seconds
     while time.perf_counter() < end:
