@@ -75,16 +75,25 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _sum, _same = once(jnp.add), once(lambda x: x)
-_first = once(lambda arrays: sum(x.ravel()[0] for x in jax.tree.leaves(arrays)))
+_first = once(lambda x: x.ravel()[0])
 
 
-def written_after(arrays: Any, new: Any, old: Any) -> Any:
-    """`new`, which takes the memory of `old` as soon as `arrays` are computed, which read `old`.
+def written_after(weights: Any, new: Any, old: Any) -> Any:
+    """`new` moments, which take the memory of `old` ones as soon as their weights are computed.
 
-    It is made to depend on a number of each array; where one is no number, `old` stays.
+    Those of a weight end in its path. They are made to depend on a number of the new weight; where
+    it is none, `old` ones stay.
     """
-    first = _first(arrays)
-    return jax.tree.map(lambda new, old: jnp.where(first == first, new, old), new, old)
+    known = dict(jax.tree_util.tree_leaves_with_path(weights))
+
+    def one(path: tuple[Any, ...], new: Array, old: Array) -> Array:
+        found = next((known[path[n:]] for n in range(len(path)) if path[n:] in known), None)
+        if found is None:
+            return new
+        first = _first(found)
+        return jnp.where(first == first, new, old)
+
+    return jax.tree_util.tree_map_with_path(one, new, old)
 
 
 @jax.custom_vjp

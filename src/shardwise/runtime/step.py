@@ -350,8 +350,7 @@ class TrainStep:
         updates, after = self.optimizer.update(wide, moments, parts, value=loss)
         parts = optax.apply_updates(parts, updates)
         after = jax.tree.map(lambda new, old: new.astype(old.dtype), after, moments)
-        together = not (self.by_compiler or "optimizer" in self.layout.offload)
-        if together and self.table.on.platform == "cpu":
+        if self.table.on.platform == "cpu" and not self.by_compiler:
             after = cpu.written_after(parts, after, moments)
         found = {"weights": jax.tree.map(lambda p: p.astype(held), parts), "moments": after}
         return found | ({"master": parts} if self.job.master else {})

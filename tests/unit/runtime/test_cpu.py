@@ -129,7 +129,14 @@ def test_no_step_copies_the_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(copied()) > 9
 
 
-def test_numbers_written_after_others() -> None:
+def test_moments_of_a_weight_that_is_no_number_stay() -> None:
     new, old = normal(3, 4), normal(4, 3).T
-    assert (cpu.written_after([normal(2), normal(5)], new, old) == new).all()
-    assert (cpu.written_after([normal(2), jnp.full(5, jnp.nan)], new, old) == old).all()
+    weights = {"good": normal(2), "bad": jnp.full(5, jnp.nan)}
+    found = cpu.written_after(
+        weights,
+        {"mean": {"good": new, "bad": new}, "count": new},
+        {"mean": {"good": old, "bad": old}, "count": old},
+    )
+    assert (found["mean"]["good"] == new).all()
+    assert (found["mean"]["bad"] == old).all()
+    assert (found["count"] == new).all()
