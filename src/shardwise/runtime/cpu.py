@@ -31,6 +31,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from shardwise.models import Attention
 from shardwise.runtime.mesh import RoleMesh
+from shardwise.runtime.weights import owner
 
 Array = jax.Array
 WIDE = jnp.float32
@@ -87,10 +88,10 @@ def written_after(weights: Any, new: Any, old: Any) -> Any:
     known = dict(jax.tree_util.tree_leaves_with_path(weights))
 
     def one(path: tuple[Any, ...], new: Array, old: Array) -> Array:
-        found = next((known[path[n:]] for n in range(len(path)) if path[n:] in known), None)
-        if found is None:
+        weight = owner(path, known)
+        if weight is None:
             return new
-        first = _first(found)
+        first = _first(weight)
         return jnp.where(first == first, new, old)
 
     return jax.tree_util.tree_map_with_path(one, new, old)

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from optax.contrib import MuonDimensionNumbers, muon
 
 from shardwise.estimate.optimizers import NEWTON_SCHULZ_STEPS, parameter_kind
-from shardwise.runtime.weights import ArrayInfo, Tree, each
+from shardwise.runtime.weights import ArrayInfo, Tree, each, owner
 
 ELEMENTWISE = ("adamw", "momentum", "sgd")
 WHOLE = ("adafactor", "muon")  # read more than the element that they update
@@ -88,8 +88,7 @@ def state_specs(state: Any, whole: Tree, parts: Tree) -> Any:
     known = {path: (x.shape, spec) for (path, x), spec in zip(shapes, specs, strict=True)}
 
     def spec(path: tuple[Any, ...], x: Any) -> PartitionSpec:
-        ends = [known[path[n:]] for n in range(len(path)) if path[n:] in known]
-        fitting = [spec for shape, spec in ends if shape == x.shape]
-        return fitting[0] if fitting else PartitionSpec()
+        shape, spec = owner(path, known) or (None, PartitionSpec())
+        return spec if shape == x.shape else PartitionSpec()
 
     return jax.tree_util.tree_map_with_path(spec, state)

@@ -8,7 +8,7 @@ tree of arrays is a dict: `layers` holds one dict per place, `outer` what stands
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,3 +216,9 @@ def _summed(weight: Weight) -> int:
     if weight.name == "wo":
         return math.prod(weight.shape[:-1])
     return next(n for d, n in dims.items() if d != "E")
+
+
+def owner(path: tuple[Any, ...], leaves: Mapping[tuple[Any, ...], Any]) -> Any:
+    """Of the weights' `leaves`, by path, the one whose path an array's in an optimizer's state ends
+    in; None for what belongs to no weight."""
+    return next((leaves[path[n:]] for n in range(len(path)) if path[n:] in leaves), None)
