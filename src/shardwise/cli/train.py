@@ -85,6 +85,14 @@ def run(
             rich_help_panel=WORK,
         ),
     ] = "plan",
+    capacity: Annotated[
+        float,
+        typer.Option(
+            metavar="X",
+            help="room of an expert, of an even share; 0: no token is dropped",
+            rich_help_panel=WORK,
+        ),
+    ] = 0.0,
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="save the run there", rich_help_panel=SAVED)
     ] = "",
@@ -152,6 +160,7 @@ def run(
         on_bad=on_bad,
         spike=spike or None,
         collectives=collectives,
+        capacity=capacity or None,
     )
     saving = inputs.read(Saving, folder=checkpoint, every=checkpoint_every, resume=resume)
     joined = inputs.read(Joined, coordinator=coordinator, processes=processes, process=process)

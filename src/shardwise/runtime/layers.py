@@ -43,6 +43,7 @@ class Stack:
         seq: tokens of a sequence.
         capacity: room of an expert, over what experts receive that are used alike; None for as
             much as there are tokens.
+        by_count: without a capacity, experts get as many rows as tokens chose them, see `ragged`.
         passes_on: whether tokens travel over `tensor` while products run, see `pieces`.
     """
 
@@ -51,6 +52,7 @@ class Stack:
     precision: Precision
     seq: int
     capacity: float | None = None
+    by_count: bool = False
     passes_on: bool = False
 
     def block(
@@ -129,7 +131,7 @@ def _fed(stack: Stack, layer: Layer, x_BTD: Array, block: Block) -> Array:
     name = "attention_norm" if layer.norms == "shared" else "ffn_norm"
     n_BTD = x_BTD if layer.norms == "post" else norm(stack, block, x_BTD, name)
     if isinstance(layer.ffn, Moe):
-        y_BTD = moe(layer.ffn, block, n_BTD, stack.capacity)
+        y_BTD = moe(layer.ffn, block, n_BTD, stack.capacity, by_count=stack.by_count)
     elif isinstance(layer.ffn, Mlp):
         n_BTD = checkpoint_name(block.enter(n_BTD, "mlp.up"), "ffn_input")
         mlp(layer.ffn, block, n_BTD)

@@ -94,6 +94,19 @@ def places(experts_NK: Array, n_experts: int, capacity: int) -> Places:
     return Places(of_choice, token_EC.reshape(-1))
 
 
+def in_order(experts_NK: Array, n_experts: int) -> tuple[Places, Array]:
+    """Copies of tokens by expert and then by token, without places between them; and how many each
+    expert has."""
+    N, experts_KN, each_E = len(experts_NK), experts_NK.T, jnp.arange(n_experts)
+    mine_KNE = experts_KN[..., None] == each_E
+    taken_NE = jnp.cumsum(mine_KNE.any(0).astype(jnp.int32), axis=0)
+    count_E = taken_NE[-1]
+    begin_E = jnp.cumsum(count_E) - count_E
+    of_choice = jnp.where(mine_KNE, begin_E + taken_NE - 1, 0).sum(-1, dtype=jnp.int32)
+    token = lax.sort((experts_KN * N + jnp.arange(N)).reshape(-1)) % N
+    return Places(of_choice, token), count_E
+
+
 @jax.custom_vjp
 def spread(x_ND: Array, at: Places) -> Array:
     """A copy of its token in every place, zeros in places of none."""

@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig
-from shardwise.runtime import cpu, host
+from shardwise.runtime import cpu, host, ragged
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.gradients import Deal, deal, state_spec
 from shardwise.runtime.layers import Stack
@@ -119,6 +119,7 @@ class TrainStep:
             precision=precision,
             seq=job.seq,
             capacity=self.capacity,
+            by_count=self.table.on.platform in ragged.PLATFORMS,
             passes_on=self.layout.passes_on,
         )
 

@@ -28,6 +28,8 @@ class Recipe:
             loss or a gradient that is no number always is.
         on_bad: a bad step changes no weights; `skip` then goes on, `stop` stops.
         collectives: who chooses those of a step: `plan`, or XLA's partitioner (`compiler`).
+        capacity: room of an expert for tokens, over what experts receive that are used alike: what
+            goes beyond it is dropped. None drops nothing.
     """
 
     steps: int
@@ -42,6 +44,7 @@ class Recipe:
     spike: float | None = None
     on_bad: str = "stop"
     collectives: str = "plan"
+    capacity: float | None = None
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -55,7 +58,7 @@ class Recipe:
             problems.append(f"{self.steps} steps are no run: 1 or more.")
         if not 0 <= self.warmup <= self.steps:
             problems.append(f"warmup {self.warmup} is not between 0 and the {self.steps} steps.")
-        for name in ("rate", "clip", "spike"):
+        for name in ("rate", "clip", "spike", "capacity"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 problems.append(f"{name} {value:g} is not above 0.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadInput
+from shardwise.models import Moe
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.search.case import Case
@@ -97,6 +98,8 @@ def train(
         raise BadInput("a plan of serving is not trained; plan with --train.")
     recipe = recipe or Recipe(steps=steps or steps_of(plan))
     saving, case = saving or Saving(), rebuild(plan)
+    if recipe.capacity and not any(isinstance(g.layer.ffn, Moe) for g in case.model.groups):
+        raise BadInput(f"capacity is the room of experts; {plan.model.name} has none.")
     join(joined or Joined())
     devices = devices_for(case.system, plan.model.name)
     sequences = _sequences(plan, data, seed)
@@ -189,7 +192,13 @@ def _prepared(
     from shardwise.train.portable import Portable
     from shardwise.train.signals import Ending
 
-    made = step_of(case, devices, update=update_of(recipe), collectives=recipe.collectives)
+    made = step_of(
+        case,
+        devices,
+        capacity=recipe.capacity,
+        update=update_of(recipe),
+        collectives=recipe.collectives,
+    )
     checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
     found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:

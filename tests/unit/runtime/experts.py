@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwise.models import Attention, Layer, LayerGroup, Mla, Mlp, ModelConfig, Moe
-from shardwise.models.numerics import Rope, Routing
+from shardwise.models.numerics import ClampedGlu, Rope, Routing
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 
@@ -15,12 +17,11 @@ def _model(*layers: Layer) -> ModelConfig:
     return ModelConfig(name="small", d_model=64, vocab=VOCAB, groups=groups[::-1])
 
 
-MIXTRAL = _model(
-    Layer(
-        attention=Attention(n_heads=8, n_kv_heads=4, d_head=8),
-        ffn=Moe(n_experts=8, experts_per_token=2, d_ff=32),
-    )
-)
+_EXPERTS = Moe(n_experts=8, experts_per_token=2, d_ff=32)
+_BIASED = replace(_EXPERTS, bias=True, clamp=ClampedGlu(alpha=1.702, limit=7.0))
+_GQA = Attention(n_heads=8, n_kv_heads=4, d_head=8)
+MIXTRAL = _model(Layer(attention=_GQA, ffn=_EXPERTS))
+GPT_OSS = _model(Layer(attention=_GQA, ffn=_BIASED))
 _MLA = Attention(
     n_heads=8,
     n_kv_heads=8,
@@ -49,7 +50,7 @@ DEEPSEEK = _model(
         ),
     ),
 )
-MODELS = {"mixtral": MIXTRAL, "deepseek": DEEPSEEK}
+MODELS = {"mixtral": MIXTRAL, "deepseek": DEEPSEEK, "gpt-oss": GPT_OSS}
 SPLIT = Mesh(expert=2, tensor=4)
 LAYOUTS = {
     "expert 4, zero 2, accumulated": Layout(
@@ -74,4 +75,17 @@ LAYOUTS = {
 RUNS = {
     "mixtral": ("expert 4, zero 2, accumulated", "whole experts, whole residual"),
     "deepseek": ("expert 2, fsdp 4", "split experts", "whole experts, fsdp"),
+}
+# Copies of tokens that travel by count.
+COUNTED = {
+    "one device": Layout(mesh=Mesh(), micro_batch=16),
+    "stages": Layout(
+        mesh=Mesh(pipe=2, expert=4), micro_batch=1, n_microbatches=4, schedule="zb-h1", remat="full"
+    ),
+    "tensor": Layout(mesh=Mesh(tensor=4), micro_batch=16, sequence_parallel=True),
+    **LAYOUTS,
+}
+COUNTED_RUNS = {
+    "gpt-oss": ("one device", "tensor", "expert 4, zero 2, accumulated", "stages"),
+    "deepseek": ("split experts", "whole experts, fsdp"),
 }
