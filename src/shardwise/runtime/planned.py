@@ -23,6 +23,7 @@ from shardwise.runtime.positions import SCALINGS
 from shardwise.runtime.program import Program
 from shardwise.runtime.step import TrainStep, Update
 from shardwise.runtime.table import Table
+from shardwise.runtime.weights import describe, each
 from shardwise.search.case import Case
 from shardwise.search.legal import chunk_problems
 from shardwise.strategy.layout import Layout, rules_of
@@ -89,7 +90,7 @@ def step_of(
     cut = parts(case.model, layout) | rings(case, layout)
     on = role_mesh(layout.sizes, arranged, factored(layout), cut)
     table = Table(rules=rules_of(layout), on=on)
-    return (PartitionedStep if by_compiler else TrainStep)(
+    step = (PartitionedStep if by_compiler else TrainStep)(
         config=case.model,
         job=case.job,
         layout=layout,
@@ -97,6 +98,23 @@ def step_of(
         capacity=capacity,
         update=update,
     )
+    raise_all(BadInput, _filled(step))
+    return step
+
+
+def _filled(step: TrainStep) -> list[str]:
+    """Adafactor takes means over arrays, in which what fills them up would count."""
+    if step.job.optimizer != "adafactor":
+        return []
+    pairs: list[tuple[Any, Any]] = []
+    each(lambda info, plain: pairs.append((info, plain)), step.infos, describe(step.config))
+    filled = [(info, plain) for info, plain in pairs if info.shape != plain.shape]
+    return [
+        f"adafactor takes means over whole arrays, and this layout fills {info.weight.name} up: "
+        f"{list(plain.shape)} to {list(info.shape)}. Plan with --optimizer adamw, or with chips "
+        "that divide the vocabulary and layers."
+        for info, plain in filled[:1]
+    ]
 
 
 def not_run(case: Case) -> list[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights import Tree
@@ -84,7 +86,9 @@ class Checkpoints:
         parts = {name: args.StandardSave(tree) for name, tree in _parts(state).items()}
         try:
             self._writing = step
-            self._manager.save(step, args=args.Composite(**parts, about=args.JsonSave(page)))
+            composite = args.Composite(**parts, about=args.JsonSave(page))
+            if not self._manager.save(step, args=composite):
+                raise ValueError("the folder has a later one")
         except (OSError, ValueError, RuntimeError) as error:
             self._failed(error)
 
@@ -121,22 +125,61 @@ class Checkpoints:
             BadInput: it is of another model, optimizer or order of data.
             BadFile: there are checkpoints, and none of them is whole.
         """
-        damaged = []
+        damaged: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
-                found = self._read(step, shapes, identity)
-            except BadInput:
-                raise
-            except Exception as error:  # what damaged files make orbax raise is of any kind
-                damaged.append(f"checkpoint {step} in {self.folder} is damaged: {_reason(error)}.")
-                self.say(damaged[-1])
+                found = self._whole(step, shapes, identity)
+            except _Damaged as error:
+                damaged[step] = f"checkpoint {step} in {self.folder} is damaged: {error}."
+                self.say(damaged[step])
                 continue
+            self._put_aside(damaged)
             return found
         if damaged:
-            raise BadFile(*damaged, "No checkpoint is whole: name another folder to start again.")
+            last = "No checkpoint is whole: name another folder to start again."
+            raise BadFile(*damaged.values(), last)
         return None
 
-    def _read(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
+    def _put_aside(self, steps: Collection[int]) -> None:
+        """Give damaged checkpoints other names: orbax writes none before a later one."""
+        if not steps:
+            return
+        if jax.process_index() == 0:
+            for step in steps:
+                aside = self.folder / f"damaged-{step}-{time.time_ns()}"
+                (self.folder / str(step)).rename(aside)
+                self.say(f"checkpoint {step} is {aside.name} now.")
+        _agreed(True)  # nobody looks before that is done
+        self._manager.reload()
+
+    def _whole(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
+        """A checkpoint that all processes find whole: alone, some would go on from another.
+
+        Raises:
+            BadInput: as `restore`.
+            _Damaged: one of them does not.
+        """
+        problem, found = "", None
+        try:
+            found, saved = self._read(step, shapes, identity)
+        except BadInput:
+            raise
+        except Exception as error:  # what damaged files make orbax raise is of any kind
+            problem = _reason(error)
+        if not _agreed(found is not None) or found is None:
+            raise _Damaged(problem or "another process cannot read it")
+        changed = [name for name, bits in fingerprints(found.state).items() if saved[name] != bits]
+        if not _agreed(not changed):
+            which = changed[0] if changed else "what another process read"
+            raise _Damaged(f"the bits of {which} are not those that were saved")
+        if found.forgot:
+            found.state["lost"] = nothing_lost(shapes)
+        return found
+
+    def _read(
+        self, step: int, shapes: Tree, identity: dict[str, Any]
+    ) -> tuple[Restored, dict[str, int]]:
+        """What lies there, and the fingerprints of what was saved."""
         args = self._orbax.args
         told = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))
         about: dict[str, Any] = told["about"]
@@ -149,12 +192,7 @@ class Checkpoints:
         asked = {name: args.StandardRestore(tree) for name, tree in parts.items()}
         found = self._manager.restore(step, args=args.Composite(**asked))
         state: Tree = found["state"] | ({"lost": found["lost"]} if "lost" in asked else {})
-        changed = [name for name, bits in fingerprints(state).items() if saved[name] != bits]
-        if changed:
-            raise _Damaged(f"the bits of {changed[0]} are not those that were saved")
-        if forgot:
-            state["lost"] = nothing_lost(shapes)
-        return Restored(step=step, state=state, about=about, forgot=forgot)
+        return Restored(step=step, state=state, about=about, forgot=forgot), saved
 
     def _compare(
         self,
@@ -191,6 +229,15 @@ class Checkpoints:
         whole = self.wait()
         self._manager.close()
         return whole
+
+
+def _agreed(mine: bool) -> bool:
+    """Whether it is so in all processes."""
+    if jax.process_count() == 1:
+        return mine
+    from jax.experimental import multihost_utils
+
+    return bool(np.all(multihost_utils.process_allgather(np.array(mine))))
 
 
 def described(shapes: Tree) -> dict[str, str]:

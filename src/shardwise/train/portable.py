@@ -14,14 +14,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime import host
 from shardwise.runtime.stages import StageLayers
 from shardwise.runtime.step import TrainStep
 from shardwise.runtime.table import dividing
-from shardwise.runtime.weights import Tree, describe, each
+from shardwise.runtime.weights import Tree, describe, each, owner
 
 Array = jax.Array
 Change = Callable[[Any, Any, Any], Any]  # (info in the step, info in the model, array)
@@ -111,13 +110,14 @@ class Portable:
                 name: _of_copies(change, named[0][name], named[1][name], x)
                 for name, x in state["lost"].items()
             }
-        found["moments"] = optax.tree_utils.tree_map_params(
-            self.step.optimizer,
-            lambda x, info, plain: change(info, plain, x),
-            state["moments"],
-            infos,
-            model,
-        )
+        both = each(lambda info, plain: (info, plain), infos, model)
+        known = dict(jax.tree.leaves_with_path(both, is_leaf=lambda x: isinstance(x, tuple)))
+
+        def moment(path: tuple[Any, ...], x: Any) -> Any:
+            info, plain = owner(path, known) or (None, None)
+            return x if info is None else change(info, plain, x)
+
+        found["moments"] = jax.tree_util.tree_map_with_path(moment, state["moments"])
         return found
 
     def _cut(self, info: Any, plain: Any, x: Array) -> Array:

@@ -24,6 +24,7 @@ os.environ["XLA_FLAGS"] = (
 
 import shardwise as sw
 from shardwise.errors import ShardwiseError
+from shardwise.runtime.optimizers import WHOLE
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.train import guard, sources
@@ -36,6 +37,7 @@ from shardwise.train.tokenizer import Bytes
 from tests.host import host
 
 MODEL = sw.ModelConfig.dense(n_layers=4, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=261)
+EVEN = replace(MODEL, vocab=264)  # which two chips divide
 JOB = sw.Train(batch=8, seq=16, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
 LAYOUTS = {
     "one": Layout(mesh=Mesh(), micro_batch=8),
@@ -140,7 +142,20 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     shutil.rmtree(at / str(STEPS))
     found["back"] = Told(made["one"], data, recipe, again).document()
     found["unasked"] = Told(made["one"], data, recipe, fresh).failed
-    return found | {"outside": outside(folder, data, recipe, through)}
+    found["outside"] = outside(folder, data, recipe, through)
+    return found | {name: optimizer(folder, data, name) for name in WHOLE}
+
+
+def optimizer(folder: Path, data: str, name: str) -> dict[str, Any]:
+    """Steps under one that reads whole arrays, in one run and broken off."""
+    job, at = replace(JOB, optimizer=name), folder / name
+    made = sw.evaluate(EVEN, host(folder, 2), job, Layout(mesh=Mesh(fsdp=2), micro_batch=4, zero=3))
+    recipe = Recipe(steps=STEPS, rate=0.01)
+    found = {"through": Told(made, data, recipe, Saving(folder=str(at), every=HALF)).document()}
+    through = _fingerprints(at / str(STEPS))
+    shutil.rmtree(at / str(STEPS))
+    found["again"] = Told(made, data, recipe, Saving(folder=str(at), resume=True)).document()
+    return found | {"equal": through == _fingerprints(at / str(STEPS))}
 
 
 def outside(folder: Path, data: str, recipe: Recipe, through: dict[str, int]) -> dict[str, Any]:
@@ -257,6 +272,11 @@ def saved(folder: Path) -> dict[str, Any]:
     taken = held.restore(shapes, {"seed": 0})
     same = taken is not None and bool((taken.state["w"] == state["w"]).all())
     found |= {"damaged": list(notes), "taken": taken and taken.step, "same": same}
+    notes.clear()
+    held.save(3, state, about)
+    held.save(4, state, about)
+    held.wait()
+    found["after_damaged"] = [held.steps, list(notes)]
     more = {**shapes, "m": shapes["w"]}
     found["model"] = refused(lambda: held.restore(more, {"seed": 0}))
     held.close()
@@ -280,10 +300,13 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
         n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=256
     )
     narrow = sw.evaluate(small, host(folder, 1), JOB, LAYOUTS["one"])
+    means, halves = replace(JOB, optimizer="adafactor"), Layout(mesh=Mesh(tensor=2), micro_batch=8)
+    filled = sw.evaluate(MODEL, host(folder, 2), means, halves)
     return {
         "tpu": refused(lambda: sw.train(tpu, data=data, steps=1)),
         "vocab": refused(lambda: sw.train(narrow, data=data, steps=1)),
         "long": refused(lambda: sw.train(narrow, data=data)),
+        "filled": refused(lambda: sw.train(filled, data=data, steps=1)),
     }
 
 

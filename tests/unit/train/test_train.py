@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shardwise.runtime.optimizers import WHOLE
 from tests.unit.train.command import printed
 
 Found = dict[str, Any]
@@ -129,10 +130,23 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_stays(found: Found) -> None
 
 def test_a_damaged_checkpoint_is_seen_and_the_one_before_taken(found: Found) -> None:
     saved = found["saved"]
-    assert len(saved["damaged"]) == 1
-    assert "checkpoint 4" in saved["damaged"][0]
+    damaged, aside = saved["damaged"]
+    assert "checkpoint 4" in damaged
+    assert "checkpoint 4 is damaged-4-" in aside
     assert saved["taken"] == 2
     assert saved["same"]
+
+
+def test_behind_a_damaged_checkpoint_new_ones_are_written(found: Found) -> None:
+    assert found["saved"]["after_damaged"] == [[3, 4], []]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_optimizers_of_whole_arrays_go_on_with_the_same_bits(found: Found, name: str) -> None:
+    told = found[name]
+    assert told["through"]["failed"]["kind"] == "nothing"
+    assert told["again"]["losses"] == told["through"]["losses"][2:]
+    assert told["equal"]
 
 
 def test_a_checkpoint_of_another_model_is_refused(found: Found) -> None:
@@ -153,3 +167,5 @@ def test_plans_and_data_that_do_not_run_here(found: Found) -> None:
     assert "cpu:8" in there["tpu"]["said"]
     assert "257" in there["vocab"]["said"]
     assert "--steps" in there["long"]["said"]
+    assert there["filled"]["code"] == 2
+    assert "fills embedding up: [261, 32] to [262, 32]" in there["filled"]["said"]
