@@ -98,12 +98,17 @@ def train(
         raise BadInput("a plan of serving is not trained; plan with --train.")
     recipe = recipe or Recipe(steps=steps or steps_of(plan))
     saving, case = saving or Saving(), rebuild(plan)
-    if recipe.capacity and not any(isinstance(g.layer.ffn, Moe) for g in case.model.groups):
+    experts = [g.layer.ffn for g in case.model.groups if isinstance(g.layer.ffn, Moe)]
+    if recipe.capacity and not experts:
         raise BadInput(f"capacity is the room of experts; {plan.model.name} has none.")
     join(joined or Joined())
     devices = devices_for(case.system, plan.model.name)
     sequences = _sequences(plan, data, seed)
     hooks = _spoken(hooks or Hooks())
+    if balanced := max((m.routing.aux_loss for m in experts), default=0.0):
+        hooks.on_note(
+            f"experts are trained without the loss that balances them (coefficient {balanced:g})."
+        )
     if start or export:
         published.check(case.model, start, export)
     with contextlib.ExitStack() as stack:

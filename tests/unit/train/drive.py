@@ -24,6 +24,8 @@ os.environ["XLA_FLAGS"] = (
 
 import shardwise as sw
 from shardwise.errors import ShardwiseError
+from shardwise.models import LayerGroup, Moe
+from shardwise.models.numerics import Routing
 from shardwise.runtime.optimizers import WHOLE
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
@@ -207,6 +209,18 @@ def _fingerprints(checkpoint: Path) -> dict[str, int]:
     return found
 
 
+def experts(folder: Path, data: str) -> dict[str, Any]:
+    """Experts with room for all tokens, for an even share, and for hardly any."""
+    ffn = Moe(n_experts=4, experts_per_token=2, d_ff=16, routing=Routing(aux_loss=0.02))
+    layer = replace(MODEL.groups[0].layer, ffn=ffn)
+    model = replace(MODEL, groups=(LayerGroup(layer=layer, count=2),))
+    made = sw.evaluate(model, host(folder, 2), JOB, Layout(mesh=Mesh(expert=2), micro_batch=4))
+    return {
+        str(room): Told(made, data, Recipe(steps=2, capacity=room), Saving()).document()
+        for room in (None, 4.0, 1.0, 0.01)
+    }
+
+
 def bad(folder: Path, data: str) -> dict[str, Any]:
     """A rate so high that the loss jumps, and what is done about it."""
     guard.SETTLED = 2
@@ -300,12 +314,14 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
         n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=256
     )
     narrow = sw.evaluate(small, host(folder, 1), JOB, LAYOUTS["one"])
+    crowded = Recipe(steps=1, capacity=1.0)
     means, halves = replace(JOB, optimizer="adafactor"), Layout(mesh=Mesh(tensor=2), micro_batch=8)
     filled = sw.evaluate(MODEL, host(folder, 2), means, halves)
     return {
         "tpu": refused(lambda: sw.train(tpu, data=data, steps=1)),
         "vocab": refused(lambda: sw.train(narrow, data=data, steps=1)),
         "long": refused(lambda: sw.train(narrow, data=data)),
+        "capacity": refused(lambda: sw.train(narrow, data=data, recipe=crowded)),
         "filled": refused(lambda: sw.train(filled, data=data, steps=1)),
     }
 
@@ -318,7 +334,7 @@ def main(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     data = tokens(folder)
     found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
-    found["published"] = published(folder, data)
+    found |= {"published": published(folder, data), "experts": experts(folder, data)}
     found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
     print(json.dumps(found))
 

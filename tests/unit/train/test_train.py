@@ -102,6 +102,13 @@ def test_bad_steps_are_skipped_and_their_batch_is_recorded(found: Found) -> None
     assert len(skip["notes"]) == len(events)
 
 
+def test_experts_without_room_drop_tokens(found: Found) -> None:
+    losses = {room: told["losses"] for room, told in found["experts"].items()}
+    assert losses["None"] == pytest.approx(losses["4.0"], abs=1e-6)  # four experts: room for all
+    assert len({tuple(losses[room]) for room in ("4.0", "1.0", "0.01")}) == 3
+    assert "loss that balances them (coefficient 0.02)" in found["experts"]["1.0"]["notes"][0]
+
+
 def test_a_bad_step_stops(found: Found) -> None:
     skip, stop = found["ways"]["skip"], found["ways"]["stop"]
     assert stop["failed"]["kind"] == "CheckFailed"
@@ -169,3 +176,5 @@ def test_plans_and_data_that_do_not_run_here(found: Found) -> None:
     assert "--steps" in there["long"]["said"]
     assert there["filled"]["code"] == 2
     assert "fills embedding up: [261, 32] to [262, 32]" in there["filled"]["said"]
+    assert there["capacity"]["code"] == 2
+    assert "the room of experts" in there["capacity"]["said"]
