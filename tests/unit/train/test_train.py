@@ -115,6 +115,7 @@ def test_a_bad_step_stops(found: Found) -> None:
     assert stop["failed"]["code"] == 4
     assert f"step {skip['bad'][0]} is bad" in stop["failed"]["said"]
     assert "changed no weights" in stop["failed"]["said"]
+    assert stop["losses"] == skip["losses"][: skip["bad"][0] + 1], "the one behind it ran too"
 
 
 @pytest.mark.parametrize("what", ["gradient", "loss"])
