@@ -54,13 +54,16 @@ class Loop:
     seconds: list[float] = field(default_factory=list)
     _in_a_row: int = 0
     _bad: int = 0
+    _stopped: list[str] = field(default_factory=list)  # what is said of bad steps that end the run
+    _again: str = ""
     _mark: float = 0.0
 
     def run(self) -> str:
         """All steps that are left; `done`, or the name of the signal that ended it.
 
         Raises:
-            CheckFailed: a step was bad, and the recipe says stop.
+            CheckFailed: a step was bad, and the recipe says stop. The step that was under way by
+                then is told and saved too.
         """
         _, shapes = self.made.shapes()
         rates = self.recipe.rates()
@@ -73,17 +76,24 @@ class Loop:
             if ahead is not None:
                 self._tell(*ahead, rates)
             ahead = (self.step, told)
+            if self._stopped:
+                break
             ended = self._asked() or "done"
             if ended != "done":
                 break
             if self.every and self.step % self.every == 0 and self.step < self.recipe.steps:
                 self._tell(*ahead, rates)
                 ahead = None
+                if self._stopped:
+                    break
                 self.save()
                 self._mark = time.perf_counter()
         if ahead is not None:
             self._tell(*ahead, rates)
         self.save()
+        if self._stopped:
+            *first, last = self._stopped
+            raise CheckFailed(*first, f"{last} {self._again}")
         return ended
 
     def _asked(self) -> str:
@@ -141,7 +151,7 @@ class Loop:
             self._on_bad(step, numbers)
 
     def _on_bad(self, step: int, numbers: dict[str, float]) -> None:
-        """Record the batch of a bad step; stop where the recipe says so."""
+        """Record the batch of a bad step; ask for the end where the recipe says so."""
         origins = self.order.origins(step - 1)
         loss, norm = numbers["loss"], numbers["norm"]
         self.metrics.write(
@@ -154,13 +164,12 @@ class Loop:
         if self.recipe.on_bad == "skip" and self._in_a_row < MOST_BAD:
             self.hooks.on_note(said)
             return
-        self.save()
         rows = ", ".join(f"{which}:{index}" for which, index in origins[:8])
         more = f" and {len(origins) - 8} more" if len(origins) > 8 else ""
-        again = "--resume goes on behind it; --on-bad skip goes on by itself."
+        self._again = "--resume goes on behind it; --on-bad skip goes on by itself."
         if self._in_a_row >= MOST_BAD:
-            again = f"{MOST_BAD} steps in a row were: a lower --rate, or a longer --warmup."
-        raise CheckFailed(f"{said} Its sequences (token set:number): {rows}{more}. {again}")
+            self._again = f"{MOST_BAD} steps in a row were: a lower --rate, or a longer --warmup."
+        self._stopped.append(f"{said} Its sequences (token set:number): {rows}{more}.")
 
 
 def _memory() -> float | None:

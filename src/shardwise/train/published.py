@@ -78,6 +78,9 @@ def _like(wide: Tree, held: Tree) -> Tree:
 def export(folder: str, step: TrainStep, weights: Tree, start: str) -> str:
     """Write weights as the model's family publishes them, and its config.json; says what was done.
 
+    The folder may be `start`, or have another model: its files are replaced when the new ones are
+    complete. `first` has read `start` before, as all of its numbers are in arrays then.
+
     Raises:
         BadFile: the folder cannot be written.
     """

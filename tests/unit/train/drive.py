@@ -186,6 +186,9 @@ def published(folder: Path, data: str) -> dict[str, Any]:
     config = folder / "config.json"
     config.write_text(json.dumps(LLAMA))
     model, out, again = sw.model(str(config)), folder / "out", folder / "again"
+    out.mkdir()  # with what another model left
+    (out / "model-00001-of-00002.safetensors").touch()
+    (out / "model.safetensors.index.json").write_text("{}")
     plan = sw.evaluate(model, host(folder, 8), JOB, LAYOUTS["eight"])
     recipe = Recipe(steps=2, rate=0.01, schedule="constant")
     found = {"out": Told(plan, data, recipe, Saving(), export=str(out)).document()}
@@ -195,6 +198,10 @@ def published(folder: Path, data: str) -> dict[str, Any]:
     found["again"] = Told(plan, data, still, Saving(), **more).document()
     files = [(at / "model.safetensors").read_bytes() for at in (out, again)]
     found["same"] = {"bytes": len(files[0]), "equal": files[0] == files[1]}
+    over = {"start": str(again), "export": str(again)}
+    found["over"] = Told(plan, data, still, Saving(), **over).document()
+    found["same"]["over"] = files[0] == (again / "model.safetensors").read_bytes()
+    found["files"] = [sorted(path.name for path in at.iterdir()) for at in (out, again)]
     found["config"] = [json.loads((at / "config.json").read_text()) == LLAMA for at in (out, again)]
     other = sw.evaluate(MODEL, host(folder, 1), JOB, LAYOUTS["one"])
     wrong = sw.evaluate(sw.model(f"{config},d_ff=128"), host(folder, 1), JOB, LAYOUTS["one"])

@@ -70,7 +70,15 @@ def test_weights_are_published_and_started_from(found: Found) -> None:
     assert told["same"]["bytes"] > 100_000
     assert told["same"]["equal"]
     assert told["config"] == [True, True]
+    assert told["files"] == [["config.json", "model.safetensors"]] * 2
     assert "weights and config.json are in" in told["out"]["notes"][-1]
+
+
+def test_weights_are_published_over_those_that_were_started_from(found: Found) -> None:
+    told = found["published"]
+    assert told["over"]["failed"]["kind"] == "nothing"
+    assert told["over"]["losses"] == told["again"]["losses"]
+    assert told["same"]["over"]
 
 
 def test_weights_of_another_model_are_refused(found: Found) -> None:
@@ -115,6 +123,7 @@ def test_a_bad_step_stops(found: Found) -> None:
     assert stop["failed"]["code"] == 4
     assert f"step {skip['bad'][0]} is bad" in stop["failed"]["said"]
     assert "changed no weights" in stop["failed"]["said"]
+    assert stop["losses"] == skip["losses"][: skip["bad"][0] + 1], "the one behind it ran too"
 
 
 @pytest.mark.parametrize("what", ["gradient", "loss"])
