@@ -104,6 +104,8 @@ def read_tokenizer(path: Path, end: str = "") -> FromFile:
         inner = Inner.from_file(str(path))
     except Exception as error:  # the package raises nothing narrower
         raise BadFile(f"{path} is no tokenizer.json: {error}.") from None
+    inner.no_truncation()  # files of models that read short texts have both: text would be lost,
+    inner.no_padding()  # and tokens that stand for nothing would be learned
     for name in (end,) if end else END_TOKENS:
         if (token := inner.token_to_id(name)) is not None:
             return FromFile(inner=inner, end=int(token), vocab=inner.get_vocab_size())

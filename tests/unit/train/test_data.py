@@ -55,13 +55,8 @@ def test_a_long_document_is_cut_nowhere(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_tokenizer_file(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     words = {"hello": 0, "world": 1, "</s>": 2, "[UNK]": 3}
-    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    path = tmp_path / "tok.json"
-    made.save(str(path))
+    path = saved_tokenizer(tmp_path / "tok.json", words)
     (tmp_path / "a.jsonl").write_text('{"text": "hello world"}\n\n{"text": "world"}\n')
     tokenizer = read_tokenizer(path)
     found = sources.find([str(tmp_path / "a.jsonl")], "*", "text")
@@ -72,6 +67,26 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     assert tokens.tokenizer().decode([0, 1]) == "hello world"
     with pytest.raises(BadInput, match='no token "<x>"'):
         read_tokenizer(path, "<x>")
+
+
+def saved_tokenizer(path: Path, words: dict[str, int], narrowed: bool = False) -> Path:
+    """A file of words; `narrowed` has texts cut to two tokens and filled up to eight."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    if narrowed:
+        made.enable_truncation(2)
+        made.enable_padding(length=8, pad_id=words["[UNK]"], pad_token="[UNK]")
+    made.save(str(path))
+    return path
+
+
+def test_a_tokenizer_file_neither_cuts_nor_fills_up(tmp_path: Path) -> None:
+    words = {"hello": 0, "world": 1, "</s>": 2, "[UNK]": 3}
+    tokenizer = read_tokenizer(saved_tokenizer(tmp_path / "t.json", words, narrowed=True))
+    assert tokenizer.encode("hello world world hello") == [0, 1, 1, 0]
+    assert tokenizer.encode("world") == [1]
 
 
 def test_every_sequence_once_an_epoch_and_each_epoch_in_another_order(tmp_path: Path) -> None:
