@@ -89,6 +89,16 @@ def test_a_tokenizer_file_neither_cuts_nor_fills_up(tmp_path: Path) -> None:
     assert tokenizer.encode("world") == [1]
 
 
+def test_a_vocabulary_with_gaps_reaches_to_its_highest_token(tmp_path: Path) -> None:
+    words = {"hello": 0, "world": 70_000, "</s>": 2, "[UNK]": 3}
+    path = saved_tokenizer(tmp_path / "t.json", words)
+    (tmp_path / "a.txt").write_text("hello world")
+    found = sources.find([str(tmp_path / "a.txt")], "*", "text")
+    told = tokenize(found, read_tokenizer(path), str(tmp_path / "d"), file=path)
+    assert told.vocab == 70_001
+    assert open_tokens(str(tmp_path / "d")).shards[0].tolist() == [0, 70_000, 2]
+
+
 def test_every_sequence_once_an_epoch_and_each_epoch_in_another_order(tmp_path: Path) -> None:
     written(tmp_path / "d", "0123456789" * 64 + "x", shard_tokens=20 * SEQ + 1)
     found = drawn(tmp_path / "d")
