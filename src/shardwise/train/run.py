@@ -96,7 +96,7 @@ def train(
     """
     if not isinstance(plan, Plan):
         raise BadInput("a plan of serving is not trained; plan with --train.")
-    recipe = recipe or Recipe(steps=steps or steps_of(plan))
+    recipe = recipe or Recipe(steps=steps_of(plan) if steps is None else steps)
     saving, case = saving or Saving(), rebuild(plan)
     if recipe.capacity and not any(isinstance(g.layer.ffn, Moe) for g in case.model.groups):
         raise BadInput(f"capacity is the room of experts; {plan.model.name} has none.")

@@ -142,6 +142,23 @@ def test_mixtures_keep_their_shares(tmp_path: Path) -> None:
     assert counts == {0: 300, 1: 100}
 
 
+@pytest.mark.parametrize(
+    "weights", [[0.0, 1.0], [float("nan"), 1.0], [float("inf"), 1.0], [-1.0, 2.0], [1e-320, 1.0]]
+)
+def test_weights_that_are_no_shares(tmp_path: Path, weights: list[float]) -> None:
+    written(tmp_path / "d", "a" * 99)
+    tokens = open_tokens(str(tmp_path / "d"))
+    with pytest.raises(BadInput, match="of --data are no shares of a whole"):
+        order([tokens] * 2, weights, seq=SEQ, batch=BATCH, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_that_there_are_not(tmp_path: Path, seed: int) -> None:
+    written(tmp_path / "d", "a" * 99)
+    with pytest.raises(BadInput, match=r"seed -?\d+ is not between 0 and 4294967295"):
+        drawn(tmp_path / "d", seed)
+
+
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="shardwise data tokenize"):
         open_tokens(str(tmp_path))
