@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import BadInput
+from shardwise import units
+from shardwise.errors import BadInput, raise_all
 from shardwise.models import Moe
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
@@ -22,6 +23,7 @@ from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, Run
 from shardwise.train.signals import listen
+from shardwise.workload import Train
 
 if TYPE_CHECKING:
     from shardwise.runtime.step import TrainStep
@@ -98,6 +100,7 @@ def train(
         raise BadInput("a plan of serving is not trained; plan with --train.")
     recipe = recipe or Recipe(steps=steps_of(plan) if steps is None else steps)
     saving, case = saving or Saving(), rebuild(plan)
+    raise_all(BadInput, _not_trained(case.job))
     if recipe.capacity and not any(isinstance(g.layer.ffn, Moe) for g in case.model.groups):
         raise BadInput(f"capacity is the room of experts; {plan.model.name} has none.")
     join(joined or Joined())
@@ -157,6 +160,17 @@ def steps_of(plan: Plan) -> int:
     if plan.workload.tokens is None:
         raise BadInput("how long to train is not said: --steps N, or a plan with --tokens.")
     return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
+
+
+def _not_trained(job: Train) -> list[str]:
+    """What compiles, and whose numbers would be none: narrow dtypes, which here have no scales."""
+    words = ("weights", "compute", "gradients", "moments", "master")
+    asked = {word: getattr(job, word) for word in words}
+    return [
+        f"{word} {dtype} is planned for, but not trained: bf16."
+        for word, dtype in asked.items()
+        if dtype is not None and units.bytes_per_element(dtype) < 2
+    ]
 
 
 def _sequences(plan: Plan, data: str, seed: int) -> Order:

@@ -30,3 +30,13 @@ def test_no_steps_are_not_those_of_the_plan(tmp_path: Path) -> None:
     plan.save(str(tmp_path / "plan.json"))
     said = run("train", str(tmp_path / "plan.json"), "--data", "none", "--steps", "0")
     assert (said.code, said.err) == (2, "✗ 0 steps are no run: 1 or more.\n")
+
+
+@pytest.mark.parametrize(("word", "dtype"), [("compute", "fp8"), ("moments", "int8")])
+def test_numbers_without_scales_are_not_trained(word: str, dtype: str) -> None:
+    layout = Layout(mesh=Mesh(data=8), micro_batch=1)
+    held: dict[str, Any] = {word: dtype}
+    job = sw.Train(batch=8, seq=16, **held)
+    plan = sw.evaluate(MODEL, sw.hardware("h100:8"), job, layout)
+    with pytest.raises(BadInput, match=f"{word} {dtype} is planned for, but not trained: bf16."):
+        sw.train(plan, data="none", steps=1)
