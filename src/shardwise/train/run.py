@@ -116,7 +116,7 @@ def train(
             stack.callback(board.close)
             hooks = drawn(board, hooks)
         loop, compile_s = _prepared(
-            plan, case, devices, recipe, saving, sequences, seed, start, hooks
+            plan, case, devices, recipe, saving, sequences, seed, start, sample, hooks
         )
         loop.ending = ending
         loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
@@ -197,6 +197,7 @@ def _prepared(
     sequences: Order,
     seed: int,
     start: str,
+    sample: str | None,
     hooks: Hooks,
 ) -> tuple[Loop, float]:
     """The loop before its first step, and the seconds of the compile."""
@@ -204,6 +205,7 @@ def _prepared(
     from shardwise.train.guard import update_of
     from shardwise.train.loop import Loop
     from shardwise.train.portable import Portable
+    from shardwise.train.sample import opening
     from shardwise.train.signals import Ending
 
     made = step_of(
@@ -213,6 +215,8 @@ def _prepared(
         update=update_of(recipe),
         collectives=recipe.collectives,
     )
+    if sample is not None:
+        opening(made, sequences.sets[0].tokenizer(), sample)
     checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
     found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:

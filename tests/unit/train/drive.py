@@ -287,6 +287,20 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
     }
 
 
+def unsampled(folder: Path, data: str) -> dict[str, Any]:
+    """Runs that cannot end with the text that is asked for."""
+    by_compiler = Recipe(steps=1, collectives="compiler")
+    ways = {
+        "long": ("one", Recipe(steps=1), "x" * JOB.seq),
+        "stages": ("stages", Recipe(steps=1), "line"),
+        "compiler": ("eight", by_compiler, "line"),
+    }
+    return {
+        way: Told(plan(folder, name), data, recipe, Saving(), sample=text).document()
+        for way, (name, recipe, text) in ways.items()
+    }
+
+
 def main(folder: Path) -> None:
     """All of it. Runs of one plan share a compile."""
     import jax
@@ -295,7 +309,7 @@ def main(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     data = tokens(folder)
     found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
-    found["published"] = published(folder, data)
+    found |= {"published": published(folder, data), "unsampled": unsampled(folder, data)}
     found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
     print(json.dumps(found))
 
