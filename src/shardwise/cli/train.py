@@ -148,7 +148,7 @@ def run(
         inputs.refuse("no data is given: --data DIR, made by: shardwise data tokenize.")
     loaded = inputs.read(_training_plan, plan)
     inputs.done()
-    total = steps or steps_of(loaded)
+    total = steps_of(loaded) if steps is None else steps
     recipe = inputs.read(
         Recipe,
         steps=total,

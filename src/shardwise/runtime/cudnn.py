@@ -15,6 +15,7 @@ from shardwise.models import Attention
 
 Array = jax.Array
 
+OLDEST = 8  # major compute capability that the kernel is for: not V100 (7.0) and T4 (7.5)
 WIDEST = 128  # dims of a head; on newer chips more, which JAX asks of a GPU that is there
 
 
@@ -35,6 +36,12 @@ def found() -> bool:
         return int(check_cudnn_version()) > 0
     except (ImportError, RuntimeError):
         return False
+
+
+def too_old(device: Any) -> bool:
+    """Whether the kernel is not for this GPU; one that is only compiled for may not say."""
+    major = str(getattr(device, "compute_capability", "")).partition(".")[0]
+    return major.isdecimal() and int(major) < OLDEST
 
 
 def kept(primitive: Any, *_: Any, **__: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shardwise.runtime import cudnn
 from shardwise.strategy.mesh import INSIDE_OUT, ROLES, Placement
 from shardwise.strategy.span import Span
 
@@ -74,11 +75,14 @@ class RoleMesh:
 
     @property
     def platform(self) -> str:
-        """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16."""
+        """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16, and
+        `old gpu` where cuDNN has no flash attention."""
         first = self.mesh.devices.flat[0]
         found = str(first.platform)
         if first.device_kind in ("TPU v2", "TPU v3"):
             return "old tpu"
+        if cudnn.too_old(first):
+            return "old gpu"
         return "gpu" if found in ("cuda", "rocm") else found
 
 

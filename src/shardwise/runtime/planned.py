@@ -121,6 +121,7 @@ def not_run(case: Case) -> list[str]:
     """What this plan asks for that the runtime does not do."""
     layout, sizes = case.layout, case.layout.sizes
     found = _unknown_layers(case.model) + chunk_problems(layout, case.job.seq)
+    found += _no_rows(case.model, case.job.seq)
     segments = len(stack(case.model))
     if sizes["pipe"] > 1 and segments > 1:
         found.append(
@@ -149,6 +150,17 @@ def not_run(case: Case) -> list[str]:
     if layout.context_kind != "gather" and sizes["context"] > 1:
         found += _beside_scores(case.model, layout.context_kind)
     return found
+
+
+def _no_rows(model: ModelConfig, seq: int) -> list[str]:
+    """Sequences beyond learned positions: a lookup would take the last row for all of them."""
+    rows = model.n_positions
+    if not rows or seq <= rows:
+        return []
+    return [
+        f"{seq:,} tokens a sequence: {model.name} has {rows:,} learned positions. Plan with "
+        f"--batch Nx{rows}, or the model with n_positions={seq}."
+    ]
 
 
 def _not_outside(layout: Layout) -> list[str]:

@@ -27,7 +27,7 @@ from shardwise.runtime.routing import Places
 from shardwise.runtime.table import gather, scatter
 
 Array = jax.Array
-PLATFORMS = ("tpu", "gpu")  # XLA's CPU has no such collective
+PLATFORMS = ("tpu", "gpu", "old gpu")  # XLA's CPU has no such collective
 
 
 class Trip(NamedTuple):

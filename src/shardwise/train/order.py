@@ -16,6 +16,9 @@ import numpy as np
 from shardwise.errors import BadInput
 from shardwise.train.tokens import Drawn, Sequences, TokenSet, open_tokens
 
+LEAST_SHARE = 1e-9  # less than this of all sequences is none in any run
+SEEDS = 2**32  # of grain's shuffles
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -58,10 +61,20 @@ def order(
         batch: sequences of a step.
 
     Raises:
-        BadInput: a token set has not one sequence of that length; no weight is above 0.
+        BadInput: a token set has not one sequence of that length; a weight is not above 0; a seed
+            that there is not.
     """
     import grain.python as grain
 
+    total = sum(weights)
+    if not all(0 < LEAST_SHARE * total <= w for w in weights):
+        raise BadInput(
+            f"weights {', '.join(f'{w:g}' for w in weights)} of --data are no shares of a whole: "
+            f"each is above 0, and {LEAST_SHARE:g} of their sum or more. Leave out what has none."
+        )
+    last = SEEDS - len(sets)  # each set has its own
+    if not 0 <= seed <= last:
+        raise BadInput(f"seed {seed} is not between 0 and {last}.")
     parts = []
     for which, tokens in enumerate(sets):
         source = Sequences(tokens, seq, which)
@@ -71,9 +84,6 @@ def order(
                 "its next token."
             )
         parts.append(grain.MapDataset.source(source).shuffle(seed=seed + which).repeat())
-    total = sum(weights)
-    if total <= 0 or min(weights) < 0:
-        raise BadInput(f"weights {', '.join(f'{w:g}' for w in weights)} are no shares of a whole.")
     mixed = parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights=list(weights))
     identity = {
         "sets": [s.identity for s in sets],

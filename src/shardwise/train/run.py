@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise.errors import BadInput
+from shardwise import units
+from shardwise.errors import BadInput, raise_all
 from shardwise.models import Moe
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
@@ -22,6 +23,7 @@ from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, Run
 from shardwise.train.signals import listen
+from shardwise.workload import Train
 
 if TYPE_CHECKING:
     from shardwise.runtime.step import TrainStep
@@ -96,8 +98,9 @@ def train(
     """
     if not isinstance(plan, Plan):
         raise BadInput("a plan of serving is not trained; plan with --train.")
-    recipe = recipe or Recipe(steps=steps or steps_of(plan))
+    recipe = recipe or Recipe(steps=steps_of(plan) if steps is None else steps)
     saving, case = saving or Saving(), rebuild(plan)
+    raise_all(BadInput, _not_trained(case.job))
     experts = [g.layer.ffn for g in case.model.groups if isinstance(g.layer.ffn, Moe)]
     if recipe.capacity and not experts:
         raise BadInput(f"capacity is the room of experts; {plan.model.name} has none.")
@@ -118,7 +121,7 @@ def train(
             stack.callback(board.close)
             hooks = drawn(board, hooks)
         loop, compile_s = _prepared(
-            plan, case, devices, recipe, saving, sequences, seed, start, hooks
+            plan, case, devices, recipe, saving, sequences, seed, start, sample, hooks
         )
         loop.ending = ending
         loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
@@ -164,6 +167,17 @@ def steps_of(plan: Plan) -> int:
     return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
 
 
+def _not_trained(job: Train) -> list[str]:
+    """What compiles, and whose numbers would be none: narrow dtypes, which here have no scales."""
+    words = ("weights", "compute", "gradients", "moments", "master")
+    asked = {word: getattr(job, word) for word in words}
+    return [
+        f"{word} {dtype} is planned for, but not trained: bf16."
+        for word, dtype in asked.items()
+        if dtype is not None and units.bytes_per_element(dtype) < 2
+    ]
+
+
 def _sequences(plan: Plan, data: str, seed: int) -> Order:
     sets, weights = read_mixture(data)
     for tokens in sets:
@@ -188,6 +202,7 @@ def _prepared(
     sequences: Order,
     seed: int,
     start: str,
+    sample: str | None,
     hooks: Hooks,
 ) -> tuple[Loop, float]:
     """The loop before its first step, and the seconds of the compile."""
@@ -195,6 +210,7 @@ def _prepared(
     from shardwise.train.guard import update_of
     from shardwise.train.loop import Loop
     from shardwise.train.portable import Portable
+    from shardwise.train.sample import opening
     from shardwise.train.signals import Ending
 
     made = step_of(
@@ -204,6 +220,8 @@ def _prepared(
         update=update_of(recipe),
         collectives=recipe.collectives,
     )
+    if sample is not None:
+        opening(made, sequences.sets[0].tokenizer(), sample)
     checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
     found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
     if found is not None:

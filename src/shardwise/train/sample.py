@@ -14,10 +14,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, raise_all
 from shardwise.runtime.core import sequences
 from shardwise.runtime.head import head
 from shardwise.runtime.model import embed, paired, run_layers
+from shardwise.runtime.partitioned import PartitionedStep
 from shardwise.runtime.step import BATCH, TrainStep
 from shardwise.runtime.weights import Tree, each
 from shardwise.train.tokenizer import Tokenizer
@@ -41,14 +42,9 @@ def sample(
     """How the model goes on with a text; equal for equal weights and seeds.
 
     Raises:
-        BadInput: the layout cuts sequences or layers; the text is empty or has no room.
+        BadInput: see `opening`.
     """
-    sizes, seq = made.layout.sizes, made.job.seq
-    if sizes["context"] * sizes["pipe"] > 1:
-        raise BadInput("no sample is drawn under context or pipe: plan with 1 of each for it.")
-    tokens = tokenizer.encode(begin)
-    if not 0 < len(tokens) < seq:
-        raise BadInput(f"a sample begins with 1 to {seq - 1:,} tokens; there are {len(tokens):,}.")
+    tokens, seq = opening(made, tokenizer, begin), made.job.seq
     following, sharding = _following(made)
     shape = (made.table.on.size(BATCH), seq)
     key, start = jax.random.key(seed), len(tokens)
@@ -62,6 +58,29 @@ def sample(
             break
         tokens.append(chosen)
     return tokenizer.decode(tokens)
+
+
+def opening(made: TrainStep, tokenizer: Tokenizer, begin: str) -> list[int]:
+    """The tokens that a sample begins with. Nothing else is needed: a run asks before it begins.
+
+    Raises:
+        BadInput: the layout cuts sequences or layers, or the compiler cuts the step; the text is
+            empty or has no room.
+    """
+    sizes, seq = made.layout.sizes, made.job.seq
+    tokens = tokenizer.encode(begin)
+    problems = []
+    if sizes["context"] * sizes["pipe"] > 1:
+        problems.append("no sample is drawn under context or pipe: plan with 1 of each for it.")
+    if isinstance(made, PartitionedStep):
+        problems.append(
+            "no sample is drawn where the compiler chooses collectives: --collectives plan draws "
+            "one, also of checkpoints of this run."
+        )
+    if not 0 < len(tokens) < seq:
+        problems.append(f"a sample begins with 1 to {seq - 1:,} tokens; there are {len(tokens):,}.")
+    raise_all(BadInput, problems)
+    return tokens
 
 
 def _following(made: TrainStep) -> tuple[Any, NamedSharding]:

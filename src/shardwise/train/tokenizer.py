@@ -25,7 +25,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocab(self) -> int:
-        """Tokens there are."""
+        """One more than its highest token: rows of an embedding that it needs."""
         ...
 
     @property
@@ -104,9 +104,13 @@ def read_tokenizer(path: Path, end: str = "") -> FromFile:
         inner = Inner.from_file(str(path))
     except Exception as error:  # the package raises nothing narrower
         raise BadFile(f"{path} is no tokenizer.json: {error}.") from None
+    inner.no_truncation()  # files of models that read short texts have both: text would be lost,
+    inner.no_padding()  # and tokens that stand for nothing would be learned
     for name in (end,) if end else END_TOKENS:
         if (token := inner.token_to_id(name)) is not None:
-            return FromFile(inner=inner, end=int(token), vocab=inner.get_vocab_size())
+            # Numbers may have gaps: the highest counts, not how many there are.
+            highest = max(inner.get_vocab(with_added_tokens=True).values())
+            return FromFile(inner=inner, end=int(token), vocab=highest + 1)
     if end:
         raise BadInput(f'{path} has no token "{end}".')
     raise BadInput(

@@ -38,7 +38,7 @@ class TokenSet:
 
     @property
     def vocab(self) -> int:
-        """Tokens that its tokenizer has."""
+        """Of its tokenizer: all tokens are below it."""
         return int(self.about["vocab"])
 
     @property

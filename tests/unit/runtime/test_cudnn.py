@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from shardwise.models import Attention
-from shardwise.runtime import cudnn
+from shardwise.runtime import cudnn, ragged
+from shardwise.runtime.mesh import RoleMesh
 
 PLAIN = Attention(n_heads=4, n_kv_heads=2, d_head=64)
 
@@ -46,3 +49,22 @@ def test_others_do_not(a: Attention, q: Any, v: Any, mask: Any) -> None:
 def test_without_cudnn_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "found", lambda: False)
     assert not cudnn.attends(PLAIN, array(), array(), None)
+
+
+@pytest.mark.parametrize(
+    ("told", "platform"),
+    [
+        ({"compute_capability": "7.5"}, "old gpu"),  # T4
+        ({"compute_capability": "8.0"}, "gpu"),
+        ({"compute_capability": "10.3"}, "gpu"),
+        ({"compute_capability": "gfx942"}, "gpu"),  # AMD, where no cuDNN is found
+        ({}, "gpu"),  # compile-only devices
+    ],
+)
+def test_chips_from_before_its_flash_attention_are_told_apart(
+    told: dict[str, str], platform: str
+) -> None:
+    device = SimpleNamespace(platform="gpu", device_kind="a GPU", **told)
+    mesh: Any = SimpleNamespace(devices=np.array([device], dtype=object))
+    assert RoleMesh(mesh=mesh, axes={}, sizes={}).platform == platform
+    assert platform in ragged.PLATFORMS

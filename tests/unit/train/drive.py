@@ -333,6 +333,20 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
     }
 
 
+def unsampled(folder: Path, data: str) -> dict[str, Any]:
+    """Runs that cannot end with the text that is asked for."""
+    by_compiler = Recipe(steps=1, collectives="compiler")
+    ways = {
+        "long": ("one", Recipe(steps=1), "x" * JOB.seq),
+        "stages": ("stages", Recipe(steps=1), "line"),
+        "compiler": ("eight", by_compiler, "line"),
+    }
+    return {
+        way: Told(plan(folder, name), data, recipe, Saving(), sample=text).document()
+        for way, (name, recipe, text) in ways.items()
+    }
+
+
 def main(folder: Path) -> None:
     """All of it. Runs of one plan share a compile."""
     import jax
@@ -342,6 +356,7 @@ def main(folder: Path) -> None:
     data = tokens(folder)
     found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
     found |= {"published": published(folder, data), "experts": experts(folder, data)}
+    found["unsampled"] = unsampled(folder, data)
     found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
     print(json.dumps(found))
 

@@ -55,13 +55,8 @@ def test_a_long_document_is_cut_nowhere(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_tokenizer_file(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     words = {"hello": 0, "world": 1, "</s>": 2, "[UNK]": 3}
-    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    path = tmp_path / "tok.json"
-    made.save(str(path))
+    path = saved_tokenizer(tmp_path / "tok.json", words)
     (tmp_path / "a.jsonl").write_text('{"text": "hello world"}\n\n{"text": "world"}\n')
     tokenizer = read_tokenizer(path)
     found = sources.find([str(tmp_path / "a.jsonl")], "*", "text")
@@ -72,6 +67,36 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     assert tokens.tokenizer().decode([0, 1]) == "hello world"
     with pytest.raises(BadInput, match='no token "<x>"'):
         read_tokenizer(path, "<x>")
+
+
+def saved_tokenizer(path: Path, words: dict[str, int], narrowed: bool = False) -> Path:
+    """A file of words; `narrowed` has texts cut to two tokens and filled up to eight."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    if narrowed:
+        made.enable_truncation(2)
+        made.enable_padding(length=8, pad_id=words["[UNK]"], pad_token="[UNK]")
+    made.save(str(path))
+    return path
+
+
+def test_a_tokenizer_file_neither_cuts_nor_fills_up(tmp_path: Path) -> None:
+    words = {"hello": 0, "world": 1, "</s>": 2, "[UNK]": 3}
+    tokenizer = read_tokenizer(saved_tokenizer(tmp_path / "t.json", words, narrowed=True))
+    assert tokenizer.encode("hello world world hello") == [0, 1, 1, 0]
+    assert tokenizer.encode("world") == [1]
+
+
+def test_a_vocabulary_with_gaps_reaches_to_its_highest_token(tmp_path: Path) -> None:
+    words = {"hello": 0, "world": 70_000, "</s>": 2, "[UNK]": 3}
+    path = saved_tokenizer(tmp_path / "t.json", words)
+    (tmp_path / "a.txt").write_text("hello world")
+    found = sources.find([str(tmp_path / "a.txt")], "*", "text")
+    told = tokenize(found, read_tokenizer(path), str(tmp_path / "d"), file=path)
+    assert told.vocab == 70_001
+    assert open_tokens(str(tmp_path / "d")).shards[0].tolist() == [0, 70_000, 2]
 
 
 def test_every_sequence_once_an_epoch_and_each_epoch_in_another_order(tmp_path: Path) -> None:
@@ -115,6 +140,23 @@ def test_mixtures_keep_their_shares(tmp_path: Path) -> None:
     found = order(sets, weights, seq=SEQ, batch=BATCH, seed=0)
     counts = Counter(which for step in range(100) for which, _ in found.origins(step))
     assert counts == {0: 300, 1: 100}
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.0, 1.0], [float("nan"), 1.0], [float("inf"), 1.0], [-1.0, 2.0], [1e-320, 1.0]]
+)
+def test_weights_that_are_no_shares(tmp_path: Path, weights: list[float]) -> None:
+    written(tmp_path / "d", "a" * 99)
+    tokens = open_tokens(str(tmp_path / "d"))
+    with pytest.raises(BadInput, match="of --data are no shares of a whole"):
+        order([tokens] * 2, weights, seq=SEQ, batch=BATCH, seed=0)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_that_there_are_not(tmp_path: Path, seed: int) -> None:
+    written(tmp_path / "d", "a" * 99)
+    with pytest.raises(BadInput, match=r"seed -?\d+ is not between 0 and 4294967295"):
+        drawn(tmp_path / "d", seed)
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

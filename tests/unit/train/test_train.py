@@ -99,6 +99,22 @@ def test_a_sample_begins_as_asked(found: Found) -> None:
     assert len(found["eight"]["sample"]) > len("line")
 
 
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("long", "a sample begins with 1 to 15 tokens; there are 16"),
+        ("stages", "context or pipe"),
+        ("compiler", "--collectives plan"),
+    ],
+)
+def test_a_sample_that_cannot_be_drawn_is_refused_before_the_run(
+    found: Found, way: str, said: str
+) -> None:
+    told = found["unsampled"][way]
+    assert (told["failed"]["code"], told["losses"]) == (2, [])
+    assert said in told["failed"]["said"]
+
+
 def test_bad_steps_are_skipped_and_their_batch_is_recorded(found: Found) -> None:
     skip = found["ways"]["skip"]
     assert skip["failed"]["kind"] == "nothing"
