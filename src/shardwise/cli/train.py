@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from typing import Annotated
 
 import typer
@@ -187,7 +188,8 @@ def run(
     finally:
         told.stages.done()
     blocks = report.blocks(done, checkpoint) if is_first() else []
-    return Answer(document=lambda: done, blocks=blocks, as_json=json)
+    unsaved = bool(checkpoint) and done.checkpoint != done.done
+    return Answer(document=lambda: done, blocks=blocks, as_json=json, exit_code=4 if unsaved else 0)
 
 
 def _training_plan(path: str) -> sw.Plan:
@@ -198,7 +200,8 @@ def _training_plan(path: str) -> sw.Plan:
 
 
 def _note(text: str) -> None:
-    sys.stderr.write(showable(text + "\n", sys.stderr))
+    lines = textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+    sys.stderr.write(showable(lines + "\n", sys.stderr))
     sys.stderr.flush()
 
 

@@ -49,8 +49,9 @@ def line(record: StepRecord) -> str:
     if planned.endswith(f" {unit}"):
         planned = planned.removesuffix(f" {unit}")
     memory = units.show_gib(record.memory_bytes) if record.memory_bytes else ""
+    loss = f"{record.loss:.4f}" if record.loss < 100 else f"{record.loss:.4g}"
     cells = [
-        "bad" if record.bad else f"{record.loss:.4f}",
+        "bad" if record.bad else loss,
         f"{record.grad_norm:.3g}",
         f"{took} ({planned})",
         units.show_count(record.tokens_per_s),
@@ -97,6 +98,7 @@ def blocks(run: Run, saved: str) -> Iterator[Block]:
         )
     if saved:
         last = "none is whole" if run.checkpoint is None else f"step {run.checkpoint:,} in {saved}"
+        last += "" if run.checkpoint == run.done else f", not step {run.done:,}"
         rows.append(("saved", last))
     yield labelled(rows)
     if run.sample is not None:

@@ -8,7 +8,8 @@ before it are removed after that.
 from __future__ import annotations
 
 import logging
-import tempfile
+import shutil
+import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights import Tree
 from shardwise.train.devices import INSTALL
 from shardwise.train.fingerprint import fingerprints
+from shardwise.train.folder import writable
 from shardwise.train.state import nothing_lost
+from shardwise.train.together import agreed
 
 KEPT = 2
 
@@ -65,9 +67,11 @@ class Checkpoints:
         except ImportError:
             raise MissingExtra(f"checkpoints need orbax, which is missing: {INSTALL}") from None
         self.folder, self.say = Path(folder).absolute(), say
-        _probe(self.folder)
+        writable(self.folder, "checkpoints")
         # What fails is told in words by `say`; orbax writes a page of calls to stderr beside it.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        for name in ("absl", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        self._hook, sys.unraisablehook = sys.unraisablehook, _without_late(sys.unraisablehook)
         self._orbax = orbax
         options = orbax.CheckpointManagerOptions(max_to_keep=kept, cleanup_tmp_directories=True)
         self._manager = orbax.CheckpointManager(self.folder, options=options)
@@ -110,6 +114,9 @@ class Checkpoints:
         self.say(
             f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {good}."
         )
+        if jax.process_index() == 0:  # a full disk has room again
+            for half in self.folder.glob(f"{self._writing}.orbax-checkpoint-tmp*"):
+                shutil.rmtree(half, ignore_errors=True)
         self._writing = None
 
     def restore(self, shapes: Tree, identity: dict[str, Any]) -> Restored | None:
@@ -149,7 +156,7 @@ class Checkpoints:
                 aside = self.folder / f"damaged-{step}-{time.time_ns()}"
                 (self.folder / str(step)).rename(aside)
                 self.say(f"checkpoint {step} is {aside.name} now.")
-        _agreed(True)  # nobody looks before that is done
+        agreed(True)  # nobody looks before that is done
         self._manager.reload()
 
     def _whole(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
@@ -166,10 +173,10 @@ class Checkpoints:
             raise
         except Exception as error:  # what damaged files make orbax raise is of any kind
             problem = _reason(error)
-        if not _agreed(found is not None) or found is None:
+        if not agreed(found is not None) or found is None:
             raise _Damaged(problem or "another process cannot read it")
         changed = [name for name, bits in fingerprints(found.state).items() if saved[name] != bits]
-        if not _agreed(not changed):
+        if not agreed(not changed):
             which = changed[0] if changed else "what another process read"
             raise _Damaged(f"the bits of {which} are not those that were saved")
         if found.forgot:
@@ -227,17 +234,26 @@ class Checkpoints:
     def close(self) -> bool:
         """Wait, and let go of the folder; whether the last checkpoint is whole."""
         whole = self.wait()
-        self._manager.close()
+        try:
+            self._manager.close()
+        except Exception as error:  # what a checkpoint failed of comes up again here
+            if whole:
+                self.say(f"{self.folder}: {_reason(error)}.")
+        sys.unraisablehook = self._hook
         return whole
 
 
-def _agreed(mine: bool) -> bool:
-    """Whether it is so in all processes."""
-    if jax.process_count() == 1:
-        return mine
-    from jax.experimental import multihost_utils
+def _without_late(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A hook that passes over what threads of tensorstore say after a save of theirs has failed."""
 
-    return bool(np.all(multihost_utils.process_allgather(np.array(mine))))
+    def told(about: Any) -> None:
+        late = isinstance(about.exc_value, RuntimeError) and "loop is closed" in str(
+            about.exc_value
+        )
+        if not late:
+            hook(about)
+
+    return told
 
 
 def described(shapes: Tree) -> dict[str, str]:
@@ -261,16 +277,6 @@ def _without_lost(arrays: dict[str, Any]) -> dict[str, Any]:
 def _same_lost(arrays: dict[str, str], shapes: Tree) -> bool:
     asked = described({"lost": shapes["lost"]})
     return asked == {name: told for name, told in arrays.items() if name.startswith("lost/")}
-
-
-def _probe(folder: Path) -> None:
-    """That files can be made in a folder, before hours of work rely on it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"0")
-    except OSError as error:
-        raise BadFile(f"checkpoints cannot be written to {folder}: {error.strerror}.") from None
 
 
 def _reason(error: Exception) -> str:

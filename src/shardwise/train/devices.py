@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,18 @@ class Joined:
             raise BadInput("--processes and --process need --coordinator HOST:PORT.")
         if self.coordinator and None in (self.processes, self.process):
             raise BadInput("--coordinator needs --processes N and --process I.")
+        host, _, port = self.coordinator.rpartition(":")
+        if self.coordinator and not (host and port.isdecimal() and int(port) < 1 << 16):
+            raise BadInput(f"--coordinator {self.coordinator} is no HOST:PORT, as 10.0.0.1:8476.")
+        if self.coordinator and not 0 <= (self.process or 0) < (self.processes or 0):
+            raise BadInput(f"--process {self.process} is not one of {self.processes}, from 0 on.")
 
 
-def join(joined: Joined) -> None:
+def join(joined: Joined, say: Callable[[str], None]) -> None:
     """Make this process one of several, where it is one: JAX finds Slurm, Kubernetes, MPI and TPUs.
+
+    Args:
+        say: told whom it waits for.
 
     Raises:
         MissingExtra: JAX is not installed.
@@ -52,6 +61,7 @@ def join(joined: Joined) -> None:
     if jax.distributed.is_initialized():
         return
     if joined.coordinator:
+        say(f"process {joined.process} of {joined.processes} meets them at {joined.coordinator}.")
         _join(joined)
     else:
         try:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import numpy as np
 
 from shardwise.errors import CheckFailed
 from shardwise.plan.value import Plan
@@ -22,6 +21,7 @@ from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, StepRecord
 from shardwise.train.signals import Ending
 from shardwise.train.state import batch
+from shardwise.train.together import agreed
 
 WINDOW = 20  # steps whose median says how long the rest takes
 MOST_BAD = 10  # bad steps in a row after which skipping does not help
@@ -98,12 +98,8 @@ class Loop:
 
     def _asked(self) -> str:
         """The signal that ends the run, once any of its processes has it."""
-        if jax.process_count() == 1:
-            return self.ending.by
-        from jax.experimental import multihost_utils
-
-        asked = multihost_utils.process_allgather(np.array(bool(self.ending.by)))
-        return (self.ending.by or "a signal to another process") if asked.any() else ""
+        asked = not agreed(not self.ending.by)
+        return (self.ending.by or "a signal to another process") if asked else ""
 
     def save(self) -> None:
         """Begin a checkpoint of the steps that are done, where there is a folder for it."""

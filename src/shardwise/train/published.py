@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadFile, BadInput
 from shardwise.models import ModelConfig, from_dict, load, presets
+from shardwise.train.folder import writable
 
 if TYPE_CHECKING:
     from shardwise.runtime.step import TrainStep
@@ -35,12 +36,7 @@ def check(config: ModelConfig, start: str, export: str) -> None:
                 f"shardwise plan {start} ... --train."
             )
     if export:
-        folder = Path(export)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / CONFIG).touch()
-        except OSError as error:
-            raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
+        writable(Path(export), "weights")
 
 
 def first(step: TrainStep, seed: int, start: str) -> Tree:
@@ -93,31 +89,27 @@ def export(folder: str, step: TrainStep, weights: Tree, start: str) -> str:
     try:
         save_weights(at, config, plain)
         keys = _keys(config, start)
-        if is_first():
-            if keys is None:
-                (at / CONFIG).unlink()
-            else:
-                (at / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+        if is_first() and keys is not None:
+            (at / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
     except OSError as error:
         raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
     if keys is None:
-        return f"weights are in {folder}; no {CONFIG}: {config.name} was read from none."
+        return f"weights are in {folder}; {CONFIG} is not written: none is of this model."
     return f"weights and {CONFIG} are in {folder}."
 
 
 def _keys(config: ModelConfig, start: str) -> dict[str, Any] | None:
-    """The config.json that this model was read from."""
+    """The config.json that this model was read from; a preset may have the name of a folder."""
+    for place in (start, config.source):
+        path = Path(place) / CONFIG if place and Path(place).is_dir() else Path(place)
+        if path.is_file() and _same(found := json.loads(path.read_text("utf-8")), config):
+            return found
     preset = presets.find(config.name)
-    if preset:
-        found = preset.read()
-    else:
-        path = Path(start or config.source)
-        path = path / CONFIG if path.is_dir() else path
-        if not path.is_file():
-            return None
-        found = json.loads(path.read_text("utf-8"))
-    same = _plain(from_dict(found, name=config.name)) == _plain(config)
-    return found if same else None
+    return found if preset and _same(found := preset.read(), config) else None
+
+
+def _same(keys: dict[str, Any], config: ModelConfig) -> bool:
+    return _plain(from_dict(keys, name=config.name)) == _plain(config)
 
 
 def _plain(config: ModelConfig) -> ModelConfig:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise import units
 from shardwise.errors import BadInput, raise_all
 from shardwise.models import Moe
+from shardwise.plan.document import encode
 from shardwise.plan.rebuild import rebuild
 from shardwise.plan.value import Plan
 from shardwise.search.case import Case
@@ -23,7 +24,7 @@ from shardwise.train.order import Order, order, read_mixture
 from shardwise.train.recipe import Recipe
 from shardwise.train.record import Hooks, Metrics, Run
 from shardwise.train.signals import listen
-from shardwise.workload import Train
+from shardwise.train.together import same
 
 if TYPE_CHECKING:
     from shardwise.runtime.step import TrainStep
@@ -99,23 +100,27 @@ def train(
     if not isinstance(plan, Plan):
         raise BadInput("a plan of serving is not trained; plan with --train.")
     recipe = recipe or Recipe(steps=steps_of(plan) if steps is None else steps)
-    saving, case = saving or Saving(), rebuild(plan)
-    raise_all(BadInput, _not_trained(case.job))
-    experts = [g.layer.ffn for g in case.model.groups if isinstance(g.layer.ffn, Moe)]
-    if recipe.capacity and not experts:
-        raise BadInput(f"capacity is the room of experts; {plan.model.name} has none.")
-    join(joined or Joined())
-    devices = devices_for(case.system, plan.model.name)
-    sequences = _sequences(plan, data, seed)
-    hooks = _spoken(hooks or Hooks())
-    if balanced := max((m.routing.aux_loss for m in experts), default=0.0):
-        hooks.on_note(
-            f"experts are trained without the loss that balances them (coefficient {balanced:g})."
-        )
-    if start or export:
-        published.check(case.model, start, export)
+    saving, case, hooks = saving or Saving(), rebuild(plan), hooks or Hooks()
+    raise_all(BadInput, _not_trained(case, recipe))
     with contextlib.ExitStack() as stack:
         ending = stack.enter_context(listen())
+        join(joined or Joined(), hooks.on_note)
+        devices = devices_for(case.system, plan.model.name)
+        sequences = _sequences(plan, data, seed)
+        same(
+            plan=encode(plan),
+            recipe=recipe,
+            seed=seed,
+            data=sequences.identity,
+            checkpoints=saving,
+            start=start,
+        )
+        hooks = _spoken(hooks)
+        _unbalanced(case, hooks)
+        if start or export:
+            published.check(case.model, start, export)
+        if ending.by:  # nothing is lost yet
+            raise KeyboardInterrupt
         if tensorboard and is_first():
             board = Board(tensorboard, hooks.on_note)
             stack.callback(board.close)
@@ -167,15 +172,29 @@ def steps_of(plan: Plan) -> int:
     return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
 
 
-def _not_trained(job: Train) -> list[str]:
+def _not_trained(case: Case, recipe: Recipe) -> list[str]:
     """What compiles, and whose numbers would be none: narrow dtypes, which here have no scales."""
     words = ("weights", "compute", "gradients", "moments", "master")
-    asked = {word: getattr(job, word) for word in words}
-    return [
+    asked = {word: getattr(case.job, word) for word in words}
+    found = [
         f"{word} {dtype} is planned for, but not trained: bf16."
         for word, dtype in asked.items()
         if dtype is not None and units.bytes_per_element(dtype) < 2
     ]
+    if recipe.capacity and not _experts(case):
+        found.append(f"capacity is the room of experts; {case.model.name} has none.")
+    return found
+
+
+def _experts(case: Case) -> list[Moe]:
+    return [g.layer.ffn for g in case.model.groups if isinstance(g.layer.ffn, Moe)]
+
+
+def _unbalanced(case: Case, hooks: Hooks) -> None:
+    if asked := max((m.routing.aux_loss for m in _experts(case)), default=0.0):
+        hooks.on_note(
+            f"experts are trained without the loss that balances them (coefficient {asked:g})."
+        )
 
 
 def _sequences(plan: Plan, data: str, seed: int) -> Order:
@@ -228,6 +247,8 @@ def _prepared(
         hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
         if found.forgot:
             hooks.on_note("what sums in int8 had lost there is of another layout: it starts at 0.")
+    elif saving.resume:
+        hooks.on_note(f"no checkpoint is in {saving.folder}: it starts at step 1.")
     hooks.on_stage("compiling the step")
     begun = time.perf_counter()
     compiled = compiled_step(made)

@@ -63,15 +63,20 @@ def _watch(seen: int) -> None:
                 continue
             if first is not None and now - first > ONCE_S:
                 _end(number)
-            first = now if first is None else first
+            if first is None:
+                first = now
+                _write(f"{signal.Signals(number).name}: it ends after this step; again: at once.")
     os.close(seen)
 
 
 def _end(number: int) -> None:
     """As the signal itself would: nothing waits for a thread that may hang."""
     name = signal.Signals(number).name
-    said = f"\nshardwise: ended at once by a second signal, {name}; what was saved is whole.\n"
+    _write(f"ended at once by a second signal, {name}; what was saved is whole.")
+    os._exit(128 + number)  # the code that a shell gives to what a signal ended
+
+
+def _write(said: str) -> None:
     with contextlib.suppress(OSError):
         if select.select([], [STDERR], [], 0)[1]:  # nobody may be reading any more
-            os.write(STDERR, said.encode())
-    os._exit(128 + number)  # the code that a shell gives to what a signal ended
+            os.write(STDERR, f"\nshardwise: {said}\n".encode())

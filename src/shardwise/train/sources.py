@@ -105,4 +105,9 @@ def _of_line(path: Path, number: int, line: str, key: str) -> str:
         raise BadFile(f'{path}, line {number} has no "{key}". Name its field: --field.') from None
     if not isinstance(text, str):
         raise BadFile(f'{path}, line {number}: "{key}" is no text.')
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        half = "has half of a character (a surrogate), which no UTF-8 text has"
+        raise BadFile(f'{path}, line {number}: "{key}" {half}.') from None
     return text

@@ -183,7 +183,8 @@ def outside(folder: Path, data: str, recipe: Recipe, through: dict[str, int]) ->
 
 def published(folder: Path, data: str) -> dict[str, Any]:
     """Weights written as they are published, and read again by another layout."""
-    config = folder / "config.json"
+    config = folder / "gpt2" / "config.json"  # a preset has the name of this folder
+    config.parent.mkdir()
     config.write_text(json.dumps(LLAMA))
     model, out, again = sw.model(str(config)), folder / "out", folder / "again"
     out.mkdir()  # with what another model left

@@ -164,7 +164,13 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         open_tokens(str(tmp_path))
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"txt": 1}\n')
-    for name, said in (("bad.txt", "not UTF-8"), ("bad.jsonl", 'line 2 has no "text"')):
+    (tmp_path / "half.jsonl").write_text('{"text": "a\\ud800"}\n')
+    expected = {
+        "bad.txt": "not UTF-8",
+        "bad.jsonl": 'line 2 has no "text"',
+        "half.jsonl": 'line 1: "text" has half of a character',
+    }
+    for name, said in expected.items():
         with pytest.raises(BadFile, match=said):
             tokenize(sources.find([str(tmp_path / name)], "*", "text"), Bytes(), str(tmp_path))
     with pytest.raises(BadFile) as told:

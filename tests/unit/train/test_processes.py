@@ -44,6 +44,17 @@ def both(folder: Path, *words: str) -> list[subprocess.Popen[str]]:
     return [started(folder, "two.json", *saving, *words, *many, str(i)) for i in range(2)]
 
 
+def test_processes_that_were_not_started_alike_are_refused(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    many = ("--coordinator", at, "--processes", "2", "--steps", "4", "--process")
+    one, other = (started(folder, "two.json", *many, str(i), "--seed", str(i)) for i in range(2))
+    assert "differ in seed, data: start all with the same" in ended(one, 2)
+    other.communicate()
+    assert other.returncode in (2, 4)  # the first may be gone before it looks
+
+
 def test_a_killed_process_ends_the_other_and_all_go_on(folder: Path) -> None:
     alone = started(folder, "one.json", "--steps", str(STEPS), "--log", "alone.jsonl")
     first = both(folder)

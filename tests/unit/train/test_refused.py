@@ -11,6 +11,7 @@ import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.train.devices import Joined
 from tests.golden.terminal import run
 from tests.host import host
 
@@ -30,6 +31,20 @@ def test_no_steps_are_not_those_of_the_plan(tmp_path: Path) -> None:
     plan.save(str(tmp_path / "plan.json"))
     said = run("train", str(tmp_path / "plan.json"), "--data", "none", "--steps", "0")
     assert (said.code, said.err) == (2, "✗ 0 steps are no run: 1 or more.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nonsense", 2, 1), "--coordinator nonsense is no HOST:PORT"),
+        (("127.0.0.1:99999", 2, 1), "is no HOST:PORT"),
+        (("127.0.0.1:8476", 2, 2), "--process 2 is not one of 2, from 0 on"),
+    ],
+)
+def test_processes_that_cannot_meet(words: tuple[str, int, int], said: str) -> None:
+    coordinator, processes, process = words
+    with pytest.raises(BadInput, match=said):
+        Joined(coordinator=coordinator, processes=processes, process=process)
 
 
 @pytest.mark.parametrize(("word", "dtype"), [("compute", "fp8"), ("moments", "int8")])

@@ -76,6 +76,7 @@ def test_the_second_ends_a_process_that_hangs(
         process.kill()
     assert process.returncode == 128 + second
     assert said == (
+        f"\nshardwise: {first.name}: it ends after this step; again: at once.\n"
         f"\nshardwise: ended at once by a second signal, {second.name}; what was saved is whole.\n"
     )
 
