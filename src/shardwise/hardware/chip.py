@@ -172,10 +172,13 @@ class Chip:
         value = get(self, name)
         if isinstance(value, int | float):
             return float(value)
+        why, what = "no public source gives it", "Give your own in a TOML file (docs/hardware.md)."
+        if self.kind == "cpu":
+            why = "it was not measured"
+            what = "shardwise hw measure N -o FILE.toml measures this CPU as N devices."
         raise UnknownFigure(
-            f"{self.name} has no figure for {name}: no public source gives it. "
-            f"Known of {self.name}: {', '.join(self.figures) or 'nothing'}. "
-            "Give your own in a TOML file (docs/hardware.md)."
+            f"{self.name} has no figure for {name}: {why}. "
+            f"Known of {self.name}: {', '.join(self.figures) or 'nothing'}. {what}"
         )
 
     def peak(self, dtype: str) -> float:

@@ -27,6 +27,7 @@ from shardwise.train.state import nothing_lost
 from shardwise.train.together import agreed
 
 KEPT = 2
+LATE = ("Event loop is closed", "Encountered error while reading array")  # begins of errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +245,10 @@ class Checkpoints:
 
 
 def _without_late(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook that passes over what threads of tensorstore say after a save of theirs has failed."""
+    """A hook that passes over what tasks of orbax say once more after they have failed."""
 
     def told(about: Any) -> None:
-        late = isinstance(about.exc_value, RuntimeError) and "loop is closed" in str(
-            about.exc_value
-        )
-        if not late:
+        if not str(about.exc_value).startswith(LATE):
             hook(about)
 
     return told
@@ -281,6 +279,7 @@ def _same_lost(arrays: dict[str, str], shapes: Tree) -> bool:
 
 def _reason(error: Exception) -> str:
     text = (str(error).splitlines() or [""])[0] or type(error).__name__
+    text = text.split(". See full")[0]  # pages of tensorstore
     return _short(text.rsplit(": ", 1)[-1] if "Failed" in text else text).rstrip(".")
 
 
