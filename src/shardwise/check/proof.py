@@ -15,6 +15,7 @@ from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
 SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told apart
+ATTENTION = "attn.core"  # the operation in which keys and values meet queries
 SUMS = ("all_reduce", "reduce_scatter")
 COPIES = ("fsdp", "context", "expert")  # along which weights are copied, or vectors of a layer
 SAME = 0.02  # bytes that differ by less are no difference
@@ -78,9 +79,9 @@ def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective])
     same += [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
     if same:
         return same[0]
-    # Gathered over one role after the other.
+    # Gathered over one role after the other; between queries and keys no weight is.
     whole = [p.role for p in planned.values() if p.kind == one.kind and roles < {*p.axes}]
-    if one.kind == "all_gather" and whole:
+    if one.kind == "all_gather" and whole and scope(one.op_name)[0] != ATTENTION:
         return whole[0]
     if len(roles) < 2 and not (one.kind in SUMS and role in COPIES):
         return role

@@ -116,3 +116,11 @@ def test_weights_gathered_role_by_role_are_one_gather() -> None:
     (row,) = [r for r in proof.held_against(plan, halves) if r.compiled_n]
     assert (row.role, row.kind) == ("fsdp", "all_gather")
     assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=1e-6)
+
+
+def test_keys_that_are_gathered_in_the_place_of_a_ring_are_no_weights() -> None:
+    ring = {"fsdp": 2, "context": 2, "context_kind": "ring"}
+    plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), sw.Train(batch=2, seq=4096), ring)
+    keys = made("all_gather", ("context",), 1e6, "jit(local)/jvp()/while/body/attn.core/all_gather")
+    (row,) = [r for r in proof.held_against(plan, [keys]) if r.compiled_n]
+    assert (row.role, row.planned_bytes) == ("context", 0)
