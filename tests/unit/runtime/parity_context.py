@@ -13,6 +13,7 @@ from typing import Any
 
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
 

@@ -15,7 +15,9 @@ from tests.unit.runtime.experts import LAYOUTS, MODELS, RUNS
 from tests.unit.runtime.steps import apart
 
 # Half of the time of these runs is LLVM's, on programs that run three times.
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] += (
+    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 
 def main() -> None:

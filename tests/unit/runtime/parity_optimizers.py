@@ -18,7 +18,9 @@ from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
 from tests.unit.runtime.steps import apart, step_on, trained
 
-os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] += (
+    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 # Adafactor keeps factors of matrices with 128 rows and columns or more.
 MODEL = parity.ModelConfig.dense(
