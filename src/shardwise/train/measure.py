@@ -18,7 +18,7 @@ from typing import Any
 from shardwise.errors import BadFile
 
 SIZE = 1024  # of a product's dims
-STREAM = 16 << 20  # fp32 numbers that a device reads and writes
+STREAM = 64 << 20  # fp32 numbers that a device reads and writes: more than caches hold
 SENT = 1 << 20  # fp32 numbers that an AllGather joins, per device
 TRIES, BUSY_S = 5, 0.2
 
