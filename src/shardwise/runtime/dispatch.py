@@ -79,21 +79,20 @@ class Padded:
     at: Places
     n_experts: int
 
-    def sent(self, x_ND: Array) -> Array:
-        """Tokens -> their copies at the experts of the chip."""
-        return self._there(routing.spread(x_ND, self.at))
-
-    def choices(self, weights_NK: Array) -> Array:
-        """The weight of each copy, [E,C,1]."""
-        return self._there(routing.spread_choices(weights_NK, self.at)[:, None])
+    def sent(self, x: Array) -> Array:
+        """What a chip has of copies, as `at` lays them out -> at the experts that it has."""
+        x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
+        if self.way.dealt:
+            x_ECD = lax.all_to_all(x_ECD, self.way.names, split_axis=0, concat_axis=1, tiled=True)
+        return gather(x_ECD, self.way.tensor, 1) if self.way.joined else x_ECD
 
     def returned(self, y_ECD: Array) -> Array:
-        """What experts made of copies -> its sum for each token."""
+        """The way back."""
         if self.way.joined:
             y_ECD = scatter(y_ECD, self.way.tensor, 1)
         if self.way.dealt:
             y_ECD = lax.all_to_all(y_ECD, self.way.names, split_axis=1, concat_axis=0, tiled=True)
-        return routing.collect(y_ECD.reshape(-1, y_ECD.shape[-1]), self.at)
+        return y_ECD.reshape(-1, y_ECD.shape[-1])
 
     def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
         """All experts of the chip at once: I is what their matrices read, J what they write."""
@@ -102,12 +101,6 @@ class Padded:
     def each(self, b_EJ: Array) -> Array:
         """What each expert has once, for all its copies."""
         return b_EJ[:, None]
-
-    def _there(self, x: Array) -> Array:
-        x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
-        if self.way.dealt:
-            x_ECD = lax.all_to_all(x_ECD, self.way.names, split_axis=0, concat_axis=1, tiled=True)
-        return gather(x_ECD, self.way.tensor, 1) if self.way.joined else x_ECD
 
 
 def padded(m: Moe, way: Way, experts_NK: Array, factor: float | None) -> Padded:

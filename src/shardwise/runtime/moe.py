@@ -53,16 +53,16 @@ def moe(
     if on.apart:  # every chip has its tokens' sums: those of its part of the residual
         return block.leave() + y_BTD if m.d_ff_shared else y_BTD
     if on.cut:
-        return _joined(m, block, on, y_BTD)
+        return _whole(m, block, on, y_BTD)
     block.put("moe.down", y_BTD)
     return block.leave()
 
 
-def _joined(m: Moe, block: Block, on: Way, y_BTD: Array) -> Array:
+def _whole(m: Moe, block: Block, on: Way, y_BTD: Array) -> Array:
     """Parts of the tokens come back to a residual that every chip of `tensor` has whole."""
     if not m.d_ff_shared:
         with jax.named_scope("moe.combine"):
-            return gather(y_BTD, on.table.on.names(TENSOR), 1)
+            return gather(y_BTD, on.tensor, 1)
     n, part = on.table.on.size(TENSOR), y_BTD.shape[1]
     whole_BTD = jnp.zeros((y_BTD.shape[0], n * part, y_BTD.shape[2]), y_BTD.dtype)
     at = on.table.index(TENSOR) * part
@@ -85,11 +85,12 @@ def _chosen(m: Moe, block: Block, x_ND: Array) -> tuple[Array, Array]:
 def _routed(m: Moe, block: Block, tokens: Padded | Ragged, x_ND: Array, weights_NK: Array) -> Array:
     """What routed experts write, for the tokens that this chip sends."""
     with jax.named_scope("moe.dispatch"):
-        x_RD = checkpoint_name(tokens.sent(x_ND), "expert_input")
-        weights_R1 = checkpoint_name(tokens.choices(weights_NK), "expert_input")
+        weights = routing.spread_choices(weights_NK, tokens.at)[:, None]
+        x_RD = checkpoint_name(tokens.sent(routing.spread(x_ND, tokens.at)), "expert_input")
+        weights_R1 = checkpoint_name(tokens.sent(weights), "expert_input")
     y_RD = _experts(m, block, tokens, x_RD, weights_R1)
     with jax.named_scope("moe.combine"):
-        return tokens.returned(y_RD)
+        return routing.collect(tokens.returned(y_RD), tokens.at)
 
 
 def _experts(

@@ -105,22 +105,20 @@ class Ragged:
     sizes_Te: Array
     room: int
 
-    def sent(self, x_ND: Array) -> Array:
-        """Tokens -> their copies at the experts of the chip, [T R,D]."""
-        return self._there(routing.spread(x_ND, self.at))
-
-    def choices(self, weights_NK: Array) -> Array:
-        """The weight of each copy, [T R,1]."""
-        return self._there(routing.spread_choices(weights_NK, self.at)[:, None])
+    def sent(self, x: Array) -> Array:
+        """What a chip has of copies, as `at` lays them out -> at the experts that it has, [T R]."""
+        if self.there is not None:
+            x = moved(x, self.there, self.room, self.way.names)
+        return gather(x, self.way.tensor, 0) if self.way.joined else x
 
     def returned(self, y_RD: Array) -> Array:
-        """What experts made of copies -> its sum for each token."""
+        """The way back."""
         if self.way.joined:
             y_RD = scatter(y_RD, self.way.tensor, 0)
         if self.there is not None:
             copies = self.at.token.shape[0]
             y_RD = moved(y_RD, Trips(*reversed(self.there)), copies, self.way.names)
-        return routing.collect(y_RD, self.at)
+        return y_RD
 
     def product(self, x_RI: Array, w_eIJ: Array) -> Array:
         """All experts of the chip: I is what their matrices read, J what they write."""
@@ -140,11 +138,6 @@ class Ragged:
         expert_TR = (rows_R[:, None] >= ends_Te[:, None]).sum(-1).reshape(-1)
         own_Re = expert_TR[:, None] == jnp.arange(len(b_eJ))
         return jnp.where(own_Re.any(-1, keepdims=True), own_Re.astype(b_eJ.dtype) @ b_eJ, 0)
-
-    def _there(self, x: Array) -> Array:
-        if self.there is not None:
-            x = moved(x, self.there, self.room, self.way.names)
-        return gather(x, self.way.tensor, 0) if self.way.joined else x
 
 
 def ragged(m: Moe, way: Way, experts_NK: Array) -> Ragged:

@@ -83,27 +83,29 @@ def places(experts_NK: Array, n_experts: int, capacity: int) -> Places:
     Counted, neither sorted nor scattered: the TPU's compiler takes many times longer for a sort.
     Choices stand before tokens, as few numbers at the end of an array are slow to move there.
     """
-    experts_KN, each_E = experts_NK.T, jnp.arange(n_experts)
-    mine_KNE = experts_KN[..., None] == each_E
-    taken_NE = jnp.cumsum(mine_KNE.any(0).astype(jnp.int32), axis=0)
+    mine_KNE, taken_NE = _taken(experts_NK, n_experts)
     rank_KN = jnp.where(mine_KNE, taken_NE - 1, 0).sum(-1)
-    place_KN = experts_KN * capacity + rank_KN
+    place_KN = experts_NK.T * capacity + rank_KN
     of_choice = jnp.where(rank_KN < capacity, place_KN, n_experts * capacity)
     # Before the token in place c stand all those after which no more than c had been taken.
     token_EC = (taken_NE.T[..., None] <= jnp.arange(capacity)).sum(1, dtype=jnp.int32)
     return Places(of_choice, token_EC.reshape(-1))
 
 
+def _taken(experts_NK: Array, n_experts: int) -> tuple[Array, Array]:
+    """Whether each choice is of each expert, and how many tokens up to each one chose it."""
+    mine_KNE = experts_NK.T[..., None] == jnp.arange(n_experts)
+    return mine_KNE, jnp.cumsum(mine_KNE.any(0).astype(jnp.int32), axis=0)
+
+
 def in_order(experts_NK: Array, n_experts: int) -> tuple[Places, Array]:
     """Copies of tokens by expert and then by token, without places between them; and how many each
     expert has."""
-    N, experts_KN, each_E = len(experts_NK), experts_NK.T, jnp.arange(n_experts)
-    mine_KNE = experts_KN[..., None] == each_E
-    taken_NE = jnp.cumsum(mine_KNE.any(0).astype(jnp.int32), axis=0)
+    N, (mine_KNE, taken_NE) = len(experts_NK), _taken(experts_NK, n_experts)
     count_E = taken_NE[-1]
     begin_E = jnp.cumsum(count_E) - count_E
     of_choice = jnp.where(mine_KNE, begin_E + taken_NE - 1, 0).sum(-1, dtype=jnp.int32)
-    token = lax.sort((experts_KN * N + jnp.arange(N)).reshape(-1)) % N
+    token = lax.sort((experts_NK.T * N + jnp.arange(N)).reshape(-1)) % N
     return Places(of_choice, token), count_E
 
 

@@ -35,21 +35,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def both(folder: Path, *words: str) -> list[subprocess.Popen[str]]:
-    """The two processes of a run, which find each other on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        at = f"127.0.0.1:{free.getsockname()[1]}"
-    many = ("--coordinator", at, "--processes", "2", "--process")
+    """The two processes of a run that saves."""
     saving = ("--checkpoint", "saved", "--checkpoint-every", str(EVERY), "--steps", str(STEPS))
+    many = meeting()
     return [started(folder, "two.json", *saving, *words, *many, str(i)) for i in range(2)]
 
 
-def test_processes_that_were_not_started_alike_are_refused(folder: Path) -> None:
+def meeting() -> tuple[str, ...]:
+    """Words for two processes to find each other on a free port, but for the last number."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{free.getsockname()[1]}"
-    many = ("--coordinator", at, "--processes", "2", "--steps", "4", "--process")
-    one, other = (started(folder, "two.json", *many, str(i), "--seed", str(i)) for i in range(2))
+    return ("--coordinator", at, "--processes", "2", "--process")
+
+
+def test_processes_that_were_not_started_alike_are_refused(folder: Path) -> None:
+    words = ("two.json", "--steps", "4", *meeting())
+    one, other = (started(folder, *words, str(i), "--seed", str(i)) for i in range(2))
     assert "differ in seed, data: start all with the same" in ended(one, 2)
     other.communicate()
     assert other.returncode in (2, 4)  # the first may be gone before it looks
