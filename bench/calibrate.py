@@ -21,9 +21,9 @@ import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.layout_step import LayoutStep
+from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.validate import Run, load
-from shardwise.validate.predict import derived, kernels_of
+from shardwise.validate.training.predict import derived, kernels_of
 
 GRID = {
     "bf16": [n / 40 for n in range(18, 37)],

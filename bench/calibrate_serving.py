@@ -4,7 +4,7 @@ Groups (one source, one model, one chip) are never split. A handful of numbers f
 (those whose calibration files share one table) and for each engine is searched by coordinate
 descent on the mean of |log(predicted / measured)|; none belongs to a model or to a row. Prints the
 `[serving]` tables of `src/shardwise/estimate/calibration/*.toml`, the engines' numbers for
-`estimate/engine/software.py`, the errors on both halves, and as the last line one JSON document.
+`estimate/serving/overhead.py`, the errors on both halves, and as the last line one JSON document.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate import calibration
-from shardwise.estimate.engine.shares import USUAL, Shares, shares
-from shardwise.estimate.engine.software import ENGINES, Engine, engine_named
-from shardwise.validate.serving_predict import predicted_with
-from shardwise.validate.serving_runs import ServeRun, load
-from shardwise.validate.serving_score import RATES, kind_of
+from shardwise.estimate.serving.efficiency import USUAL, Shares, shares
+from shardwise.estimate.serving.overhead import ENGINES, Engine, engine_named
+from shardwise.validate.serving.predict import predicted_with
+from shardwise.validate.serving.runs import ServeRun, load
+from shardwise.validate.serving.score import RATES, kind_of
 
 OWN = ("a100", "h100", "h20", "b200", "rtx-4090", "v5p")  # chips with a table
 CHIP_GRID = {

@@ -21,7 +21,7 @@ from kept import Found, cells, refresh, verdict_of
 
 import shardwise as sw
 from shardwise import units
-from shardwise.check.proof import SLIGHT
+from shardwise.check.comparison import SLIGHT
 
 # Of a DeepSeek-V3 block: a dense layer and four of experts. Of LLaMA-3-8B on few chips: four.
 BLOCK, SMALL = "deepseek-v3,n_layers=5", "llama3-8b,n_layers=4"

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 import shardwise as sw
-from shardwise.check.compile import Limits
+from shardwise.check.compiling.process import Limits
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "check_table.md"

@@ -36,7 +36,7 @@ from shardwise.strategy.schedules import find
 sys.path.insert(0, str(ROOT))  # the steps are those of the tests
 
 if TYPE_CHECKING:
-    from shardwise.runtime.step import TrainStep
+    from shardwise.runtime.training.step import TrainStep
     from tests.unit.runtime.steps import Trained
 
 STEPS, BATCH, SEQ, VOCAB, LAYERS = 20, 16, 32, 64, 4
@@ -206,8 +206,8 @@ def _measured(row: Row) -> Found:
     import jax
     import numpy as np
 
-    from shardwise.plan.rebuild import rebuild
-    from shardwise.runtime.planned import AS_PLANNED, step_of
+    from shardwise.plan.training.rebuild import rebuild
+    from shardwise.runtime.training.programs import AS_PLANNED, step_of
     from tests.host import host
     from tests.unit.runtime import steps
 
@@ -252,11 +252,11 @@ def alone(model: str) -> Trained:
 
 def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
     """What the program sends, held against its plan as `shardwise check` does it."""
-    from shardwise.check import proof
+    from shardwise.check import comparison
     from shardwise.check.hlo.collectives import collectives
     from shardwise.check.hlo.loops import runs
     from shardwise.check.hlo.text import parse
-    from shardwise.runtime.ticks import taken, ticks
+    from shardwise.runtime.training.ticks import taken, ticks
 
     module, layout, sides = parse(compiled.as_text()), made.layout, {}
     if made.stages:
@@ -265,9 +265,9 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
         )
         sides = taken(ticks(order))
     found = collectives(module, dict(made.table.on.mesh.shape), runs(module, sides))
-    pairs = proof.held_against(plan, found)
-    lost = proof.missing(pairs)
-    apart = proof.differences(pairs, layout.n_microbatches)
+    pairs = comparison.held_against(plan, found)
+    lost = comparison.missing(pairs)
+    apart = comparison.differences(pairs, layout.n_microbatches)
     return {
         "collectives": f"missing: {', '.join(lost)}" if lost else "more" if apart else "as planned",
         "differences": [one.text for one in apart],

@@ -20,7 +20,7 @@ from kept import ROOT, Found, cells, refresh
 
 import shardwise as sw
 from shardwise import units
-from shardwise.check.proof import SLIGHT
+from shardwise.check.comparison import SLIGHT
 from shardwise.runtime.program import COLLECTIVES
 
 PAGE = ROOT / "docs" / "check.md"

@@ -19,10 +19,10 @@ from typing import Any
 
 import shardwise as sw
 from shardwise.estimate.calibration import calibration
-from shardwise.estimate.layout_step import LayoutStep
-from shardwise.estimate.memory import step_memory
-from shardwise.estimate.rates import Kernels
-from shardwise.search import train
+from shardwise.estimate.training.chip_rates import Kernels
+from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.memory.peak import step_memory
+from shardwise.search.training import rank
 
 CASES = [
     ("gpt3-175b", "a100:1024", sw.Train(batch=1536, seq=2048)),
@@ -56,8 +56,8 @@ def measure(name: str, machine: str, job: sw.Train) -> dict[str, Any]:
     """One case."""
     model, system = sw.model(name), sw.hardware(machine)
     cal = calibration(system.chip.name)
-    all_s, every = cpu_s(lambda: train.rank(model, job, system, cal, exhaustive=True))
-    plan_s, best = cpu_s(lambda: train.rank(model, job, system, cal))
+    all_s, every = cpu_s(lambda: rank.rank(model, job, system, cal, exhaustive=True))
+    plan_s, best = cpu_s(lambda: rank.rank(model, job, system, cal))
     if best.candidates[0].rank != every.candidates[0].rank:
         raise SystemExit(f"{name}: the bound left the best strategy out")
     alone = one_by_one(model, system, job, best)

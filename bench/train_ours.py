@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardwise as sw
-from shardwise.plan.rebuild import rebuild
-from shardwise.runtime import cpu
-from shardwise.runtime.planned import step_of
+from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.kernels import cpu
+from shardwise.runtime.training.programs import step_of
 from shardwise.train.devices import devices_for
 from shardwise.train.guard import update_of
 from shardwise.train.measure import measure, write_chip

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shardwise.errors import NoStrategy
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.forms import MOST_CHUNKS, OVERLAP
-from shardwise.search.legal import LEAST_TOKENS, divisors, problems
+from shardwise.search.training.forms import MOST_CHUNKS, OVERLAP
+from shardwise.search.training.legal import LEAST_TOKENS, divisors, problems
 from shardwise.strategy.layout import REMAT_POLICIES, Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.schedules import find, names

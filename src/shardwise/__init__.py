@@ -27,14 +27,14 @@ _PUBLIC = {
     "Serve": ("shardwise.workload", "Serve"),
     "ServingPlan": ("shardwise.plan", "ServingPlan"),
     "ShardwiseError": ("shardwise.errors", "ShardwiseError"),
-    "Sweep": ("shardwise.plan.sweep", "Sweep"),
+    "Sweep": ("shardwise.plan.training.sweep", "Sweep"),
     "System": ("shardwise.hardware", "System"),
     "Torus": ("shardwise.hardware", "Torus"),
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
-    "check": ("shardwise.check.entry", "check"),
-    "explain": ("shardwise.plan.explain", "explain"),
+    "check": ("shardwise.check.api", "check"),
+    "explain": ("shardwise.plan.training.explain", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
     "hardware": ("shardwise.hardware", "parse_system"),
@@ -47,15 +47,15 @@ _PUBLIC = {
     "plan": ("shardwise.plan", "plan"),
     "roofline": ("shardwise.estimate.roofs", "roofline"),
     "search": ("shardwise.plan", "search"),
-    "sensitivity": ("shardwise.plan.explain", "sensitivity"),
+    "sensitivity": ("shardwise.plan.training.explain", "sensitivity"),
     "shard": ("shardwise.estimate.matmul", "shard"),
-    "simulate": ("shardwise.plan.traffic", "simulate_plan"),
-    "sweep": ("shardwise.plan.sweep", "sweep"),
+    "simulate": ("shardwise.plan.serving.traffic", "simulate_plan"),
+    "sweep": ("shardwise.plan.training.sweep", "sweep"),
     "train": ("shardwise.train.run", "train"),
 }
 
 if TYPE_CHECKING:
-    from shardwise.check.entry import check
+    from shardwise.check.api import check
     from shardwise.errors import ShardwiseError
     from shardwise.estimate.matmul import shard
     from shardwise.estimate.roofs import operation_roofline, roofline
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from shardwise.models import load as model
     from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
     from shardwise.plan import Plan, ServingPlan, evaluate, load, plan, search
-    from shardwise.plan.explain import explain, sensitivity
-    from shardwise.plan.sweep import Sweep, sweep
-    from shardwise.plan.traffic import simulate_plan as simulate
+    from shardwise.plan.serving.traffic import simulate_plan as simulate
+    from shardwise.plan.training.explain import explain, sensitivity
+    from shardwise.plan.training.sweep import Sweep, sweep
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.train.run import train

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from shardwise.models import Moe, from_dict, load, names
-from shardwise.models.checkpoint import entries, weight_names
 from shardwise.models.families import named
 from shardwise.models.presets import presets
+from shardwise.models.tensor_names import entries, weight_names
 from shardwise.models.weights import layer_weights, outer_weights
 from tests.oracle.forward import logits
 from tests.oracle.test_parameters import NOT_ARCHITECTURE

@@ -21,8 +21,8 @@ __all__ = ["saved"]
 @pytest.fixture
 def table():
     jax = xla.load()
-    from shardwise.runtime.mesh import role_mesh
-    from shardwise.runtime.table import Table
+    from shardwise.runtime.layout.mesh import role_mesh
+    from shardwise.runtime.layout.sharding import Table
     from shardwise.strategy.layout import Layout, rules_of
     from shardwise.strategy.mesh import Mesh
 
@@ -35,9 +35,9 @@ def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
     import jax
     import jax.numpy as jnp
 
-    from shardwise.runtime.checkpoint import load_weights, save_weights
-    from shardwise.runtime.logits import logits
-    from shardwise.runtime.safetensors import tensors
+    from shardwise.runtime.blocks.logits import logits
+    from shardwise.runtime.weights.published_weights import load_weights, save_weights
+    from shardwise.runtime.weights.safetensors import tensors
 
     config, held, tokens, expected = saved
     weights = load_weights(Path(config.source).parent, config, table, jnp.float32)

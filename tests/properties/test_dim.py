@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.estimate import cost, memory, passes, rates, roofline, stage_memory, step
+from shardwise.estimate import cost, roofline
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
-from shardwise.estimate.memory import Memory, step_memory
-from shardwise.estimate.prices import Prices
-from shardwise.estimate.rates import IDEAL, Kernels, Rates
-from shardwise.estimate.software import LOSS_IN_PLACE, Software
-from shardwise.estimate.step import StepTime, step_time
+from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.training import chip_rates, microbatch, step
+from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
+from shardwise.estimate.training.memory import peak as memory
+from shardwise.estimate.training.memory import stages
+from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
+from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.models import load
 from shardwise.ops.collective import KINDS, inbound_bytes_per_s, price, time_s
 from shardwise.ops.program import training_step
@@ -30,7 +33,7 @@ from shardwise.workload import Train
 from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds, units_of
 
 # Bytes that formulas name: of an element in 16 bits, of a score, of a runtime.
-NAMED_BYTES = ((rates, "SCORE_BYTES"), (rates, "CAST_BYTES"), (stage_memory, "HALF"),
+NAMED_BYTES = ((chip_rates, "SCORE_BYTES"), (chip_rates, "CAST_BYTES"), (stages, "HALF"),
                (memory, "RUNTIME"))  # fmt: skip
 SECOND = units_of(seconds(1))
 BYTE = units_of(n_bytes(1))
@@ -133,9 +136,9 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas that write 2.0 for the bytes of an element in 16 bits: their results are bytes."""
-    monkeypatch.setattr(rates.Rates, "dtype", lambda *_: "bf16")
-    monkeypatch.setattr(passes, "element_bytes", lambda *_: n_bytes(2))
-    monkeypatch.setattr(rates, "element_bytes", lambda *_: n_bytes(2))
+    monkeypatch.setattr(chip_rates.Rates, "dtype", lambda *_: "bf16")
+    monkeypatch.setattr(microbatch, "element_bytes", lambda *_: n_bytes(2))
+    monkeypatch.setattr(chip_rates, "element_bytes", lambda *_: n_bytes(2))
 
 
 LAYOUTS = {
@@ -167,7 +170,7 @@ def one_step(
     prices = Prices([Placement(spans, (4, 5, 4), (True, True, True))])
     kernels = IDEAL if cal is PEAK_RATES else Kernels()
     reached = Rates(chip=device or Device(), job=job, cal=cal, kernels=kernels)
-    one = passes.passes(config, works, layout, prices, reached)
+    one = microbatch.passes(config, works, layout, prices, reached)
     software = Software(logit_bytes=n_bytes(LOSS_IN_PLACE))
     held = step_memory(config, job, works, layout, reached.chip.need("hbm_bytes"), software)
     return step_time(config, layout, one, prices, reached), held

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.errors import NoPlan
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.memory import step_memory
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.hardware import System
 from shardwise.ops.program import training_step
-from shardwise.search import train
+from shardwise.search.training import rank
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
 from tests.strategies import every_mesh, layouts
@@ -53,11 +53,11 @@ def cases(*jobs: sw.Train) -> st.SearchStrategy[tuple[str, str, sw.Train]]:
 
 
 @functools.lru_cache(maxsize=256)
-def best(name: str, system: System, job: sw.Train, peak: bool = False) -> train.Candidate | None:
+def best(name: str, system: System, job: sw.Train, peak: bool = False) -> rank.Candidate | None:
     """The best strategy, or None where no mesh is legal or fits."""
     cal = PEAK if peak else calibration(system.chip.name)
     try:
-        found = train.rank(sw.model(name), job, system, cal, keep=1).candidates[0]
+        found = rank.rank(sw.model(name), job, system, cal, keep=1).candidates[0]
     except NoPlan:
         return None
     return found if found.fits else None
@@ -123,8 +123,8 @@ def test_a_layout_on_a_faster_machine_is_never_slower(
     other = faster(system, what, times)
     ways = zip(place(system, layout.sizes), place(other, layout.sizes), strict=True)
     for here, there in itertools.islice(ways, 3):
-        before = train.evaluate(model, job, system, layout, cal, here)
-        after = train.evaluate(model, job, other, layout, cal, there)
+        before = rank.evaluate(model, job, system, layout, cal, here)
+        after = rank.evaluate(model, job, other, layout, cal, there)
         assert after.time.step_s <= before.time.step_s * LOOSE
         assert after.roofline.lower_s <= before.roofline.lower_s * LOOSE
         assert after.time.upper_s <= before.time.upper_s * LOOSE
@@ -142,7 +142,7 @@ def test_what_hides_does_not_count_twice(zero: int, what: str) -> None:
     for slow in (1.0, 1 / 8, 1 / 64):
         system = faster(sw.hardware("v5p:2x4x4"), "ici", slow)
         times = [
-            train.evaluate(model, job, faster(system, what, 2.0**k), layout, PEAK).time.step_s
+            rank.evaluate(model, job, faster(system, what, 2.0**k), layout, PEAK).time.step_s
             for k in range(5)
         ]
         assert all(b <= a * LOOSE for a, b in itertools.pairwise(times))
@@ -153,7 +153,7 @@ def test_where_the_head_is_the_longest_stage_no_more_is_waited_for() -> None:
     model, job = sw.model("gemma-2b"), sw.Train(batch=64, seq=2048)
     layout = Layout(mesh=Mesh(fsdp=2, pipe=8), zero=3, n_microbatches=32, schedule="1f1b")
     slow, fast = (
-        train.evaluate(model, job, faster(sw.hardware("v5e:4x4"), "hbm", times), layout, PEAK).time
+        rank.evaluate(model, job, faster(sw.hardware("v5e:4x4"), "hbm", times), layout, PEAK).time
         for times in (1.0, 2.0)
     )
     assert fast.compute_s < slow.compute_s
@@ -184,7 +184,7 @@ def test_no_legal_strategy_beats_the_plan(
         assert best(*case[:1], system, job) is None
         return
     layout = data.draw(layouts(model, job, system, meshes(*case)))
-    one = train.evaluate(model, job, system, layout, calibration(system.chip.name))
+    one = rank.evaluate(model, job, system, layout, calibration(system.chip.name))
     if one.fits:
         found = best(name, system, job)
         assert found is not None
@@ -248,7 +248,7 @@ def test_a_word_about_an_axis_of_one_chip_changes_nothing(
     if mesh.data * mesh.fsdp * mesh.context * mesh.expert == 1:
         same += [dataclasses.replace(layout, zero=z) for z in range(4)]
     cal = calibration(system.chip.name)
-    times = [train.evaluate(model, job, system, one, cal).time for one in (layout, *same)]
+    times = [rank.evaluate(model, job, system, one, cal).time for one in (layout, *same)]
     for time in times[1:]:
         assert time.step_s == pytest.approx(times[0].step_s, rel=1e-12)
         assert time.upper_s == pytest.approx(times[0].upper_s, rel=1e-12)
@@ -263,7 +263,7 @@ def test_fixing_a_role_is_never_faster(
     model, system = sw.model(name), sw.hardware(machine)
     cal = calibration(system.chip.name)
     try:
-        fixed = train.rank(model, job, system, cal, {role: size}, keep=1).candidates[0]
+        fixed = rank.rank(model, job, system, cal, {role: size}, keep=1).candidates[0]
     except NoPlan:
         return
     assert getattr(fixed.mesh, role) == size

@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from shardwise.estimate.memory import step_memory
-from shardwise.estimate.sums import summed_parameters
+from shardwise.estimate.training.gradient_sync import summed_parameters
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.models import ModelConfig, Moe, count, load, names
 from shardwise.ops.program import Step, training_step
 from shardwise.strategy.layout import Layout

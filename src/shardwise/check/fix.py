@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from shardwise.check.plan import How, check_plan
-from shardwise.check.value import Proposal, Verdict
+from shardwise.check.training import How, check_plan
+from shardwise.check.verdict import Proposal, Verdict
 from shardwise.errors import NoPlan
 from shardwise.hardware.chip import with_values
-from shardwise.plan.build import evaluate
-from shardwise.plan.rebuild import rebuild
-from shardwise.plan.value import Plan
-from shardwise.search import train
-from shardwise.search.case import Case
-from shardwise.search.legal import chunk_problems
+from shardwise.plan.schema.training import Plan
+from shardwise.plan.training.build import evaluate
+from shardwise.plan.training.rebuild import rebuild
+from shardwise.search.training import rank
+from shardwise.search.training.legal import chunk_problems
+from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 
 TRIES = 3  # proposals that are compiled
@@ -72,7 +72,7 @@ def _ratio(plan: Plan, verdict: Verdict) -> float:
 
 def _chunked(case: Case, ratio: float, seen: list[Layout]) -> Layout | None:
     """The same layout with the fewest chunks of the loss that are enough."""
-    for n in train.LOSS_CHUNKS:
+    for n in rank.LOSS_CHUNKS:
         layout = replace(case.layout, loss_chunks=n)
         if n <= case.layout.loss_chunks or layout in seen or chunk_problems(layout, case.job.seq):
             continue
@@ -92,7 +92,7 @@ def _next(case: Case, ratio: float, seen: list[Layout]) -> Layout | None:
     for fixed in (dict(sizes), dict(case.fixed)):
         fixed.pop("remat", None)
         try:
-            ranked = train.rank(case.model, case.job, system, case.cal, fixed, most).candidates
+            ranked = rank.rank(case.model, case.job, system, case.cal, fixed, most).candidates
         except NoPlan:
             continue
         new = [c.layout for c in ranked if c.fits and c.layout not in seen]

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from shardwise.check.plan import How, Sides, compiled_sides, verdict_of
-from shardwise.check.value import (
-    CheckedCollective,
-    CompiledNumbers,
-    CompiledSeconds,
-    Verdict,
-)
+from shardwise.check.training import How, Sides, compiled_sides, verdict_of
+from shardwise.check.verdict import CheckedCollective, CompiledNumbers, CompiledSeconds, Verdict
 from shardwise.errors import BadInput
 from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig
 from shardwise.models.stack import respread
-from shardwise.plan.build import evaluate, planned_model
-from shardwise.plan.rebuild import rebuild
-from shardwise.plan.value import Plan
+from shardwise.plan.schema.training import Plan
+from shardwise.plan.training.build import evaluate, planned_model
+from shardwise.plan.training.rebuild import rebuild
 from shardwise.strategy.mesh import Mesh
 
 LINEAR = (

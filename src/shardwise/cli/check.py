@@ -18,8 +18,8 @@ from shardwise.errors import BadInput
 from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
-    from shardwise.check.plan import How
-    from shardwise.plan.document import AnyPlan
+    from shardwise.check.training import How
+    from shardwise.plan.schema.json_io import AnyPlan
 
 FAILED = 4
 
@@ -105,7 +105,7 @@ def run(
 
 def _told(answer: Callable[[How], Answer], no_cache: bool, collectives: str = "plan") -> Answer:
     """The answer, with the stage of each compile shown on a terminal."""
-    from shardwise.check.plan import How
+    from shardwise.check.training import How
 
     stages = _Stages()
     try:
@@ -126,10 +126,10 @@ def _plan(
     as_json: bool,
 ) -> Answer:
     from shardwise.check.fix import fix as look
-    from shardwise.check.serve import ServingVerdict
-    from shardwise.check.value import Verdict
-    from shardwise.report.check import blocks as of_step
-    from shardwise.report.check_serve import blocks as of_serving
+    from shardwise.check.serving import ServingVerdict
+    from shardwise.check.verdict import Verdict
+    from shardwise.report.check.plan import blocks as of_step
+    from shardwise.report.check.serving import blocks as of_serving
 
     verdict = sw.check(
         plan,
@@ -154,8 +154,8 @@ def _plan(
 
 
 def _function(name: str, args: str, on: str, how: How, trace: str, as_json: bool) -> Answer:
-    from shardwise.check.function import check_by_name
-    from shardwise.report import check_function as report
+    from shardwise.check.user.function import check_by_name
+    from shardwise.report.check import function as report
 
     found = check_by_name(name, args, on, how, trace or None)
     return Answer(

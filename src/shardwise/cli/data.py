@@ -11,7 +11,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
-from shardwise.report import train as report
+from shardwise.report.training import run as report
 
 
 def run(

@@ -16,8 +16,8 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.progress import progress
 from shardwise.cli.streams import write_answer
-from shardwise.report import plan as report
 from shardwise.report.style import Block, showable, strong
+from shardwise.report.training import plan as report
 
 MODEL = "llama3-70b"
 TOKENS = 15e12
@@ -71,13 +71,13 @@ def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
 def _trained(as_json: bool) -> Answer:
     """Measure, plan, train: a minute on this CPU."""
     from shardwise.cli.train import Lines
-    from shardwise.report import measured
-    from shardwise.report import train as lines
+    from shardwise.report import measured_cpu
     from shardwise.report.style import render
+    from shardwise.report.training import run as lines
     from shardwise.train import sources
     from shardwise.train.measure import measure, write_chip
+    from shardwise.train.metrics import Hooks
     from shardwise.train.recipe import Recipe
-    from shardwise.train.record import Hooks
     from shardwise.train.tokenize import tokenize
     from shardwise.train.tokenizer import Bytes
 
@@ -89,7 +89,7 @@ def _trained(as_json: bool) -> Answer:
         folder = Path(name)
         with progress("measuring this CPU"):
             chip = measure(DEVICES)
-        say(measured.blocks(chip, None))
+        say(measured_cpu.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
         with progress("tokenizing the sources of Python's standard library"):
             found = sources.find([str(p) for p in _python()], "*.py", "text")

@@ -19,7 +19,7 @@ from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
-from shardwise.report import explain as report
+from shardwise.report.training import explain as report
 from shardwise.workload import OPTIMIZER_MOMENTS, REMAT
 
 _CHANGE = re.compile(r"\s*(?P<name>[\w]+)\s*[x×*]\s*(?P<factor>\S+)\s*", re.IGNORECASE)

@@ -16,9 +16,9 @@ from shardwise.cli.plan_serve import chip_of, parse_machine
 from shardwise.cli.progress import progress
 from shardwise.cli.requests import parse_serving, read_requests
 from shardwise.errors import BadInput
-from shardwise.plan import serve_build
-from shardwise.plan.serve_explain import explain
-from shardwise.report import serve_explain as report
+from shardwise.plan.serving import build
+from shardwise.plan.serving.explain import explain
+from shardwise.report.serving import explain as report
 
 
 def run(
@@ -93,7 +93,7 @@ def run(
     if mesh:
         fixed = {**{role: 1 for role in roles() if role != "data"}, **fixed}
     with progress(f"searching engines of {hardware}"):
-        found = serve_build.plan(config, where, jobs, fixed, peak=peak, disaggregate=disaggregate)
+        found = build.plan(config, where, jobs, fixed, peak=peak, disaggregate=disaggregate)
     return answer(found, factors, verbose=verbose, as_json=json)
 
 

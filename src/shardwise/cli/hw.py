@@ -13,8 +13,8 @@ from shardwise.cli.inputs import Inputs, is_sized, parse_chip_of
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
-from shardwise.report import hw as report
-from shardwise.report import measured
+from shardwise.report import hardware as report
+from shardwise.report import measured_cpu
 from shardwise.report import system as system_report
 
 
@@ -99,4 +99,6 @@ def _measured(words: list[str], output: str, as_json: bool) -> Answer:
         found = measure.measure(n)
     if output:
         measure.write_chip(found, output)
-    return Answer(document=lambda: found, blocks=measured.blocks(found, output), as_json=as_json)
+    return Answer(
+        document=lambda: found, blocks=measured_cpu.blocks(found, output), as_json=as_json
+    )

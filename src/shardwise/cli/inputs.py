@@ -91,7 +91,7 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.search.forms import WORDS
+    from shardwise.search.training.forms import WORDS
 
     return parse_given(text, WORDS, fixable())
 
@@ -136,7 +136,7 @@ def split_of(whole: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]
 
 def fixable() -> tuple[str, ...]:
     """Everything of a strategy that may be given: axes, numbers and words."""
-    from shardwise.search.forms import NUMBERS, WORDS
+    from shardwise.search.training.forms import NUMBERS, WORDS
 
     return (*roles(), *NUMBERS, *WORDS)
 

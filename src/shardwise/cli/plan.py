@@ -15,8 +15,8 @@ from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, ro
 from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
-from shardwise.report import plan as report
-from shardwise.search.forms import Fixed
+from shardwise.report.training import plan as report
+from shardwise.search.training.forms import Fixed
 from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
 
 FRONTS = ("memory", "chips")
@@ -181,7 +181,7 @@ def run(
         else:
             plans = sw.search(config, system, job, fixed, n, most=limits, peak=peak)
     if between:
-        from shardwise.plan.failures import RESTART_S, with_failures
+        from shardwise.plan.training.failures import RESTART_S, with_failures
 
         plans = [with_failures(plan, between, again or RESTART_S) for plan in plans]
     return _answer(plans, output, verbose=verbose, as_json=json)
@@ -199,8 +199,8 @@ def _front(
     as_json: bool,
 ) -> Answer:
     """The front against memory or chips."""
-    from shardwise.plan.pareto import chips_front, memory_front
-    from shardwise.report import pareto as fronts
+    from shardwise.plan.training.pareto import chips_front, memory_front
+    from shardwise.report.training import pareto as fronts
 
     find = memory_front if against == "memory" else chips_front
     with progress(f"searching every split of {system.n_chips:,} chips"):

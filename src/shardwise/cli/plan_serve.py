@@ -14,8 +14,8 @@ from shardwise.cli.plan import parse_count
 from shardwise.cli.progress import progress
 from shardwise.cli.requests import parse_serving, read_requests
 from shardwise.cli.traffic import read_traffic
-from shardwise.plan import serve_build
-from shardwise.report import serve as report
+from shardwise.plan.serving import build
+from shardwise.report.serving import plan as report
 
 
 def run(
@@ -142,7 +142,7 @@ def run(
     if mesh:
         fixed = {**{role: 1 for role in roles() if role != "data"}, **fixed}
     with progress(f"searching engines of {hardware}"):
-        plans = serve_build.search(
+        plans = build.search(
             config,
             where,
             jobs,

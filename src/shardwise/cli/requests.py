@@ -9,7 +9,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_given, parse_word, parse_words, roles
 from shardwise.errors import BadInput
-from shardwise.plan.serve_parts import usual_compute
+from shardwise.plan.serving.time_parts import usual_compute
 
 CONTEXT = "8192"  # tokens of a sequence where no length is given, as in `fit`
 _RATE = re.compile(r"\s*(?P<n>[^/\s]+)\s*/\s*(?P<per>[a-z]+)\s*")
@@ -113,6 +113,6 @@ def parse_serving(text: str) -> dict[str, int | str]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.search.serve_layouts import NUMBERS, WORDS
+    from shardwise.search.serving.layouts import NUMBERS, WORDS
 
     return parse_given(text, WORDS, (*roles(), *NUMBERS, *WORDS))

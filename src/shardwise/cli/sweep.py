@@ -18,8 +18,8 @@ from shardwise.cli.inputs import Inputs, parse_word, parse_words
 from shardwise.cli.jobs import listed
 from shardwise.cli.ranges import MOST_POINTS, parse_batches, parse_values
 from shardwise.errors import BadShape, NoPlan
-from shardwise.report import sweep as report
-from shardwise.search.forms import WORDS
+from shardwise.report.training import sweep as report
+from shardwise.search.training.forms import WORDS
 from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
 
 N, WORD = "1-8*2|1,2", "WORD,..."

@@ -17,10 +17,10 @@ from shardwise.cli.ranges import parse_values
 from shardwise.cli.requests import CONTEXT, parse_requests_rate, parse_share
 from shardwise.cli.sweep import WORD, N, Whole, counting, parse_machines
 from shardwise.errors import NoPlan
-from shardwise.plan import serve_sweep
-from shardwise.report import serve_sweep as report
-from shardwise.report.sweep import FORMATS
-from shardwise.search.serve_layouts import WORDS
+from shardwise.plan.serving import sweep
+from shardwise.report.serving import sweep as report
+from shardwise.report.training.sweep import FORMATS
+from shardwise.search.serving.layouts import WORDS
 
 
 def run(
@@ -160,7 +160,7 @@ def run(
         inputs.read(parse_word, file, "format", FORMATS)
     inputs.done()
     with counting("deployments") as progress:
-        found = serve_sweep.sweep(
+        found = sweep.sweep(
             config, machines, sw.Serve(context=1), peak=peak, disaggregate=disaggregate,
             progress=progress, **options,
         )  # fmt: skip

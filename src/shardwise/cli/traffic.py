@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from shardwise.cli.inputs import Inputs
 from shardwise.errors import BadInput
-from shardwise.plan.arrivals import AT, Arrivals, read_arrivals
+from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
 
 OFF = "off"
 _AT = re.compile(r"p(\d{1,2}(?:\.\d+)?)")

@@ -15,12 +15,12 @@ from shardwise.cli.inputs import Inputs
 from shardwise.cli.stages import Stages
 from shardwise.cli.streams import answers_only, write_answer
 from shardwise.errors import BadInput
-from shardwise.report import train as report
 from shardwise.report.style import showable
+from shardwise.report.training import run as report
 from shardwise.runtime.program import COLLECTIVES
 from shardwise.train.devices import Joined, is_first
+from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
-from shardwise.train.record import Hooks, StepRecord
 from shardwise.train.run import Saving, steps_of
 
 HEADS_EVERY = 25

@@ -16,10 +16,11 @@ from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan, UnknownName
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import percent, signed_percent
-from shardwise.validate import Run, ServeRun, Underivable, load, load_serving, serving_predict
-from shardwise.validate.predict import predict
-from shardwise.validate.score import Errors, Validation, validate
-from shardwise.validate.serving_score import validate_serving as check_serving
+from shardwise.validate import Run, ServeRun, Underivable, load, load_serving
+from shardwise.validate.serving import predict as serving_predict
+from shardwise.validate.serving.score import validate_serving as check_serving
+from shardwise.validate.training.predict import predict
+from shardwise.validate.training.score import Errors, Validation, validate
 
 SHOWN_SOURCES = 12
 SHOWN_REASONS = 6

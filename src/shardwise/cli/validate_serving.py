@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.report.style import Block, quiet, strong, table
 from shardwise.report.words import percent, signed_percent
-from shardwise.validate.serving_score import RATES, ServeErrors, ServeValidation
+from shardwise.validate.serving.score import RATES, ServeErrors, ServeValidation
 
 FIGURES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency", "prefill_s": "prefill",

@@ -11,14 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise.errors import UnknownFigure, UnknownName
-from shardwise.hardware.figure import (
-    FIELDS,
-    Figure,
-    Value,
-    dtype_name,
-    show_value,
-    unit_of,
-)
+from shardwise.hardware.figure import FIELDS, Figure, Value, dtype_name, show_value, unit_of
 from shardwise.hardware.shape import Shape
 
 GIVEN = "given by the user"

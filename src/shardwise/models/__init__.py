@@ -9,14 +9,7 @@ what a layer saves for the backward pass (`activations`), and parameters, FLOPs 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Mlp, Moe
 from shardwise.models.hf import from_dict, load
 from shardwise.models.model import ModelConfig
-from shardwise.models.numerics import (
-    ClampedGlu,
-    Norm,
-    Rope,
-    RopeScaling,
-    Routing,
-    Temperature,
-)
+from shardwise.models.numerics import ClampedGlu, Norm, Rope, RopeScaling, Routing, Temperature
 from shardwise.models.presets import names
 from shardwise.models.stack import Segment, stack
 

@@ -4,11 +4,11 @@ In: model, system, work. Out: a `Plan`, which is all that checking, running and 
 Layer 6, the last one without JAX.
 """
 
-from shardwise.plan.build import evaluate
-from shardwise.plan.document import decode, encode, load, save
-from shardwise.plan.entry import plan, search
-from shardwise.plan.serve_value import ServingPlan
-from shardwise.plan.value import Alternative, Operation, Plan, Reason
+from shardwise.plan.api import plan, search
+from shardwise.plan.schema.json_io import decode, encode, load, save
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.schema.training import Alternative, Operation, Plan, Reason
+from shardwise.plan.training.build import evaluate
 
 __all__ = [
     "Alternative",

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.errors import BadInput
-from shardwise.plan.serve_value import ServingPlan
-from shardwise.plan.value import Operation, Plan
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.schema.training import Operation, Plan
 
 STEPS = ("decode", "prefill")
 

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise import units
 from shardwise.errors import UnknownFigure
 from shardwise.hardware import FatTree, Switched, System, Torus, fat_tree, show_value
-from shardwise.report.hw import wraps
+from shardwise.report.hardware import wraps
 from shardwise.report.style import Block, labelled, quiet, strong
 from shardwise.report.words import chips
 

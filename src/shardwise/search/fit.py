@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import DoesNotFit
-from shardwise.estimate.optimizers import state_bytes
+from shardwise.estimate.training.optimizer import state_bytes
 from shardwise.hardware import Chip, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.workload import Serve, Train

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.estimate.decode import speculative_tokens
-from shardwise.estimate.engine.engine import Engine
-from shardwise.estimate.engine.exchanges import batch_shards
-from shardwise.estimate.engine.memory import max_batch
-from shardwise.estimate.engine.steady import pass_tokens
-from shardwise.estimate.engine.table import PassTable
+from shardwise.estimate.serving.engine import Engine
+from shardwise.estimate.serving.extra_traffic import batch_shards
+from shardwise.estimate.serving.memory import max_batch
+from shardwise.estimate.serving.pass_table import PassTable
+from shardwise.estimate.serving.steady_state import pass_tokens
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.times import Times
 from shardwise.workload import Serve

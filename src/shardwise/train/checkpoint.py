@@ -19,12 +19,12 @@ from typing import Any
 import jax
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
-from shardwise.runtime.weights import Tree
+from shardwise.runtime.weights.descriptions import Tree
+from shardwise.train.consensus import agreed
 from shardwise.train.devices import INSTALL
 from shardwise.train.fingerprint import fingerprints
-from shardwise.train.folder import writable
 from shardwise.train.state import nothing_lost
-from shardwise.train.together import agreed
+from shardwise.train.writable import writable
 
 KEPT = 2
 LATE = ("Event loop is closed", "Encountered error while reading array")  # begins of errors

@@ -10,8 +10,8 @@ import numpy as np
 
 from shardwise.errors import BadInput, MissingExtra
 from shardwise.hardware import System, Torus
-from shardwise.train import alive
-from shardwise.train.memory import keep_memory
+from shardwise.train import heartbeat
+from shardwise.train.malloc import keep_memory
 
 INSTALL = "pip install 'shardwise[train]'"
 SILENT_S = 100  # after which JAX gives a process up; `alive` does it before, with a word
@@ -70,7 +70,7 @@ def join(joined: Joined, say: Callable[[str], None]) -> None:
             return  # nothing in the environment names a coordinator: one process
     state = _distributed()
     if state.num_processes > 1:
-        alive.watch(state.client, state.process_id, state.num_processes)
+        heartbeat.watch(state.client, state.process_id, state.num_processes)
 
 
 def _join(joined: Joined) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardwise.runtime import host
+from shardwise.runtime.training import host_offload
 
 Array = jax.Array
 
@@ -23,7 +23,7 @@ def _sums(leaves: list[Array]) -> Array:
 
 def _sum(x: Array) -> Array:
     """Every element's bits, mixed with its place, added up in 32 bits: in any order the same."""
-    x = host.on_chip(x)
+    x = host_offload.on_chip(x)
     bits = lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
     for dim, size in enumerate(x.shape):
@@ -39,7 +39,7 @@ def fingerprints(tree: Any) -> dict[str, int]:
         for path, x in jax.tree.leaves_with_path(tree)
     }
     # Those in host memory come to the chip one at a time: all of them may have no room there.
-    away = [name for name, x in found.items() if x.sharding.memory_kind == host.KIND]
+    away = [name for name, x in found.items() if x.sharding.memory_kind == host_offload.KIND]
     sums: dict[str, Any] = {}
     for names in ([name for name in found if name not in away], *([name] for name in away)):
         sums |= zip(names, np.asarray(_sums([found[name] for name in names])), strict=True)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from shardwise.runtime.gradients import state_spec
-from shardwise.runtime.optimizers import optimizer
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.weights import Tree, each
+from shardwise.runtime.training.gradient_sync import state_spec
+from shardwise.runtime.training.optimizers import optimizer
+from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.weights.descriptions import Tree, each
 from shardwise.train.recipe import Recipe
 
 Array = jax.Array

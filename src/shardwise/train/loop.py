@@ -11,17 +11,17 @@ from typing import Any
 import jax
 
 from shardwise.errors import CheckFailed
-from shardwise.plan.value import Plan
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.weights import Tree
+from shardwise.plan.schema.training import Plan
+from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.checkpoint import Checkpoints, described
-from shardwise.train.order import Order
+from shardwise.train.consensus import agreed
+from shardwise.train.data_order import Order
+from shardwise.train.metrics import Hooks, Metrics, StepRecord
 from shardwise.train.portable import Portable
 from shardwise.train.recipe import Recipe
-from shardwise.train.record import Hooks, Metrics, StepRecord
 from shardwise.train.signals import Ending
 from shardwise.train.state import batch
-from shardwise.train.together import agreed
 
 WINDOW = 20  # steps whose median says how long the rest takes
 MOST_BAD = 10  # bad steps in a row after which skipping does not help

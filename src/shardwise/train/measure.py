@@ -57,7 +57,7 @@ def measure(n_devices: int) -> Measured:
     from jax import lax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from shardwise.runtime import cpu
+    from shardwise.runtime.kernels import cpu
 
     mesh = Mesh(np.array(devices), ("n",))
     cut = NamedSharding(mesh, PartitionSpec("n"))

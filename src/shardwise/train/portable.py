@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.runtime import host
-from shardwise.runtime.stages import StageLayers
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.table import dividing
-from shardwise.runtime.weights import Tree, describe, each, owner
+from shardwise.runtime.layout.sharding import dividing
+from shardwise.runtime.layout.stages import StageLayers
+from shardwise.runtime.training import host_offload
+from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.weights.descriptions import Tree, describe, each, owner
 
 Array = jax.Array
 Change = Callable[[Any, Any, Any], Any]  # (info in the step, info in the model, array)
@@ -122,14 +122,14 @@ class Portable:
 
     def _cut(self, info: Any, plain: Any, x: Array) -> Array:
         """Of the step's places those that the model has, in its order."""
-        shape, x = _resized(x.shape, info, plain), host.on_chip(x)
+        shape, x = _resized(x.shape, info, plain), host_offload.on_chip(x)
         if self._stages and _stacked(x.shape, info):
             x = self._stages.in_order(x)
         return x[tuple(map(slice, shape))]
 
     def _put(self, info: Any, plain: Any, x: Array) -> Array:
         """Where the step has it; zeros where the model has nothing."""
-        shape, x = _resized(x.shape, plain, info), host.on_chip(x)
+        shape, x = _resized(x.shape, plain, info), host_offload.on_chip(x)
         if self._stages and _stacked(x.shape, plain):
             x = self._stages.arranged(x)
         return jnp.pad(x, [(0, n - m) for n, m in zip(shape, x.shape, strict=True)])

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 from shardwise import units
 from shardwise.errors import BadInput, raise_all
 from shardwise.models import Moe
-from shardwise.plan.document import encode
-from shardwise.plan.rebuild import rebuild
-from shardwise.plan.value import Plan
-from shardwise.search.case import Case
-from shardwise.train import published
-from shardwise.train.alive import gone
-from shardwise.train.board import Board, drawn
+from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.training import Plan
+from shardwise.plan.training.rebuild import rebuild
+from shardwise.search.training.problem import Case
+from shardwise.train import pretrained
+from shardwise.train.consensus import same
+from shardwise.train.data_order import Order, order, read_mixture
 from shardwise.train.devices import Joined, devices_for, is_first, join
-from shardwise.train.order import Order, order, read_mixture
+from shardwise.train.heartbeat import gone
+from shardwise.train.metrics import Hooks, Metrics, Run
 from shardwise.train.recipe import Recipe
-from shardwise.train.record import Hooks, Metrics, Run
 from shardwise.train.signals import listen
-from shardwise.train.together import same
+from shardwise.train.tensorboard import Board, drawn
 
 if TYPE_CHECKING:
-    from shardwise.runtime.step import TrainStep
+    from shardwise.runtime.training.step import TrainStep
     from shardwise.train.checkpoint import Checkpoints
     from shardwise.train.loop import Loop
 
@@ -118,7 +118,7 @@ def train(
         hooks = _spoken(hooks)
         _unbalanced(case, hooks)
         if start or export:
-            published.check(case.model, start, export)
+            pretrained.check(case.model, start, export)
         if ending.by:  # nothing is lost yet
             raise KeyboardInterrupt
         if tensorboard and is_first():
@@ -137,7 +137,7 @@ def train(
         ended = _run(loop)
         written = _last(loop.checkpoints, loop.step)
         if export:
-            hooks.on_note(published.export(export, loop.made, loop.state["weights"], start))
+            hooks.on_note(pretrained.export(export, loop.made, loop.state["weights"], start))
         text = _sample(loop, sample) if sample is not None else None
     return Run(
         name=plan.model.name,
@@ -225,7 +225,7 @@ def _prepared(
     hooks: Hooks,
 ) -> tuple[Loop, float]:
     """The loop before its first step, and the seconds of the compile."""
-    from shardwise.runtime.planned import step_of
+    from shardwise.runtime.training.programs import step_of
     from shardwise.train.guard import update_of
     from shardwise.train.loop import Loop
     from shardwise.train.portable import Portable
@@ -260,7 +260,7 @@ def _prepared(
         recipe=recipe,
         order=sequences,
         compiled=compiled,
-        state=portable.back(found.state) if found else published.first(made, seed, start),
+        state=portable.back(found.state) if found else pretrained.first(made, seed, start),
         step=found.step if found else 0,
         hooks=hooks,
         metrics=Metrics("", hooks.on_note),

@@ -15,12 +15,12 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.runtime.core import sequences
-from shardwise.runtime.head import head
-from shardwise.runtime.model import embed, paired, run_layers
-from shardwise.runtime.partitioned import PartitionedStep
-from shardwise.runtime.step import BATCH, TrainStep
-from shardwise.runtime.weights import Tree, each
+from shardwise.runtime.blocks.attention_core import sequences
+from shardwise.runtime.blocks.head import head
+from shardwise.runtime.blocks.model import embed, paired, run_layers
+from shardwise.runtime.training.partitioned import PartitionedStep
+from shardwise.runtime.training.step import BATCH, TrainStep
+from shardwise.runtime.weights.descriptions import Tree, each
 from shardwise.train.tokenizer import Tokenizer
 
 Array = jax.Array

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.runtime.dtypes import dtype
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.weights import Tree, describe, each, initialised
-from shardwise.train.order import Order
+from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.weights.descriptions import Tree, describe, each, initialised
+from shardwise.train.data_order import Order
 from shardwise.train.portable import Portable
 
 

@@ -6,8 +6,8 @@ that does not (`runs`, `serving_runs`), and how far predictions are off (`predic
 `serving_predict` and `serving_score`). Level 11: nothing below imports it.
 """
 
-from shardwise.validate.runs import Run, Underivable, load, read
-from shardwise.validate.serving_runs import ServeRun
-from shardwise.validate.serving_runs import load as load_serving
+from shardwise.validate.serving.runs import ServeRun
+from shardwise.validate.serving.runs import load as load_serving
+from shardwise.validate.training.runs import Run, Underivable, load, read
 
 __all__ = ["Run", "ServeRun", "Underivable", "load", "load_serving", "read"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.check.environment import INSTALL, compilers
+from shardwise.check.compiling.environment import INSTALL, compilers
 
 
 def needs(platform: str) -> pytest.MarkDecorator:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.check.environment import compilers
-from shardwise.check.value import Verdict
+from shardwise.check.compiling.environment import compilers
+from shardwise.check.verdict import Verdict
 from shardwise.cli import main
 from shardwise.errors import BadInput
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from tests.unit.check.test_proof import MODEL
+from tests.unit.check.test_comparison import MODEL
 
 needs_tpu = pytest.mark.skipif("tpu" not in compilers(), reason="libtpu is not installed")
 

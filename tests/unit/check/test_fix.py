@@ -11,12 +11,12 @@ import pytest
 
 import shardwise as sw
 from shardwise.check import fix as fixing
+from shardwise.check.comparison import planned_numbers
 from shardwise.check.fix import change, command, fix
-from shardwise.check.plan import How
-from shardwise.check.proof import planned_numbers
-from shardwise.check.value import CompiledNumbers, Verdict
+from shardwise.check.training import How
+from shardwise.check.verdict import CompiledNumbers, Verdict
 from shardwise.cli import main
-from shardwise.plan.rebuild import rebuild
+from shardwise.plan.training.rebuild import rebuild
 from shardwise.strategy.mesh import Mesh
 
 GIB = 2.0**30

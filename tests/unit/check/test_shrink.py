@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.check.plan import How, check_plan
 from shardwise.check.shrink import at_depth, extrapolated, smaller
+from shardwise.check.training import How, check_plan
 from shardwise.errors import BadInput
-from shardwise.plan.rebuild import rebuild
+from shardwise.plan.training.rebuild import rebuild
 from tests.unit.check.compilers import needs
 
 

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 import shardwise as sw
-from shardwise.check.value import Verdict
+from shardwise.check.verdict import Verdict
 from tests.unit.check.compilers import needs
-from tests.unit.check.test_proof import MODEL
+from tests.unit.check.test_comparison import MODEL
 
 JOB = sw.Train(batch=16, seq=128)
 

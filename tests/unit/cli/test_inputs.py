@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.cli.inputs import (
-    Inputs,
-    is_sized,
-    parse_fixed,
-    parse_mesh,
-    parse_words,
-    roles,
-)
+from shardwise.cli.inputs import Inputs, is_sized, parse_fixed, parse_mesh, parse_words, roles
 from shardwise.cli.ranges import parse_ranged_sizes, parse_values
 from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName
 from tests.golden.terminal import run

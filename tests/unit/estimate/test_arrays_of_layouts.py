@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.layout_step import LayoutStep
-from shardwise.estimate.passes import passes
-from shardwise.estimate.prices import Prices
-from shardwise.estimate.rates import IDEAL, Kernels, Rates
-from shardwise.estimate.step import StepTime, step_time
+from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
+from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.microbatch import passes
+from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops.program import training_step

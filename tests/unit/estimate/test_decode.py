@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.estimate import decode, roofline, serving, stationary
+from shardwise.estimate import decode, roofline, stationary
+from shardwise.estimate import serving_money as serving
 from shardwise.hardware import find_chip
 from shardwise.models import count, load
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwise.estimate.layout_step import LayoutStep
-from shardwise.estimate.memory import step_memory
-from shardwise.estimate.passes import elementwise_bytes
-from shardwise.estimate.rates import Rates
-from shardwise.estimate.sums import summed_parameters
+from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.gradient_sync import summed_parameters
+from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.memory.peak import step_memory
+from shardwise.estimate.training.microbatch import elementwise_bytes
 from shardwise.hardware import parse_chip, parse_system
 from shardwise.models import ModelConfig, count
 from shardwise.ops.program import training_step
 from shardwise.plan import plan
-from shardwise.plan.rebuild import rebuild
-from shardwise.search.legal import problems, tensor_widths
+from shardwise.plan.training.rebuild import rebuild
+from shardwise.search.training.legal import problems, tensor_widths
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN

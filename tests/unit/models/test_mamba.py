@@ -8,13 +8,7 @@ import pytest
 from shardwise.errors import BadShape, BadUnit
 from shardwise.models import Attention, Layer, Mamba, Mlp, ModelConfig
 from shardwise.models.activations import activation_bytes, layer_activations
-from shardwise.models.count import (
-    flops,
-    kv_bytes_per_token,
-    kv_cache_bytes,
-    parameters,
-    scan_flops,
-)
+from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters, scan_flops
 from shardwise.models.overrides import apply
 from shardwise.models.weights import layer_weights
 from tests.hybrid import LATENT, MAMBA, hybrid, paired

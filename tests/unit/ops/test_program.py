@@ -10,14 +10,7 @@ import pytest
 
 from shardwise.models import ModelConfig, load
 from shardwise.models.weights import layer_weights
-from shardwise.ops.program import (
-    Matmul,
-    Step,
-    Transfer,
-    base_name,
-    training_step,
-    weight_elements,
-)
+from shardwise.ops.program import Matmul, Step, Transfer, base_name, training_step, weight_elements
 from shardwise.ops.sharded import Move
 from shardwise.strategy.rules import TRAIN, only
 

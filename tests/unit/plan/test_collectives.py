@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.errors import BadInput
-from shardwise.plan import build
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
-from shardwise.plan.document import decode, encode
-from shardwise.plan.value import Plan
+from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.training import Plan
+from shardwise.plan.training import build
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 

@@ -6,9 +6,9 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput, DoesNotFit, NotDivisible, UnknownName
-from shardwise.plan.document import decode, encode
-from shardwise.plan.serve_build import search
-from shardwise.plan.serve_rebuild import rebuild
+from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.serving.build import search
+from shardwise.plan.serving.rebuild import rebuild
 
 LLAMA = sw.model("llama3-70b")
 CHAT = sw.Serve(prompt=2048, output=256)

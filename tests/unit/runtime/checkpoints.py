@@ -22,14 +22,14 @@ import numpy as np
 
 from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
-from shardwise.runtime.checkpoint import load_weights, save_weights
-from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.safetensors import tensors
-from shardwise.runtime.table import Table
-from shardwise.runtime.weights import describe, each
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.weights.descriptions import describe, each
+from shardwise.runtime.weights.published_weights import load_weights, save_weights
+from shardwise.runtime.weights.safetensors import tensors
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
-from tests.unit.runtime.models import CASES, SIZES, read
+from tests.unit.runtime.model_cases import CASES, SIZES, read
 
 MODELS = {name: CASES[name] for name in ("gemma3", "gpt2", "gpt_neox", "phi3")}
 MODELS["mixtral"] = read("mixtral", SIZES | {"num_local_experts": 4})

@@ -21,17 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.logits import logits
-from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.planned import factored
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.table import Table
-from shardwise.runtime.weights import ArrayInfo, describe, each, places
+from shardwise.runtime.blocks.logits import logits
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.training.programs import factored
+from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.weights.descriptions import ArrayInfo, describe, each, places
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 from tests.oracle import forward
-from tests.unit.runtime.models import CASES, TRAINED
+from tests.unit.runtime.model_cases import CASES, TRAINED
 
 BATCH, SEQ = 8, 24
 JOB = Train(

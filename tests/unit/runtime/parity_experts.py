@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from tests.unit.runtime import parity
-from tests.unit.runtime.experts import LAYOUTS, MODELS, RUNS
+from tests.unit.runtime.expert_cases import LAYOUTS, MODELS, RUNS
 from tests.unit.runtime.steps import apart
 
 # Half of the time of these runs is LLVM's, on programs that run three times.

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from shardwise.runtime import host
+from shardwise.runtime.training import host_offload
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
@@ -51,7 +51,7 @@ ROWS: dict[str, tuple[Train, Layout]] = {
 def there(tree: Any) -> int:
     """How many arrays of a part of the state lie in host memory."""
     laid = [getattr(x, "sharding", x) for x in jax.tree.leaves(tree)]
-    return sum(one.memory_kind == host.KIND for one in laid)
+    return sum(one.memory_kind == host_offload.KIND for one in laid)
 
 
 def main() -> None:

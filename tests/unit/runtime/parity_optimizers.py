@@ -12,7 +12,7 @@ import json
 import os
 from typing import Any
 
-from shardwise.runtime.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity

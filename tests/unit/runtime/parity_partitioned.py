@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.partitioned import PartitionedStep
+from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity

@@ -22,8 +22,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.runtime import grouped, ragged
-from tests.unit.runtime.experts import COUNTED, COUNTED_RUNS, MODELS
+from shardwise.runtime.experts import ragged
+from shardwise.runtime.kernels import grouped_matmul
+from tests.unit.runtime.expert_cases import COUNTED, COUNTED_RUNS, MODELS
 from tests.unit.runtime.steps import apart
 
 Array = jax.Array
@@ -53,14 +54,14 @@ def moved(
 
 
 def product(x: Array, w: Array, sizes: Array) -> Array:
-    """`grouped.by_xla`, with no numbers in rows of no group."""
+    """`grouped_matmul.by_xla`, with no numbers in rows of no group."""
     nobody = jnp.arange(len(x)) >= sizes.sum()
     return jnp.where(nobody[:, None], jnp.nan, lax.ragged_dot(x, w, sizes))
 
 
 def main() -> None:
     """Print one object per model and layout, one device with places under the name `places`."""
-    lax.ragged_all_to_all, grouped.by_xla = moved, product
+    lax.ragged_all_to_all, grouped_matmul.by_xla = moved, product
     found: dict[str, Any] = {}
     for name, layouts in COUNTED_RUNS.items():
         ragged.PLATFORMS = ()

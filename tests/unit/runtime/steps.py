@@ -16,11 +16,11 @@ import numpy as np
 import optax
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.mesh import role_mesh
-from shardwise.runtime.planned import factored, parts
-from shardwise.runtime.step import TrainStep
-from shardwise.runtime.table import Table
-from shardwise.runtime.weights import Tree, describe, initialised
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.training.programs import factored, parts
+from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.weights.descriptions import Tree, describe, initialised
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.workload import Train
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.models import CASES, TRAINED
+from tests.unit.runtime.model_cases import CASES, TRAINED
 from tests.unit.runtime.scripts import answer
 
 LOGIT, LOSS, GRADIENT = 1e-4, 1e-5, 1e-4  # in fp32, of numbers of a few units

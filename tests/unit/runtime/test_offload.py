@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from shardwise.runtime import host
+from shardwise.runtime.training import host_offload
 from tests.unit.runtime.scripts import answer
 
 LOSS, GRADIENT, WEIGHT = 1e-5, 1e-4, 1e-4  # in fp32
@@ -62,19 +62,19 @@ def adam(gradients: Any, state: Any, weights: Any) -> Any:
 def outside(found: Any) -> Any:
     return {
         "weights": jax.tree.map(lambda _: False, found["weights"]),
-        "moments": jax.tree.map(host.waits, found["moments"]),
+        "moments": jax.tree.map(host_offload.waits, found["moments"]),
     }
 
 
 def test_each_part_begins_when_the_one_before_is_back() -> None:
     weights = {name: jnp.full((4, 4), float(i)) for i, name in enumerate("abc")}
     gradients = jax.tree.map(jnp.cos, weights)
-    laid = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=host.KIND)
+    laid = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=host_offload.KIND)
     here = optax.adam(0.1).init(weights)
-    state = jax.tree.map(lambda x: jax.device_put(x, laid) if host.waits(x) else x, here)
+    state = jax.tree.map(lambda x: jax.device_put(x, laid) if host_offload.waits(x) else x, here)
 
     def step(*args: Any) -> Any:
-        return host.in_turn(adam, args, outside, jax.tree.leaves(args[0]))
+        return host_offload.in_turn(adam, args, outside, jax.tree.leaves(args[0]))
 
     found = jax.jit(step)(gradients, state, weights)
     plain = jax.jit(adam)(gradients, here, weights)
@@ -100,6 +100,6 @@ def test_devices_without_host_memory_are_refused() -> None:
         def addressable_memories(self) -> list[Any]:
             return [SimpleNamespace(kind=kind) for kind in self.kinds]
 
-    both = [Device("device", host.KIND), Device("device")]
-    assert host.has_room(np.array(both[:1]))
-    assert not host.has_room(np.array(both))
+    both = [Device("device", host_offload.KIND), Device("device")]
+    assert host_offload.has_room(np.array(both[:1]))
+    assert not host_offload.has_room(np.array(both))

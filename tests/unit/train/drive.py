@@ -26,13 +26,13 @@ import shardwise as sw
 from shardwise.errors import ShardwiseError
 from shardwise.models import LayerGroup, Moe
 from shardwise.models.numerics import Routing
-from shardwise.runtime.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.train import guard, sources
 from shardwise.train.checkpoint import Checkpoints, described
+from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, Recipe
-from shardwise.train.record import Hooks, StepRecord
 from shardwise.train.run import Saving
 from shardwise.train.tokenize import tokenize
 from shardwise.train.tokenizer import Bytes

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 import shardwise as sw
-from shardwise.plan.rebuild import rebuild
-from shardwise.runtime.planned import step_of
-from shardwise.runtime.step import TrainStep
+from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.training.programs import step_of
+from shardwise.runtime.training.step import TrainStep
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.train.checkpoint import Checkpoints, described

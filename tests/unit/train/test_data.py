@@ -12,7 +12,7 @@ import pytest
 
 from shardwise.errors import BadFile, BadInput
 from shardwise.train import sources
-from shardwise.train.order import Order, order, read_mixture
+from shardwise.train.data_order import Order, order, read_mixture
 from shardwise.train.tokenize import Tokenized, tokenize
 from shardwise.train.tokenizer import Bytes, read_tokenizer
 from shardwise.train.tokens import open_tokens

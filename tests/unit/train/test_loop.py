@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise.errors import CheckFailed
-from shardwise.train.record import Hooks, Metrics
+from shardwise.train.metrics import Hooks, Metrics
 from shardwise.train.signals import Ending
 
 

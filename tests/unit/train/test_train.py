@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.runtime.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE
 from tests.unit.train.command import printed
 
 Found = dict[str, Any]

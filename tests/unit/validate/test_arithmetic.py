@@ -13,7 +13,7 @@ import pytest
 from shardwise import units
 from shardwise.models.count import parameters
 from shardwise.validate import Run
-from shardwise.validate.rates import CONVENTIONS, flops_per_token
+from shardwise.validate.training.rates import CONVENTIONS, flops_per_token
 
 # Names that count an unembedding of their own where the record says it is tied (Megatron-LM 2024),
 # or that drop digits (Megatron-LM 2020: 1B of 1.16B).

@@ -10,7 +10,7 @@ from shardwise import units
 from shardwise.models import count
 from shardwise.models.config import Moe
 from shardwise.validate import Run
-from shardwise.validate.predict import Prediction, predict
+from shardwise.validate.training.predict import Prediction, predict
 
 HYBRID = "moe-hybrid"
 

@@ -7,9 +7,9 @@ import functools
 
 import pytest
 
-from shardwise.estimate.memory import RUNTIME
+from shardwise.estimate.training.memory.peak import RUNTIME
 from shardwise.validate import Run, Underivable, load
-from shardwise.validate.memory import (
+from shardwise.validate.training.memory import (
     FROM_DRIVER,
     MemoryRow,
     check_memory,
@@ -17,7 +17,7 @@ from shardwise.validate.memory import (
     medians,
     memory_rows,
 )
-from shardwise.validate.score import validate
+from shardwise.validate.training.score import validate
 
 
 @functools.cache

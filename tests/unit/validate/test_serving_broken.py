@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardwise.errors import BadFile
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate import ServeRun, Underivable, load_serving
-from shardwise.validate.serving_runs import read
+from shardwise.validate.serving.runs import read
 from tests.unit.validate.serving_record import routed, serving
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardwise.book.givens import chip, dense
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import decode, serving, sizes, thresholds
+from shardwise.estimate import decode, sizes, thresholds
+from shardwise.estimate import serving_money as serving
 from shardwise.models import count
 from shardwise.search import fit
 

@@ -6,8 +6,8 @@ from shardwise.book.givens import axis, dense
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.estimate import sizes, thresholds
 from shardwise.estimate.cost import training_s
-from shardwise.estimate.memory import Memory
 from shardwise.estimate.thresholds import alpha
+from shardwise.estimate.training.memory.peak import Memory
 from shardwise.models import count
 from shardwise.strategy.mesh import Mesh
 from shardwise.units import DAY, YEAR

@@ -7,9 +7,9 @@ from shardwise.book.registry import Answer, Given, solves
 from shardwise.estimate import sizes, thresholds
 from shardwise.estimate.cost import training_s
 from shardwise.estimate.layer import block_cost
-from shardwise.estimate.memory import Memory
 from shardwise.estimate.roofline import Bounds, math_s, transfer_s
 from shardwise.estimate.thresholds import alpha
+from shardwise.estimate.training.memory.peak import Memory
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
 from shardwise.ops.notation import parse_einsum

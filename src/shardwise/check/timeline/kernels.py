@@ -18,7 +18,7 @@ from shardwise.check.hlo.costs import Cost
 from shardwise.check.hlo.shape import HBM, Shape, shapes
 from shardwise.check.hlo.text import Instruction
 from shardwise.estimate.kernels import tiled_keys
-from shardwise.estimate.rates import GPU_MASK_TILE
+from shardwise.estimate.training.chip_rates import GPU_MASK_TILE
 
 # Products for each block of scores, as wide as a head of queries, and of values: forward s, and o;
 # backward with one kernel s dk dq, and dv dp; with two, each makes s and dp for itself.

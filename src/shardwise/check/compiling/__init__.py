@@ -1,0 +1,1 @@
+"""Compiles in processes of their own: what runs there, its limits, its failures, its cache."""

@@ -1,0 +1,224 @@
+"""From a program to what the compiler makes of it, in this process. Imports JAX."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib.metadata
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+from shardwise.check.compiling import cache
+from shardwise.check.compiling.failures import classify
+from shardwise.check.compiling.result import (
+    COMPILE_ANYWAY,
+    Compiled,
+    Failure,
+    Memory,
+    OutOfMemory,
+    Place,
+)
+from shardwise.check.compiling.targets import Target
+from shardwise.errors import BadInput, ShardwiseError
+from shardwise.runtime.program import Program
+
+# Packages whose versions say which compiler it was.
+_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
+
+# As text, options of the TPU's compiler take these words and those of the GPU's do not.
+_BOOLEAN = {"true": True, "false": False}
+
+# Settings of the user's that the compilers read.
+_ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def devices_of(target: Target) -> np.ndarray[Any, Any]:
+    """The devices of a target in the shape of its grid: by slice, coordinates and core."""
+    if target.platform == "cpu":
+        devices = list(jax.devices("cpu"))[: target.n_devices]
+    else:
+        platform = {"tpu": "tpu", "gpu": "cuda"}[target.platform]
+        found = topologies.get_topology_desc(platform=platform, **target.topology).devices
+        devices = sorted(found, key=_order)
+    if len(devices) != target.n_devices:
+        raise BadInput(
+            f"{target.name} has {target.n_devices} devices, and the compiler gives {len(devices)}."
+        )
+    grid = np.empty(target.n_devices, dtype=object)
+    grid[:] = devices
+    return grid.reshape(target.grid)
+
+
+def compile_program(
+    target: Target,
+    build: Callable[[], Program],
+    *,
+    explain: bool = True,
+    folder: str = "",
+    say: Callable[[str], None] = lambda stage: None,
+) -> Compiled | Failure:
+    """Build, lower and compile; or take the same program from the cache.
+
+    Args:
+        target: what to compile for.
+        build: gives the program over the target's devices.
+        explain: whether what does not fit is compiled once more as if it did.
+        folder: the cache, empty for none.
+        say: told each stage as it begins.
+
+    Raises:
+        ShardwiseError: what `build` itself refuses.
+    """
+    stage = "building"
+    try:
+        program = build()
+        options = {**target.options, **program.options}
+        stage = "lowering"
+        say(stage)
+        start = time.perf_counter()
+        lowered = lower(program)
+        lower_s = time.perf_counter() - start
+        stage = "compiling"
+        once = functools.partial(_cached, lowered, program, target, lower_s, folder, say)
+        found = once(options, stage)
+    except ShardwiseError:
+        raise
+    except Exception as error:
+        failure = classify(error, stage)
+        if not isinstance(failure, OutOfMemory) or target.platform != "tpu" or not explain:
+            return failure
+        over = once({**options, COMPILE_ANYWAY: "true"}, "explaining")
+        # It fits all the same where the user gave the chip more memory than it has.
+        return over if over.fits else replace(failure, program=over)
+    if found.fits is False and target.memory_bytes:
+        available = int(target.memory_bytes)
+        return OutOfMemory(required=found.memory.needed, available=available, program=found)
+    return found
+
+
+def _cached(
+    lowered: Any,
+    program: Program,
+    target: Target,
+    lower_s: float,
+    folder: str,
+    say: Callable[[str], None],
+    options: dict[str, str],
+    stage: str,
+) -> Compiled:
+    key = key_of(lowered, program, target, options) if folder else ""
+    if folder and (kept := cache.read(Path(folder), key)):
+        return kept
+    say(stage)
+    made = compile_lowered(lowered, program, target, options, lower_s)
+    if folder:
+        cache.write(Path(folder), key, made)
+    return made
+
+
+def lower(program: Program) -> Any:
+    """The lowered program; a function that is jitted already keeps its own settings."""
+    if hasattr(program.fn, "lower"):
+        return program.fn.lower(*program.args)
+    keywords: dict[str, Any] = {"donate_argnums": program.donate}
+    if program.out_shardings is not None:
+        keywords["out_shardings"] = program.out_shardings
+    with jax.set_mesh(program.mesh):
+        return jax.jit(program.fn, **keywords).lower(*program.args)
+
+
+def key_of(lowered: Any, program: Program, target: Target, options: Mapping[str, str]) -> str:
+    """Everything that decides what the compiler makes of it."""
+    devices = [(d.id, _order(d)) for d in program.mesh.devices.flat]
+    return cache.key_of(
+        (
+            # With its locations: names of scopes live there, and reach the compiled program.
+            lowered.as_text(debug_info=True),
+            program.name,
+            repr(target),
+            repr(sorted(target.topology.items())),
+            repr(list(program.mesh.shape.items())),
+            repr(devices),
+            repr(sorted(options.items())),
+            repr(sorted(versions().items())),
+            repr(sorted((name, repr(value)) for name, value in jax.config.values.items())),
+            repr([os.environ.get(name) for name in _ENVIRONMENT]),
+        )
+    )
+
+
+def _order(device: Any) -> tuple[Any, ...]:
+    place = _place(device)
+    return (place.slice_index, *place.coords, place.core, device.id)
+
+
+def _place(device: Any) -> Place:
+    return Place(
+        coords=tuple(getattr(device, "coords", ())),
+        core=getattr(device, "core_on_chip", 0),
+        slice_index=getattr(device, "slice_index", 0),
+    )
+
+
+def _cost(analysis: Mapping[str, Any]) -> dict[str, float]:
+    """The totals; figures of single operands carry braces in their names."""
+    return {name: float(value) for name, value in analysis.items() if "{" not in name}
+
+
+def _memory(stats: Any) -> Memory:
+    return Memory(
+        arguments=stats.argument_size_in_bytes,
+        output=stats.output_size_in_bytes,
+        alias=stats.alias_size_in_bytes,
+        temporaries=stats.temp_size_in_bytes,
+        peak=stats.peak_memory_in_bytes,
+        code=stats.generated_code_size_in_bytes,
+        host_arguments=stats.host_argument_size_in_bytes,
+        host_output=stats.host_output_size_in_bytes,
+        host_alias=stats.host_alias_size_in_bytes,
+        host_temporaries=stats.host_temp_size_in_bytes,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what compiles, those that are installed."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def compile_lowered(
+    lowered: Any, program: Program, target: Target, options: dict[str, str], lower_s: float
+) -> Compiled:
+    start = time.perf_counter()
+    executable = lowered.compile(
+        compiler_options={name: _BOOLEAN.get(value, value) for name, value in options.items()}
+    )
+    compile_s = time.perf_counter() - start
+    return Compiled(
+        name=program.name,
+        target=target,
+        mesh=dict(program.mesh.shape),
+        places=tuple(_place(device) for device in program.mesh.devices.flat),
+        hlo_gz=gzip.compress(executable.as_text().encode(), mtime=0),
+        memory=_memory(executable.memory_analysis()),
+        cost=_cost(executable.cost_analysis() or {}),
+        options=options,
+        versions=versions(),
+        lower_s=lower_s,
+        compile_s=compile_s,
+        rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,
+    )

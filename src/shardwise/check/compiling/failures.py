@@ -1,0 +1,74 @@
+"""The words of XLA's compilers and of JAX when they give up -> which failure it is."""
+
+from __future__ import annotations
+
+import re
+
+from shardwise.check.compiling.result import (
+    BadOption,
+    Buffer,
+    Failure,
+    Other,
+    OutOfMemory,
+    ShardingError,
+    VmemOverflow,
+)
+
+_SIZE = r"([0-9.]+)([KMGT]?)i?B?"
+_POWER = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+# "total memory required ... (24.62G) exceeds available HBM (15.75G)"; "Used 20.5G of 15.75G hbm".
+_HBM = (
+    re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
+    re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
+)
+_VMEM = re.compile(rf"Scoped allocation with size {_SIZE} and limit {_SIZE}")
+_OPTION = re.compile(r"(?:No such compile option: '|into flag |While setting option )(?P<name>\w+)")
+_BUFFER = re.compile(r"^\s*\d+\. Size: (?P<rest>.*?)(?=^\s*\d+\. Size: |\Z)", re.M | re.S)
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_SHAPE = re.compile(r"^\s*Shape: (\S+)", re.M)
+_SHARDING = re.compile(r"shard|PartitionSpec|mesh ax", re.I)
+
+
+def classify(error: BaseException, stage: str) -> Failure:
+    """Which failure an exception of the stage `building`, `lowering` or `compiling` is."""
+    text = str(error)
+    if "vmem" in text and (found := _VMEM.search(text)):
+        op_name = _OP_NAME.search(text)
+        return VmemOverflow(
+            required=_bytes(found[1], found[2]),
+            limit=_bytes(found[3], found[4]),
+            op_name=op_name[1] if op_name else "",
+            text=text,
+        )
+    if text.startswith("RESOURCE_EXHAUSTED"):
+        return _out_of_memory(text)
+    if text.startswith("INVALID_ARGUMENT") and (option := _OPTION.search(text)):
+        return BadOption(option=option["name"], text=text)
+    if stage != "compiling" and _SHARDING.search(f"{type(error).__name__} {text}"):
+        return ShardingError(text=text)
+    return Other(stage=stage, text=f"{type(error).__name__}: {text}")
+
+
+def _out_of_memory(text: str) -> OutOfMemory:
+    sizes = next((found for pattern in _HBM if (found := pattern.search(text))), None)
+    return OutOfMemory(
+        required=_bytes(sizes[1], sizes[2]) if sizes else None,
+        available=_bytes(sizes[3], sizes[4]) if sizes else None,
+        buffers=tuple(_buffer(found["rest"]) for found in _BUFFER.finditer(text)),
+        text=text,
+    )
+
+
+def _buffer(entry: str) -> Buffer:
+    """One entry of "Largest program allocations": `8.00G`, then lines of what it is."""
+    size, shape, op_name = re.match(_SIZE, entry), _SHAPE.search(entry), _OP_NAME.search(entry)
+    return Buffer(
+        bytes=_bytes(size[1], size[2]) if size else 0,
+        shape=shape[1] if shape else "",
+        op_name=op_name[1] if op_name else "",
+    )
+
+
+def _bytes(number: str, prefix: str) -> int:
+    return round(float(number) * (1 << _POWER[prefix]))

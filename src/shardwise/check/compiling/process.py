@@ -1,0 +1,150 @@
+"""One compile in a process of its own, with limits: compilers crash, hang and keep their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise import errors
+from shardwise.check.compiling.job import LOG, RESULT, STAGE, STAGES, Job, write_job
+from shardwise.check.compiling.result import (
+    Compiled,
+    Failure,
+    MemoryLimit,
+    Other,
+    Refused,
+    Timeout,
+    decode,
+)
+
+# So that the TPU's compiler neither asks the network, nor logs, nor fights over a TPU.
+QUIET = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+_JAX = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+_POLL_S = 0.05
+_LOG_BYTES = 4000
+
+OnStage = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one compile may take: seconds by the clock, and resident bytes of its process."""
+
+    wall_s: float = 900.0
+    rss_bytes: int = 16 * 2**30
+
+
+def compile_job(
+    job: Job, *, limits: Limits | None = None, on_stage: OnStage | None = None
+) -> Compiled | Failure:
+    """Compile in a new process, and end it when it takes too much.
+
+    Args:
+        job: the program and the target.
+        limits: what it may take.
+        on_stage: called some times a second with the stage (`STAGES`) and seconds so far.
+
+    Raises:
+        BadInput: what the builder itself refuses, in its words.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
+        folder = Path(name)
+        write_job(folder, job)
+        with (folder / LOG).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "shardwise.check.compiling.worker", name],
+                env=_environment(job),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            ended = _watch(process, folder, limits or Limits(), on_stage)
+        finally:
+            _kill(process)
+        result = ended or _result(process, folder)
+    if isinstance(result, Refused):
+        raise getattr(errors, result.error, errors.BadInput)(*result.problems)
+    return result
+
+
+def _environment(job: Job) -> dict[str, str]:
+    env = {**os.environ, **QUIET, **_JAX}
+    # The process sees the modules that this one sees, a script's own folder among them.
+    env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    if job.target.platform == "cpu":
+        count = f"--xla_force_host_platform_device_count={job.target.n_devices}"
+        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {count}".strip()
+    return env
+
+
+def _watch(
+    process: subprocess.Popen[bytes], folder: Path, limits: Limits, on_stage: OnStage | None
+) -> Failure | None:
+    """Wait until the process ends by itself, or say which limit it broke."""
+    start = time.monotonic()
+    while process.poll() is None:
+        elapsed, stage = time.monotonic() - start, _stage(folder)
+        if on_stage:
+            on_stage(stage, elapsed)
+        if elapsed > limits.wall_s:
+            return Timeout(stage=stage, limit_s=limits.wall_s)
+        held = _rss_bytes(process.pid)
+        if held > limits.rss_bytes:
+            return MemoryLimit(stage=stage, limit=limits.rss_bytes, reached=held)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+    return None
+
+
+def _stage(folder: Path) -> str:
+    try:
+        text = (folder / STAGE).read_text()
+    except OSError:
+        text = ""
+    return text if text in STAGES else STAGES[0]
+
+
+def _rss_bytes(pid: int) -> int:
+    """Resident memory of a process, 0 where the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all that it started. A compiler does not listen to anything milder."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failure | Refused:
+    path = folder / RESULT
+    if path.exists():
+        return decode(path.read_bytes())
+    log = (folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
+    text = f"the compiler's process ended with code {process.returncode}.\n{log}"
+    return Other(stage=_stage(folder), text=text.strip())

@@ -1,0 +1,167 @@
+"""A machine -> what XLA's compiler must be told to compile for it, and what its figures mean.
+
+JAX knows topologies without devices by `jax.experimental.topologies.get_topology_desc`; a `Target`
+holds its keyword arguments as plain values. A program sees devices, of which a chip may have two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.check.compiling.gpu_description import capability_of, gpu_config
+from shardwise.hardware import Chip, Switched, System, Torus
+
+# Chips of the catalog that the TPU compiler knows: its name for them, and the FLOPs (2 per
+# multiply-add) of all matrix units of one device in one cycle. Published peak over published
+# clock where both exist (v2 to v5p); v6e and 7x by the widths of their units, 4 times 256 x 256.
+_TPUS = {
+    "v2": ("v2", 2 * 128 * 128),
+    "v3": ("v3", 2 * 2 * 128 * 128),
+    "v4": ("v4", 8 * 2 * 128 * 128),
+    "v5e": ("v5e", 4 * 2 * 128 * 128),
+    "v5p": ("v5p", 8 * 2 * 128 * 128),
+    "v6e": ("v6e", 4 * 2 * 256 * 256),
+    "7x": ("tpu7x", 4 * 2 * 256 * 256),
+}
+
+# What the compiler takes for a host where it is not told otherwise.
+_HOST = (2, 2, 1)
+
+NOT_CHECKED = "Memory and time are not checked: the CPU's compiler stands in for it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What one program is compiled for.
+
+    Args:
+        name: the machine, `v5e:4x4*2`.
+        platform: whose compiler: `tpu`, `gpu`, or `cpu` with virtual devices.
+        grid: devices by slice or domain, then along the torus, then by core of a chip.
+        topology: keyword arguments of `get_topology_desc`; empty for `cpu`.
+        devices_per_chip: devices that a program sees of one chip.
+        memory_bytes: what a program may use on one device, None where no source gives it.
+        clock_hz: cycles per second of the matrix units, from the published peak; None off TPUs.
+        flops_per_cycle: FLOPs of the matrix units of one device in one cycle, None off TPUs.
+        options: options of the compiler that belong to the machine.
+        note: why the compiler of the chip does not stand here; empty where it does.
+    """
+
+    name: str
+    platform: str
+    grid: tuple[int, ...]
+    topology: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    devices_per_chip: int = 1
+    memory_bytes: float | None = None
+    clock_hz: float | None = None
+    flops_per_cycle: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    note: str = ""
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of the whole machine."""
+        return math.prod(self.grid)
+
+    @property
+    def proves_memory(self) -> bool:
+        """Whether its compiler lays out the memory of the chip that is asked about."""
+        return self.platform != "cpu"
+
+
+def target_of(system: System) -> Target:
+    """The target of a machine: its own compiler where XLA has one, else the CPU's, with a note.
+
+    >>> from shardwise.hardware import parse_system
+    >>> target_of(parse_system("v5e:16x16")).topology
+    {'topology_name': 'v5e:16x16', 'wrap': [True, True, False]}
+    """
+    chip, topology = system.chip, system.topology
+    if chip.kind == "tpu" and chip.name in _TPUS and isinstance(topology, Torus):
+        return _tpu(system, topology)
+    if chip.kind == "gpu" and isinstance(topology, Switched) and capability_of(chip.name):
+        return _gpu(system, topology)
+    if chip.kind == "cpu":
+        return cpu_target(system, "")
+    return cpu_target(system, f"XLA has no compiler here that knows {chip.name}. {NOT_CHECKED}")
+
+
+def cpu_target(system: System, note: str) -> Target:
+    """As many virtual CPU devices as the machine has devices, in the same grid."""
+    per_chip = system.chip.n_devices or 1
+    return Target(
+        name=system.name,
+        platform="cpu",
+        grid=_grid(system),
+        devices_per_chip=per_chip,
+        memory_bytes=_memory(system.chip),
+        note=note,
+    )
+
+
+def _tpu(system: System, torus: Torus) -> Target:
+    chip = system.chip
+    name, flops_per_cycle = _TPUS[chip.name]
+    shape = torus.shape + (1,) * (3 - torus.n_axes)
+    arguments: dict[str, Any] = {
+        "topology_name": f"{name}:{torus}",
+        "wrap": [*torus.wrapped, *(False,) * (3 - torus.n_axes)],
+    }
+    if any(n % host for n, host in zip(shape, _HOST, strict=True)):
+        arguments["chips_per_host_bounds"] = list(shape)
+    if chip.name == "v4":
+        arguments["chip_config_name"] = "megacore"
+    if system.n_slices > 1:
+        arguments["num_slices"] = system.n_slices
+    per_chip = chip.n_devices or 1
+    memory = _memory(chip)
+    options = {}
+    if chip.hbm_usable_bytes is None and memory:
+        # The user's own size: the compiler takes the smaller of this and what the chip has.
+        options["xla_tpu_max_hbm_size_mib"] = str(int(memory / 2**20))
+    peak = chip.peak_flops_per_s.get("bf16")
+    return Target(
+        name=system.name,
+        platform="tpu",
+        grid=_grid(system),
+        topology=arguments,
+        devices_per_chip=per_chip,
+        memory_bytes=memory,
+        options=options,
+        clock_hz=peak / per_chip / flops_per_cycle if peak else None,
+        flops_per_cycle=flops_per_cycle,
+    )
+
+
+def _gpu(system: System, switched: Switched) -> Target:
+    chip, (n_domains, in_domain) = system.chip, _grid(system)
+    per_host = min(chip.chips_per_host or in_domain, in_domain)
+    if in_domain % per_host:
+        per_host = in_domain
+    config = gpu_config(chip)
+    if isinstance(config, str):
+        topology = f"{n_domains}x{in_domain // per_host}x{per_host}"
+        return Target(
+            name=system.name,
+            platform="gpu",
+            grid=(n_domains, in_domain),
+            topology={"topology_name": "", "target_config": config, "topology": topology},
+            memory_bytes=_memory(chip),
+        )
+    missing = ", ".join(config)
+    return cpu_target(system, f"No public figure for {missing} of {chip.name}. {NOT_CHECKED}")
+
+
+def _grid(system: System) -> tuple[int, ...]:
+    if isinstance(system.topology, Torus):
+        return (system.n_slices, *system.topology.shape, system.chip.n_devices or 1)
+    n_nodes = system.topology.n_nodes
+    return (n_nodes, system.topology.n_gpus // n_nodes)
+
+
+def _memory(chip: Chip) -> float | None:
+    total = chip.hbm_usable_bytes or chip.hbm_bytes
+    return total / (chip.n_devices or 1) if total else None

@@ -1,0 +1,1 @@
+"""The compiler check of a user's own function."""

@@ -1,0 +1,125 @@
+"""Attention of a pass: caches that are read, pairs that are multiplied, and what is sent for it.
+
+Book §7. Keys and values are split over `tensor` by heads, as far as there are heads; what is left
+of `tensor` copies them, or splits them over the batch (two AllToAlls) or the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise import units
+from shardwise.arrays import Num, maximum, minimum
+from shardwise.estimate.kernels import head_share
+from shardwise.estimate.serving.chip_rates import ServeRates
+from shardwise.estimate.serving.extra_traffic import batch_shards
+from shardwise.estimate.serving.load import Load
+from shardwise.models import Attention, Mamba, ModelConfig
+from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
+from shardwise.strategy.serving_layout import ServeForm
+
+STATE_BYTES = 4.0  # states of scans are kept in fp32 (state-spaces/mamba, `states_in_fp32`)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """Seconds of attention and of scans in one pass through all layers.
+
+    Args:
+        caches: reading what earlier tokens left, or multiplying with it where that is longer.
+        prompts: pairs of prompts.
+    """
+
+    caches: Num
+    prompts: Num
+
+
+def core(
+    config: ModelConfig,
+    form: ServeForm,
+    sizes: Mapping[str, Num],
+    rates: ServeRates,
+    load: Load,
+) -> Core:
+    """Attention and scans of all layers under the layouts of a form."""
+    caches: Num = 0.0
+    prompts: Num = 0.0
+    for a, n in config.attentions:
+        caches = caches + n * _caches_s(a, form, sizes, rates, load)
+        prompts = prompts + n * _prompts_s(a, form, sizes, rates, load)
+    for m, n in config.mambas:
+        caches = caches + n * _states_s(m, form, sizes, rates, load)
+        prompts = prompts + n * _scan_s(m, form, sizes, rates, load)
+    return Core(caches=caches, prompts=prompts)
+
+
+def visible(attention: Attention, context: Num) -> Num:
+    """Keys that the next token of a sequence sees: at most a window; half a chunk in the mean."""
+    if attention.window is None:
+        return context
+    width = attention.window / 2 if attention.chunked else attention.window
+    return minimum(context, width)
+
+
+def kv_shards(attention: Attention, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
+    """Ways that the cache of one layer is split over the chips of an engine's stage."""
+    heads = 1 if attention.mla else attention.n_kv_heads
+    over_tensor = sizes["tensor"]
+    if form.kv == "copied":
+        over_tensor = minimum(over_tensor, heads)
+    return over_tensor * batch_shards(form, sizes) * sizes["context"]
+
+
+def _caches_s(
+    a: Attention, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
+) -> Num:
+    """Seconds of one layer for the sequences that generate."""
+    keys = load.decode * visible(a, load.context)
+    n_bytes = keys * kv_elements(a) * units.bytes_per_element(rates.job.kv)
+    read_s = n_bytes / kv_shards(a, form, sizes) / rates.hbm
+    return maximum(read_s, cache_flops(a, form, sizes, load) / rates.attention_flops_per_s)
+
+
+def cache_flops(a: Attention, form: ServeForm, sizes: Mapping[str, Num], load: Load) -> Num:
+    """FLOPs of one chip in one layer for the sequences that generate."""
+    keys = load.decode * visible(a, load.context)
+    width = 2 * a.mla.kv_lora_rank + a.mla.d_rope if a.mla else a.d_head + a.d_head_v
+    heads = minimum(sizes["tensor"], a.n_heads) if form.kv == "copied" else sizes["tensor"]
+    split = heads * batch_shards(form, sizes) * sizes["context"]
+    return 2 * load.drafted * keys * a.n_heads * width / split
+
+
+def _prompts_s(
+    a: Attention, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
+) -> Num:
+    """Seconds of one layer for prompts: causal attention in tiles."""
+    pairs = load.pairs
+    if a.window is not None:
+        pairs = minimum(pairs, load.prefill * mean_visible(a, maximum(load.reach, 1)))
+    flops = 2 * pairs * a.n_heads * (a.d_head + a.d_head_v)
+    split = minimum(sizes["tensor"], a.n_heads) * batch_shards(form, sizes) * sizes["context"]
+    return flops / split / (rates.attention_flops_per_s * _heads(a, rates))
+
+
+def _heads(a: Attention, rates: ServeRates) -> float:
+    """Rate of heads of this width against those of 128."""
+    each = rates.flops_per_clock(rates.wide)
+    return float(head_share(a.d_head, each)) if each and not rates.ideal else 1.0
+
+
+def _states_s(
+    m: Mamba, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
+) -> Num:
+    """Seconds to read and write the states of sequences that generate."""
+    n_bytes = 2 * load.decode * state_elements(m) * STATE_BYTES
+    return n_bytes / (sizes["tensor"] * batch_shards(form, sizes)) / rates.hbm
+
+
+def _scan_s(
+    m: Mamba, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
+) -> Num:
+    """Seconds of the scan of prompts."""
+    flops = load.prefill * scan_flops(m, maximum(load.reach, 1))
+    split = sizes["tensor"] * batch_shards(form, sizes) * sizes["context"]
+    return flops / split / rates.attention_flops_per_s

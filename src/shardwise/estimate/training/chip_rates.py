@@ -1,0 +1,385 @@
+"""Seconds that one chip takes for local work and that links take for what it sends.
+
+A matmul is a roofline at the achieved shares of the peak and of HBM (`Calibration`); at `PEAK` and
+`IDEAL` all of it is the bare roofline of the book.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise import units
+from shardwise.arrays import Num, maximum, where
+from shardwise.estimate.calibration import PEAK, Calibration
+from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.kernels import (
+    EXPONENTIALS,
+    depth_share,
+    head_share,
+    power_share,
+    tile_share,
+    tiled_keys,
+    warp_share,
+)
+from shardwise.hardware import Chip, catalog_chip, chip_names
+from shardwise.hardware.chip import get
+from shardwise.models import ModelConfig
+from shardwise.ops.einsum import Array, local_size, shards
+from shardwise.ops.program import Matmul, Step
+from shardwise.strategy.layout import Layout, Layouts, expert_degree
+from shardwise.workload import Train
+
+ENDS = ("embed", "unembed")
+ATTENTION = ("attn.scores", "attn.values")
+SCAN = ("mamba.scores", "mamba.values", "mamba.states", "mamba.read")
+CORE = (*ATTENTION, *SCAN)
+UNFUSED = 2.5  # operations for one fused kernel: a norm or an activation is two or three
+SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
+CLOCK = 1.8e9  # Hz of a GPU whose file gives none
+# Tiles of masked attention: FlashAttention-2 and -3; MaxText's sa_block_q and sa_block_kv.
+MASK_TILE = {"tpu": 512}
+GPU_MASK_TILE = 128
+TPU_ROWS = 128  # splash attention takes sequences of whole multiples
+DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles of them
+# A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
+# the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
+CAST_BYTES = 4.0
+ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, beside the sum that it is added to
+NARROW = ("fp8", "fp4", "int8")
+# The backward pass of attention in tiles: five products for four. That of a scan computes scores
+# and states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
+SCORES_AGAIN = 1.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What a framework fuses.
+
+    Args:
+        flash: attention in tiles; else the whole square is computed and scores go through HBM.
+        warp_attention: attention by kernels written for Ampere (FlashAttention-2).
+        narrow_attention: products of attention in 8 bits, where the job computes in no wider ones.
+        fused: element-wise steps read and write once; else each operation does.
+        adds: products of gradients add to the sum over microbatches themselves.
+        prefetch: sharded weights are gathered ahead of the backward pass too.
+        graphs: a graph holds the whole step: the host starts no kernel.
+        once: a token is sent once to each chip and node with experts of it, not once per expert.
+        ideal: nothing but the products: element-wise steps cost nothing, scores are kept.
+    """
+
+    flash: bool = True
+    warp_attention: bool = False
+    narrow_attention: bool = False
+    fused: bool = True
+    adds: bool = True
+    prefetch: bool = True
+    graphs: bool = False
+    once: bool = False
+    ideal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a run trains and runs that its configuration does not say.
+
+    Args:
+        frozen: weights stay; adapters of no size learn (LoRA).
+        whole_remat: full remat runs all of a layer again, also the product that nothing reads.
+        packed: sequences are packed short documents, and attention stays inside each.
+        mtp_layers: layers of multi-token prediction, each with its own pass through the head.
+    """
+
+    frozen: bool = False
+    whole_remat: bool = False
+    packed: bool = False
+    mtp_layers: int = 0
+
+
+IDEAL = Kernels(ideal=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a chip reaches in a job."""
+
+    chip: Chip
+    job: Train
+    cal: Calibration = PEAK
+    kernels: Kernels = IDEAL
+    extras: Extras = Extras()
+
+    @property
+    def hbm(self) -> float:
+        """Bytes per second."""
+        return self.chip.need("hbm_bytes_per_s") * self.cal.hbm
+
+    @property
+    def matmul_flops_per_s(self) -> float:
+        """What large products reach."""
+        return self.chip.peak(self.job.compute) * self.cal.matmul(self.job.compute)
+
+    @property
+    def units(self) -> float:
+        """SMs that share the tiles of a product; 0 where they are not known or do not matter."""
+        return 0.0 if self.kernels.ideal else figure(self.chip, "sm.count", 0.0)
+
+    @property
+    def clock_share(self) -> float:
+        """Of its clock that a chip keeps under a power limit below that of its file."""
+        if self.kernels.ideal or self.chip.name not in chip_names():
+            return 1.0
+        usual, watts = catalog_chip(self.chip.name).power_w, self.chip.power_w
+        return float(power_share(watts, usual)) if watts and usual else 1.0
+
+    def flops_per_clock(self, dtype: str) -> float:
+        """Of one SM in one clock."""
+        return self.chip.peak(dtype) / self.units / figure(self.chip, "core.clock", CLOCK)
+
+    def dtype(self, matmul: Matmul) -> str:
+        """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
+        whole = is_core(matmul) or is_end(matmul.name)
+        dtype = "bf16" if whole and units.bytes_per_element(self.job.compute) < 2 else None
+        dtype = dtype or self.job.compute
+        return "fp16" if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s else dtype
+
+    def matmul_s(
+        self, matmul: Matmul, config: ModelConfig, works: Step, split: Layout | Layouts
+    ) -> Num:
+        """Seconds of all `count` occurrences in one microbatch."""
+        mesh, core = split.sizes, is_core(matmul)
+        flops, n_bytes = matmul.flops(mesh), hbm_bytes(matmul, works.weights, self.job, mesh)
+        starts: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
+        if core:
+            scanned = is_scan(matmul)
+            reached = self.cal.scanned if scanned else self._attention(config)
+            flops = flops * (self._chunks(matmul) if scanned else self._scores(matmul))
+            if not (self.kernels.flash or scanned):
+                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
+        else:
+            reached = self.cal.matmul(self.dtype(matmul))
+            here = experts_here(matmul, split)
+            if self.units:
+                each = self.flops_per_clock(self.dtype(matmul))
+                reached = reached * tiles(matmul, mesh, self.units, each, here)
+            if matmul.program.einsum.chosen:
+                reached = reached * self.cal.grouped
+                starts = starts + (0.0 if self.kernels.graphs else here * self.cal.expert_s)
+        peak = self.chip.peak(self.dtype(matmul)) * self.clock_share
+        math_s = flops / (peak * reached)
+        return maximum(math_s, n_bytes / self.hbm) + matmul.count * matmul.pieces * starts
+
+    def _attention(self, config: ModelConfig) -> float:
+        """Share of the peak in attention: a head narrower than the matrix unit fills a part, and
+        exponentials run beside the products."""
+        if self.kernels.ideal:
+            return self.cal.attention
+        if self.chip.kind == "tpu":
+            side = max(self.chip.matrix_unit or (1,))
+            return self.cal.attention * min(1.0, config.d_head / side)
+        if not (self.units and self.kernels.flash):
+            return self.cal.attention
+        each = self.flops_per_clock("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
+        narrow = 1.0
+        if self.kernels.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
+            narrow = self.chip.peak("fp8") / self.chip.peak("bf16")
+        exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
+        share = head_share(config.d_head, each, exponentials, narrow)
+        share *= warp_share(each) if self.kernels.warp_attention else 1.0
+        return self.cal.attention * float(share)
+
+    def _scores(self, matmul: Matmul) -> float:
+        """Scores that are computed over those that the mask leaves, each as often as it is."""
+        if self.kernels.ideal:
+            return 1.0
+        times = SCORES_AGAIN if matmul.phase == "backward" else 1.0
+        times *= DOCUMENT / self.job.seq if self.extras.packed else 1.0
+        if not self.kernels.flash:
+            return times / float(matmul.share)
+        seq, visible = self.job.seq, float(matmul.share) * self.job.seq
+        edges = 1 if 2 * visible >= seq else 2
+        tile = MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+        return times * min(float(tiled_keys(visible, edges, tile)), float(seq)) / visible
+
+    def computed_flops(self, matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
+        """FLOPs of all `count` occurrences as the chip's kernels compute them.
+
+        Attention in tiles computes those on the edge of its mask whole, and makes its scores again
+        in the backward pass. On a TPU a sequence that is no whole number of rows is not cut into
+        tiles: its whole square of scores is computed, and kept.
+        """
+        flops = matmul.flops(mesh)
+        if not is_attention(matmul):
+            return flops
+        if self.chip.kind == "tpu" and self.job.seq % TPU_ROWS:
+            return flops / matmul.share
+        return flops * self._scores(matmul)
+
+    def _chunks(self, matmul: Matmul) -> float:
+        """Products of a scan that are computed over those counted: whole tiles of masked chunks.
+
+        Packed documents change no chunk: their masks cut states that pass on.
+        """
+        if self.kernels.ideal:
+            return 1.0
+        times = SCORES_AGAIN if matmul.phase == "backward" else 1.0
+        if matmul.share == 1:
+            return times
+        chunk = float(matmul.sizes["Tc"])
+        visible, tile = float(matmul.share) * chunk, MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+        return times * min(float(tiled_keys(visible, 1, tile)), chunk) / visible
+
+    def elementwise_s(self, n_bytes: Num) -> Num:
+        """Seconds of steps that read and write `n_bytes` when they are fused."""
+        if self.kernels.ideal:
+            return 0.0 * n_bytes
+        return (1.0 if self.kernels.fused else UNFUSED) * n_bytes / self.hbm
+
+    def casts_s(self, works: Step, mesh: Mapping[str, Num], phase: str) -> Num:
+        """Inputs of products in 8 or 4 bits, made from 16 bits: each read and written once.
+
+        Both products of a backward pass use the same gradient, and one fused product the input of
+        its neighbours: each array is cast once.
+        """
+        if self.job.compute not in NARROW or self.kernels.ideal:
+            return 0.0
+        arrays: dict[tuple[int, str], Num] = {}
+        for matmul in works.matmuls:
+            left = matmul.program.local.left
+            if matmul.phase != phase or is_core(matmul) or is_end(matmul.name):
+                continue
+            if phase == "backward" and not left.name.startswith("d"):
+                continue  # kept from the forward pass
+            n = matmul.count * left.local_elements(matmul.sizes, mesh)
+            if matmul.program.einsum.chosen and "R" not in left.names:
+                n = n * matmul.sizes["R"]
+            block = matmul.name.split(".")[0] if left.name == "x" else ""
+            arrays[matmul.group, block + left.name] = n
+        return sum(arrays.values(), 0.0) * CAST_BYTES / self.hbm
+
+    def added_s(self, works: Step, split: Layout | Layouts) -> Num:
+        """Gradients of weights added to their sum by a kernel of its own, not by the product.
+
+        ZeRO-3 scatters gradients at once.
+        """
+        if self.kernels.adds or split.zero == 3:
+            return 0.0
+        total: Num = 0.0
+        for matmul in works.matmuls:
+            output = matmul.program.local.output
+            if output.name.startswith("d") and output.name[1:] in works.weights:
+                here = matmul.count * output.local_elements(matmul.sizes, split.sizes)
+                total = total + (0.0 if is_end(matmul.name) else here)
+        n_bytes = ADDED_BYTES + 2 * units.bytes_per_element(self.job.gradients)
+        return total * n_bytes / self.hbm
+
+    def send_s(
+        self,
+        prices: Prices,
+        kind: str,
+        axes: tuple[str, ...],
+        n_bytes: Num,
+        mesh: Mapping[str, Num],
+    ) -> Num:
+        """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
+        sent = prices.of(kind, axes).time_s(n_bytes, self.cal.links, self.cal.network)
+        return sent + self.start_s(axes, mesh)
+
+    def start_s(self, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
+        """Seconds to start a collective, if there is anything to collect."""
+        return where(shards(axes, mesh) > 1, self.cal.collective_s, 0.0)
+
+
+def figure(chip: Chip, name: str, default: float) -> float:
+    """A number of a chip's file, or the default where it has none."""
+    found = get(chip, name)
+    return float(found) if isinstance(found, int | float) else default
+
+
+def is_core(matmul: Matmul) -> bool:
+    """The products that kernels of attention and of scans fuse: they stay in 16 bits."""
+    return matmul.name.startswith(CORE)
+
+
+def is_attention(matmul: Matmul) -> bool:
+    """Scores and weighted values of attention."""
+    return matmul.name.startswith(ATTENTION)
+
+
+def is_scan(matmul: Matmul) -> bool:
+    """Products of the scan of a Mamba block."""
+    return matmul.name.startswith(SCAN)
+
+
+def is_end(name: str) -> bool:
+    """Embedding and unembedding, which are in no layer."""
+    return name.split(".")[0] in ENDS
+
+
+def is_routed(array: Array) -> bool:
+    """The matrices of routed experts, or their gradients."""
+    return len(array.dims) == 3 and array.dims[0].name == "E"
+
+
+def element_bytes(name: str, weights: frozenset[str], job: Train) -> float:
+    """Bytes per element of an array of the step, by what it is.
+
+    Weights that are held wider are cast to 16 bits before they are sent or multiplied.
+    """
+    if name in weights:
+        return min(job.weight_bytes, 2.0) if job.compute != "fp32" else job.weight_bytes
+    if name.startswith("d") and name[1:] in weights:
+        return units.bytes_per_element(job.gradients)
+    return job.activation_bytes
+
+
+def hbm_bytes(matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]) -> Num:
+    """Bytes that one chip reads and writes for all `count` of a matmul; of experts its own."""
+    total: Num = 0.0
+    for array, n in matmul.arrays(mesh):
+        one = n * element_bytes(array.name, weights, job)
+        total = total + (one / mesh["expert"] if is_routed(array) else one)
+    return total
+
+
+def experts_here(matmul: Matmul, split: Layout | Layouts) -> Num:
+    """Experts of one layer that lie on a chip, 1 for products without."""
+    if not matmul.program.einsum.chosen:
+        return 1.0
+    return maximum(1.0, matmul.sizes["E"] / expert_degree(split, split.sizes))
+
+
+def tiles(
+    matmul: Matmul, mesh: Mapping[str, Num], units: float, flops_per_clock: float, groups: Num
+) -> Num:
+    """Share of its rate that a product reaches in whole tiles on all SMs.
+
+    Args:
+        units: SMs, and `flops_per_clock` those of each.
+        groups: experts on the chip, whose products run in one go.
+    """
+    local = matmul.program.local
+    size: dict[str, Num] = {
+        d.name: local_size(d, matmul.sizes, mesh)
+        for array in (*local.inputs, local.output)
+        for d in array.dims
+    }
+    size["T"] = size.get("T", 1.0) / matmul.pieces
+    columns = [n for n in local.output.names if n in local.right.names]
+    rows = [n for n in local.output.names if n not in columns]
+    if matmul.program.einsum.chosen:
+        size["E"] = 1.0
+        if "E" not in local.output.names:  # tokens, each once for every expert it goes to
+            rows, columns = ["B", "T"], [n for n in columns if n not in ("B", "T")]
+            size["B"] = size["B"] * matmul.sizes["R"] / groups
+    m, n = (math.prod(size[name] for name in names) for names in (rows, columns))
+    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.pieces)
+    return tile_share(m, n, units, groups) * depth_share(k, flops_per_clock)
+
+
+def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
+    """Scores written, masked, normalised, dropped and read: half with each product."""
+    local = matmul.program.local
+    s = next(a for a in (*local.inputs, local.output) if a.name in ("s", "ds"))
+    return s.local_elements(matmul.sizes, mesh) * SCORE_BYTES / 2

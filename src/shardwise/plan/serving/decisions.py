@@ -1,0 +1,236 @@
+"""The decisions of serving in the order of the book's section 8, with the numbers of one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise import units
+from shardwise.errors import ShardwiseError
+from shardwise.estimate import decode, thresholds
+from shardwise.estimate.serving.steady_state import in_flight
+from shardwise.models import Moe, count
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.serving.time_parts import critical_batch, link_beta
+from shardwise.plan.training.decisions import Decision
+from shardwise.search import fit
+from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.evaluate import fewest_heads
+
+ms = units.show_seconds
+
+
+def path(chosen: Candidate, plan: ServingPlan) -> tuple[Decision, ...]:
+    """Every question that the model and the machine lead to, in order."""
+    return (
+        *_chip(chosen),
+        *_machine(chosen),
+        *_tensor(chosen),
+        *_caches(chosen),
+        *_experts(chosen),
+        _batch(chosen, plan),
+        *_context(chosen),
+        *_prompts(chosen, plan),
+    )
+
+
+def kv_context(server: Server) -> float | None:
+    """S > 2 P W / (C kv), at peak rates: contexts whose caches outlast FLOPs at every batch.
+
+    Book §8. P are the parameters that a token meets; None without caches that grow.
+    """
+    chip, job = server.rates.chip, server.job
+    each = float(count.kv_bytes_per_token(server.config, job.kv))
+    if not each:
+        return None
+    return float(
+        decode.kv_bound_context(
+            count.parameters(server.config).active,
+            each,
+            hbm_bytes_per_s=chip.need("hbm.bandwidth"),
+            flops_per_s=chip.peak(server.rates.dtype(head=False)),
+        )
+    )
+
+
+def _chip(chosen: Candidate) -> Iterator[Decision]:
+    server, job = chosen.server, chosen.job
+    weights = count.parameters(server.config).total * units.bytes_per_element(job.weights)
+    one = float(count.kv_cache_bytes(server.config, job.context, job.kv))
+    hbm = server.rates.chip.need("hbm.capacity")
+    met = weights + one <= hbm
+    yield Decision(
+        step="chip",
+        number=weights + one,
+        limit=hbm,
+        unit="B",
+        met=met,
+        degree=None,
+        text=(
+            f"One chip? {units.show_bytes(weights)} of {job.weights} weights and "
+            f"{units.show_bytes(one)} of caches a sequence, {units.show_bytes(hbm)} there: "
+            f"{'yes' if met else 'no'}."
+        ),
+    )
+
+
+def _machine(chosen: Candidate) -> Iterator[Decision]:
+    """The smallest machine, and what was taken."""
+    server, job = chosen.server, chosen.job
+    try:
+        least = fit.fit(server.config, server.rates.chip, job)
+    except ShardwiseError:
+        return
+    n = server.n_chips
+    yield Decision(
+        step="machine",
+        number=n,
+        limit=least.n_chips,
+        unit="chips",
+        met=n <= least.n_chips,
+        degree=server.count,
+        text=(
+            f"How many? {least.system} holds the weights and {least.sequences:,} sequences; more "
+            f"chips read the same bytes sooner. Taken: {n:,} for an engine, "
+            f"{server.count:,} of them."
+        ),
+    )
+
+
+def _tensor(chosen: Candidate) -> Iterator[Decision]:
+    """The limits of tensor parallelism: bound by FLOPs, and beyond it while HBM binds."""
+    server = chosen.server
+    chip, config = server.rates.chip, server.config
+    n = server.layout.mesh.tensor
+    if n < 2 or config.is_moe:
+        return
+    try:
+        beta = link_beta(chip)
+        dtype = server.rates.dtype(head=False)
+        alpha = thresholds.alpha(chip, "ici" if chip.ici else "node", dtype)
+    except ShardwiseError:
+        return
+    axes = max(1, len(server.placement.span(("tensor",)).rings))
+    rows = int(in_flight(server.engine, chosen.batch))
+    flops = float(thresholds.tensor_limit(config.d_ff, alpha, n_axes=axes))
+    memory = float(decode.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=axes))
+    yield Decision(
+        step="tensor",
+        number=n,
+        limit=memory,
+        unit="chips",
+        met=n <= memory,
+        degree=n,
+        text=(
+            f"How far? While FLOPs bind, links carry tensor {flops:.0f} (F / α over {axes} "
+            f"{'axis' if axes == 1 else 'axes'}); while HBM does, {memory:,.0f} at batch {rows:,} "
+            f"(F / (B β), latency aside). Taken: {n}."
+        ),
+    )
+
+
+def _caches(chosen: Candidate) -> Iterator[Decision]:
+    """By heads, then by sequences or along them."""
+    server = chosen.server
+    tensor, heads = server.layout.mesh.tensor, fewest_heads(server.config)
+    if not server.config.attentions or tensor < 2:
+        return
+    met, kv = tensor <= heads, server.layout.kv
+    how = {"copied": "copied", "batch": "split by sequences"}.get(kv, "split by length")
+    beyond = tensor // min(tensor, heads)
+    rest = "" if met else f"; over the other {beyond} they are {how}"
+    latent = any(a.mla for a, _ in server.config.attentions)
+    those = "1 latent" if latent else f"{heads:,} head{'s' * (heads > 1)}"
+    yield Decision(
+        step="kv",
+        number=tensor,
+        limit=heads,
+        unit="heads",
+        met=met,
+        degree=tensor,
+        text=f"Caches? {those} over tensor {tensor}{rest}.",
+    )
+
+
+def _experts(chosen: Candidate) -> Iterator[Decision]:
+    """How experts are dealt out, and how many of them a pass reads."""
+    server = chosen.server
+    moe = next((g.layer.ffn for g in server.config.groups if isinstance(g.layer.ffn, Moe)), None)
+    if moe is None:
+        return
+    rows = float(in_flight(server.engine, chosen.batch))
+    hit = moe.n_experts * (1 - (1 - moe.experts_per_token / moe.n_experts) ** rows)
+    n = server.layout.mesh.expert
+    yield Decision(
+        step="expert",
+        number=hit,
+        limit=moe.n_experts,
+        unit="experts",
+        met=hit > moe.n_experts / 2,
+        degree=n,
+        text=(
+            f"Experts? A pass of {rows:,.0f} tokens meets {hit:,.0f} of {moe.n_experts:,}, "
+            f"{moe.experts_per_token} each; dealt out over {n}"
+            f"{', attention by sequences' if n > 1 else ''}."
+        ),
+    )
+
+
+def _batch(chosen: Candidate, plan: ServingPlan) -> Decision:
+    """Where the batch stands between reading and FLOPs, and what memory allows."""
+    told, server = plan.estimate.decode, chosen.server
+    critical = critical_batch(server.config, server)
+    here = told.in_flight
+    kv = f"caches outweigh weights from {told.kv_batch:,}, " if told.kv_batch else ""
+    return Decision(
+        step="batch",
+        number=here,
+        limit=critical,
+        unit="sequences",
+        met=here >= critical,
+        degree=told.batch,
+        text=(
+            f"Which batch? {kv}FLOPs bind products from {critical:,.0f} in a pass, "
+            f"{told.max_batch:,} fit. Taken: {told.batch:,}."
+        ),
+    )
+
+
+def _context(chosen: Candidate) -> Iterator[Decision]:
+    limit = kv_context(chosen.server)
+    if limit is None:
+        return
+    here = chosen.job.mean_context
+    met = here <= limit
+    yield Decision(
+        step="context",
+        number=here,
+        limit=limit,
+        unit="tokens",
+        met=met,
+        degree=None,
+        text=(
+            f"How long? From {limit:,.0f} tokens on caches bind at every batch (2 P W / (C kv)); "
+            f"here {here:,.0f}, {'below' if met else 'beyond: no batch is bound by FLOPs'}."
+        ),
+    )
+
+
+def _prompts(chosen: Candidate, plan: ServingPlan) -> Iterator[Decision]:
+    """Engines for prompts to one that generates."""
+    told = plan.estimate.prefill
+    if told.servers is None or told.at_mfu.servers is None:
+        return
+    apart = chosen.reader is not None
+    yield Decision(
+        step="prompts",
+        number=told.servers,
+        limit=1.0,
+        unit="engines",
+        met=told.servers <= 1,
+        degree=chosen.reader.count if chosen.reader else None,
+        text=(
+            f"Prompts? {ms(told.step_s.expected)} each, {ms(told.at_mfu.step_s)} at "
+            f"{told.at_mfu.mfu:.0%} MFU: {told.servers:.2g} and {told.at_mfu.servers:.2g} engines "
+            f"would feed one that generates. Taken: {'their own' if apart else 'the same'} engines."
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Plans of training: built, explained, swept, and rebuilt from plan.json."""

@@ -1,0 +1,143 @@
+"""Options of XLA's compilers that are part of a plan, each with its reason and its source.
+
+Short on purpose. What the compiler does by itself is left out: with libtpu 0.0.42 the scheduler
+that hides latency, asynchronous gathers and their fusion with compute are the default, and setting
+them changes no program. Left out too is what depends on the sizes of a model (thresholds from which
+collectives are joined), and what makes compiling many times slower (the experimental scheduler for
+host offload takes a quarter of an hour for one training step).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwise.hardware import System
+from shardwise.plan.schema.training import XlaFlag
+
+_MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
+_GUIDANCE = "openxla/xla, docs/flags_guidance.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One option of a compiler.
+
+    Args:
+        name: the option.
+        value: its value as text, `true` for on.
+        chips: the chips it is for; empty for all of its platform.
+        several_slices: whether it only matters over DCN.
+        reason: what it does, and what of that was seen in programs compiled with it.
+        source: who recommends it.
+    """
+
+    name: str
+    value: str
+    reason: str
+    source: str
+    chips: tuple[str, ...] = ()
+    several_slices: bool = False
+
+
+_SPARSE = "Collectives run on the SparseCores while the TensorCore computes; its own overlap is off"
+
+_TPU: Final = (
+    Flag(
+        name="xla_tpu_scoped_vmem_limit_kib",
+        value="98304",
+        chips=("v6e",),
+        reason="Larger tiles for one operation (96 of 128 MiB of VMEM, by default 16), less room "
+        "to fetch ahead: for dense models bound by compute.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_sparse_core_collective_offload_all_gather",
+        value="true",
+        chips=("v6e",),
+        reason=f"{_SPARSE}. Gathers of weights became asynchronous calls on the SparseCore.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+        value="false",
+        chips=("v6e",),
+        reason="One of the two ways to overlap a gather can be on: here the SparseCore.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_sparse_core_collective_offload_reduce_scatter",
+        value="true",
+        chips=("v5p", "v6e"),
+        reason=f"{_SPARSE}. Sums of sharded gradients became asynchronous reduce-scatters where "
+        "they were all-reduces that send twice as much.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter",
+        value="false",
+        chips=("v5p", "v6e"),
+        reason="One of the two ways to overlap a reduce-scatter can be on: here the SparseCore.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_use_tc_device_shape_on_sc",
+        value="true",
+        chips=("v5p", "v6e"),
+        reason="SparseCore programs see the devices in the shape of the TensorCores: the base "
+        "setting wherever collectives are moved to them.",
+        source=_MAXTEXT,
+    ),
+    Flag(
+        name="xla_tpu_enable_async_collective_fusion_fuse_all_reduce",
+        value="true",
+        chips=("v5e",),
+        reason="All-reduces may overlap with compute; by default only gathers do. The small "
+        "training step it was tried on came out the same.",
+        source=_GUIDANCE,
+    ),
+    Flag(
+        name="xla_tpu_enable_data_parallel_all_reduce_opt",
+        value="true",
+        several_slices=True,
+        reason="Sums of gradients over DCN overlap with the backward pass.",
+        source=_GUIDANCE,
+    ),
+    Flag(
+        name="xla_tpu_data_parallel_opt_different_sized_ops",
+        value="true",
+        several_slices=True,
+        reason="The same across iterations of a scan, where sizes differ; may take memory.",
+        source=_GUIDANCE,
+    ),
+)
+
+# No pipelined collectives: XLA then keeps two and three times what a loop over layers keeps on GPUs
+# (LLaMA-3-8B over tensor 8 on h100:8: 119 GiB at the peak, and 53 without).
+_GPU: Final = (
+    Flag(
+        name="xla_gpu_enable_latency_hiding_scheduler",
+        value="true",
+        reason="Asynchronous collectives are moved apart from their results, over compute.",
+        source=_GUIDANCE,
+    ),
+)
+
+# By the kind of a chip.
+FLAGS: Final[dict[str, tuple[Flag, ...]]] = {"tpu": _TPU, "gpu": _GPU}
+
+
+def flags_for(system: System) -> tuple[XlaFlag, ...]:
+    """The options for one machine; none where XLA has no compiler for its chip.
+
+    >>> from shardwise.hardware import parse_system
+    >>> [flag.name for flag in flags_for(parse_system("v5e:4x4"))]
+    ['xla_tpu_enable_async_collective_fusion_fuse_all_reduce']
+    """
+    chip = system.chip
+    return tuple(
+        XlaFlag(name=flag.name, value=flag.value, reason=f"{flag.reason} ({flag.source})")
+        for flag in FLAGS.get(chip.kind, ())
+        if (not flag.chips or chip.name in flag.chips)
+        and (system.n_slices > 1 or not flag.several_slices)
+    )

@@ -1,0 +1,1 @@
+"""Compiler checks for the terminal: of plans and of a user's function."""

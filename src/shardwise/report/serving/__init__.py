@@ -1,0 +1,1 @@
+"""Serving for the terminal: plans, explanations, sweeps, traffic."""

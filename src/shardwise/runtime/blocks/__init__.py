@@ -1,0 +1,1 @@
+"""The blocks of the Transformer on what one chip holds."""

@@ -1,0 +1,1 @@
+"""The prefill and decode steps of a plan, and the caches that they share."""

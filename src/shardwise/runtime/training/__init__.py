@@ -1,0 +1,1 @@
+"""The training step of a plan: microbatches, pipeline, gradient sums, optimizer."""

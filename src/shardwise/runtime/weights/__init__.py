@@ -1,0 +1,1 @@
+"""Weights: their descriptions, their files, and their quantised forms."""

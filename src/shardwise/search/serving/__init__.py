@@ -1,0 +1,1 @@
+"""Search of serving deployments: engines and batches, evaluated in arrays and chosen."""

@@ -1,0 +1,1 @@
+"""Search of training strategies: every legal one, evaluated in arrays and ranked."""

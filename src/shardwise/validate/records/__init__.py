@@ -1,0 +1,1 @@
+"""What every published record states: checked fields, models, machines."""

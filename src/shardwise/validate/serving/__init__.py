@@ -1,0 +1,1 @@
+"""Published serving runs: read, predicted, scored."""

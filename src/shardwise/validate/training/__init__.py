@@ -1,0 +1,1 @@
+"""Published training runs: read, predicted, scored."""

@@ -1,0 +1,116 @@
+"""What a record's framework computes and holds in which dtype -> Train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.errors import BadFile, nearest
+from shardwise.validate.records.fields import Fields
+from shardwise.workload import Train
+
+FRAMEWORKS = ("megatron", "deepspeed", "fsdp", "jax")
+
+# Repository (or the start of its name) that a record came from -> the framework that ran.
+_BY_SOURCE = {
+    "AI-Hypercomputer/": "jax",
+    "NVIDIA/": "megatron",
+    "NVIDIA-NeMo/Automodel": "fsdp",
+    "NVIDIA-NeMo/": "megatron",
+    "calculon-ai/": "megatron",
+    "VIA-Research/": "megatron",
+    "mlcommons/": "megatron",
+    "huggingface/nanotron": "megatron",
+    "bigscience-workshop/": "deepspeed",
+    "stas00/": "deepspeed",
+    "mosaicml/": "fsdp",
+    "pytorch/": "fsdp",
+    "foundation-model-stack/": "fsdp",
+}
+_BY_PAPER = {"PaLM": "jax", "The Llama 3 Herd": "fsdp", "OPT": "fsdp", "GPT-NeoX": "deepspeed"}
+
+# What records call a precision -> the dtype of the matmuls.
+_COMPUTE = {
+    "bf16": "bf16", "fp16": "fp16", "int8": "int8", "fp8": "fp8", "fp8-delayed": "fp8",
+    "fp8-current": "fp8", "fp8-blockwise": "fp8", "fp8-rowwise": "fp8", "mxfp8": "fp8",
+    "nvfp4": "fp4",
+}  # fmt: skip
+
+# Recipes of NeMo and Megatron-Bridge set grad_reduce_in_fp32 (grad_sync_dtype) to bf16.
+_BF16_GRADIENTS = ("NVIDIA-NeMo/", "NVIDIA/NeMo", "NVIDIA/dgxc", "mlcommons/")
+
+# FSDP that sends gradients in bf16: `mixed_precision: PURE` of llm-foundry's yamls, `bfSixteen` of
+# fms_fsdp/policies.
+_BF16_SUMS = ("mosaicml/", "foundation-model-stack/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a record is from.
+
+    Args:
+        source: Repository or document, as it is grouped in tables.
+        framework: One of `FRAMEWORKS`.
+    """
+
+    source: str
+    framework: str
+
+
+def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
+    """Source and framework of a record.
+
+    Megatron keeps whole weights and shards the optimizer, DeepSpeed and FSDP shard by ZeRO, JAX
+    leaves collectives to the compiler.
+    """
+    source = record.inner("source")
+    repo, paper = source.text("repo", ""), source.text("paper", "")
+    name = repo or paper or source.text("url", "unnamed")
+    notes = record.text("notes", "")
+    if tpu or "Framework: maxtext" in notes:
+        return Origin(source=name, framework="jax"), {}
+    for table, text in ((_BY_SOURCE, repo), (_BY_PAPER, paper)):
+        for start, framework in table.items():
+            if text.startswith(start):
+                return Origin(source=name, framework=framework), {}
+    if paper or repo.startswith("arXiv"):
+        return Origin(source=name, framework="megatron"), {"framework": "megatron"}
+    return Origin(source=name, framework="megatron"), {"framework": "megatron, not stated"}
+
+
+def train_of(record: Fields, origin: Origin, remat: str) -> Train:
+    """The work of one step with the dtypes that the framework holds.
+
+    - megatron, deepspeed: 16-bit weights, an fp32 copy, fp32 moments; gradients in fp32 beside
+      bf16 weights, in fp16 beside fp16 weights and in 16 bits under DeepSpeed, NeMo and Bridge.
+    - fsdp, jax: fp32 weights that are cast to the compute dtype, fp32 gradients and moments.
+
+    Raises:
+        BadInput: no global batch, a precision that is not known, absurd sizes.
+    """
+    batch = record.maybe_whole("global_batch_seqs")
+    if batch is None:
+        raise BadFile("no global batch: global_batch_seqs is not stated.")
+    precision = record.text("precision")
+    if precision not in _COMPUTE:
+        raise BadFile(f'unknown precision: "{precision}". {nearest(precision, _COMPUTE)}')
+    compute = _COMPUTE[precision]
+    half = "fp16" if compute == "fp16" else "bf16"
+    sharded = origin.framework in ("fsdp", "jax")
+    return Train(
+        batch=batch,
+        seq=record.whole("seq_len"),
+        weights="fp32" if sharded else half,
+        compute=compute,
+        gradients="fp32" if sharded else _gradients(origin, half),
+        # DeepSeek-V3 report (arXiv 2412.19437), section 3.3: moments in bf16.
+        reduce="bf16" if origin.source.startswith(_BF16_SUMS) else None,
+        moments="bf16" if origin.source.startswith("DeepSeek-V3") else "fp32",
+        master=None if sharded else "fp32",
+        remat=remat if remat in ("none", "full") else "auto",
+    )
+
+
+def _gradients(origin: Origin, half: str) -> str:
+    if half == "fp16" or origin.framework == "deepspeed":
+        return half
+    return half if origin.source.startswith(_BF16_GRADIENTS) else "fp32"

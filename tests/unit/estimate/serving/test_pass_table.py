@@ -1,0 +1,44 @@
+"""Looked-up passes against computed ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.estimate.serving.load import Load
+from shardwise.estimate.serving.pass_table import PassTable
+from shardwise.workload import Serve
+from tests.unit.estimate.serving.engines import BUSY, REACHED, engine
+
+FP8 = Serve(prompt=1024, output=512, weights="fp8", kv="bf16", compute="fp8")
+ENGINES = {
+    "dense": engine("llama3-70b", "h100:4", {"tensor": 4}, FP8, shares=REACHED, software=BUSY),
+    "routed": engine("deepseek-v3", "h200:8", {"expert": 8}, FP8, shares=REACHED, software=BUSY),
+    "windows": engine("gpt-oss-120b", "h100:2", {"tensor": 2}, shares=REACHED, software=BUSY),
+}
+TABLES = {name: PassTable(e) for name, e in ENGINES.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(ENGINES)),
+    decode=st.integers(1, 512),
+    context=st.integers(1, 100_000),
+    prefill=st.integers(0, 8192),
+    past=st.integers(0, 8192),
+)
+def test_a_looked_up_pass_is_the_computed_one(
+    name: str, decode: int, context: int, prefill: int, past: int
+) -> None:
+    pairs = prefill * past + prefill * (prefill + 1) / 2
+    keys = decode * context
+    load = Load(decode=decode, kv_tokens=keys, prefill=prefill, pairs=pairs, sampled=decode)
+    exact = ENGINES[name].pass_time(load).step_s
+    assert TABLES[name].pass_s(decode, keys, prefill, pairs) == pytest.approx(exact, rel=0.03)
+
+
+def test_a_pass_of_prompts_alone() -> None:
+    exact = ENGINES["dense"].prefill(1, 2048).step_s
+    found = TABLES["dense"].pass_s(0, 0, 2048, 2048 * 2049 / 2)
+    assert found == pytest.approx(exact, rel=0.01)

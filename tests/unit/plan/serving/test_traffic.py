@@ -1,0 +1,181 @@
+"""Plans under simulated traffic: closed forms, bursts, capacity, recordings, round trips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadFile, BadInput, NoStrategy
+from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.serving.arrivals import Arrivals, read_arrivals, shared_share
+from shardwise.plan.serving.rebuild import rebuild
+from shardwise.plan.serving.traffic import CAPACITY_STEP, ENGINES, largest_rate, scaled
+from shardwise.simulate import read_trace
+
+LLAMA = sw.model("llama3-8b")
+NODE = sw.hardware("h100:8")
+
+
+def chat(**more: object) -> sw.Serve:
+    asked = {"prompt": 2048, "output": 256, "rate": 20.0, "ttft_s": 0.5, "tpot_s": 0.03} | more
+    return sw.Serve(**asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "rate", "disaggregate"),
+    [
+        ("llama3-8b", 20.0, False),
+        ("llama3-8b", 20.0, True),
+        ("llama3-70b", 4.0, False),
+        ("mixtral-8x7b", 10.0, True),
+    ],
+)
+def test_constant_arrivals_agree_with_the_closed_form(
+    model: str, rate: float, disaggregate: bool
+) -> None:
+    job = sw.Serve(prompt=2048, output=512, rate=rate)
+    plan = sw.plan(sw.model(model), NODE, job, disaggregate=disaggregate)
+    told = sw.simulate(plan, "constant")
+    closed = told.mean_field.tpot_at_rate_s
+    assert told.tpot_s.mean == pytest.approx(closed, rel=0.01)
+    assert told.tpot_s.p50 == pytest.approx(closed, rel=0.01)
+    assert told.tpot_s.p99 == pytest.approx(closed, rel=0.01)
+    assert told.holds
+    assert told.goodput == told.requests_per_s == rate
+
+
+def test_bursts_need_more_chips_than_equal_distances() -> None:
+    job = chat(rate=60.0)
+    chips = {}
+    for traffic in ("constant", "poisson", "bursty:4"):
+        plan = sw.plan(LLAMA, sw.chip("h100"), job, traffic=traffic)
+        told = plan.estimate.traffic
+        assert told
+        assert told.holds
+        assert told.within >= 0.99
+        chips[traffic] = plan.strategy.n_chips
+    assert chips["constant"] <= chips["poisson"] <= chips["bursty:4"]
+    assert chips["constant"] < chips["bursty:4"]
+
+
+def test_a_stricter_percentile_needs_no_fewer_chips() -> None:
+    chips = [
+        sw.plan(LLAMA, sw.chip("h100"), chat(), traffic="bursty:3", at=at).strategy.n_chips
+        for at in (0.5, 0.9, 0.99)
+    ]
+    assert chips == sorted(chips)
+
+
+def test_capacity_falls_with_bursts_and_grows_with_bounds() -> None:
+    plan = sw.plan(LLAMA, NODE, chat(), {"tensor": 2}, disaggregate=False)
+    _, chosen = rebuild(plan)
+
+    def most(traffic: str) -> float:
+        found, told = largest_rate(chosen, read_arrivals(traffic, 0.9))
+        assert told.capacity == found
+        rates = [rate for rate, _ in found.tried]
+        assert min(rates) <= found.rate <= max(rates)
+        assert found.rate <= 1.05 * found.mean_field_rate
+        return found.rate
+
+    # Both are found to within a step.
+    assert most("constant") >= (1 - CAPACITY_STEP) * most("poisson")
+    assert most("poisson") > most("bursty:3")
+
+    strict = sw.plan(LLAMA, NODE, chat(ttft_s=0.2), {"tensor": 2}, disaggregate=False)
+    loose = sw.plan(LLAMA, NODE, chat(ttft_s=2.0), {"tensor": 2}, disaggregate=False)
+    arrivals = read_arrivals("poisson", 0.9)
+    few, many = (largest_rate(rebuild(p)[1], arrivals)[0].rate for p in (strict, loose))
+    each = few / strict.strategy.servers.count, many / loose.strategy.servers.count
+    assert each[0] < each[1]
+
+
+@pytest.mark.parametrize("disaggregate", [True, False])
+def test_a_plan_with_traffic_comes_back_equal(disaggregate: bool, tmp_path: Path) -> None:
+    plan = sw.plan(LLAMA, NODE, chat(), disaggregate=disaggregate, traffic="poisson")
+    assert plan.estimate.traffic
+    path = str(tmp_path / "plan.json")
+    plan.save(path)
+    assert sw.load(path) == plan == decode(encode(plan))
+
+
+def test_what_was_simulated_can_be_simulated_again() -> None:
+    plan = sw.plan(LLAMA, NODE, chat(), traffic="poisson")
+    told, again = plan.estimate.traffic, sw.simulate(decode(encode(plan)), "poisson")
+    assert told
+    assert again.ttft_s == told.ttft_s
+    assert again.tpot_s == told.tpot_s
+    assert sw.simulate(plan, "poisson", seed=1).ttft_s != told.ttft_s
+
+
+def test_more_requests_wait_longer() -> None:
+    plan = sw.plan(LLAMA, NODE, chat(), {"tensor": 2}, disaggregate=False)
+    told = [sw.simulate(plan, "poisson", rate) for rate in (5.0, 15.0, 60.0, 200.0)]
+    assert [t.ttft_s.p99 for t in told] == sorted(t.ttft_s.p99 for t in told)
+    assert [t.within for t in told] == sorted((t.within for t in told), reverse=True)
+    assert told[0].holds
+    assert not told[-1].holds
+    assert told[-1].requests_per_s < 200
+
+
+def test_engine_techniques_reach_the_simulation() -> None:
+    same = {"tensor": 2, "data": 2}  # as many engines, which drafts would need fewer of
+    plain = sw.simulate(sw.plan(LLAMA, NODE, chat(), same, disaggregate=False))
+    faster = sw.simulate(sw.plan(LLAMA, NODE, chat(drafted=3), same, disaggregate=False))
+    assert faster.tokens_per_pass == pytest.approx(1 + 0.7 + 0.49 + 0.343, rel=1e-3)
+    assert faster.tpot_s.mean < plain.tpot_s.mean
+    known = sw.plan(LLAMA, NODE, chat(cached=0.5), {"tensor": 2}, disaggregate=False)
+    reused = sw.simulate(known)
+    assert reused.hit_rate == pytest.approx(0.5, abs=0.01)
+    assert sw.simulate(known, prefix_cache=False).hit_rate == 0
+    assert sw.simulate(known, prefix_cache=False).ttft_s.mean > reused.ttft_s.mean
+    assert not sw.simulate(known, chunked=False).chunked
+
+
+def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
+    path = tmp_path / "day.csv"
+    rows = [f"{i * 0.1:.1f},{1024 + 32 * (i % 3)},{64 + i % 5},chat,512" for i in range(200)]
+    path.write_text("\n".join(["arrival,prompt,output,prefix,shared", *rows]) + "\n")
+    trace = read_trace(path)
+    assert shared_share(trace) == pytest.approx(512 * 199 / trace.prompt.sum())
+    plan = sw.plan(LLAMA, NODE, sw.Serve(context=1, ttft_s=0.5), traffic=str(path))
+    told = plan.estimate.traffic
+    assert told
+    assert (told.kind, told.source) == ("trace", "day.csv")
+    assert told.requests >= 2000  # the recording is repeated
+    assert plan.workload.prompt == round(trace.prompt.mean())
+    assert plan.workload.rate == pytest.approx(trace.rate)
+    assert plan.workload.cached == pytest.approx(shared_share(trace, again=True))
+    assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
+
+
+@pytest.mark.parametrize(("servers", "readers"), [(1, 0), (3, 2), (26, 0), (17, 9), (1, 40)])
+def test_a_part_of_the_engines_has_no_less_to_do(servers: int, readers: int) -> None:
+    n, m, part = scaled(servers, readers)
+    assert 1 <= n <= min(servers, ENGINES)
+    assert m <= ENGINES
+    assert bool(m) == bool(readers)
+    assert part / n >= 1 / servers - 1e-12
+    assert not m or part / m >= 1 / readers - 1e-12
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown traffic"):
+        read_arrivals("poison")
+    with pytest.raises(BadInput, match="above 1"):
+        read_arrivals("bursty:0.5")
+    with pytest.raises(BadFile, match="cannot read"):
+        read_arrivals(str(tmp_path / "none.csv"))
+    with pytest.raises(BadInput, match="share"):
+        Arrivals(at=1.0)
+    plan = sw.plan(LLAMA, NODE, sw.Serve(prompt=512, output=64))
+    with pytest.raises(BadInput, match="how many requests"):
+        sw.simulate(plan)
+    with pytest.raises(BadInput, match="needs a rate"):
+        sw.plan(LLAMA, NODE, sw.Serve(prompt=512, output=64), traffic="poisson")
+    with pytest.raises(BadInput, match=r"no sw\.Serve"):
+        sw.plan(LLAMA, NODE, sw.Train(batch=8, seq=64), traffic="poisson")  # type: ignore[call-overload]
+    with pytest.raises(NoStrategy, match=r"comes nearest with \d"):
+        sw.plan(LLAMA, sw.hardware("h100:2"), chat(rate=15.0), traffic="bursty:20")

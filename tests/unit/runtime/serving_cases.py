@@ -1,0 +1,139 @@
+"""Greedy answers of small engines on eight virtual CPU devices, held against a plain forward pass.
+
+`python -m tests.unit.runtime.serving_cases` reads prompts of unequal lengths into an engine in two
+passes, generates a few tokens, and prints for each engine how far its logits lie from those of
+`tests.oracle.forward` over the same text, as one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    "--xla_llvm_disable_expensive_passes=true"  # programs are small: compiling them takes longest
+)
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.serving.decode import DecodeStep
+from shardwise.runtime.serving.engine_state import Serving
+from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
+from shardwise.runtime.serving.prefill import PrefillStep
+from shardwise.runtime.weights.descriptions import describe, initialised
+from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.serving_layout import ServeLayout, serve_rules
+from shardwise.workload import Serve
+from tests.oracle import forward
+
+BATCH, CONTEXT, GENERATED, VOCAB = 4, 32, 6, 256
+LENGTHS = (5, 12, 1, 9)  # of the prompts of an engine
+FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
+MODEL = ModelConfig.dense(n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=VOCAB)
+WINDOW = ModelConfig.dense(
+    n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=VOCAB, window=8
+)
+# name -> (model, mesh, way of the cache, dtypes)
+ENGINES: dict[str, tuple[ModelConfig, Mesh, str, dict[str, str]]] = {
+    "one": (MODEL, Mesh(), "copied", FP32),
+    "tensor 2": (MODEL, Mesh(tensor=2), "copied", FP32),
+    "tensor 8, copied": (MODEL, Mesh(tensor=8), "copied", FP32),
+    "tensor 8, batch": (MODEL, Mesh(tensor=8), "batch", FP32),
+    "two engines, tensor 4, batch": (MODEL, Mesh(data=2, tensor=4), "batch", FP32),
+    "window, tensor 8, sequence": (WINDOW, Mesh(tensor=8), "sequence", FP32),
+    "int8 weights": (MODEL, Mesh(), "copied", FP32 | {"weights": "int8"}),
+    "int8 on eight": (MODEL, Mesh(tensor=8), "batch", dict.fromkeys(FP32, "int8")),
+    "bf16": (MODEL, Mesh(), "copied", dict.fromkeys(FP32, "bf16")),
+    "fp8 weights and cache": (
+        MODEL,
+        Mesh(),
+        "copied",
+        {"weights": "fp8", "kv": "fp8", "compute": "bf16"},
+    ),
+}
+
+
+def engine(model: ModelConfig, mesh: Mesh, kv: str, dtypes: dict[str, str]) -> Serving:
+    """On as many devices as its mesh has."""
+    layout = ServeLayout(mesh=mesh, kv=kv)
+    devices = np.array(jax.devices()[: mesh.n_chips])
+    on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(model))
+    table = Table(rules=serve_rules(layout), on=on)
+    job = Serve(context=CONTEXT, **dtypes)
+    return Serving(config=model, job=job, layout=layout, table=table, batch=BATCH)
+
+
+def answers(
+    serving: Serving, weights: Any
+) -> tuple[list[list[int]], list[list[np.ndarray[Any, Any]]], list[int]]:
+    """(texts, logits of the last prompt token and of each generated one, lengths of prompts)."""
+
+    def placed(arrays: Any, shapes: Any) -> Any:
+        return jax.tree.map(lambda x, s: jax.device_put(np.asarray(x), s.sharding), arrays, shapes)
+
+    held = placed(jax.jit(serving.held)(weights), serving.weight_shapes())
+    cache = placed(serving.empty(), serving.cache_shapes())
+    rows = BATCH * serving.engines
+    lengths = np.array(LENGTHS * serving.engines, np.int32)
+    drawn = np.random.default_rng(1).integers(0, VOCAB, (rows, max(LENGTHS))).astype(np.int32)
+    texts = [[int(t) for t in drawn[i, : lengths[i]]] for i in range(rows)]
+    logits: list[list[np.ndarray[Any, Any]]] = [[] for _ in range(rows)]
+    last = np.zeros(rows, np.int32)
+    half = BATCH // 2
+    read = jax.jit(PrefillStep(serving=serving, n=half, seq=max(LENGTHS)).function())
+    for part in (1, 0):
+        slots = np.arange(half) + part * half
+        chosen = np.concatenate([e * BATCH + slots for e in range(serving.engines)])
+        prompts = {
+            "tokens": drawn[chosen],
+            "lengths": lengths[chosen],
+            "slots": (chosen % BATCH).astype(np.int32),
+        }
+        cache, first, found = read(held, cache, prompts)
+        last[chosen] = first
+        for row, one in zip(chosen, np.asarray(found), strict=True):
+            logits[row].append(one)
+    generate = jax.jit(DecodeStep(serving=serving).function())
+    for _ in range(GENERATED):
+        for text, token in zip(texts, last, strict=True):
+            text.append(int(token))
+        cache, tokens, found = generate(held, cache, last)
+        last = np.array(tokens)
+        for row, one in zip(logits, np.asarray(found), strict=True):
+            row.append(one)
+    return texts, logits, lengths.tolist()
+
+
+def apart(name: str) -> dict[str, float]:
+    """Largest and root mean square distance of logits from those of the plain forward pass."""
+    model, *rest = ENGINES[name]
+    weights = initialised(describe(model), jax.random.key(0), jnp.float32)
+    texts, logits, lengths = answers(engine(model, *rest), weights)
+    outer = {k: np.asarray(v, np.float64) for k, v in weights["outer"].items()}
+    layers = [
+        {k: np.asarray(v[i], np.float64) for k, v in weights["layers"][0].items()}
+        for i in range(model.n_layers)
+    ]
+    off = [
+        np.array(found) - forward.logits(model, outer, layers, np.array(text))[n - 1 :]
+        for text, found, n in zip(texts, logits, lengths, strict=True)
+    ]
+    every = np.concatenate([x.ravel() for x in off])
+    return {"most": float(np.abs(every).max()), "rms": float(np.sqrt(np.mean(every**2)))}
+
+
+def main() -> None:
+    """Print one object per engine."""
+    print(json.dumps({name: apart(name) for name in ENGINES}))
+
+
+if __name__ == "__main__":
+    main()

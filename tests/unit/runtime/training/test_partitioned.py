@@ -1,0 +1,72 @@
+"""A step that XLA's partitioner cuts is the step of one device; what it cannot cut is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.training.partitioned import not_partitioned
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
+from shardwise.workload import Train
+from tests.unit.runtime.expert_cases import MIXTRAL
+from tests.unit.runtime.scripts import answer
+
+LOSS, GRADIENT, WEIGHT = 1e-5, 1e-4, 1e-4  # in fp32
+NAMES = ("zero 1, tensor, accumulated, norms again", "fsdp, context, tensor, full remat")
+
+
+@pytest.fixture(scope="module")
+def runs(root: Path) -> Any:
+    return answer(root, "parity_partitioned")
+
+
+def test_every_layout_ran(runs: Any) -> None:
+    assert set(runs) == {"one", *NAMES}
+    assert runs["one"]["losses"][0] > 5.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
+    found = runs[name]
+    assert found["losses"] == pytest.approx(runs["one"]["losses"], abs=LOSS)
+    assert found["gradients"] < GRADIENT
+    assert found["apart"] < WEIGHT
+
+
+JOB = Train(batch=8, seq=64)
+DENSE = ModelConfig.dense(n_layers=4, d_model=64, d_ff=128, n_heads=8, vocab=256)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "words"),
+    [
+        (
+            DENSE,
+            Layout(mesh=Mesh(pipe=2), micro_batch=1, n_microbatches=4, schedule="1f1b"),
+            "schedule 1f1b is a program for each stage",
+        ),
+        (
+            DENSE,
+            Layout(mesh=Mesh(context=2), micro_batch=4, context_kind="ring"),
+            "context_kind ring is written down, not partitioned",
+        ),
+        (MIXTRAL, Layout(mesh=Mesh(data=2), micro_batch=4), "small has experts"),
+        (
+            DENSE,
+            Layout(mesh=Mesh(data=2), micro_batch=4, loss_chunks=2),
+            "loss_chunks 2 is written down, not partitioned",
+        ),
+    ],
+)
+def test_what_is_not_partitioned_is_refused(model: ModelConfig, layout: Layout, words: str) -> None:
+    (told,) = not_partitioned(model, layout, JOB)
+    assert told.startswith(words)
+
+
+def test_what_is_cut_is_not_refused() -> None:
+    layout = Layout(mesh=Mesh(data=2, context=2), micro_batch=4)
+    assert not_partitioned(DENSE, layout, JOB) == []

@@ -1,0 +1,105 @@
+"""A schedule in lockstep: orders are kept, inputs are there in time, places are not shared."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from shardwise.runtime.training.ticks import BACKWARD, FIELDS, FORWARD, WEIGHTS, Ticks, taken, ticks
+from shardwise.strategy.schedules import Event, Order, find
+
+CASES = [
+    ("gpipe", 3, 5, 1),
+    ("1f1b", 4, 8, 1),
+    ("1f1b", 2, 2, 1),
+    ("interleaved", 2, 4, 2),
+    ("interleaved", 4, 8, 3),
+    ("zb-h1", 4, 6, 1),
+    ("zb-v", 3, 7, 2),
+]
+KIND = {FORWARD: "F", BACKWARD: "B", WEIGHTS: "W"}
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
+def run(request: pytest.FixtureRequest) -> tuple[Order, Ticks]:
+    name, p, m, chunks = request.param
+    order = find(name).order(p, m, chunks)
+    return order, ticks(order)
+
+
+def _events(found: Ticks, stage: int) -> list[tuple[int, str, int, int]]:
+    """(tick, kind, microbatch, chunk) of a stage."""
+    rows = found.rows
+    return [
+        (t, KIND[int(k)], int(rows["microbatch"][t, stage]), int(rows["chunk"][t, stage]))
+        for t, k in enumerate(rows["kind"][:, stage])
+        if k
+    ]
+
+
+def test_every_stage_keeps_its_order(run: tuple[Order, Ticks]) -> None:
+    order, found = run
+    for stage, events in enumerate(order.stages):
+        got = [event[1:] for event in _events(found, stage)]
+        assert got == [(e.kind, e.microbatch, e.chunk) for e in events]
+
+
+def test_what_is_passed_on_is_what_the_next_event_reads(run: tuple[Order, Ticks]) -> None:
+    """The tables carried out with names of results in the place of arrays."""
+    order, found = run
+    rows, p = found.rows, len(order.stages)
+    inputs: list[dict[int, Event]] = [{} for _ in range(p)]
+    for t in range(len(rows["kind"])):
+        did: dict[int, Event] = {}
+        for s in range(p):
+            row = {name: int(rows[name][t, s]) for name in FIELDS}
+            if not row["kind"]:
+                continue
+            event = Event(s, KIND[row["kind"]], row["microbatch"], row["chunk"])
+            did[s] = event
+            path = order.path(event.microbatch)
+            at = path.index((s, event.chunk))
+            if event.kind == "F" and not row["first"]:
+                before = Event(path[at - 1][0], "F", event.microbatch, path[at - 1][1])
+                assert inputs[s][row["reads"]] == before
+            if event.kind in "BW":
+                last = at + 1 == len(path)
+                place, kind = (path[at], "F") if last else (path[at + 1], "B")
+                assert inputs[s][row["reads"]] == Event(place[0], kind, event.microbatch, place[1])
+        for s in range(p):
+            ways = {"from_below": (s - 1) % p, "from_above": (s + 1) % p, "stays": s}
+            for way, source in ways.items():
+                place = int(rows[way][t, s])
+                if place < found.n_inputs:
+                    inputs[s][place] = did[source]
+
+
+def test_no_two_chunks_are_kept_in_one_place(run: tuple[Order, Ticks]) -> None:
+    order, found = run
+    for s in range(len(order.stages)):
+        held: dict[tuple[int, int], list[int]] = {}
+        for t, _, microbatch, chunk in _events(found, s):
+            held.setdefault((microbatch, chunk), []).append(t)
+        for (one, a), (other, b) in itertools.combinations(held.items(), 2):
+            same = found.rows["kept"][a[0], s] == found.rows["kept"][b[0], s]
+            assert not same or a[-1] < b[0] or b[-1] < a[0], (one, other)
+
+
+def test_no_more_is_kept_than_the_schedule_says(run: tuple[Order, Ticks]) -> None:
+    order, found = run
+    assert found.n_kept == max(order.n_held(s)[0] for s in range(len(order.stages)))
+
+
+def test_the_last_stage_takes_the_head_once_a_microbatch() -> None:
+    found = taken(ticks(find("1f1b").order(4, 8)))
+    assert found == {"stage": (6, 8, 8), "stage.embed": (8, 0), "stage.head": (0, 8)}
+    assert np.sum(found["stage"]) == 2 * (8 + 4 - 1)
+
+
+def test_an_order_that_waits_for_itself_is_refused() -> None:
+    right = find("1f1b").order(2, 2)
+    wrong = Order(stages=(right.stages[0][::-1], right.stages[1]), paths=right.paths)
+    with pytest.raises(ValueError, match="waits for itself"):
+        ticks(wrong)

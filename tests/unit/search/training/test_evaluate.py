@@ -1,0 +1,127 @@
+"""The bounds that let the search leave cells out: never above what they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardwise.estimate.calibration import PEAK, calibration
+from shardwise.estimate.training.chip_rates import Kernels, Rates
+from shardwise.hardware import parse_system
+from shardwise.models import load
+from shardwise.search.training import rank
+from shardwise.search.training.cells import cells
+from shardwise.search.training.evaluate import Best, Block, groups
+from shardwise.workload import Train
+
+CASES = [
+    ("llama3.2-1b", "v5e:2x4", Train(batch=16, seq=2048), {}),  # a head as large as its layers
+    ("gemma-2b", "h100:16", Train(batch=64, seq=1024), {}),  # a larger one
+    ("llama3-8b", "v5e:4x4*2", Train(batch=64, seq=4096), {}),
+    ("llama3-8b", "a100:16", Train(batch=32, seq=2048, remat="full", overlap=("tp_comm",)), {}),
+    ("llama3-8b", "h100:16,sharp=on", Train(batch=64, seq=2048), {"zero": 0}),
+    ("llama3-8b", "h100:16", Train(batch=64, seq=2048, reduce="int8"), {"schedule": "zb-v"}),
+    ("mixtral-8x7b", "h100:32", Train(batch=64, seq=4096), {}),
+    ("qwen1.5-moe-a2.7b", "h100:16", Train(batch=64, seq=2048), {}),
+    ("deepseek-v2-lite", "v5p:4x4x4", Train(batch=64, seq=1024), {}),
+]
+# Memory that few strategies fit in.
+TIGHT = [
+    ("llama3.2-1b", "v5e:2x4,hbm=5GiB", Train(batch=64, seq=2048), {}),
+    ("mixtral-8x7b", "h100:16,hbm=60GB", Train(batch=64, seq=4096), {}),
+    ("deepseek-v2-lite", "v5p:4x4x4,hbm=12GB", Train(batch=64, seq=1024), {}),
+    ("gemma-2b", "h100:8,hbm=20GB", Train(batch=8, seq=4096, moments="bf16"), {}),
+]
+Given = tuple[str, str, Train, dict[str, int | str]]
+
+
+def blocks(case: Given, at: str = "") -> list[Block]:
+    name, machine, job, fixed = case
+    config, system = load(name), parse_system(machine)
+    cal = PEAK if at == "peak" else calibration(system.chip.name)
+    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
+    given = {role: n for role, n in fixed.items() if isinstance(n, int)}
+    every = cells(config, job, system, given, {})
+    assert every is not None
+    return [Block(config, job, g, some, rates, fixed) for g, some in groups(every, job.seq)]
+
+
+@pytest.mark.parametrize(
+    ("case", "at"),
+    [(case, ("chip", "peak")[i % 2]) for i, case in enumerate(CASES)],
+    ids=lambda c: c if isinstance(c, str) else f"{c[0]}-{c[1]}",
+)
+def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) -> None:
+    close = 0
+    for block in blocks(case, at):
+        too_large, seconds = block.bound()
+        block.run(Best(1, None))
+        for (does_not_fit, best), _, i in block.rows():
+            if not does_not_fit:
+                cell = block.cells.meshes[i], block.cells.n_microbatches[i]
+                assert not too_large[i], f"{cell}: {block.layout(i)}"
+                assert seconds[i] <= best * (1 + 1e-9), f"{cell}: {block.layout(i)}"
+                close += seconds[i] > best / 2
+    assert close  # a bound of zero would hold, and would exclude nothing
+
+
+@pytest.mark.parametrize("case", TIGHT, ids=lambda c: f"{c[0]}-{c[1]}")
+def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
+    told = fitting = 0
+    for block in blocks(case):
+        too_large, _ = block.bound()
+        block.run(Best(1, None))
+        for (does_not_fit, _), _, i in block.rows():
+            fitting += not does_not_fit
+            told += bool(too_large[i])
+            if too_large[i]:
+                assert does_not_fit, f"{block.cells.meshes[i]}: {block.layout(i)}"
+    assert told
+    assert fitting
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[7]], ids=lambda c: f"{c[0]}-{c[1]}")
+def test_groups_part_the_cells(case: Given) -> None:
+    """Every cell is in a group, and in a second one where its weights may stay whole."""
+    name, machine, job, _ = case
+    every = cells(load(name), job, parse_system(machine), {}, {})
+    assert every is not None
+    n = 0
+    for group, some in groups(every, job.seq):
+        sizes = some.sizes
+        assert ((sizes["pipe"] > 1) == group.piped).all()
+        assert ((sizes["context"] > 1) == group.cut).all()
+        assert (group.sharded | (sizes["fsdp"] == 1)).all()
+        n += len(some)
+    both = (every.sizes["fsdp"] == 1) & (every.sizes["context"] > 1)
+    assert n == len(every) + int(both.sum())
+
+
+def test_a_block_gives_the_layout_that_it_scored() -> None:
+    name, machine, job, _ = CASES[7]
+    config, system = load(name), parse_system(machine)
+    for block in blocks(CASES[7]):
+        block.run(Best(1, None))
+        rows = [row for row in block.rows() if not row[0][0]]
+        for (_, seconds), _, i in rows[:: max(1, len(rows) // 8)]:
+            layout, placement = block.layout(i), block.cells.placements[i]
+            cal = calibration(system.chip.name)
+            alone = rank.evaluate(config, job, system, layout, cal, placement)
+            assert alone.time.step_s == pytest.approx(seconds, rel=1e-12)
+
+
+def test_ties_and_order_of_cells_change_nothing() -> None:
+    """The best time of a ranking does not hang on the order in which cells are seen."""
+    name, machine, job, _ = CASES[0]
+    config, system = load(name), parse_system(machine)
+    every = cells(config, job, system, {}, {})
+    assert every is not None
+    rng = np.random.default_rng(0)
+    rates = Rates(chip=system.chip, job=job, cal=calibration("v5e"), kernels=Kernels())
+    found = []
+    for _ in range(2):
+        best = Best(3, None)
+        for group, some in groups(every.take(rng.permutation(len(every))), job.seq):
+            Block(config, job, group, some, rates, {}).run(best)
+        found.append(sorted(best.meshes.values()))
+    assert found[0] == pytest.approx(found[1], rel=1e-12)

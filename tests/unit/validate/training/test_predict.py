@@ -1,0 +1,141 @@
+"""What a run's task and software change in its prediction, and how wide the interval is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import pytest
+
+from shardwise.estimate.calibration import calibration
+from shardwise.validate import Run, Underivable, load, read
+from shardwise.validate.training.predict import Prediction, derived, kernels_of, predict
+from tests.unit.validate.record import moe, record
+
+
+def run_of(data: dict[str, Any]) -> Run:
+    found = read(data)
+    assert isinstance(found, Run), found
+    return found
+
+
+def told(run: Run) -> Prediction:
+    found = predict(run)
+    assert isinstance(found, Prediction), found
+    return found
+
+
+@functools.cache
+def every() -> list[Run]:
+    return [run for run in load() if isinstance(run, Run)]
+
+
+def by_id(name: str) -> Run:
+    return next(run for run in every() if run.id == name)
+
+
+def test_only_figures_that_nobody_publishes_stop_a_prediction() -> None:
+    """Every derivable run of the published rows is predicted, but where a chip has no figure."""
+    published = [run for run in every() if not run.id.startswith("vtrain")]
+    missing = [p for p in map(predict, published) if isinstance(p, Underivable)]
+    assert {p.id: p.kind for p in missing} == {
+        "palm-540b-6144": "v4 has no figure for dcn.bandwidth"
+    }
+
+
+def test_the_interval_is_the_spread_of_the_chip() -> None:
+    for name in ("deepseek-v3-2048", "tpur-v6e-gemma3-12b-512", "bloom-729", "vtrain-multi-2027"):
+        run = by_id(name)
+        found = told(run)
+        spread = calibration(run.system.chip.name).spread
+        assert spread > 0
+        assert found.lower == found.predicted / (1 + spread)
+        assert found.upper == found.predicted * (1 + spread)
+
+
+def test_the_interval_knows_the_chip_and_not_the_run() -> None:
+    a100, other = by_id("bloom-729"), by_id("sc21-145.6b-1536")
+    h800 = by_id("deepseek-v3-2048")
+    widths = {run.id: told(run).upper / told(run).predicted - 1 for run in (a100, other, h800)}
+    assert widths[a100.id] == pytest.approx(widths[other.id])
+    assert widths[a100.id] == pytest.approx(calibration("a100").spread)
+    assert widths[h800.id] == pytest.approx(calibration("h800").spread)
+
+
+def test_lora_has_no_gradients_of_weights() -> None:
+    """Frozen weights: two passes' worth of products of three, no sums, no optimizer."""
+    lora = by_id("automodel-llama3-70b-h100-8-lora")
+    assert lora.task == "lora"
+    one = derived(lora).at(calibration("h100"), kernels_of(lora))
+    whole = dataclasses.replace(lora, task="sft")
+    other = derived(whole).at(calibration("h100"), kernels_of(whole))
+    assert one.update_s == 0.0
+    assert other.update_s > 0
+    assert one.traffic_s["data"] == 0.0
+    assert 0.6 < told(lora).predicted / told(whole).predicted < 0.95
+
+
+def test_lora_rows_are_predicted() -> None:
+    lora = [run for run in every() if run.task == "lora"]
+    assert len(lora) == 96
+    assert all(isinstance(predict(run), Prediction) for run in lora)
+
+
+def test_packed_documents_cost_less_attention() -> None:
+    packed = next(run for run in every() if run.packed and run.job.seq >= 4096)
+    whole = dataclasses.replace(packed, packed=False)
+    assert told(packed).predicted < told(whole).predicted
+    one, other = (
+        derived(run).at(calibration(run.system.chip.name), kernels_of(run))
+        for run in (packed, whole)
+    )
+    assert one.head_s == other.head_s
+    assert one.traffic_s == other.traffic_s
+
+
+def test_a_packed_row_is_one_whose_source_counts_no_attention() -> None:
+    sft = {"task": "sft", "flops_convention": "no_attention", "measured": {"step_time_s": 1.0}}
+    assert run_of(record(**sft)).packed
+    assert not run_of(record(**{**sft, "task": "pretrain"})).packed
+    assert not run_of(record(**{**sft, "flops_convention": "full"})).packed
+
+
+def test_each_layer_of_multi_token_prediction_adds_the_same() -> None:
+    run = by_id("mb-26.08-deepseek-v3-gb300-mxfp8-256")
+    assert run.mtp_layers == 1
+    seconds = [told(dataclasses.replace(run, mtp_layers=n)).predicted for n in (0, 1, 2, 3)]
+    steps = [b - a for a, b in itertools.pairwise(seconds)]
+    assert 0 < steps[1] == pytest.approx(steps[2])
+    assert steps[0] <= steps[1] * (1 + 1e-9)  # the head may hide behind a fuller stage at first
+
+
+def test_tokens_sent_once_are_fewer() -> None:
+    par = {"dp": 16, "ep": 16, "tp": 1, "cp": 1, "pp": 1}
+    plain, once = (
+        run_of(moe(parallelism=par, overlap={"moe_dispatcher": name}))
+        for name in ("alltoall", "deepep")
+    )
+    assert (kernels_of(plain).once, kernels_of(once).once) == (False, True)
+    one, other = (derived(r).at(calibration("h100"), kernels_of(r)) for r in (plain, once))
+    assert other.traffic_s["expert"] < one.traffic_s["expert"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "is_so"),
+    [
+        ({"source": {"repo": "NVIDIA/Megatron-LM"}, "date": "2022-01-01"}, "flash", False),
+        ({"source": {"repo": "NVIDIA/Megatron-LM"}, "date": "2024-01-01"}, "flash", True),
+        ({"source": {"repo": "pytorch/torchtitan"}}, "warp_attention", True),
+        ({"source": {"repo": "pytorch/torchtitan"}}, "fused", False),
+        ({"source": {"repo": "pytorch/torchtitan"}, "overlap": {"torch_compile": True}},
+         "fused", True),
+        ({}, "warp_attention", False),
+        ({}, "fused", True),
+        ({"overlap": {"cuda_graph": "full_iteration"}}, "graphs", True),
+        ({"overlap": {"cuda_graph": "attn"}}, "graphs", False),
+    ],
+)  # fmt: skip
+def test_what_software_fuses(changes: dict[str, Any], word: str, is_so: bool) -> None:
+    assert getattr(kernels_of(run_of(record(**changes))), word) is is_so
