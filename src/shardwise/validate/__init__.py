@@ -6,8 +6,9 @@ that does not (`runs`, `serving_runs`), and how far predictions are off (`predic
 `serving_predict` and `serving_score`). Level 11: nothing below imports it.
 """
 
+from shardwise.validate.records.files import Underivable
 from shardwise.validate.serving.runs import ServeRun
 from shardwise.validate.serving.runs import load as load_serving
-from shardwise.validate.training.runs import Run, Underivable, load, read
+from shardwise.validate.training.runs import Run, load, read
 
 __all__ = ["Run", "ServeRun", "Underivable", "load", "load_serving", "read"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwise.validate import Run, Underivable, load
-from shardwise.validate.training.runs import DATA
+from shardwise.validate.records.files import DATA
 
 
 @pytest.fixture(scope="session")

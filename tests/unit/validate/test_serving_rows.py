@@ -14,10 +14,10 @@ from shardwise.models import count
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate import ServeRun, Underivable, load_serving
+from shardwise.validate.records.files import DATA
 from shardwise.validate.records.systems import FAMILIES
 from shardwise.validate.serving.figures import METRICS
 from shardwise.validate.serving.runs import read
-from shardwise.validate.training.runs import DATA
 
 # Rows that state neither what was asked nor how it was split.
 UNTOLD = {"mlpinf41": "lengths not stated", "jetstreampt": "lengths not stated"}

@@ -19,11 +19,11 @@ from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.files import DATA, Underivable, names_of, records_in
 from shardwise.validate.records.models import assumed_of, config_of
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Load, dtypes_of, measured_of
 from shardwise.validate.serving.meshes import split_of
-from shardwise.validate.training.runs import DATA, Underivable, names_of, records_in
 
 # Requests of InferenceX have between 0.8 and 1 times the nominal length, all alike as likely
 # (RANDOM_RANGE_RATIO of its workflows).

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
+from shardwise.validate.records.files import Underivable
+from shardwise.validate.records.scoring import chosen_on, scored, spread_of
 from shardwise.validate.serving.predict import Predicted
 from shardwise.validate.serving.runs import ServeRun
-from shardwise.validate.training.memory import chosen_on
-from shardwise.validate.training.runs import Underivable
-from shardwise.validate.training.score import scored, spread_of
 
 Predict = Callable[[ServeRun], Mapping[str, Predicted]]
 

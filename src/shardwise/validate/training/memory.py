@@ -17,7 +17,6 @@ sequences than the row below it at four.
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +32,10 @@ from shardwise.estimate.training.memory.framework import (
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Layout, data_shards, table
+from shardwise.validate.records.files import Underivable
+from shardwise.validate.records.scoring import chosen_on
 from shardwise.validate.training.predict import has_flash
-from shardwise.validate.training.runs import Run, Underivable
+from shardwise.validate.training.runs import Run
 from shardwise.workload import Train
 
 BLOOM = "bigscience-workshop/bigscience"
@@ -109,11 +110,6 @@ class MemoryErrors:
     n: int
     median: float
     mean: float
-
-
-def chosen_on(group: str) -> bool:
-    """Whether constants may be chosen on a group: by its name alone."""
-    return int(hashlib.sha256(group.encode()).hexdigest(), 16) % 2 == 0
 
 
 def memory_rows(runs: Iterable[Run | Underivable]) -> list[MemoryRow]:

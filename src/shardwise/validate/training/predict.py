@@ -8,7 +8,8 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import calibration
 from shardwise.estimate.training.chip_rates import Extras, Kernels
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.validate.training.runs import Run, Underivable
+from shardwise.validate.records.files import Underivable
+from shardwise.validate.training.runs import Run
 
 # FlashAttention in Megatron-style frameworks, and what their published runs used before.
 FLASH_SINCE = "2023-03"

@@ -16,6 +16,7 @@ from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.files import DATA, Underivable, names_of, records_in
 from shardwise.validate.records.models import assumed_of, config_of
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
@@ -25,10 +26,7 @@ from shardwise.validate.training.remat import remat_of
 from shardwise.validate.training.vtrain import as_record, is_vtrain
 from shardwise.workload import Train
 
-DATA = Path(__file__).parents[1] / "data"
 CARRIED = ("published.json", "vtrain.json")
-
-LARGEST_FILE = 256 * units.MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,26 +96,6 @@ class Run:
     def tokens_per_s_per_chip(self) -> float:
         """Measured rate, comparable over batches and chips."""
         return self.job.tokens_per_step / self.measured_step_s / self.system.n_chips
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Underivable:
-    """A row from which no run follows, and why.
-
-    Args:
-        id: Name of the row, or its place in the file.
-        source: Repository or document, as far as it could be read.
-        reason: In words; what comes before the colon is the kind.
-    """
-
-    id: str
-    source: str
-    reason: str
-
-    @property
-    def kind(self) -> str:
-        """The reason without its particulars."""
-        return self.reason.partition(":")[0]
 
 
 def load(path: str | Path | None = None) -> list[Run | Underivable]:
@@ -209,18 +187,6 @@ def _seconds(record: Fields, peer: str) -> float:
     return value
 
 
-def names_of(record: object, place: int) -> tuple[str, str]:
-    """Name and source of a record that may be anything."""
-    data: Mapping[str, Any] = record if isinstance(record, dict) else {}
-    name, source = data.get("id"), data.get("source")
-    if isinstance(source, dict):
-        source = source.get("repo") or source.get("paper") or source.get("url")
-    return (
-        name if isinstance(name, str) and name else f"record {place + 1}",
-        source if isinstance(source, str) else "not stated",
-    )
-
-
 def _completed(record: dict[str, Any]) -> dict[str, Any]:
     """The record with what other documents of its source state; its own words win."""
     name = record.get("id")
@@ -243,25 +209,3 @@ def _completed(record: dict[str, Any]) -> dict[str, Any]:
 def _stated() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = json.loads((DATA / "stated.json").read_text("utf-8"))
     return entries
-
-
-def records_in(path: Path) -> list[object]:
-    """The JSON list of a file.
-
-    Raises:
-        BadFile: no such file, one that is too large, or one that is not a JSON list.
-    """
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise BadFile(f"{path} is larger than {units.show_bytes(LARGEST_FILE)}.")
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not JSON: {str(error) or 'nested too deep'}.") from None
-    if not isinstance(data, list):
-        raise BadFile(
-            f"{path} is not a JSON list of records. Write [{{...}}, {{...}}] in the schema of "
-            "the published runs."
-        )
-    return data

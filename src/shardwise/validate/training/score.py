@@ -7,12 +7,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from shardwise.strategy.layout import Layout
+from shardwise.validate.records.files import Underivable
+from shardwise.validate.records.scoring import scored, spread_of
 from shardwise.validate.training.memory import MemoryCheck, check_memory
 from shardwise.validate.training.predict import Prediction, predict
-from shardwise.validate.training.runs import Run, Underivable
+from shardwise.validate.training.runs import Run
 
 TIMES = ("predicted", "measured")
 SAME = 0.02  # runs whose times differ by less are in no order: repeats of one run differ as much
@@ -113,24 +114,6 @@ def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
     )
 
 
-class Graded(Protocol):
-    """A row of which it is known how far to trust it."""
-
-    @property
-    def tier(self) -> str: ...
-
-    @property
-    def quality(self) -> str: ...
-
-
-G = TypeVar("G", bound=Graded)
-
-
-def scored(rows: Sequence[G]) -> list[G]:
-    """Core rows of quality A and B; all rows where there is none of these."""
-    return [r for r in rows if r.tier == "core" and r.quality in "AB"] or list(rows)
-
-
 def errors(source: str, rows: Sequence[Prediction]) -> Errors:
     """Median, mean, 90th percentile and bias (the median with its sign) of some rows."""
     peers: dict[str, list[float]] = defaultdict(list)
@@ -143,17 +126,6 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
         peers={name: statistics.median(found) for name, found in peers.items()},
         **spread_of([r.err for r in rows]),
     )
-
-
-def spread_of(errs: Sequence[float]) -> dict[str, float]:
-    """The figures of `Errors` that follow from errors alone."""
-    absolute = sorted(map(abs, errs))
-    return {
-        "median_abs_err": statistics.median(absolute),
-        "mean_abs_err": statistics.mean(absolute),
-        "p90_abs_err": absolute[min(len(absolute) - 1, int(0.9 * len(absolute)))],
-        "bias": statistics.median(errs),
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

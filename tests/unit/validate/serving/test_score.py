@@ -11,11 +11,11 @@ import pytest
 
 from shardwise.errors import NoStrategy
 from shardwise.validate import ServeRun, Underivable
+from shardwise.validate.records.scoring import chosen_on
 from shardwise.validate.serving import predict as serving_predict
 from shardwise.validate.serving.predict import Predicted
 from shardwise.validate.serving.runs import read
 from shardwise.validate.serving.score import kind_of, validate_serving
-from shardwise.validate.training.memory import chosen_on
 from tests.golden.terminal import run
 from tests.unit.validate.serving_record import serving
 
