@@ -20,6 +20,7 @@ CORE = (
     "workload",
     "strategy",
     "ops",
+    "formulas",
     "estimate",
     "search",
     "simulate",

@@ -75,7 +75,7 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.estimate.matmul import parse_sizes
+    from shardwise.formulas.matmul import parse_sizes
 
     found = parse_sizes(text.split(","), "mesh axis")
     inputs = Inputs()

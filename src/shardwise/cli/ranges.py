@@ -74,7 +74,7 @@ def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.estimate.matmul import parse_sizes
+    from shardwise.formulas.matmul import parse_sizes
 
     values: dict[str, str] = {}
     first = []

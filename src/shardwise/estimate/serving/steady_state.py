@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div, maximum, minimum, where
-from shardwise.estimate.decode import speculative_tokens
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
+from shardwise.formulas.inference import speculative_tokens
 from shardwise.workload import Serve
 
 LEAST_CHUNK = 0.125  # of a pass that prompts get, however many sequences generate

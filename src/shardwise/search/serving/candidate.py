@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.estimate.collective_cost import Prices
-from shardwise.estimate.decode import speculative_tokens
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import engine_memory, max_batch
@@ -19,6 +18,7 @@ from shardwise.estimate.serving.steady_state import (
     reading_only,
 )
 from shardwise.estimate.training.memory.peak import Memory
+from shardwise.formulas.inference import speculative_tokens
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.serving.evaluate import whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwise.estimate.serving import prefill_servers
 from shardwise.estimate.serving.memory import engine_memory, max_batch
 from shardwise.estimate.serving.steady_state import (
     aggregated,
@@ -11,7 +12,6 @@ from shardwise.estimate.serving.steady_state import (
     decoding_only,
     reading_only,
 )
-from shardwise.estimate.serving_money import prefill_servers
 from shardwise.models.count import kv_cache_bytes, parameters
 from shardwise.workload import Serve
 from tests.unit.estimate.serving.engines import BUSY, REACHED, engine

@@ -3,7 +3,8 @@
 Each compares T_math with T_comms of one layer and solves for what a planner can choose: tokens per
 chip, the degree of a split, a width. Letters: alpha = C / W of the network that carries the split,
 B tokens, D model width, F MLP width, X FSDP and Y tensor degree, M physical axes given to each.
-Book §3 (strategies of one matmul), §5 (training), §12 (GPUs).
+Book §3 (strategies of one matmul), §5 (training), §12 (GPUs). `experts` and
+`inference` have those of experts and of decoding.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from shardwise.errors import UnknownName
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
 from shardwise.models.count import flops
+from shardwise.strategy.schedules import Times, find
 
 SCOPES = ("hbm", "ici", "node", "scale_out", "dcn", "pcie")
+MAX_MICROBATCHES = 1 << 14  # a bubble that needs more is never small
 
 
 def alpha(chip: Chip, scope: str = "ici", dtype: str = "bf16") -> float:
@@ -233,3 +236,43 @@ def score_crossover(model: ModelConfig, *, against: str = "layers", causal: bool
     if against not in parts:
         raise UnknownName("part of the FLOPs", against, parts)
     return float(parts[against] / one.scores)
+
+
+def ring_tokens(
+    alpha: Num, *, n_heads: Num, head_width: Num, kv_bytes: Num, causal: bool = True
+) -> Num:
+    """Tokens on a chip from which attention hides the next keys and values of a ring.
+
+    t queries against t keys take 2 t^2 N (H + H_v) FLOPs, half of it under a causal mask; t keys
+    and values of `kv_bytes` each arrive meanwhile: t > alpha kv_bytes / (2 N (H + H_v)). Whole
+    sequences are as many times longer as there are chips in the ring. arXiv 2310.01889, section 3.
+
+    Args:
+        alpha: of the links to the neighbours.
+        n_heads: N.
+        head_width: H + H_v, of a query and of a value.
+        kv_bytes: of keys and values of one token in one layer.
+    """
+    seen = 0.5 if causal else 1.0
+    return alpha * kv_bytes / (2 * n_heads * head_width * seen)
+
+
+def microbatches_for_bubble(
+    share: float, *, stages: int, chunks: int = 1, schedule: str = "1f1b"
+) -> int | None:
+    """The fewest microbatches with which a schedule waits less than a share of the step.
+
+    The three passes of a chunk are taken as equally long. None where no number of them is enough.
+
+    >>> microbatches_for_bubble(0.1, stages=8)
+    63
+    """
+    pipeline = find(schedule)
+    times = Times(f=1.0, b=1.0, w=1.0)
+    for m in range(1, MAX_MICROBATCHES + 1):
+        if not pipeline.legal(stages, m, chunks):
+            continue
+        shape = (stages, m, chunks)
+        if pipeline.bubble(*shape, times) <= share * pipeline.step(*shape, times) * (1 + 1e-9):
+            return m
+    return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadSharding, UnknownName, raise_all
-from shardwise.estimate.matmul import LARGEST_DIM
+from shardwise.formulas.matmul import LARGEST_DIM
 from shardwise.hardware import Chip, parse_chip
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, Dim, Einsum

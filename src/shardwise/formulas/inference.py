@@ -1,16 +1,16 @@
-"""Prefill and decode of one model on its chips. Book §7, §8.
+"""Inference: a prompt, a decode step, and the service that follows from both. Book §7, §8.
 
 A decode step reads every weight once and every sequence's KV cache once, and multiplies each
 weight with B tokens:
 
     T = B KV / (N W) + max(2 B P / (N C), P e / (N W))
 
-B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s.
+B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s. Of a
+service: t seconds of a step, P prompt tokens, G generated tokens of a request.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum
@@ -133,12 +133,15 @@ def kv_bound_context(
 
 
 def beta(chip: Chip) -> float:
-    """W_hbm / W_ici of one axis, both directions: about 9 on v5e. Book §7.
+    """W_hbm / W_net: HBM bandwidth over that of one ICI axis, or of a GPU's way out. Book §7.
+
+    Both directions of the axis; about 9 on v5e.
 
     Raises:
         UnknownFigure: The chip lacks one of the two.
     """
-    return chip.need("hbm.bandwidth") / (2 * chip.need("ici.link"))
+    links = 2 * chip.need("ici.link") if chip.ici else chip.need("node.egress")
+    return chip.need("hbm.bandwidth") / links
 
 
 def memory_bound_tensor_limit(d_ff: Num, batch: Num, beta: Num, *, n_axes: Num = 1) -> Num:
@@ -161,11 +164,6 @@ def latency_bound_degree(
     return element_bytes * batch * d_model / (link_bytes_per_s_one_way * hop_s)
 
 
-def mfu(params: Num, batch: Num, step_s: Num, *, n_chips: Num, flops_per_s: Num) -> Num:
-    """2 P B / (N C step): FLOPs of a decode step over what the chips could do meanwhile."""
-    return 2 * params * batch / (n_chips * flops_per_s * step_s)
-
-
 def max_context(hbm_bytes: Num, kv_bytes_per_token: Num, batch: Num, *, share: Num = 1.0) -> Num:
     """S = share * HBM / (B kv): the longest context whose caches fit in a share of the memory.
 
@@ -183,21 +181,6 @@ def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
     return n_layers * messages * latency_s
 
 
-def activation_send_s(
-    n_layers: Num,
-    messages: Num,
-    batch: Num,
-    d_model: Num,
-    bytes_per_s: Num,
-    element_bytes: Num = 2.0,
-) -> Num:
-    """e L messages B D / W: activations of a large batch sent between the chips of a server.
-
-    kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of B D elements a layer.
-    """
-    return element_bytes * n_layers * messages * batch * d_model / bytes_per_s
-
-
 def speculative_tokens(acceptance: Num, drafted: int) -> Num:
     """1 + a + ... + a^K: tokens that one pass of the large model yields from K drafted ones.
 
@@ -209,14 +192,41 @@ def speculative_tokens(acceptance: Num, drafted: int) -> Num:
     return sum(acceptance**i for i in range(drafted + 1))
 
 
-def kv_split(n_chips: int, n_kv_heads: int, batch: int) -> tuple[int, int, int]:
-    """Ways to split KV caches over heads, then sequences, then length; each divides what it splits.
+def decode_s(step_s: Num, generated: Num) -> Num:
+    """t G: seconds of an answer."""
+    return step_s * generated
 
-    Heads need no communication, splitting the batch two AllToAlls a layer. Book §7.
 
-    >>> kv_split(32, 8, 16)
-    (8, 4, 1)
+def query_rate(batch: Num, step_s: Num, generated: Num) -> Num:
+    """B / (t G): queries per second of one server; over its chips, per chip.
+
+    >>> round(query_rate(43, 0.019, 512), 2)
+    4.42
     """
-    heads = math.gcd(n_chips, n_kv_heads)
-    sequences = math.gcd(n_chips // heads, batch)
-    return heads, sequences, n_chips // heads // sequences
+    return batch / (step_s * generated)
+
+
+def finished_per_step(batch: Num, generated: Num) -> Num:
+    """B / G: sequences that end in a step of a steady server."""
+    return batch / generated
+
+
+def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
+    """B (P + G) / G: cached tokens that a steady server throws away a step.
+
+    >>> evicted_per_step(32, 8192, 4096)
+    96.0
+    """
+    return batch * (prompt + generated) / generated
+
+
+def prefill_servers(prefill_s: Num, step_s: Num, batch: Num, generated: Num) -> Num:
+    """Prefill servers that keep one decode server of the same size busy: t_prefill B / (t G).
+
+    Args:
+        prefill_s: Seconds of one prompt on a prefill server.
+        step_s: Seconds of a step on a decode server.
+        batch: Sequences that it decodes at once.
+        generated: Tokens of an answer.
+    """
+    return prefill_s * query_rate(batch, step_s, generated)

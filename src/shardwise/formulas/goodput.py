@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum, minimum, sqrt, where
 from shardwise.errors import BadInput
-from shardwise.units import DAY
 
 _BETWEEN = "time between failures"
 _LARGEST_EXPONENT = 700.0  # e^x stays a float up to 709; a run is long dead before
@@ -38,20 +37,6 @@ class Goodput:
     writing: Num
     redone: Num
     restarting: Num
-
-
-def mtbf_of_record(failures: Num, chip_days: Num) -> Num:
-    """Seconds between failures of one chip, from `failures` in `chip_days` chips times days.
-
-    >>> mtbf_of_record(2, chip_days=1000)
-    43200000.0
-
-    Raises:
-        BadInput: no failure: such a record does not say how rare they are.
-    """
-    _positive("failures on record", failures)
-    _positive("chip-days on record", chip_days)
-    return chip_days * DAY / failures
 
 
 def mtbf_of_run(mtbf_s: Num, n: Num) -> Num:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import BadInput, BadShape, BadSharding, UnknownFigure, UnknownName
-from shardwise.estimate.matmul import ShardResult, parse_sizes, shard
+from shardwise.formulas.matmul import ShardResult, parse_sizes, shard
 from shardwise.hardware import parse_system
 from shardwise.ops.collective import time_s
 from shardwise.strategy.mesh import place

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.arrays import Num, maximum, where
 from shardwise.units import bytes_per_element
 
 
@@ -50,11 +50,6 @@ def bounds(flops: Num, flops_per_s: Num, n_bytes: Num, bytes_per_s: Num) -> Boun
 def critical_intensity(flops_per_s: Num, bytes_per_s: Num) -> Num:
     """C / W, FLOPs per byte: an operation above it is compute-bound."""
     return flops_per_s / bytes_per_s
-
-
-def achievable_flops_per_s(intensity: Num, flops_per_s: Num, bytes_per_s: Num) -> Num:
-    """min(C, I W): the roof over an arithmetic intensity."""
-    return minimum(flops_per_s, intensity * bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
