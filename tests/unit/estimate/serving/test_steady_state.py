@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.estimate.serving import prefill_servers
 from shardwise.estimate.serving.memory import engine_memory, max_batch
 from shardwise.estimate.serving.steady_state import (
     aggregated,
@@ -12,6 +11,7 @@ from shardwise.estimate.serving.steady_state import (
     decoding_only,
     reading_only,
 )
+from shardwise.formulas.inference import prefill_servers
 from shardwise.models.count import kv_cache_bytes, parameters
 from shardwise.workload import Serve
 from tests.unit.estimate.serving.engines import BUSY, REACHED, engine
