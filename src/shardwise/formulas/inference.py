@@ -14,12 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum
+from shardwise.formulas.flops import compute_s, forward_flops
 from shardwise.hardware import Chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
-    """One token for every sequence of a batch.
+    """Times of a decode step: one token for every sequence of a batch. Book §7.
 
     Args:
         batch: Sequences that decode at once.
@@ -37,16 +38,17 @@ class DecodeStep:
 
     @property
     def step_s(self) -> Num:
-        """Attention is always bound by reading KV; the matmuls by the longer of their two."""
+        """KV reads + max(FLOPs, weight reads): attention is always bound by reading KV."""
         return self.kv_s + maximum(self.math_s, self.weights_s)
 
     @property
     def tokens_per_s(self) -> Num:
-        """B tokens a step."""
+        """B / T: tokens per second of all chips."""
         return self.batch / self.step_s
 
     @property
     def tokens_per_s_per_chip(self) -> Num:
+        """B / (T N)."""
         return self.tokens_per_s / self.n_chips
 
 
@@ -77,7 +79,7 @@ def decode_step(
         n_chips=n_chips,
         kv_s=batch * kv_bytes / bandwidth,
         weights_s=weight_bytes / bandwidth,
-        math_s=2 * batch * params / (n_chips * flops_per_s),
+        math_s=compute_s(forward_flops(params, batch), n_chips, flops_per_s),
     )
 
 
@@ -93,12 +95,12 @@ def weight_read_s(
 
 
 def prefill_s(params: Num, tokens: Num, *, n_chips: Num, flops_per_s: Num, mfu: Num = 1.0) -> Num:
-    """2 P T / (N C MFU): a prompt of T tokens. Book §7, §8."""
-    return 2 * params * tokens / (n_chips * flops_per_s * mfu)
+    """2 P T / (N C MFU): seconds of a prompt of T tokens. Book §7, §8."""
+    return compute_s(forward_flops(params, tokens), n_chips, flops_per_s, mfu)
 
 
 def prefill_share(tokens: Num, cached: Num) -> Num:
-    """Share of a prompt still to compute when its first `cached` tokens are in a prefix cache."""
+    """(T - cached) / T: share of a prompt to compute beside what a prefix cache holds. Book §7."""
     return (tokens - cached) / tokens
 
 
@@ -193,12 +195,12 @@ def speculative_tokens(acceptance: Num, drafted: int) -> Num:
 
 
 def decode_s(step_s: Num, generated: Num) -> Num:
-    """t G: seconds of an answer."""
+    """t G: seconds of an answer. Book §8."""
     return step_s * generated
 
 
 def query_rate(batch: Num, step_s: Num, generated: Num) -> Num:
-    """B / (t G): queries per second of one server; over its chips, per chip.
+    """B / (t G): queries per second of one server; over its chips, per chip. Book §8.
 
     >>> round(query_rate(43, 0.019, 512), 2)
     4.42
@@ -207,12 +209,12 @@ def query_rate(batch: Num, step_s: Num, generated: Num) -> Num:
 
 
 def finished_per_step(batch: Num, generated: Num) -> Num:
-    """B / G: sequences that end in a step of a steady server."""
+    """B / G: sequences that end in a step of a steady server. Book §8."""
     return batch / generated
 
 
 def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
-    """B (P + G) / G: cached tokens that a steady server throws away a step.
+    """B (P + G) / G: cached tokens that a steady server evicts a step. Book §8.
 
     >>> evicted_per_step(32, 8192, 4096)
     96.0
@@ -221,7 +223,7 @@ def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
 
 
 def prefill_servers(prefill_s: Num, step_s: Num, batch: Num, generated: Num) -> Num:
-    """Prefill servers that keep one decode server of the same size busy: t_prefill B / (t G).
+    """t_prefill B / (t G): prefill servers for one decode server of the same size. Book §8.
 
     Args:
         prefill_s: Seconds of one prompt on a prefill server.

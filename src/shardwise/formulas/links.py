@@ -42,7 +42,7 @@ def point_to_point_s(
 
     Args:
         n_bytes: V.
-        hops: Of the longest way that is used.
+        hops: Hops of the longest way that is used.
         link_bytes_per_s_one_way: W1.
         hop_s: T_min.
         ports: Links of the chip that carry a share each.
@@ -65,7 +65,7 @@ class CollectiveMatmul:
         n_permutes: Shards passed to the neighbour.
         n_matmuls: Partial products.
         chunk: Size of the summed dim in each.
-        permute_s, matmul_s: Seconds of one of each.
+        permute_s, matmul_s: Seconds of one permute and of one product.
     """
 
     n_permutes: int
@@ -76,12 +76,12 @@ class CollectiveMatmul:
 
     @property
     def overlapped_s(self) -> Num:
-        """The first product waits for nothing; each later one for its shard, sent meanwhile."""
+        """Seconds with shards sent behind products: only the first product waits for nothing."""
         return self.matmul_s + self.n_permutes * maximum(self.matmul_s, self.permute_s)
 
     @property
     def sequential_s(self) -> Num:
-        """Gather first, multiply after."""
+        """Seconds where the gather ends before the product begins."""
         return self.n_matmuls * self.matmul_s + self.n_permutes * self.permute_s
 
 

@@ -24,7 +24,7 @@ def gpt_parameters(d_model: int, vocab: int, n_layers: int) -> int:
 
 
 def state_bytes(params: Num, *, fp32_gradients: bool = False) -> Num:
-    """Weights, gradients, master copy and Adam moments: 16 N, or 20 N with fp32 gradients beside.
+    """16 N bytes: weights, gradients, master copy and Adam moments; 20 N with fp32 gradients too.
 
     bf16 weights and gradients, everything else in fp32; summed as `Train` sums it.
     """
@@ -43,7 +43,7 @@ def activation_bytes(
     tensor: Num = 1,
     sequence_parallel: bool = False,
 ) -> Num:
-    """L s b h (10 + 24/t + 5 n s / (h t)): what a GPT layer keeps, dropout masks included.
+    """L s b h (10 + 24/t + 5 n s / (h t)): activation bytes of GPT layers, dropout masks included.
 
     Args:
         n_layers, seq, sequences, d_model, n_heads: L, s, b, h, n.
@@ -142,7 +142,7 @@ class Layout:
 
     @property
     def n_gpus(self) -> int:
-        """dp tp pp."""
+        """dp tp pp: all GPUs."""
         return self.data * self.tensor * self.pipe
 
     @property

@@ -1,6 +1,6 @@
-"""Layouts of inference in which weights stay where they are and activations move. Book §7, app. B.
+"""Weight-stationary inference: weights stay where they are, activations move. Book §7, app. B.
 
-Also the same layouts as Pope et al. count them, "Efficiently Scaling Transformer Inference", arXiv
+The same layouts as Pope et al. count them too: "Efficiently Scaling Transformer Inference", arXiv
 2211.05102 (2022-11). B tokens, D model width, F MLP width, N chips, W bandwidth.
 """
 
@@ -18,7 +18,7 @@ class Stationary:
     Args:
         x: Shards of D.
         yz: Shards of F.
-        coefficient: Of BD / (sqrt(N) W), the time of its communication.
+        coefficient: Seconds of its communication, over BD / (sqrt(N) W).
     """
 
     x: Num
