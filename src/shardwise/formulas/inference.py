@@ -194,6 +194,23 @@ def speculative_tokens(acceptance: Num, drafted: int) -> Num:
     return sum(acceptance**i for i in range(drafted + 1))
 
 
+def speculative_token_s(step_s: Num, acceptance: Num, drafted: int, draft_cost: Num) -> Num:
+    """t (1 + K c) / (1 + a + ... + a^K): seconds of a token with speculative decoding.
+
+    Leviathan et al., arXiv 2211.17192, section 3.3.
+
+    Args:
+        step_s: t, a pass of the large model that scores all drafted tokens.
+        acceptance: a, the chance that a drafted token is accepted.
+        drafted: K; without any, a token takes t.
+        draft_cost: c, seconds of a pass of the small model over t.
+
+    >>> speculative_token_s(7.0, 0.5, 2, 0.125)
+    5.0
+    """
+    return step_s * (1 + drafted * draft_cost) / speculative_tokens(acceptance, drafted)
+
+
 def decode_s(step_s: Num, generated: Num) -> Num:
     """t G: seconds of an answer. Book §8."""
     return step_s * generated

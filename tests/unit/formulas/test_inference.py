@@ -128,6 +128,8 @@ def test_speculative_decoding_yields_at_least_its_own_token() -> None:
     assert inference.speculative_tokens(1.0, 5) == 6
     closed = (1 - 0.8**6) / (1 - 0.8)
     assert inference.speculative_tokens(0.8, 5) == pytest.approx(closed)
+    assert inference.speculative_token_s(0.02, 0.8, 0, 0.1) == 0.02
+    assert inference.speculative_token_s(0.02, 1.0, 4, 0.25) == pytest.approx(0.02 * 2 / 5)
 
 
 def test_service_of_a_full_server() -> None:
