@@ -42,13 +42,13 @@ _PUBLIC = {
     "kv_cache_bytes": ("shardwise.models.count", "kv_cache_bytes"),
     "load": ("shardwise.plan", "load"),
     "model": ("shardwise.models", "load"),
-    "operation_roofline": ("shardwise.estimate.roofs", "operation_roofline"),
+    "operation_roofline": ("shardwise.formulas.chip_roofline", "operation_roofline"),
     "parameters": ("shardwise.models.count", "parameters"),
     "plan": ("shardwise.plan", "plan"),
-    "roofline": ("shardwise.estimate.roofs", "roofline"),
+    "roofline": ("shardwise.formulas.chip_roofline", "roofline"),
     "search": ("shardwise.plan", "search"),
     "sensitivity": ("shardwise.plan.training.explain", "sensitivity"),
-    "shard": ("shardwise.estimate.matmul", "shard"),
+    "shard": ("shardwise.formulas.matmul", "shard"),
     "simulate": ("shardwise.plan.serving.traffic", "simulate_plan"),
     "sweep": ("shardwise.plan.training.sweep", "sweep"),
     "train": ("shardwise.train.run", "train"),
@@ -57,8 +57,8 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from shardwise.check.api import check
     from shardwise.errors import ShardwiseError
-    from shardwise.estimate.matmul import shard
-    from shardwise.estimate.roofs import operation_roofline, roofline
+    from shardwise.formulas.chip_roofline import operation_roofline, roofline
+    from shardwise.formulas.matmul import shard
     from shardwise.hardware import Chip, System, Torus
     from shardwise.hardware import parse_chip as chip
     from shardwise.hardware import parse_system as hardware

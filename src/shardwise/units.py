@@ -11,7 +11,7 @@ import math
 import re
 from typing import NewType
 
-from shardwise.errors import BadUnit
+from shardwise.errors import BadInput, BadShape, BadUnit, raise_all
 
 Bytes = NewType("Bytes", float)
 Flops = NewType("Flops", float)
@@ -83,6 +83,30 @@ def parse_whole(text: str, what: str = "count", low: int = 1) -> int:
     if value < low:
         raise BadUnit(f'{what} "{text}" is below {low}.')
     return int(value)
+
+
+def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[str, int]:
+    """`("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
+
+    Raises:
+        BadShape: no `=`, a name given twice, a size that is not a whole number of 1 or more.
+    """
+    sizes: dict[str, int] = {}
+    problems: list[str] = []
+    for part in parts:
+        name, equals, text = part.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            problems.append(f'"{part}" is not NAME=SIZE. Write {what[0].upper()}=1024.')
+        elif name in sizes:
+            problems.append(f"{what} {name} is given twice.")
+        else:
+            try:
+                sizes[name] = parse_whole(text, f"{what} {name}")
+            except BadInput as error:
+                problems += error.problems
+    raise_all(BadShape, problems)
+    return sizes
 
 
 def parse_bytes(text: str, what: str = "size") -> Bytes:

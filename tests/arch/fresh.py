@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-# Levels 0 to 6: everything that a plan is made of, and the plan.
+# Levels 0 to 7: everything that a plan is made of, and the plan.
 CORE = (
     "errors",
     "units",
@@ -20,6 +20,7 @@ CORE = (
     "workload",
     "strategy",
     "ops",
+    "formulas",
     "estimate",
     "search",
     "simulate",

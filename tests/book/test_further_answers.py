@@ -10,8 +10,17 @@ from collections.abc import Callable
 import pytest
 
 from shardwise.book.givens import dense, ring
-from shardwise.estimate import decode, playbook, roofline, sizes, stationary, thresholds, transfers
-from shardwise.estimate.matmul import shard
+from shardwise.formulas import (
+    flops,
+    inference,
+    links,
+    memory,
+    playbook,
+    roofline,
+    stationary,
+    thresholds,
+)
+from shardwise.formulas.matmul import shard
 from shardwise.hardware import Torus, fat_tree, find_chip, parse_system
 from shardwise.models import count, load
 from shardwise.ops import collective
@@ -32,7 +41,7 @@ def moved_s(kind: str, before: str, after: str, axes: str) -> float:
 
 def bound_steps(batch: int) -> float:
     """Milliseconds of a LLaMA-2-13B decode step with 8 key heads of 40, 8 v5e."""
-    step = decode.decode_step(batch, 1.34e9, 26e9, n_chips=8, hbm_bytes_per_s=8.2e11)
+    step = inference.decode_step(batch, 1.34e9, 26e9, n_chips=8, hbm_bytes_per_s=8.2e11)
     return float(1e3 * step.step_s)
 
 
@@ -43,8 +52,8 @@ ANSWERS: list[tuple[str, Callable[[], float], float, float]] = [
      lambda: roofline.Matmul(B=1, D=4096, F=4096, a_bytes=1, w_bytes=1, out_bytes=1).intensity,
      2, 1e-3),
     ("§2 Q5: six hops from {0,0} to {3,3} of a v5e 4x4",
-     lambda: transfers.torus_hops(LINE, (0, 0), (3, 3)), 6, 0),
-    ("§2 Q5: the first byte after about 6 us", lambda: transfers.point_to_point_s(
+     lambda: links.torus_hops(LINE, (0, 0), (3, 3)), 6, 0),
+    ("§2 Q5: the first byte after about 6 us", lambda: links.point_to_point_s(
         0, 6, link_bytes_per_s_one_way=4.5e10, hop_s=1e-6), 6e-6, 1e-9),
     ("§3 Q2: FLOPs of one chip, 2BDF/(XY)", lambda: derive(
         parse_einsum("A[B_X,D_Y] . W[D_Y,F] -> C[B_X,F]")).local_flops(
@@ -54,24 +63,24 @@ ANSWERS: list[tuple[str, Callable[[], float], float, float]] = [
     ("§3 Q2: AllToAll_X takes 5.8 us", lambda: moved_s(
         "all_to_all", "A[B_X,D_Y]", "A[B,D_YX]", "X"), 5.8e-6, 1e-2),
     ("§4: 21.7 % of the H800s' peak trained DeepSeek-V3",
-     lambda: sizes.training_flops(37e9, 14.8e12) / (2.79e6 * 3600 * 1.513e15), 0.217, 5e-3),
+     lambda: flops.training_flops(37e9, 14.8e12) / (2.79e6 * 3600 * 1.513e15), 0.217, 5e-3),
     ("§4: int8 experts of DeepSeek-V3 need 3840 tokens", lambda: thresholds.data_parallel_tokens(
         120, n_experts=256, experts_per_token=8), 3840, 0),
     ("§5: 73,440 tokens for each chip's share of DCN",
      lambda: thresholds.alpha(find_chip("v5p").quoted("book"), "dcn"), 73_440, 0),
     ("§6: four checkpoints of a layer take 20.9 TB",
-     lambda: sizes.saved_bytes(4e6, 80, [8192] * 4), 20.9e12, 5e-3),
+     lambda: memory.saved_bytes(4e6, 80, [8192] * 4), 20.9e12, 5e-3),
     ("§7: 240 GQA sequences in 52.99 ms", lambda: bound_steps(240), 52.99, 1e-4),
     ("§7: one GQA sequence in 4.17 ms", lambda: bound_steps(1), 4.17, 1e-3),
-    ("§7: 30B int8 at batch 256 in about 21 ms", lambda: decode.decode_step(
+    ("§7: 30B int8 at batch 256 in about 21 ms", lambda: inference.decode_step(
         256, 8192 * 100e3, 30e9, n_chips=16, hbm_bytes_per_s=8.1e11, params=30e9,
         flops_per_s=1.97e14).step_s, 21e-3, 5e-3),
     ("§7: two dims of weights pay above 72 chips", lambda: stationary.chips_for_2d(4), 72, 0),
     ("§7 Q1: 18.4e9 parameters", lambda: count.parameters(dense(
         {"L": 64, "D": 4096, "F": 16_384, "N": 32, "K": 8, "H": 256, "V": 32_128},
         tied=True)).total, 18.4e9, 1e-3),
-    ("§8: bf16 weights need 8.75 chips, so 9", lambda: sizes.chips_to_hold(140e9, 16e9), 9, 0),
-    ("§8: 43 caches beside them on 16", lambda: decode.max_batch(
+    ("§8: bf16 weights need 8.75 chips, so 9", lambda: memory.chips_to_hold(140e9, 16e9), 9, 0),
+    ("§8: 43 caches beside them on 16", lambda: inference.max_batch(
         16, 16e9, 140e9, count.kv_cache_bytes(load("llama3-70b"), 8192)), 43, 0),
     ("§12: 128 spine switches for 4096 H100",
      lambda: fat_tree(find_chip("h100"), 4096).n_spines, 128, 0),
@@ -102,7 +111,7 @@ def test_the_matmul_of_question_5_needs_no_communication() -> None:
 
 def test_gathering_on_one_chip_is_bound_by_its_two_links() -> None:
     # §2 Q6: int8[128k, 128k] from 16 chips to a corner of a v5e 4x4.
-    seconds = transfers.gather_to_one_s(2**34, 16, links=2, link_bytes_per_s_one_way=4.5e10)
+    seconds = links.gather_to_one_s(2**34, 16, links=2, link_bytes_per_s_one_way=4.5e10)
     assert seconds == pytest.approx(2**34 * 15 / 16 / 9e10)
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.estimate import cost, roofline
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.collective_cost import Prices
@@ -22,6 +21,8 @@ from shardwise.estimate.training.memory import stages
 from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
 from shardwise.estimate.training.memory.peak import Memory, step_memory
 from shardwise.estimate.training.step import StepTime, step_time
+from shardwise.formulas import cost, roofline
+from shardwise.formulas.flops import compute_s, mfu
 from shardwise.models import load
 from shardwise.ops.collective import KINDS, inbound_bytes_per_s, price, time_s
 from shardwise.ops.program import training_step
@@ -85,7 +86,6 @@ def test_the_roofline() -> None:
     assert units_of(matmul.n_bytes) == units_of(matmul.loaded_bytes) == BYTE
     intensity = roofline.critical_intensity(PEAK, RATE)
     assert units_of(intensity) == (("byte", -1), ("flop", 1))
-    assert units_of(roofline.achievable_flops_per_s(intensity, PEAK, RATE)) == units_of(PEAK)
     # A matmul counts its FLOPs as a pure number: so does the peak that it is held against.
     batch = matmul.critical_batch(per_second(Quantity(4.59e14)), RATE)
     assert units_of(batch) == NONE
@@ -99,8 +99,8 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert units_of(run.seconds) == SECOND
     assert units_of(run.chip_hours) == (("chip", 1), ("hour", 1))
     assert units_of(run.usd) == (("dollar", 1),)
-    assert units_of(cost.mfu(flops(1e15), seconds(2), 4, PEAK)) == NONE
-    assert units_of(cost.training_s(flops(1e15), 4, PEAK, 0.4)) == SECOND
+    assert units_of(mfu(flops(1e15), seconds(2), 4, PEAK)) == NONE
+    assert units_of(compute_s(flops(1e15), 4, PEAK, 0.4)) == SECOND
 
 
 class Device:

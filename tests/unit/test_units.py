@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.errors import BadUnit, UnknownName
+from shardwise.errors import BadInput, BadShape, BadUnit, UnknownName
 
 PARSERS: list[Callable[[str], float]] = [
     units.parse_count,
@@ -206,3 +206,26 @@ def test_prefixes_are_what_they_say() -> None:
     assert (units.KB, units.MB, units.GB, units.TB) == (10**3, 10**6, 10**9, 10**12)
     assert (units.KiB, units.MiB, units.GiB, units.TiB) == (2**10, 2**20, 2**30, 2**40)
     assert (units.MINUTE, units.HOUR, units.DAY, units.YEAR) == (60, 3600, 86400, 31_536_000)
+
+
+def test_sizes_from_words() -> None:
+    assert units.parse_sizes(("B=1024", " D = 8Ki ", "F=1k")) == {"B": 1024, "D": 8192, "F": 1000}
+    with pytest.raises(BadShape) as error:
+        units.parse_sizes(("B", "=4", "D=1.5", "D=2", "F=0", "G=2", "G=3", "H=x"), "dim")
+    assert error.value.problems == (
+        '"B" is not NAME=SIZE. Write D=1024.',
+        '"=4" is not NAME=SIZE. Write D=1024.',
+        'dim D "1.5" is not a whole number.',
+        'dim F "0" is below 1.',
+        "dim G is given twice.",
+        'dim H "x" is not a number. Write a number and a unit.',
+    )
+
+
+@given(st.lists(st.text(alphabet="BDF=0123456789kKi. -", max_size=8), max_size=4))
+def test_any_words_are_sizes_or_refused(parts: list[str]) -> None:
+    try:
+        sizes = units.parse_sizes(parts)
+    except BadInput:
+        return
+    assert all(n >= 1 for n in sizes.values())

@@ -2,7 +2,7 @@
 
 Nothing but the verb that was asked for is imported, so `--help` and small answers come at once.
 stdout is the answer and stderr everything else. Exit codes: 0 answer, 2 bad input, 3 nothing
-satisfies it, 4 a check failed, 1 a bug. Level 12.
+satisfies it, 4 a check failed, 1 a bug. Level 13.
 """
 
 from __future__ import annotations

@@ -75,9 +75,7 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.estimate.matmul import parse_sizes
-
-    found = parse_sizes(text.split(","), "mesh axis")
+    found = units.parse_sizes(text.split(","), "mesh axis")
     inputs = Inputs()
     for name in found if known else ():
         inputs.read(parse_word, name, "mesh axis", known)

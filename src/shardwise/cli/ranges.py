@@ -74,8 +74,6 @@ def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.estimate.matmul import parse_sizes
-
     values: dict[str, str] = {}
     first = []
     for part in parts:
@@ -85,7 +83,7 @@ def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
             values[name.strip()] = text
         first.append(f"{name}{equals}1" if ranged else part)
     inputs = Inputs()
-    sizes: Mapping[str, Any] = inputs.read(parse_sizes, first)
+    sizes: Mapping[str, Any] = inputs.read(units.parse_sizes, first)
     several = {
         name: inputs.read(parse_values, text, f"dim {name}") for name, text in values.items()
     }

@@ -11,7 +11,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs, parse_chip_of, parse_word
 from shardwise.cli.ranges import parse_ranged_sizes, parse_values
-from shardwise.estimate.roofs import RooflineResult
+from shardwise.formulas.chip_roofline import RooflineResult
 from shardwise.report import roofline as report
 from shardwise.units import BYTES_PER_ELEMENT, parse_whole
 

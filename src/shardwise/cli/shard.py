@@ -10,10 +10,9 @@ import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs, parse_mesh, parse_word
-from shardwise.estimate.matmul import parse_sizes
 from shardwise.ops.notation import parse_einsum
 from shardwise.report import shard as report
-from shardwise.units import BYTES_PER_ELEMENT
+from shardwise.units import BYTES_PER_ELEMENT, parse_sizes
 
 
 def run(

@@ -6,22 +6,11 @@ each node and hand it on inside; DeepSeek-V3 (arXiv 2412.19437, section 3.2.2).
 
 from __future__ import annotations
 
-from shardwise.arrays import Num
+from shardwise.formulas.experts import places_hit
 from shardwise.ops.collective import Price
 from shardwise.strategy.span import Span
 
 SENT_ONCE = "sent_once "  # and the experts of a token: the kind of this exchange among prices
-
-
-def places_hit(places: Num, chosen: Num) -> Num:
-    """Expected places of `places` that hold one of `chosen` experts, all alike.
-
-    >>> places_hit(8, 1)
-    1.0
-    >>> round(places_hit(8, 8), 2)
-    5.25
-    """
-    return places * (1 - (1 - 1 / places) ** chosen)
 
 
 def sent_once(span: Span, chosen: int) -> Price:

@@ -106,13 +106,6 @@ def received_bytes(kind: str, n_bytes: Num, n: Num) -> Num:
     return n_bytes * each.get(kind, share)
 
 
-def ragged_share(experts_per_token: Num, n: Num) -> Num:
-    """Part of a full AllToAll that routing to k of n places needs: min(k/n, 1). Book §12."""
-    from shardwise.arrays import minimum
-
-    return minimum(experts_per_token / n, 1.0)
-
-
 def hops(n: int, closed: bool, directions: int = 2) -> int:
     """Longest way along an axis: n/2 round a ring both ways, n - 1 along a line or one way."""
     return n // 2 if closed and directions == 2 else n - 1

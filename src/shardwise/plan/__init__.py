@@ -1,7 +1,7 @@
 """The plan: one strategy with its inputs, its numbers and its reasons, as a value and as JSON.
 
 In: model, system, work. Out: a `Plan`, which is all that checking, running and comparing need.
-Layer 6, the last one without JAX.
+Layer 7, the last one without JAX.
 """
 
 from shardwise.plan.api import plan, search

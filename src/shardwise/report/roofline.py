@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.estimate.roofs import RooflineResult
+from shardwise.formulas.chip_roofline import RooflineResult
 from shardwise.report.style import Block, bar, curve, quiet, strong, table
 
 MOST_ROWS = 12

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import units
-from shardwise.estimate.matmul import ShardResult, ShardStep, Way
+from shardwise.formulas.matmul import ShardResult, ShardStep, Way
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import seconds_span
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.errors import DoesNotFit
 from shardwise.estimate.training.optimizer import state_bytes
+from shardwise.formulas.inference import max_batch
 from shardwise.hardware import Chip, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.workload import Serve, Train
@@ -118,13 +119,12 @@ def _found(
             tokens_per_chip=int(left / n_chips / _token_bytes(model, job)),
         )
     sequence = float(count.kv_cache_bytes(model, job.context, job.kv))
-    room = n_chips * hbm - held["weights"]
     return Fit(
         system=name,
         n_chips=n_chips,
         hbm_bytes=n_chips * hbm,
         held=held,
         left_bytes=left,
-        sequences=int(room / sequence),
+        sequences=int(max_batch(n_chips, hbm, held["weights"], sequence)),
         kv_bytes_per_sequence=sequence,
     )

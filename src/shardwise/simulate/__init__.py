@@ -1,7 +1,7 @@
 """Serving in simulated time: the scheduler and block manager of an engine, driven by a clock.
 
 In: traffic (who asks what, when), seconds of a pass, limits of an engine. Out: latencies,
-throughput, use of the KV cache, the largest rate that keeps promises. Layer 5. `Scheduler` and
+throughput, use of the KV cache, the largest rate that keeps promises. Layer 6. `Scheduler` and
 `Blocks` know nothing of simulation: an engine calls `schedule`, runs the pass, calls `advance`.
 
 >>> import numpy as np

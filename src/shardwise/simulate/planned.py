@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.estimate.decode import speculative_tokens
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.pass_table import PassTable
 from shardwise.estimate.serving.steady_state import pass_tokens
+from shardwise.formulas.inference import speculative_tokens
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.times import Times
 from shardwise.workload import Serve

@@ -1,4 +1,4 @@
-"""The trainer around the step of a plan: data, the loop, checkpoints, the log. Level 8.
+"""The trainer around the step of a plan: data, the loop, checkpoints, the log. Level 9.
 
 Text becomes tokens in shards (`tokenize`, `tokens`), sequences are drawn from them in an order that
 is a function of one integer (`order`), a step is run on the devices that are there (`devices`,

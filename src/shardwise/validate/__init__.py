@@ -3,7 +3,7 @@
 In: rows as their sources publish them (`data/`), or a file of the same schema. Out: a `Run` of
 training or a `ServeRun` for each row that states enough, an `Underivable` with the reason for each
 that does not (`runs`, `serving_runs`), and how far predictions are off (`predict` and `score`,
-`serving_predict` and `serving_score`). Level 11: nothing below imports it.
+`serving_predict` and `serving_score`). Level 12: nothing below imports it.
 """
 
 from shardwise.validate.records.files import Underivable

@@ -261,11 +261,6 @@ def test_bytes_that_a_chip_takes_in() -> None:
     assert all(received_bytes(k, 800.0, 1) == 0 for k in KINDS if k != "permute")
 
 
-def test_ragged_exchanges() -> None:
-    assert collective.ragged_share(8, 64) == 0.125
-    assert collective.ragged_share(8, 4) == 1
-
-
 def test_what_is_no_collective() -> None:
     with pytest.raises(UnknownName, match='unknown collective "allgather"'):
         price("allgather", torus(ring(4)))

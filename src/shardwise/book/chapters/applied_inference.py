@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from shardwise.book.givens import chip, dense
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import decode, sizes, thresholds
-from shardwise.estimate import serving_money as serving
+from shardwise.formulas import cost, inference, memory, thresholds
 from shardwise.models import count
 from shardwise.search import fit
 
@@ -14,8 +13,8 @@ from shardwise.search import fit
 def prices(g: Given) -> Answer:
     pairs = list(zip(g["flops"], g["usd_per_hour"], strict=True))
     return [
-        [serving.rate_per_price(c, usd) for c, usd in pairs],
-        [serving.flops_per_usd(c, usd) for c, usd in pairs],
+        [cost.rate_per_price(c, usd) for c, usd in pairs],
+        [cost.flops_per_usd(c, usd) for c, usd in pairs],
     ]
 
 
@@ -37,7 +36,7 @@ def smallest_slice(g: Given) -> Answer:
     return {
         "kv": kv,
         "total": total,
-        "chips": sizes.chips_to_hold(total, g["hbm_bytes"]),
+        "chips": memory.chips_to_hold(total, g["hbm_bytes"]),
         "slice_chips": next(enough),
     }
 
@@ -45,7 +44,7 @@ def smallest_slice(g: Given) -> Answer:
 @solves("ainfer-bs32-step", by="bytes / (N W_hbm); B / step; / N")
 def steps(g: Given) -> Answer:
     found = [
-        decode.decode_step(
+        inference.decode_step(
             g["batch"], 0, g["total_bytes"], n_chips=n, hbm_bytes_per_s=g["hbm_bytes_per_s"]
         )
         for n in g["chips"]
@@ -61,20 +60,22 @@ def tensor_limit(g: Given) -> Answer:
 @solves("ainfer-full-hbm-step", by="HBM / W_hbm; * 512; P e / (N W_hbm)")
 def full_memory(g: Given) -> Answer:
     bandwidth = g["hbm_bytes_per_s"]
-    step = decode.full_memory_step_s(g["hbm_bytes"], bandwidth)
-    int4 = decode.weight_read_s(g["int4_bytes"], 1, n_chips=g["chips"], hbm_bytes_per_s=bandwidth)
-    return [step, serving.decode_s(step, g["steps"]), int4]
+    step = inference.full_memory_step_s(g["hbm_bytes"], bandwidth)
+    int4 = inference.weight_read_s(
+        g["int4_bytes"], 1, n_chips=g["chips"], hbm_bytes_per_s=bandwidth
+    )
+    return [step, inference.decode_s(step, g["steps"]), int4]
 
 
 @solves("ainfer-qps", by="B / (step * tokens); / N")
 def queries(g: Given) -> Answer:
-    rate = serving.query_rate(g["batch"], g["step_s"], g["steps"])
+    rate = inference.query_rate(g["batch"], g["step_s"], g["steps"])
     return [rate, [rate / n for n in g["chips"]]]
 
 
 @solves("ainfer-prefill", by="2 P T / (N C MFU)")
 def prefill(g: Given) -> Answer:
-    return decode.prefill_s(
+    return inference.prefill_s(
         g["params"],
         g["T"],
         n_chips=g["chips"],
@@ -85,20 +86,20 @@ def prefill(g: Given) -> Answer:
 
 @solves("ainfer-eviction", by="B / G; B (P + G) / G")
 def eviction(g: Given) -> Answer:
-    finished = serving.finished_per_step(g["B"], g["G"])
-    return [finished, serving.evicted_per_step(g["B"], g["P"], g["G"])]
+    finished = inference.finished_per_step(g["B"], g["G"])
+    return [finished, inference.evicted_per_step(g["B"], g["P"], g["G"])]
 
 
 @solves("ainfer-pg-ratio", by="t_prefill B / (step G)")
 def disaggregation(g: Given) -> Answer:
-    return serving.prefill_servers(g["prefill_s"], g["step_s"], g["batch"], g["steps"])
+    return inference.prefill_servers(g["prefill_s"], g["step_s"], g["batch"], g["steps"])
 
 
 @solves("ainfer-pareto-latency", by="B KV / (N W) + max(2BP / (NC), P e / (N W)); HBM / W")
 def pareto(g: Given) -> Answer:
     bandwidth = g["hbm_bytes_per_s"]
     one, saturated = (
-        decode.decode_step(
+        inference.decode_step(
             batch,
             g["kv_per_token"] * g["context"],
             g["params"] * g["param_bytes"],
@@ -109,13 +110,13 @@ def pareto(g: Given) -> Answer:
         )
         for batch in (1, g["batch_sat"])
     )
-    full = decode.full_memory_step_s(g["hbm_bytes"], bandwidth)
+    full = inference.full_memory_step_s(g["hbm_bytes"], bandwidth)
     return [one.step_s, full, 1e-3 * saturated.tokens_per_s_per_chip]
 
 
 @solves("ainfer-kv-dominates", by="S > 2 P W_hbm / (C kv)")
 def kv_bound(g: Given) -> Answer:
-    return decode.kv_bound_context(
+    return inference.kv_bound_context(
         g["params"],
         g["kv_per_token"],
         hbm_bytes_per_s=g["hbm_bytes_per_s"],

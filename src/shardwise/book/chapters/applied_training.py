@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from shardwise.book.givens import axis, dense
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import sizes, thresholds
-from shardwise.estimate.cost import training_s
-from shardwise.estimate.thresholds import alpha
 from shardwise.estimate.training.memory.peak import Memory
+from shardwise.formulas import thresholds
+from shardwise.formulas.flops import compute_s, training_flops
+from shardwise.formulas.memory import chips_to_hold, saved_bytes
+from shardwise.formulas.thresholds import alpha
 from shardwise.models import count
 from shardwise.strategy.mesh import Mesh
 from shardwise.units import DAY, YEAR
@@ -39,19 +40,19 @@ def mlp_share(g: Given) -> Answer:
 
 @solves("atrain-flops-per-token", by="6P; 6P / C")
 def token_cost(g: Given) -> Answer:
-    flops = sizes.training_flops(g["params"], 1)
-    return [flops, training_s(flops, 1, g["peak_flops_per_s"])]
+    flops = training_flops(g["params"], 1)
+    return [flops, compute_s(flops, 1, g["peak_flops_per_s"])]
 
 
 @solves("atrain-total", by="6 P tokens; / C")
 def whole_run(g: Given) -> Answer:
-    flops = sizes.training_flops(g["params"], g["tokens"])
-    return [flops, training_s(flops, 1, g["peak_flops_per_s"]) / YEAR]
+    flops = training_flops(g["params"], g["tokens"])
+    return [flops, compute_s(flops, 1, g["peak_flops_per_s"]) / YEAR]
 
 
 @solves("atrain-pod-days", by="FLOPs / (N C MFU)")
 def pod_days(g: Given) -> Answer:
-    seconds = training_s(g["total_flops"], g["chips"], g["peak_flops_per_s"], g["mfu"])
+    seconds = compute_s(g["total_flops"], g["chips"], g["peak_flops_per_s"], g["mfu"])
     return [seconds, seconds / DAY]
 
 
@@ -61,7 +62,7 @@ def _memory(g: Given) -> Memory:
     return Memory(
         weights=g["params"] * JOB.weight_bytes,
         optimizer=g["params"] * JOB.optimizer_bytes,
-        activations=sizes.saved_bytes(g["tokens"], g["L"], saved),
+        activations=saved_bytes(g["tokens"], g["L"], saved),
         capacity=g.get("hbm_bytes", float("inf")),
     )
 
@@ -74,7 +75,7 @@ def memory(g: Given) -> Answer:
         "optimizer": held.optimizer,
         "ckpt": held.activations,
         "total": held.total,
-        "chips": sizes.chips_to_hold(held.total, held.capacity),
+        "chips": chips_to_hold(held.total, held.capacity),
     }
 
 

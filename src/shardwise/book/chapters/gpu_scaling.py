@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shardwise.book.givens import chip
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import sizes, thresholds
-from shardwise.estimate.cost import training_s
-from shardwise.estimate.roofline import critical_intensity
+from shardwise.formulas import thresholds
+from shardwise.formulas.flops import compute_s, training_flops
+from shardwise.formulas.roofline import critical_intensity
 from shardwise.hardware import diff
 from shardwise.strategy.mesh import Mesh
 from shardwise.units import DAY
@@ -83,8 +83,8 @@ def rack_gain(g: Given) -> Answer:
 
 @solves("gpus-q5-2-time", by="N C MFU; 6 P tokens / (N C MFU)")
 def run_time(g: Given) -> Answer:
-    flops = sizes.training_flops(g["params"], g["tokens"])
-    seconds = training_s(flops, g["gpus"], g["C"], g["mfu"])
+    flops = training_flops(g["params"], g["tokens"])
+    seconds = compute_s(flops, g["gpus"], g["C"], g["mfu"])
     return [flops / seconds, seconds, seconds / DAY]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.book.givens import chip, node, ring
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import peaks, roofline, sizes
+from shardwise.formulas import experts, peaks, roofline, shards
 from shardwise.hardware import fat_tree, find_chip
 from shardwise.ops import collective
 
@@ -44,7 +44,7 @@ def tensor_core(g: Given) -> Answer:
 @solves("gpus-registers-warps", by="4 * 16384 words; registers / (32 * per thread)")
 def warps(g: Given) -> Answer:
     words = (g["subpartitions"], g["words"])
-    file = sizes.local_bytes("r[P,R]", words, {}, g["word_bytes"])
+    file = shards.local_bytes("r[P,R]", words, {}, g["word_bytes"])
     registers = peaks.alus(*words)
     resident = peaks.resident_warps(registers, g["regs_per_thread"], g["threads_per_warp"])
     return [file, resident]
@@ -185,7 +185,7 @@ def all_to_all(g: Given) -> Answer:
     n = g["N"]
     exact = collective.time_s("all_to_all", 1, node(n, 1.0))
     torus = collective.time_s("all_to_all", 1, ring(n, 1.0))
-    approximate = collective.ragged_share(1, n)
+    approximate = experts.ragged_share(1, n)
     return [exact, approximate, torus / approximate]
 
 
@@ -199,11 +199,11 @@ def in_network(g: Given) -> Answer:
 
 @solves("gpus-tp-shard-size", by="2 D F / Y")
 def tensor_shard(g: Given) -> Answer:
-    return sizes.local_bytes("W[D,F_Y]", (g["D"], g["F"]), {"Y": g["ways"]})
+    return shards.local_bytes("W[D,F_Y]", (g["D"], g["F"]), {"Y": g["ways"]})
 
 
 @solves("gpus-q4-2", by="n V in; n V out; V / W_gpu")
 def in_network_reduce(g: Given) -> Answer:
-    through = sizes.total_bytes("A[B]", (int(g["B"]),), {"N": g["N"]}, 1)
+    through = shards.total_bytes("A[B]", (int(g["B"]),), {"N": g["N"]}, 1)
     span = node(g["N"], g["gpu"], reduces=True)
     return [through, through, collective.time_s("all_reduce", g["B"], span)]

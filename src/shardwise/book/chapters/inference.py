@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.book.givens import chip, dense, dtype
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import decode, roofline, sizes, stationary, thresholds
+from shardwise.formulas import inference, peaks, roofline, shards, stationary, thresholds
 from shardwise.hardware import Chip, System, Torus
 from shardwise.models import count
 from shardwise.units import GiB
@@ -32,7 +32,7 @@ def prefill_crossover(g: Given) -> Answer:
 @solves("inference-pop-30b-small", by="(B KV + P e) / (N W_hbm)")
 def small_batch_step(g: Given) -> Answer:
     kv = g["kv_per_token"] * g["context"]
-    step = decode.decode_step(
+    step = inference.decode_step(
         g["batch"],
         kv,
         g["params"] * g["param_bytes"],
@@ -58,20 +58,22 @@ def llama2_13b(g: Given) -> Answer:
 
 @solves("inference-llama2-13b-activation", by="2 T D")
 def activation(g: Given) -> Answer:
-    return sizes.local_bytes("x[T,D]", (g["T"], g["D"]), {}, g["bytes_per_elem"])
+    return shards.local_bytes("x[T,D]", (g["T"], g["D"]), {}, g["bytes_per_elem"])
 
 
 @solves("inference-llama2-13b-kv", by="2 L K H e T; ceil(2P / KV)")
 def llama2_13b_kv(g: Given) -> Answer:
     kv = count.kv_cache_bytes(dense(g["model"]), g["T"], g["bytes_per_elem"])
-    return [kv, decode.caches_to_match(g["param_bytes"], kv)]
+    return [kv, inference.caches_to_match(g["param_bytes"], kv)]
 
 
 @solves("inference-table-mha", by="step = (B KV + 2P) / (N W_hbm); B / step")
 def batch_table(g: Given) -> Answer:
     n_chips, bandwidth, weights = g["chips"], g["hbm_bytes_per_s"], g["param_bytes"]
     steps = [
-        decode.decode_step(b, g["kv_per_seq"], weights, n_chips=n_chips, hbm_bytes_per_s=bandwidth)
+        inference.decode_step(
+            b, g["kv_per_seq"], weights, n_chips=n_chips, hbm_bytes_per_s=bandwidth
+        )
         for b in g["batches"]
     ]
     return {
@@ -85,7 +87,7 @@ def batch_table(g: Given) -> Answer:
 @solves("inference-cluster-figures", by="N W_hbm, N C")
 def cluster(g: Given) -> Answer:
     made = chip("v5e", peak__bf16=g["peak_flops_per_s"], hbm__bandwidth=g["hbm_bytes_per_s"])
-    machine = sizes.totals(_row(made, g["chips"]))
+    machine = peaks.totals(_row(made, g["chips"]))
     return [machine.hbm_bytes_per_s, machine.flops_per_s]
 
 
@@ -102,13 +104,13 @@ def prefill_tensor(g: Given) -> Answer:
 @solves("inference-decode-tp", by="Y < F / (B beta), beta = W_hbm / W_ici")
 def decode_tensor(g: Given) -> Answer:
     pairs = zip(g["hbm"], g["ici_bidi"], strict=True)
-    betas = [decode.beta(chip("v5e", hbm__bandwidth=w, ici__link=i / 2)) for w, i in pairs]
-    return [decode.memory_bound_tensor_limit(g["F"], g["B"], g["beta_book"]), *betas]
+    betas = [inference.beta(chip("v5e", hbm__bandwidth=w, ici__link=i / 2)) for w, i in pairs]
+    return [inference.memory_bound_tensor_limit(g["F"], g["B"], g["beta_book"]), *betas]
 
 
 @solves("inference-prefix-saving", by="(prompt - cached) / prompt")
 def prefix_cache(g: Given) -> Answer:
-    return decode.prefill_share(g["tokens"], g["cached"])
+    return inference.prefill_share(g["tokens"], g["cached"])
 
 
 @solves("inference-host-cache", by="8 HBM; host DRAM / that")
@@ -119,7 +121,7 @@ def host_cache(g: Given) -> Answer:
         host__dram=g["dram_gib"] * GiB,
         host__chips=g["chips"],
     )
-    machine = sizes.totals(_row(made, g["chips"]))
+    machine = peaks.totals(_row(made, g["chips"]))
     hbm, dram = machine.hbm_bytes or 0.0, machine.host_dram_bytes or 0.0
     return [hbm / GiB, dram / hbm]
 
@@ -132,7 +134,7 @@ def exercise_model(g: Given) -> Answer:
 
 @solves("inference-q3-load", by="P e / (N W_hbm)")
 def read_weights(g: Given) -> Answer:
-    return decode.weight_read_s(
+    return inference.weight_read_s(
         g["params"], g["param_bytes"], n_chips=g["chips"], hbm_bytes_per_s=g["hbm_bytes_per_s"]
     )
 
@@ -146,7 +148,7 @@ def weight_stationary(g: Given) -> Answer:
 @solves("inference-appA-latency", by="2DF; 2DF e / (Y W_hbm)")
 def layer_latency(g: Given) -> Answer:
     params = count.parameters(dense(g, gated=False)).mlp
-    seconds = decode.weight_read_s(
+    seconds = inference.weight_read_s(
         params, g["bytes_per_elem"], n_chips=g["ways"], hbm_bytes_per_s=g["hbm_bytes_per_s"]
     )
     return [params, seconds]
@@ -156,8 +158,10 @@ def layer_latency(g: Given) -> Answer:
 def latency_bound(g: Given) -> Answer:
     link, hop = g["link_oneway_bytes_per_s"], g["hop_latency_s"]
     buffer = thresholds.latency_bound_bytes(link, hop, shards=g["ways"])
-    activation = sizes.local_bytes("x[B,D]", (g["B"], g["D"]), {}, 1)
-    degree = decode.latency_bound_degree(g["B"], g["D"], link_bytes_per_s_one_way=link, hop_s=hop)
+    activation = shards.local_bytes("x[B,D]", (g["B"], g["D"]), {}, 1)
+    degree = inference.latency_bound_degree(
+        g["B"], g["D"], link_bytes_per_s_one_way=link, hop_s=hop
+    )
     return {
         "buffer": buffer,
         "activation": activation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.book.givens import SIDE, dense
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import decode, roofline, stationary
+from shardwise.formulas import inference, roofline, stationary
 from shardwise.models import ModelConfig, count
 from shardwise.units import GiB
 
@@ -19,12 +19,12 @@ def _cache(n_layers: int, heads: int, d_head: int, element_bytes: float = 2.0) -
 def longest_context(g: Given) -> Answer:
     hbm = g["chips"] * g["hbm_gib"] * GiB
     token = _cache(g["L"], g["heads"], g["d_head"])
-    return [decode.max_context(hbm, token, b, share=g["share"]) for b in g["batch"]]
+    return [inference.max_context(hbm, token, b, share=g["share"]) for b in g["batch"]]
 
 
 @solves("esti-context-gain", by="N H / (K H) of the two caches")
 def context_gain(g: Given) -> Answer:
-    many, one = (decode.max_context(1.0, _cache(g["L"], *g[k]), 1) for k in ("mha", "mqa"))
+    many, one = (inference.max_context(1.0, _cache(g["L"], *g[k]), 1) for k in ("mha", "mqa"))
     return one / many
 
 
@@ -67,7 +67,7 @@ def balance(g: Given) -> Answer:
 
 @solves("kipply-latency-4gpu", by="P e / (N W_hbm); messages * L * 8 us")
 def small_batch(g: Given) -> Answer:
-    read = decode.weight_read_s(
+    read = inference.weight_read_s(
         g["params"], g["bytes_per_elem"], n_chips=g["gpus"], hbm_bytes_per_s=g["hbm"]
     )
-    return [read, decode.message_latency_s(g["L"], g["msgs"], g["lat"])]
+    return [read, inference.message_latency_s(g["L"], g["msgs"], g["lat"])]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import playbook
-from shardwise.estimate.playbook import Layout
+from shardwise.formulas import playbook
+from shardwise.formulas.playbook import Layout
 from shardwise.units import GB, GiB
 
 

@@ -6,22 +6,22 @@ import math
 
 from shardwise.book.givens import ring
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import roofline, sizes
-from shardwise.estimate.transfers import collective_matmul
+from shardwise.formulas import roofline, shards
+from shardwise.formulas.links import collective_matmul
 from shardwise.ops import collective
 
 
 @solves("profiling-tiling", by="each dim up to a multiple of the tile; growth")
 def tiling(g: Given) -> Answer:
-    padded = sizes.padded_shape(g["shape"], g["tile"])
+    padded = shards.padded_shape(g["shape"], g["tile"])
     return [padded, math.prod(padded) / math.prod(g["shape"])]
 
 
 @solves("profiling-local-shapes", by="X[B_X,T,D], W[D,F_Y]; B T / X")
-def shards(g: Given) -> Answer:
+def local_shapes(g: Given) -> Answer:
     mesh = {"X": g["dp"], "Y": g["mp"]}
-    x = sizes.local_shape("X[B_X,T,D]", g["X"], mesh)
-    return [x, sizes.local_shape("W[D,F_Y]", g["W"], mesh), math.prod(x[:2])]
+    x = shards.local_shape("X[B_X,T,D]", g["X"], mesh)
+    return [x, shards.local_shape("W[D,F_Y]", g["W"], mesh), math.prod(x[:2])]
 
 
 @solves("profiling-ffw-time", by="2BDF / (cores C)")
@@ -32,7 +32,7 @@ def up_projection(g: Given) -> Answer:
 
 @solves("profiling-reduce-scatter", by="V = 2BTD; V / W_ici")
 def reduce_scatter(g: Given) -> Answer:
-    n_bytes = sizes.local_bytes("x[B,T,D]", g["shape"], {}, g["bytes_per_elem"])
+    n_bytes = shards.local_bytes("x[B,T,D]", g["shape"], {}, g["bytes_per_elem"])
     span = ring(2, g["ici_bidi_bytes_per_s"])
     return [n_bytes, collective.time_s("reduce_scatter", n_bytes, span)]
 

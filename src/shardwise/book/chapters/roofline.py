@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.book.givens import dtype
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import roofline, thresholds
+from shardwise.formulas import roofline, thresholds
 from shardwise.workload import Train
 
 

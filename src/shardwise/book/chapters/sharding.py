@@ -5,9 +5,9 @@ from __future__ import annotations
 from shardwise.book.givens import axis, chip, ring
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.errors import BadSharding
-from shardwise.estimate import sizes
-from shardwise.estimate.matmul import shard
-from shardwise.estimate.thresholds import alpha, latency_bound_bytes, reduce_output_limit
+from shardwise.formulas import shards
+from shardwise.formulas.matmul import shard
+from shardwise.formulas.thresholds import alpha, latency_bound_bytes, reduce_output_limit
 from shardwise.hardware import System, Torus
 from shardwise.ops import collective
 from shardwise.ops.einsum import Einsum
@@ -19,12 +19,12 @@ from shardwise.strategy.span import Ring, Span
 
 @solves("sharding-local-shapes", by="each dim / product of its mesh axes")
 def local_shapes(g: Given) -> Answer:
-    return [sizes.local_shape(text, g["shape"], g["mesh"]) for text in g["shardings"]]
+    return [shards.local_shape(text, g["shape"], g["mesh"]) for text in g["shardings"]]
 
 
 @solves("sharding-code-shapes", by="each dim / product of its mesh axes")
 def code_shapes(g: Given) -> Answer:
-    return [sizes.local_shape(g[f"{name}_spec"], g[name], g["mesh"]) for name in ("A", "B")]
+    return [shards.local_shape(g[f"{name}_spec"], g[name], g["mesh"]) for name in ("A", "B")]
 
 
 @solves("sharding-invalid", by="a mesh axis shards at most one dim of an array")
@@ -43,12 +43,12 @@ def _is_legal(text: str) -> bool:
 @solves("sharding-pop1", by="I J / (XY); times XYZ devices")
 def shard_and_total(g: Given) -> Answer:
     of = (g["sharding"], g["shape"], g["mesh"], g["bytes_per_elem"])
-    return [sizes.local_bytes(*of), sizes.total_bytes(*of)]
+    return [shards.local_bytes(*of), shards.total_bytes(*of)]
 
 
 @solves("sharding-q1", by="product of the mesh axes that do not shard it")
 def copies(g: Given) -> Answer:
-    return sizes.replication(g["sharding"], g["mesh"])
+    return shards.replication(g["sharding"], g["mesh"])
 
 
 @solves("sharding-four-cases", by="what the algebra derives for each axis")
@@ -94,7 +94,7 @@ def gather_with_latency(g: Given) -> Answer:
 
 @solves("sharding-measured-95pct", by="V / n")
 def shard_size(g: Given) -> Answer:
-    return sizes.local_bytes("A[I_X]", (int(g["bytes"]),), {"X": g["n"]}, 1)
+    return shards.local_bytes("A[I_X]", (int(g["bytes"]),), {"X": g["n"]}, 1)
 
 
 @solves("sharding-collective-costs", by="T / T_AllGather on a ring in both directions")
@@ -140,7 +140,7 @@ def _cube(g: Given, **figures: float) -> System:
 @solves("sharding-q3", by="T = T_min n/2")
 def latency_bound_gather(g: Given) -> Answer:
     span = place(_cube(g, ici__hop=g["hop_latency_s"]), g["mesh"])[0].span(("X",))
-    n_bytes = sizes.local_bytes("A[D]", g["shape"], g["mesh"], g["bytes_per_elem"])
+    n_bytes = shards.local_bytes("A[D]", g["shape"], g["mesh"], g["bytes_per_elem"])
     hops = collective.hops(g["mesh"]["X"], span.rings[0].closed)
     return [hops, collective.time_s("all_gather", n_bytes, span)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shardwise.book.givens import chip, ring
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import peaks, roofline, sizes
-from shardwise.estimate.decode import weight_read_s
-from shardwise.estimate.roofline import critical_batch, math_s, transfer_s
+from shardwise.formulas import peaks, roofline, shards
+from shardwise.formulas.inference import weight_read_s
+from shardwise.formulas.roofline import critical_batch, math_s, transfer_s
 from shardwise.hardware import System, Torus, find_chip
 from shardwise.ops import collective
 
@@ -48,12 +48,12 @@ def core_and_chip(g: Given) -> Answer:
 
 @solves("tpus-v5p-pod-flops", by="X Y Z C")
 def pod_flops(g: Given) -> Answer:
-    return sizes.totals(_pod(g)).flops_per_s
+    return peaks.totals(_pod(g)).flops_per_s
 
 
 @solves("tpus-q2-v5e-pod", "tpus-q2-v5p-pod", by="chips / chips per host; chips * cores, C, HBM")
 def pod_totals(g: Given) -> Answer:
-    t = sizes.totals(_pod(g))
+    t = peaks.totals(_pod(g))
     return {
         "hosts": t.n_hosts,
         "cores": t.n_cores,
@@ -167,7 +167,7 @@ def matmul_time(g: Given) -> Answer:
 @solves("tpus-vreg-bytes", by="registers * 8 * 128 * 4 bytes")
 def registers(g: Given) -> Answer:
     shapes = [(n, g["sublanes"], g["lanes"]) for n in g["registers"]]
-    return [sizes.local_bytes("r[N,S,L]", shape, {}, g["bytes_per_lane"]) for shape in shapes]
+    return [shards.local_bytes("r[N,S,L]", shape, {}, g["bytes_per_lane"]) for shape in shapes]
 
 
 @solves("tpus-vpu-adders-v4", by="8 * 128 lanes * ALUs")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from shardwise.book.givens import SIDE, axis, chip, dense
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import sizes, thresholds
-from shardwise.estimate.cost import training_s
-from shardwise.estimate.layer import block_cost
-from shardwise.estimate.roofline import Bounds, math_s, transfer_s
-from shardwise.estimate.thresholds import alpha
 from shardwise.estimate.training.memory.peak import Memory
+from shardwise.formulas import memory, peaks, thresholds
+from shardwise.formulas.blocks import block_cost
+from shardwise.formulas.flops import compute_s
+from shardwise.formulas.roofline import Bounds, math_s, transfer_s
+from shardwise.formulas.thresholds import alpha
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
 from shardwise.ops.notation import parse_einsum
@@ -50,7 +50,7 @@ def data_parallel_times(g: Given) -> Answer:
 
 @solves("training-adam-limit", by="P = HBM / 10")
 def adam_limit(g: Given) -> Answer:
-    return sizes.parameters_that_fit(g["hbm_bytes"], g["bytes_per_param"])
+    return memory.parameters_that_fit(g["hbm_bytes"], g["bytes_per_param"])
 
 
 @solves("training-fsdp-same-threshold", by="4BDF/(XC) / (4DF/W_ici)")
@@ -74,7 +74,7 @@ def chips_and_pods(g: Given) -> Answer:
 @solves("training-llama-16m", by="N = B / 850; T = FLOPs / (N C MFU)")
 def chips_and_days(g: Given) -> Answer:
     chips = thresholds.max_chips(g["batch"], g["tokens_per_chip"])
-    seconds = training_s(g["total_flops"], chips, g["peak_flops_per_s"], g["mfu"])
+    seconds = compute_s(g["total_flops"], chips, g["peak_flops_per_s"], g["mfu"])
     return [chips, seconds / DAY]
 
 
@@ -177,7 +177,7 @@ def chips_mixed_overlap(g: Given) -> Answer:
 @solves("training-ten-pods", by="T = FLOPs / (N C MFU)")
 def ten_pods(g: Given) -> Answer:
     times = [
-        training_s(g["total_flops"], g["chips"], g["peak_flops_per_s"], mfu) for mfu in (1.0, 0.4)
+        compute_s(g["total_flops"], g["chips"], g["peak_flops_per_s"], mfu) for mfu in (1.0, 0.4)
     ]
     return [g["chips"], *(t / DAY for t in times)]
 
@@ -201,7 +201,7 @@ def llama2_13b(g: Given) -> Answer:
 @solves("training-q2-memory", by="10P; 2BL(D + 2F)")
 def state_and_activations(g: Given) -> Answer:
     widths = [g["D"], g["F"], g["F"]]
-    saved = sizes.saved_bytes(g["tokens"], g["L"], widths, g["bytes_per_elem"])
+    saved = memory.saved_bytes(g["tokens"], g["L"], widths, g["bytes_per_elem"])
     return [g["params"] * g["bytes_per_param"], saved]
 
 
@@ -209,7 +209,7 @@ def state_and_activations(g: Given) -> Answer:
 def sequences_and_memory(g: Given) -> Answer:
     made = chip("v5p", hbm__capacity=g["hbm_bytes"])
     torus = Torus(shape=(g["chips"],), wrapped=(True,))
-    machine = sizes.totals(System(name="slice", chip=made, topology=torus))
+    machine = peaks.totals(System(name="slice", chip=made, topology=torus))
     return [g["tokens"] / g["seq_len"], machine.hbm_bytes]
 
 

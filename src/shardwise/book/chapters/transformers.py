@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwise.book.givens import SIDE, dense
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate import roofline, sizes
-from shardwise.estimate.thresholds import score_crossover
+from shardwise.formulas import flops, memory, roofline
+from shardwise.formulas.thresholds import score_crossover
 from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe, count
 from shardwise.models.weights import layer_weights
 from shardwise.ops.notation import parse_einsum
@@ -55,7 +55,7 @@ def vocabulary(g: Given) -> Answer:
     model = dense({**g, "F": SIDE})
     unembedding = count.TRAINING_PASSES * count.flops(model, SIDE).unembedding
     parts = count.parameters(model)
-    both = sizes.training_flops(parts.embedding + parts.unembedding, g["tokens"])
+    both = flops.training_flops(parts.embedding + parts.unembedding, g["tokens"])
     return [unembedding * g["tokens"], both]
 
 
@@ -86,12 +86,12 @@ def causal(g: Given) -> Answer:
 @solves("transformers-activation-checkpoints", by="e * saved * B T D L")
 def checkpoints(g: Given) -> Answer:
     saved = [[g["D"]] * n for n in g["saved_per_layer"]]
-    return [sizes.saved_bytes(g["tokens"], g["L"], w, g["bytes_per_elem"]) for w in saved]
+    return [memory.saved_bytes(g["tokens"], g["L"], w, g["bytes_per_elem"]) for w in saved]
 
 
 @solves("transformers-remat-flops", by="6 and 8 per parameter and token")
 def recompute(g: Given) -> Answer:
-    return [sizes.training_flops(1, 1, recompute=again) for again in (False, True)]
+    return [flops.training_flops(1, 1, recompute=again) for again in (False, True)]
 
 
 def _cache(n_layers: int, width: int) -> ModelConfig:
@@ -161,4 +161,4 @@ def experts(g: Given) -> Answer:
 
 @solves("transformers-6nd", by="6 * params * tokens")
 def six_nd(g: Given) -> Answer:
-    return sizes.training_flops(g["params"], g["tokens"])
+    return flops.training_flops(g["params"], g["tokens"])

@@ -15,6 +15,7 @@ from shardwise.estimate.kernels import head_share
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
+from shardwise.formulas.roofline import bounds
 from shardwise.models import Attention, Mamba, ModelConfig
 from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
 from shardwise.strategy.serving_layout import ServeForm
@@ -77,8 +78,9 @@ def _caches_s(
     """Seconds of one layer for the sequences that generate."""
     keys = load.decode * visible(a, load.context)
     n_bytes = keys * kv_elements(a) * units.bytes_per_element(rates.job.kv)
-    read_s = n_bytes / kv_shards(a, form, sizes) / rates.hbm
-    return maximum(read_s, cache_flops(a, form, sizes, load) / rates.attention_flops_per_s)
+    local_bytes = n_bytes / kv_shards(a, form, sizes)
+    flops = cache_flops(a, form, sizes, load)
+    return bounds(flops, rates.attention_flops_per_s, local_bytes, rates.hbm).lower
 
 
 def cache_flops(a: Attention, form: ServeForm, sizes: Mapping[str, Num], load: Load) -> Num:

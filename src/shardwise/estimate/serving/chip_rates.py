@@ -13,6 +13,7 @@ from shardwise.estimate.kernels import depth_share, tile_share, warp_share
 from shardwise.estimate.serving.efficiency import AT_PEAK, Shares
 from shardwise.estimate.serving.overhead import IDEAL, Engine
 from shardwise.estimate.training.chip_rates import CLOCK, figure
+from shardwise.formulas.roofline import bounds
 from shardwise.hardware import Chip
 from shardwise.ops.einsum import local_size, shards
 from shardwise.ops.program import Matmul
@@ -107,7 +108,7 @@ class ServeRates:
             reached = reached * self.shares.grouped
         if self.widens and not head and (each := self.flops_per_clock(self.wide)):
             reached = reached * warp_share(each)
-        return maximum(flops / (self.chip.peak(dtype) * reached), moved / self.hbm)
+        return bounds(flops, self.chip.peak(dtype) * reached, moved, self.hbm).lower
 
     def _tiles(
         self,

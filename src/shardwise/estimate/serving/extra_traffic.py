@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from shardwise.arrays import Num, ceil_div, minimum, where
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.training.extra_traffic import Sent
+from shardwise.formulas.experts import places_hit
 from shardwise.models import Attention, ModelConfig, Moe
 from shardwise.models.count import kv_elements
 from shardwise.strategy.serving_layout import ServeForm
@@ -77,7 +78,7 @@ def _to_experts(
     for group in config.groups:
         if isinstance(moe := group.layer.ffn, Moe):
             here = rows_here(form, sizes, load.rows) * (moe.d_latent or config.d_model)
-            places = degree * (1 - (1 - 1 / degree) ** moe.experts_per_token)
+            places = places_hit(degree, moe.experts_per_token)
             n_bytes = here * ROUNDED_BYTES * places * degree
             for name, what in (
                 ("moe.dispatch", "tokens to their experts"),

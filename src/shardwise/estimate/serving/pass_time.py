@@ -12,6 +12,7 @@ from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards, exchanges, rows_here
 from shardwise.estimate.serving.launches import elementwise_bytes, layer_kernels
 from shardwise.estimate.serving.load import Load
+from shardwise.formulas.experts import hit_share
 from shardwise.models import ModelConfig, Moe
 from shardwise.ops.forward import Forward
 from shardwise.ops.program import Matmul, Transfer
@@ -109,15 +110,6 @@ def pass_time(
         host=rates.engine.pass_s + rates.engine.sequence_s * sequences,
         overlaps=rates.engine.overlaps,
     )
-
-
-def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
-    """Share of the experts that some of `tokens` choose, all alike: 1 - (1 - k/E)^tokens.
-
-    >>> round(hit_share(256, 8, 16), 3)
-    0.398
-    """
-    return 1 - (1 - chosen / experts) ** tokens
 
 
 def _product_s(

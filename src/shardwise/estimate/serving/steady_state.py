@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div, maximum, minimum, where
-from shardwise.estimate.decode import speculative_tokens
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
+from shardwise.formulas.inference import speculative_token_s
 from shardwise.workload import Serve
 
 LEAST_CHUNK = 0.125  # of a pass that prompts get, however many sequences generate
@@ -56,12 +56,8 @@ def decode_s(engine: Engine, job: Serve, batch: Num) -> Num:
     tokens that are kept.
     """
     drafted = 1 + job.drafted
-    one = engine.decode(in_flight(engine, batch), job.mean_context, drafted).step_s
-    if not job.drafted:
-        return one
-    return (
-        one * (1 + job.drafted * job.draft_cost) / speculative_tokens(job.acceptance, job.drafted)
-    )
+    pass_s = engine.decode(in_flight(engine, batch), job.mean_context, drafted).step_s
+    return speculative_token_s(pass_s, job.acceptance, job.drafted, job.draft_cost)
 
 
 def at_once(engine: Engine) -> Num:

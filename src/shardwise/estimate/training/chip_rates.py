@@ -23,6 +23,7 @@ from shardwise.estimate.kernels import (
     tiled_keys,
     warp_share,
 )
+from shardwise.formulas.roofline import bounds
 from shardwise.hardware import Chip, catalog_chip, chip_names
 from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
@@ -167,8 +168,8 @@ class Rates:
                 reached = reached * self.cal.grouped
                 starts = starts + (0.0 if self.kernels.graphs else here * self.cal.expert_s)
         peak = self.chip.peak(self.dtype(matmul)) * self.clock_share
-        math_s = flops / (peak * reached)
-        return maximum(math_s, n_bytes / self.hbm) + matmul.count * matmul.pieces * starts
+        time = bounds(flops, peak * reached, n_bytes, self.hbm)
+        return time.lower + matmul.count * matmul.pieces * starts
 
     def _attention(self, config: ModelConfig) -> float:
         """Share of the peak in attention: a head narrower than the matrix unit fills a part, and

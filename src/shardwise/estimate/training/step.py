@@ -19,6 +19,7 @@ from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.extra_traffic import between_stages, sends_again
 from shardwise.estimate.training.gradient_sync import Sums, gradient_sums, update_s
 from shardwise.estimate.training.microbatch import BACKWARD, Passes
+from shardwise.formulas import playbook
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import Times, find
@@ -228,7 +229,7 @@ def _exposed(
     _take_turns(found, traffic, compute)
     if "pipe" in found and "pipe_p2p" in overlap:
         # Between the first and the last microbatch a stage has others to work on.
-        filling = (split.sizes["pipe"] - 1) / (split.n_microbatches * stage.passes)
+        filling = playbook.bubble(split.sizes["pipe"], split.n_microbatches, stage.passes)
         found["pipe"] = found["pipe"] * minimum(1.0, filling)
     return found
 

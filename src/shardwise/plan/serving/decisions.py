@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.errors import ShardwiseError
-from shardwise.estimate import decode, thresholds
 from shardwise.estimate.serving.steady_state import in_flight
+from shardwise.formulas import experts, inference, thresholds
 from shardwise.models import Moe, count
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.serving.time_parts import critical_batch, link_beta
+from shardwise.plan.serving.time_parts import critical_batch
 from shardwise.plan.training.decisions import Decision
 from shardwise.search import fit
 from shardwise.search.serving.candidate import Candidate, Server
@@ -43,7 +43,7 @@ def kv_context(server: Server) -> float | None:
     if not each:
         return None
     return float(
-        decode.kv_bound_context(
+        inference.kv_bound_context(
             count.parameters(server.config).active,
             each,
             hbm_bytes_per_s=chip.need("hbm.bandwidth"),
@@ -104,7 +104,7 @@ def _tensor(chosen: Candidate) -> Iterator[Decision]:
     if n < 2 or config.is_moe:
         return
     try:
-        beta = link_beta(chip)
+        beta = inference.beta(chip)
         dtype = server.rates.dtype(head=False)
         alpha = thresholds.alpha(chip, "ici" if chip.ici else "node", dtype)
     except ShardwiseError:
@@ -112,7 +112,7 @@ def _tensor(chosen: Candidate) -> Iterator[Decision]:
     axes = max(1, len(server.placement.span(("tensor",)).rings))
     rows = int(in_flight(server.engine, chosen.batch))
     flops = float(thresholds.tensor_limit(config.d_ff, alpha, n_axes=axes))
-    memory = float(decode.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=axes))
+    memory = float(inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=axes))
     yield Decision(
         step="tensor",
         number=n,
@@ -158,7 +158,7 @@ def _experts(chosen: Candidate) -> Iterator[Decision]:
     if moe is None:
         return
     rows = float(in_flight(server.engine, chosen.batch))
-    hit = moe.n_experts * (1 - (1 - moe.experts_per_token / moe.n_experts) ** rows)
+    hit = moe.n_experts * experts.hit_share(moe.n_experts, moe.experts_per_token, rows)
     n = server.layout.mesh.expert
     yield Decision(
         step="expert",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from shardwise import units
-from shardwise.estimate import cost, decode
-from shardwise.estimate import serving_money as serving
 from shardwise.estimate.serving.steady_state import at_once, in_flight
 from shardwise.estimate.training.memory.peak import Memory
+from shardwise.formulas import cost, inference
+from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
-from shardwise.plan.schema import serving as serve_value
-from shardwise.plan.schema import training
+from shardwise.plan.schema import serving, training
 from shardwise.plan.serving.time_parts import (
     BOUNDS,
     bound,
@@ -22,14 +21,14 @@ from shardwise.plan.serving.time_parts import (
 from shardwise.search.serving.candidate import Candidate, Server
 
 
-def estimate(config: ModelConfig, chosen: Candidate) -> serve_value.ServingEstimate:
+def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
     """Every number that the plan predicts."""
     server, shares = chosen.server, chosen.server.rates.shares
     output = chosen.job.output
     most = chosen.most_requests_per_s if output else None
     hourly = server.rates.chip.usd_per_chip_hour
     decoding = _decode(config, chosen)
-    return serve_value.ServingEstimate(
+    return serving.ServingEstimate(
         bound=BOUNDS[decoding.bound],
         prefill=_prefill(config, chosen),
         decode=decoding,
@@ -57,12 +56,12 @@ def at_least_one(reader: Server) -> int:
     return int(at_once(reader.engine))
 
 
-def _decode(config: ModelConfig, chosen: Candidate) -> serve_value.Decode:
+def _decode(config: ModelConfig, chosen: Candidate) -> serving.Decode:
     server, job, batch = chosen.server, chosen.job, chosen.batch
     pass_, found = server.decode(batch), parts(server.decode(batch))
     here = int(in_flight(server.engine, batch))
     critical = critical_batch(config, server)
-    return serve_value.Decode(
+    return serving.Decode(
         step_s=decode_range(server, batch),
         batch=batch,
         in_flight=here,
@@ -74,33 +73,33 @@ def _decode(config: ModelConfig, chosen: Candidate) -> serve_value.Decode:
         max_batch=server.max_batch,
         critical_batch=critical,
         kv_batch=kv_batch(server),
-        tokens_per_pass=decode.speculative_tokens(job.acceptance, job.drafted),
+        tokens_per_pass=inference.speculative_tokens(job.acceptance, job.drafted),
     )
 
 
-def _prefill(config: ModelConfig, chosen: Candidate) -> serve_value.Prefill:
+def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
     job, server = chosen.job, chosen.reader or chosen.server
     time, n = server.prefill(), at_least_one(server)
     active = count.parameters(config).active
     peak = server.rates.chip.peak(server.rates.dtype(head=False))
     tokens = float(job.fresh_tokens)
-    flops = 2 * active * tokens * n
-    reference = decode.prefill_s(
-        active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=cost.REFERENCE_MFU
+    flops = forward_flops(active, tokens) * n
+    reference = inference.prefill_s(
+        active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=REFERENCE_MFU
     )
     same_size = server.n_chips / chosen.server.n_chips
-    return serve_value.Prefill(
+    return serving.Prefill(
         step_s=prefill_range(server),
         tokens=tokens,
         prompts=n,
         parts=parts(time),
         bound=bound(time, flops=float(time.weights) > 0),
-        mfu=cost.mfu(flops, float(time.step_s), server.n_chips, peak),
+        mfu=mfu(flops, float(time.step_s), server.n_chips, peak),
         busy=chosen.busy if chosen.reader else float(chosen.steady.busy),
         transfer_s=chosen.transfer_s,
         servers=_ratio(chosen, float(time.step_s) / n * same_size),
-        at_mfu=serve_value.PrefillAtMfu(
-            mfu=cost.REFERENCE_MFU,
+        at_mfu=serving.PrefillAtMfu(
+            mfu=REFERENCE_MFU,
             step_s=float(reference),
             servers=_ratio(chosen, float(reference) * same_size),
         ),
@@ -113,25 +112,25 @@ def _ratio(chosen: Candidate, prompt_s: float) -> float | None:
     if not job.output:
         return None
     token_s = chosen.server.per_token(float(chosen.server.decode(chosen.batch).step_s))
-    return float(serving.prefill_servers(prompt_s, token_s, chosen.batch, job.output))
+    return float(inference.prefill_servers(prompt_s, token_s, chosen.batch, job.output))
 
 
-def usd(chosen: Candidate, hourly: float) -> serve_value.UsdPerMillion:
+def usd(chosen: Candidate, hourly: float) -> serving.UsdPerMillion:
     """Input and output share the hour as they share the chips: by engines, or by their time."""
     job, chips = chosen.job, chosen.chips
     if not job.output:
         server = chosen.server
         read = job.prompt_tokens * at_least_one(server) / float(server.prefill().step_s)
-        reads = serving.usd_per_million_tokens(read / server.n_chips, hourly)
-        generates = serving.usd_per_million_tokens(chosen.tokens_per_s / chips, hourly)
-        return serve_value.UsdPerMillion(input=float(reads), output=float(generates))
+        reads = cost.usd_per_million_tokens(read / server.n_chips, hourly)
+        generates = cost.usd_per_million_tokens(chosen.tokens_per_s / chips, hourly)
+        return serving.UsdPerMillion(input=float(reads), output=float(generates))
     if chosen.reader:
         used = chosen.reader.count * chosen.reader.n_chips
         share = used / (used + chosen.server.count * chosen.server.n_chips)
     else:
         share = float(chosen.steady.busy)
     per_s = chips * hourly / units.HOUR
-    return serve_value.UsdPerMillion(
+    return serving.UsdPerMillion(
         input=1e6 * share * per_s / (chosen.requests_per_s * job.prompt_tokens),
         output=1e6 * (1 - share) * per_s / chosen.tokens_per_s,
     )

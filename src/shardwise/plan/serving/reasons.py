@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from shardwise import units
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.decode import memory_bound_tensor_limit, speculative_tokens
 from shardwise.estimate.serving.steady_state import in_flight
+from shardwise.formulas import inference
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingEstimate
 from shardwise.plan.schema.training import Reason
-from shardwise.plan.serving.time_parts import critical_batch, decode_range, link_beta, parts
+from shardwise.plan.serving.time_parts import critical_batch, decode_range, parts
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -77,12 +77,14 @@ def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
     if layout.mesh.tensor < 2 or config.is_moe:
         return
     try:
-        beta = link_beta(chosen.server.rates.chip)
+        beta = inference.beta(chosen.server.rates.chip)
     except ShardwiseError:
         return
     rows = int(in_flight(chosen.server.engine, chosen.batch))
     spans = chosen.server.placement.span(("tensor",)).rings
-    limit = float(memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=max(1, len(spans))))
+    limit = float(
+        inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=max(1, len(spans)))
+    )
     axes = f"{len(spans)} axes × " if len(spans) > 1 else ""
     yield Reason(
         constraint="tensor",
@@ -219,7 +221,7 @@ def _drafted(chosen: Candidate) -> Iterator[Reason]:
     plain = replace(job, drafted=0)
     server = replace(chosen.server, job=plain)
     alone = float(server.decode(chosen.batch).step_s)
-    kept = speculative_tokens(job.acceptance, job.drafted)
+    kept = inference.speculative_tokens(job.acceptance, job.drafted)
     drafted = chosen.server.per_token(float(chosen.server.decode(chosen.batch).step_s))
     yield Reason(
         constraint="speculation",

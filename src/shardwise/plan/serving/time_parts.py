@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shardwise.estimate.serving.pass_time import PassTime
+from shardwise.formulas import roofline
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, Moe
 from shardwise.plan.schema.training import Range
 from shardwise.search.serving.candidate import Server
-from shardwise.units import bytes_per_element
 
 # Parts of a pass on the chip, in the words of a plan; the other parts are roles of the mesh.
 ON_CHIP = {
@@ -79,14 +79,14 @@ def critical_batch(config: ModelConfig, server: Server) -> float:
     """Sequences of a pass from which products are bound by FLOPs: e C / (2 W), times E / k of an
     MoE, over the tokens that each sequence puts in. Book §7."""
     rates, job = server.rates, server.job
-    intensity = rates.chip.peak(rates.dtype(head=False)) / rates.chip.need("hbm.bandwidth")
-    rows = intensity * bytes_per_element(job.weights) / 2
+    peak = rates.chip.peak(rates.dtype(head=False))
+    rows = roofline.critical_batch(peak, rates.chip.need("hbm.bandwidth"), job.weights)
     ratios = [
         g.layer.ffn.n_experts / g.layer.ffn.experts_per_token
         for g in config.groups
         if isinstance(g.layer.ffn, Moe)
     ]
-    return rows * max(ratios, default=1.0) / (1 + job.drafted)
+    return float(rows) * max(ratios, default=1.0) / (1 + job.drafted)
 
 
 def kv_batch(server: Server) -> int | None:
@@ -107,16 +107,6 @@ def kv_batch(server: Server) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if outweighs(middle) else (middle, high)
     return high
-
-
-def link_beta(chip: Chip) -> float:
-    """HBM bandwidth over that of the links of one axis, or of a GPU's port: beta of the book, §7.
-
-    Raises:
-        UnknownFigure: the chip lacks one of the two.
-    """
-    links = 2 * chip.need("ici.link") if chip.ici else chip.need("node.egress")
-    return chip.need("hbm.bandwidth") / links
 
 
 def mesh_of(server: Server) -> dict[str, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwise.errors import BadInput, NoStrategy, NotDivisible, raise_all
-from shardwise.estimate import cost
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
+from shardwise.formulas import cost
+from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig, count
 from shardwise.plan.schema import training
@@ -264,7 +265,7 @@ def _estimate(
     flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
     expected = float(time.step_s)
     run = _run(expected, system, job)
-    reference_s = cost.training_s(flops, chips, peak, cost.REFERENCE_MFU)
+    reference_s = compute_s(flops, chips, peak, REFERENCE_MFU)
     reference = _run(reference_s, system, job)
     memory = chosen.memory
     return training.Estimate(
@@ -279,7 +280,7 @@ def _estimate(
             name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread
         ),
         bubble_fraction=float(time.bubble_s) / expected,
-        mfu=cost.mfu(flops, expected, chips, peak),
+        mfu=mfu(flops, expected, chips, peak),
         tokens_per_s=job.tokens_per_step / expected,
         tokens_per_s_per_chip=job.tokens_per_step / expected / chips,
         memory_bytes_per_chip=training.MemoryBytes(
@@ -298,7 +299,7 @@ def _estimate(
         usd=run.usd if run else None,
         joules=cost.energy_j(run.seconds, chips, system.chip.power_w) if run else None,
         at_mfu=training.AtMfu(
-            mfu=cost.REFERENCE_MFU,
+            mfu=REFERENCE_MFU,
             step_s=reference_s,
             run_s=reference.seconds if reference else None,
             chip_hours=reference.chip_hours if reference else None,

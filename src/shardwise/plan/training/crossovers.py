@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.estimate import crossings, thresholds
-from shardwise.estimate.thresholds import alpha
+from shardwise.formulas import experts, thresholds
+from shardwise.formulas.thresholds import alpha
 from shardwise.hardware import Torus
 from shardwise.models import ModelConfig, Moe
 from shardwise.search.training.problem import Case
@@ -168,13 +168,13 @@ def _expert(case: Case) -> Iterator[Crossover]:
     chip, dtype = case.system.chip, case.job.compute
     if isinstance(topology, Torus):
         degree = own if own > 1 else min(ffn.n_experts, max(topology.shape))
-        limit = crossings.expert_width_on_ring(alpha(chip, "ici", dtype), degree)
+        limit = experts.expert_width_on_ring(alpha(chip, "ici", dtype), degree)
         formula = "F > alpha Z / 4, book §3"
     else:
         domain = min(topology.domain, topology.n_gpus)
         degree = own if own > 1 else min(ffn.n_experts, domain)
         outside = degree > domain
-        limit = crossings.expert_width(
+        limit = experts.expert_width(
             alpha(chip, "scale_out" if outside else "node", dtype),
             degree,
             experts_per_token=ffn.experts_per_token,
@@ -195,7 +195,7 @@ def _pipe(case: Case) -> Iterator[Crossover]:
 
         stages, schedule = layout.mesh.pipe, layout.schedule
         chunks = find(schedule).chunks or layout.virtual
-    limit = crossings.microbatches_for_bubble(
+    limit = thresholds.microbatches_for_bubble(
         BUBBLE, stages=stages, chunks=chunks, schedule=schedule
     )
     if limit is not None:
@@ -212,7 +212,7 @@ def _context(case: Case) -> Iterator[Crossover]:
     width = attention.n_kv_heads * (attention.d_head + attention.d_head_v)
     if attention.mla:  # the latent and the shared key are passed on
         width = attention.mla.kv_lora_rank + attention.mla.d_rope
-    each = crossings.ring_tokens(
+    each = thresholds.ring_tokens(
         alpha(case.system.chip, inner_scope(case), case.job.compute),
         n_heads=attention.n_heads,
         head_width=attention.d_head + attention.d_head_v,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.estimate.training import optimizer
+from shardwise.formulas.memory import chips_to_hold
 from shardwise.hardware import Torus
 from shardwise.models import count
 from shardwise.plan.training.crossovers import Crossover, tokens_per_chip
@@ -77,7 +78,7 @@ def _chip(case: Case) -> Decision:
     text = f"{units.show_gib(state)} of weights, gradients and optimizer state; one chip holds "
     text += units.show_gib(hbm)
     if not fits:
-        text += f": at least {math.ceil(state / hbm):,} chips share it"
+        text += f": at least {chips_to_hold(state, hbm):,} chips share it"
     elif case.system.n_chips > 1:
         text += ": it fits, more chips are for speed"
     return Decision(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.errors import BadInput
-from shardwise.estimate import goodput
 from shardwise.estimate.training import optimizer
+from shardwise.formulas import goodput
 from shardwise.hardware import Switched
 from shardwise.models import count
 from shardwise.plan.schema.training import Plan, PlannedGoodput

@@ -12,6 +12,7 @@ from shardwise import units
 from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates, hbm_bytes, is_end
 from shardwise.estimate.training.gradient_sync import summed_parameters
 from shardwise.estimate.training.microbatch import part_of
+from shardwise.formulas.roofline import bounds
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.training import Operation
@@ -52,7 +53,7 @@ def _matmuls(
         computed = float(kernels.computed_flops(matmul, mesh))
         for phase, n in phases.items():
             flops, hbm = n * one[0], n * one[1]
-            math_s, hbm_s = flops / rates.chip.peak(rates.dtype(matmul)), hbm / bandwidth
+            time = bounds(flops, rates.chip.peak(rates.dtype(matmul)), hbm, bandwidth)
             yield Operation(
                 name=matmul.name,
                 phase=phase,
@@ -63,9 +64,9 @@ def _matmuls(
                 collective=None,
                 role=None,
                 network_bytes=0.0,
-                time_s=max(math_s, hbm_s),
-                math_s=math_s,
-                hbm_s=hbm_s,
+                time_s=time.lower,
+                math_s=time.math_s,
+                hbm_s=time.comms_s,
                 hidden=False,
                 computed_flops=n * computed,
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.errors import NoStrategy, ShardwiseError
-from shardwise.estimate import cost
+from shardwise.formulas.flops import mfu
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.plan.schema.training import Range
@@ -182,7 +182,7 @@ def _point(model: ModelConfig, system: System, job: Train, found: rank.Candidate
         n_chips=system.n_chips,
         step_s=reasons.step_range(found),
         memory_bytes=float(found.memory.total),
-        mfu=cost.mfu(flops, step, system.n_chips, system.chip.peak(job.compute)),
+        mfu=mfu(flops, step, system.n_chips, system.chip.peak(job.compute)),
         tokens_per_s_per_chip=job.tokens_per_step / step / system.n_chips,
         chip_s=step * system.n_chips,
         mesh=found.mesh.sizes,

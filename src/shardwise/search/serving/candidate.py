@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.estimate.collective_cost import Prices
-from shardwise.estimate.decode import speculative_tokens
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import engine_memory, max_batch
@@ -19,6 +18,7 @@ from shardwise.estimate.serving.steady_state import (
     reading_only,
 )
 from shardwise.estimate.training.memory.peak import Memory
+from shardwise.formulas.inference import speculative_token_s
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.serving.evaluate import whole
@@ -99,10 +99,7 @@ class Server:
     def per_token(self, seconds: float) -> float:
         """From a pass to a token of a sequence: drafted passes over the tokens that are kept."""
         job = self.job
-        if not job.drafted:
-            return seconds
-        kept = speculative_tokens(job.acceptance, job.drafted)
-        return float(seconds * (1 + job.drafted * job.draft_cost) / kept)
+        return float(speculative_token_s(seconds, job.acceptance, job.drafted, job.draft_cost))
 
     def prefill(self, *, ideal: bool = False) -> PassTime:
         """A prompt on an idle engine, one on each part of its batch."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadFile, nearest
+from shardwise.formulas.flops import compute_s
 from shardwise.hardware import Chip
 from shardwise.models.count import flops
 from shardwise.models.model import ModelConfig
@@ -151,9 +152,9 @@ def _prefill(
     if "tokens_per_s" in found:
         return {"prefill_s": tokens / found["tokens_per_s"]}
     if mfu and not found:
-        peak = n_chips * chip.need("peak.bf16")
+        work, peak = tokens * float(flops(config, load.prompt).forward), chip.need("peak.bf16")
         assumed["prefill_s"] = f"follows from an MFU of {mfu:g} of the bf16 peak"
-        return {"prefill_s": tokens * float(flops(config, load.prompt).forward) / (mfu * peak)}
+        return {"prefill_s": compute_s(work, n_chips, peak, mfu)}
     return found
 
 

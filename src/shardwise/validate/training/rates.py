@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from shardwise import units
 from shardwise.errors import BadFile, UnknownFigure
+from shardwise.formulas.flops import compute_s
 from shardwise.hardware import Chip
 from shardwise.models.count import TRAINING_PASSES, flops
 from shardwise.models.model import ModelConfig
@@ -71,7 +72,7 @@ def _through_flops(
     work = flops_per_token(config, job.seq, convention) * job.tokens_per_step
     if tflops is not None:
         return work / (tflops * units.TB * n_chips), "tflops_per_chip"
-    return work / (_peak_of_mfu(chip, job) * float(mfu or 0) * n_chips), "mfu"
+    return compute_s(work, n_chips, _peak_of_mfu(chip, job), float(mfu or 0)), "mfu"
 
 
 def _peak_of_mfu(chip: Chip, job: Train) -> float:

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.estimate import stationary
-from shardwise.estimate.decode import decode_step, prefill_s
 from shardwise.estimate.serving.load import Load, decoding, prompts
-from shardwise.estimate.serving.pass_time import hit_share
+from shardwise.formulas.inference import decode_step, prefill_s
 from shardwise.models import load
 from shardwise.models.count import kv_bytes_per_token, parameters
 from shardwise.strategy.serving_layout import ServeLayouts
@@ -77,8 +75,6 @@ def test_two_dims_send_what_the_book_says() -> None:
         ours["down" if name[1] == "down" else "up"] += twice * n_bytes
     # The model's block is parallel: attention's input is the MLP's, and so is its one sum.
     assert ours["up"] % (2 * 2 * batch * config.d_ff / 16) == 0
-    book = stationary.time_2d(batch, config.d_model, config.d_ff, x=4, yz=16, ici_bytes_per_s=1.0)
-    assert book == 2 * batch * config.d_model / 4 + 4 * batch * config.d_ff / 16
 
 
 def test_gathered_weights_cost_more_than_they_save() -> None:
@@ -96,7 +92,6 @@ def test_copied_heads_read_more_than_split_sequences() -> None:
 
 
 def test_experts_that_nobody_chooses_are_not_read() -> None:
-    assert hit_share(256, 8, 1) == pytest.approx(8 / 256)
     e = engine("deepseek-v3", "h200:8", {"expert": 8}, Serve(context=1024, weights="fp8"))
     one, many = e.decode(1, 1024).weights, e.decode(4096, 1024).weights
     assert many > 5 * one

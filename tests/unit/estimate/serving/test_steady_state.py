@@ -11,7 +11,7 @@ from shardwise.estimate.serving.steady_state import (
     decoding_only,
     reading_only,
 )
-from shardwise.estimate.serving_money import prefill_servers
+from shardwise.formulas.inference import prefill_servers
 from shardwise.models.count import kv_cache_bytes, parameters
 from shardwise.workload import Serve
 from tests.unit.estimate.serving.engines import BUSY, REACHED, engine

@@ -6,7 +6,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadInput
-from shardwise.estimate import goodput
+from shardwise.formulas import goodput
 from shardwise.plan.schema.json_io import decode, encode
 from shardwise.plan.training.failures import RESTART_S, STORAGE, with_failures
 

@@ -1,19 +1,18 @@
-"""Run time, chip-hours, money, energy and MFU from a step time. Book §4 (MFU), §6 (days)."""
+"""Chip-hours, money and energy of a run; the price of FLOPs and of tokens. Book §6, §8."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from shardwise.arrays import Num
 from shardwise.errors import BadInput
 from shardwise.units import HOUR
-
-REFERENCE_MFU = 0.4  # what the book assumes for a large training run, §6
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A whole run. `usd` is None where the chip has no public price."""
+    """A whole run: seconds, chip-hours, and dollars, None where the chip has no public price."""
 
     seconds: float
     chip_hours: float
@@ -23,14 +22,22 @@ class Run:
 def run(
     step_s: float, tokens: float, tokens_per_step: float, n_chips: int, price: float | None
 ) -> Run:
-    """tokens / tokens per step, steps of `step_s` seconds each, at `price` dollars a chip-hour."""
+    """The run of tokens / tokens_per_step steps. Book §6.
+
+    Args:
+        step_s: seconds of one step.
+        tokens: tokens of the whole run.
+        tokens_per_step: tokens of the global batch.
+        n_chips: chips that are paid for.
+        price: dollars a chip-hour, or None.
+    """
     seconds = step_s * tokens / tokens_per_step
     hours = seconds * n_chips / HOUR
     return Run(seconds, hours, None if price is None else hours * price)
 
 
 def energy_j(seconds: float, n_chips: int, power_w: float | None, pue: float = 1.0) -> float | None:
-    """E = seconds chips power PUE, an upper bound for the chips of a run.
+    """Seconds x chips x power x PUE: an upper bound of the energy of a run's chips, joules.
 
     Public figures of power are the most that a chip may draw (its thermal design power, TDP) or the
     highest measured; a chip that waits draws less. Hosts and switches draw their own, not counted.
@@ -53,11 +60,16 @@ def energy_j(seconds: float, n_chips: int, power_w: float | None, pue: float = 1
     return None if power_w is None else seconds * n_chips * power_w * pue
 
 
-def mfu(model_flops: float, step_s: float, n_chips: int, flops_per_s: float) -> float:
-    """Model FLOPs of a step over what the chips could do at their dense peak in that time."""
-    return model_flops / (step_s * n_chips * flops_per_s)
+def rate_per_price(flops_per_s: Num, usd_per_hour: Num) -> Num:
+    """FLOP/s for each dollar an hour: a column of the book's table of prices. Book §8."""
+    return flops_per_s / usd_per_hour
 
 
-def training_s(model_flops: float, n_chips: float, flops_per_s: float, mfu: float = 1.0) -> float:
-    """T = FLOPs / (chips C MFU). Book §6."""
-    return model_flops / (n_chips * flops_per_s * mfu)
+def flops_per_usd(flops_per_s: Num, usd_per_hour: Num) -> Num:
+    """FLOPs that a dollar buys at peak: 3600 times `rate_per_price`. Book §8."""
+    return HOUR * flops_per_s / usd_per_hour
+
+
+def usd_per_million_tokens(tokens_per_s_per_chip: Num, usd_per_chip_hour: Num) -> Num:
+    """Dollars for a million tokens of a server that is always busy. Book §8."""
+    return usd_per_chip_hour / HOUR / tokens_per_s_per_chip * 1e6

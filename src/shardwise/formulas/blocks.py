@@ -1,4 +1,4 @@
-"""What one block of a layer computes and moves under a mesh: the rows of the book's tables. §5.
+"""FLOPs and network bytes of one block of a layer under a mesh: the tables of book §5.
 
 Derived, not typed: the block's einsums under the training rules, their gradients, and the
 collectives that the algebra finds for them.
@@ -24,8 +24,8 @@ class BlockCost:
     """One block of one layer in one phase, on one chip.
 
     Args:
-        flops: Of the fullest chip.
-        moved_bytes: By mesh role. An AllReduce counts twice: it is a ReduceScatter and an
+        flops: FLOPs of the fullest chip.
+        moved_bytes: Bytes by mesh role. An AllReduce counts twice: it is a ReduceScatter and an
             AllGather.
     """
 
@@ -34,7 +34,7 @@ class BlockCost:
 
     @property
     def bytes(self) -> Num:
-        """Over all roles."""
+        """Bytes over all roles."""
         return sum(self.moved_bytes.values())
 
 
@@ -54,7 +54,7 @@ def block_cost(
         tokens: B of the global batch.
         mesh: Sizes of the roles.
         block: `mlp`, `attn`, `moe`, ...: what the names of its operations begin with.
-        element_bytes: Of weights, gradients and activations.
+        element_bytes: Bytes of an element of weights, gradients and activations.
         rules: The sharding table.
 
     >>> config = ModelConfig.dense(

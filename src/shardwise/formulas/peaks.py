@@ -1,4 +1,4 @@
-"""Peaks and memories of a chip from its parts. Book §2 (TPUs), §12 (GPUs).
+"""Peaks, memories and links: of a chip from its parts, of a machine from its chips. Book §2, §12.
 
 What a data sheet's peak is made of: units, lanes, cycles. Useful to check a figure, and to
 fill in one that is not published.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shardwise.arrays import Num
-from shardwise.hardware import Chip
+from shardwise.hardware import Chip, System
 
 FLOPS_PER_MAC = 2  # a multiply and an add
 
@@ -144,3 +145,39 @@ def egress(counts: Sequence[int], link_bytes_per_s: Num) -> Num:
     450000000000.0
     """
     return math.prod(counts) * link_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a whole machine has. None where no public source gives the figure of its chip."""
+
+    n_chips: int
+    n_hosts: int | None
+    n_cores: int | None
+    flops_per_s: float
+    hbm_bytes: float | None
+    hbm_bytes_per_s: float | None
+    host_dram_bytes: float | None
+
+
+def totals(system: System, dtype: str = "bf16") -> Totals:
+    """Hosts, cores, FLOPs/s and HBM of all chips of a machine. Book §2, question 2.
+
+    Raises:
+        UnknownFigure: No peak of the chip is known at this dtype.
+
+    >>> from shardwise.hardware import parse_system
+    >>> totals(parse_system("v5p:16x20x28")).n_cores
+    17920
+    """
+    chip, n = system.chip, system.n_chips
+    hosts, dram = system.n_hosts, chip.host_dram_bytes
+    return Totals(
+        n_chips=n,
+        n_hosts=hosts,
+        n_cores=None if chip.n_cores is None else n * chip.n_cores,
+        flops_per_s=n * chip.peak(dtype),
+        hbm_bytes=None if chip.hbm_bytes is None else n * chip.hbm_bytes,
+        hbm_bytes_per_s=None if chip.hbm_bytes_per_s is None else n * chip.hbm_bytes_per_s,
+        host_dram_bytes=None if dram is None or hosts is None else hosts * dram,
+    )

@@ -1,4 +1,4 @@
-"""The roofline of one operation on one chip: intensity, bound, critical size. Book §1."""
+"""The roofline of a matmul on a chip: intensity, bound, critical size, every roof. Book §1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadSharding, UnknownName, raise_all
-from shardwise.estimate.matmul import LARGEST_DIM
+from shardwise.formulas.matmul import LARGEST_DIM
+from shardwise.formulas.roofline import bounds, critical_intensity
 from shardwise.hardware import Chip, parse_chip
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, Dim, Einsum
@@ -131,13 +132,14 @@ def operation_roofline(
     core = term.block == "core"
     if core and seq == 1:
         raise BadInput(f"{operation} is over the tokens of a sequence. Give seq (--seq 4096).")
-    wide, narrow = units.bytes_per_element(activations), units.bytes_per_element(weights)
-    known = {"T": seq, "S": seq, "D": model.d_model, "V": model.vocab, **term.sizes}
+    activation_bytes = units.bytes_per_element(activations)
+    right_bytes = activation_bytes if core else units.bytes_per_element(weights)
+    lengths = {"T": seq, "S": seq, "D": model.d_model, "V": model.vocab, **term.sizes}
     sizes: dict[str, int | Sequence[int]] = {
-        d: int(known[d]) for d in _dims(term.einsum) if d != "B"
+        d: int(lengths[d]) for d in _dims(term.einsum) if d != "B"
     }
     sizes["B"] = batch
-    elements = [wide, wide if core else narrow, wide]
+    elements = [activation_bytes, right_bytes, activation_bytes]
     return _result(
         f"{operation}: {term.einsum}",
         term.einsum,
@@ -183,8 +185,10 @@ def _array(name: str, dims: str) -> Array:
 
 def _dims(einsum: Einsum) -> tuple[str, ...]:
     """Every letter that needs a size: of the product, and of what its arrays hold."""
-    held = (d.held for a in (*einsum.inputs, einsum.output) for d in a.dims)
-    return tuple(dict.fromkeys((*einsum.dims, *held)))
+    letters = list(einsum.dims)
+    for array in (*einsum.inputs, einsum.output):
+        letters += [dim.held for dim in array.dims]
+    return tuple(dict.fromkeys(letters))
 
 
 def _result(
@@ -198,18 +202,16 @@ def _result(
 ) -> RooflineResult:
     dim, values, fixed = _varying(einsum, sizes)
     peak, bandwidth = chip.peak(compute), chip.need("hbm_bytes_per_s")
-    pairs = [
-        (a, e)
-        for a, e in zip((*einsum.inputs, einsum.output), elements, strict=True)
-        if a.name not in ON_CHIP
-    ]
+    arrays = zip((*einsum.inputs, einsum.output), elements, strict=True)
+    in_hbm = [(array, width) for array, width in arrays if array.name not in ON_CHIP]
 
     def work(size: float) -> tuple[float, float]:
-        at: dict[str, float] = {**fixed, dim: size}
-        for chosen in einsum.chosen:  # experts that the tokens meet, each a different one at best
-            at[chosen] = min(at[chosen], size * at.get("T", 1) * at["R"])
-        n_bytes = sum(float(a.local_elements(at, {})) * e for a, e in pairs)
-        return share * float(einsum.flops(at)), n_bytes
+        lengths: dict[str, float] = {**fixed, dim: size}
+        for experts in einsum.chosen:  # those that the tokens meet, each a different one at best
+            tokens = size * lengths.get("T", 1)
+            lengths[experts] = min(lengths[experts], tokens * lengths["R"])
+        n_bytes = sum(float(array.local_elements(lengths, {})) * width for array, width in in_hbm)
+        return share * float(einsum.flops(lengths)), n_bytes
 
     points = tuple(_point(n, *work(n), peak, bandwidth) for n in values)
     return RooflineResult(
@@ -234,8 +236,8 @@ def _varying(
     problems += [str(UnknownName("dim", d, einsum.dims)) for d in sizes if d not in used]
     problems += [
         f"dim {d}={n} is not between 1 and {LARGEST_DIM:,}."
-        for d, given in sizes.items()
-        for n in ([given] if isinstance(given, int) else given)
+        for d, values in sizes.items()
+        for n in _as_list(values)
         if not 1 <= n <= LARGEST_DIM
     ]
     ranges = [d for d, n in sizes.items() if not isinstance(n, int)]
@@ -244,39 +246,42 @@ def _varying(
         problems.append(f"dims {', '.join(ranges)} all have ranges. Give a range to one.")
     raise_all(BadInput, problems)
     dim = ranges[0] if ranges else einsum.output.names[0] if einsum.output.names else einsum.dims[0]
-    given = sizes[dim]
     fixed = {d: n for d, n in sizes.items() if d != dim and isinstance(n, int)}
-    return dim, [given] if isinstance(given, int) else list(given), fixed
+    return dim, _as_list(sizes[dim]), fixed
+
+
+def _as_list(sizes: int | Sequence[int]) -> list[int]:
+    return [sizes] if isinstance(sizes, int) else list(sizes)
 
 
 def _point(size: int, flops: float, n_bytes: float, peak: float, bandwidth: float) -> RooflinePoint:
-    math_s, hbm_s = flops / peak, n_bytes / bandwidth
+    time = bounds(flops, peak, n_bytes, bandwidth)
     return RooflinePoint(
         size=size,
         flops=flops,
         n_bytes=n_bytes,
         intensity=flops / n_bytes,
-        math_s=math_s,
-        hbm_s=hbm_s,
-        flops_per_s=flops / max(math_s, hbm_s),
-        bound="compute" if math_s >= hbm_s else "hbm",
+        math_s=time.math_s,
+        hbm_s=time.comms_s,
+        flops_per_s=flops / time.lower,
+        bound="compute" if time.math_s >= time.comms_s else "hbm",
     )
 
 
 def _critical(
     work: Callable[[float], tuple[float, float]], peak: float, bandwidth: float
 ) -> float | None:
-    """FLOPs grow as c n and bytes as a + b n: compute-bound from n = a / (c W / C - b)."""
-    flops, at_one = work(1)
-    at_zero = work(0)[1]
-    slope = flops * bandwidth / peak - (at_one - at_zero)
-    return at_zero / slope if slope > 0 else None
+    """n = a / (c W / C - b), from which c n FLOPs take longer than a + b n bytes; None if never."""
+    flops_per_size, bytes_at_one = work(1)
+    fixed_bytes = work(0)[1]
+    slope = flops_per_size * bandwidth / peak - (bytes_at_one - fixed_bytes)
+    return fixed_bytes / slope if slope > 0 else None
 
 
 def roofs(chip: Chip, peak: float) -> tuple[Roof, ...]:
     """Every bandwidth of a chip as a roof; ICI counts both directions of one axis."""
     link = chip.ici.link_bytes_per_s_one_way if chip.ici else None
-    known = {
+    bandwidths = {
         "on-chip": chip.on_chip_bytes_per_s or chip.l2_bytes_per_s,
         "hbm": chip.hbm_bytes_per_s,
         "ici": 2 * link if link else None,
@@ -286,7 +291,7 @@ def roofs(chip: Chip, peak: float) -> tuple[Roof, ...]:
         "dcn": chip.dcn_bytes_per_s_per_chip,
     }
     return tuple(
-        Roof(name=name, bytes_per_s=rate, critical_intensity=peak / rate)
-        for name, rate in known.items()
+        Roof(name=name, bytes_per_s=rate, critical_intensity=critical_intensity(peak, rate))
+        for name, rate in bandwidths.items()
         if rate
     )

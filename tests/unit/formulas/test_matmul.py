@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardwise.errors import BadInput, BadShape, BadSharding, UnknownFigure, UnknownName
-from shardwise.estimate.matmul import ShardResult, parse_sizes, shard
+from shardwise.formulas.matmul import ShardResult, shard
 from shardwise.hardware import parse_system
 from shardwise.ops.collective import time_s
 from shardwise.strategy.mesh import place
@@ -176,26 +174,3 @@ def test_dtypes() -> None:
 def test_a_sum_over_two_axes_that_stays_partial() -> None:
     text = "A[I_Y,J] . B[J_X,K] -> C[I,K] {U_XY}"
     assert solve(text, X=2, Y=2, I=8, J=8, K=8).best.flops_per_chip == 2 * 8**3 / 4
-
-
-def test_sizes_from_words() -> None:
-    assert parse_sizes(("B=1024", " D = 8Ki ", "F=1k")) == {"B": 1024, "D": 8192, "F": 1000}
-    with pytest.raises(BadShape) as error:
-        parse_sizes(("B", "=4", "D=1.5", "D=2", "F=0", "G=2", "G=3", "H=x"), "dim")
-    assert error.value.problems == (
-        '"B" is not NAME=SIZE. Write D=1024.',
-        '"=4" is not NAME=SIZE. Write D=1024.',
-        'dim D "1.5" is not a whole number.',
-        'dim F "0" is below 1.',
-        "dim G is given twice.",
-        'dim H "x" is not a number. Write a number and a unit.',
-    )
-
-
-@given(st.lists(st.text(alphabet="BDF=0123456789kKi. -", max_size=8), max_size=4))
-def test_any_words_are_sizes_or_refused(parts: list[str]) -> None:
-    try:
-        found = parse_sizes(parts)
-    except BadInput:
-        return
-    assert all(n >= 1 for n in found.values())

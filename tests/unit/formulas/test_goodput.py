@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import BadInput
-from shardwise.estimate import goodput as g
+from shardwise.formulas import goodput as g
 from shardwise.units import DAY, HOUR, MINUTE, TB
 
 between = st.floats(10, 1e8)
@@ -69,14 +69,12 @@ WRITE = g.checkpoint_write_s(405e9 * (4 + 8), 2 * TB)
 
 def llama3(interruptions: int) -> float:
     """Seconds between interruptions of the run."""
-    return float(g.mtbf_of_run(g.mtbf_of_record(interruptions, CHIPS * DAYS), CHIPS))
+    return float(g.mtbf_of_run(CHIPS * DAYS * DAY / interruptions, CHIPS))
 
 
 def test_llama3_was_interrupted_every_three_hours() -> None:
     assert llama3(UNEXPECTED) == pytest.approx(54 * 24 * HOUR / 419)
     assert llama3(UNEXPECTED) / HOUR == pytest.approx(3.1, abs=0.05)
-    # A chip fails once in about six years.
-    assert g.mtbf_of_record(UNEXPECTED, CHIPS * DAYS) / DAY == pytest.approx(2112, abs=1)
 
 
 @pytest.mark.parametrize("interruptions", [UNEXPECTED, ALL])
@@ -173,7 +171,6 @@ def test_a_hopeless_run_is_a_number() -> None:
 
 
 def test_rates() -> None:
-    assert g.mtbf_of_record(2, chip_days=1000) == 500 * DAY
     assert g.mtbf_of_run(500 * DAY, 1000) == DAY / 2
     assert g.checkpoint_write_s(6 * TB, 2 * TB) == 3
 
@@ -201,8 +198,6 @@ def test_arrays_give_what_numbers_give() -> None:
         (lambda: g.goodput(np.array([1.0, -1.0]), 1.0, 1.0, 1.0), "is not above 0."),
         (lambda: g.best_interval_s(1.0, 0.0), "time to write a checkpoint 0.0 is not above 0"),
         (lambda: g.best_interval_s(math.nan, 1.0), "time between failures nan is not above 0."),
-        (lambda: g.mtbf_of_record(0, 1000), "failures on record 0 is not above 0"),
-        (lambda: g.mtbf_of_record(1, 0), "chip-days on record 0 is not above 0"),
     ],
 )
 def test_times_that_cannot_be(call: Callable[[], object], told: str) -> None:

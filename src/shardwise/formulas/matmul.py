@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadShape, NoStrategy, UnknownName, raise_all
+from shardwise.formulas.roofline import bounds
 from shardwise.hardware import System, parse_system
 from shardwise.ops import collective
 from shardwise.ops.einsum import Einsum, local_size, shards
@@ -135,12 +136,13 @@ def shard(
         placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
     except NoStrategy as error:
         raise BadShape(*error.problems, f"Sizes must divide {system.topology}.") from None
-    straight = [p for p in placements if p.lengths == tuple(n for n in mesh.values() if n > 1)]
-    placed = [
-        _solve(parsed, dict(mesh), p, system, dict(sizes), dtype, grad)
-        for p in straight or placements
+    lengths = tuple(n for n in mesh.values() if n > 1)
+    in_order = [placement for placement in placements if placement.lengths == lengths]
+    results = [
+        _solve(parsed, dict(mesh), placement, system, dict(sizes), dtype, grad)
+        for placement in in_order or placements
     ]
-    return min(placed, key=_total_s)
+    return min(results, key=_total_s)
 
 
 def _total_s(result: ShardResult) -> float:
@@ -154,8 +156,8 @@ def _missing(einsum: Einsum, mesh: Mapping[str, int], sizes: Mapping[str, int]) 
     problems += [f"dim {d} has no size. Give {d}=1024." for d in einsum.dims if d not in sizes]
     problems += [
         f"{kind} {name}={n:,} is not between 1 and {LARGEST_DIM:,}."
-        for kind, given in (("mesh axis", mesh), ("dim", sizes))
-        for name, n in given.items()
+        for kind, lengths in (("mesh axis", mesh), ("dim", sizes))
+        for name, n in lengths.items()
         if not 1 <= n <= LARGEST_DIM
     ]
     unused = [d for d in sizes if d not in einsum.dims]
@@ -205,18 +207,15 @@ def _way(
     flops = float(program.local_flops(sizes, mesh))
     arrays = (*local.inputs, local.output)
     hbm = element * sum(float(a.local_elements(sizes, mesh)) for a in arrays)
-    before, after = (
-        tuple(_step(m, mesh, placement, sizes, element) for m in moves)
-        for moves in (program.before, program.after)
-    )
+    time = bounds(flops, system.chip.peak(dtype), hbm, system.chip.need("hbm_bytes_per_s"))
     return Way(
-        before=before,
+        before=tuple(_step(move, mesh, placement, sizes, element) for move in program.before),
         local=str(local),
-        after=after,
+        after=tuple(_step(move, mesh, placement, sizes, element) for move in program.after),
         flops_per_chip=flops,
         hbm_bytes_per_chip=hbm,
-        math_s=flops / system.chip.peak(dtype),
-        hbm_s=hbm / system.chip.need("hbm_bytes_per_s"),
+        math_s=time.math_s,
+        hbm_s=time.comms_s,
     )
 
 
@@ -259,27 +258,3 @@ def _padding(einsum: Einsum, mesh: dict[str, int], sizes: dict[str, int]) -> lis
                     f"{padded:,} (+{padded / sizes[dim.held] - 1:.2%})."
                 )
     return list(lines.values())
-
-
-def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[str, int]:
-    """`("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
-
-    Raises:
-        BadInput: no `=`, a name given twice, a size that is not a whole number of 1 or more.
-    """
-    found: dict[str, int] = {}
-    problems: list[str] = []
-    for part in parts:
-        name, equals, text = part.partition("=")
-        if not equals or not name.strip():
-            problems.append(f'"{part}" is not NAME=SIZE. Write {what[0].upper()}=1024.')
-            continue
-        if name.strip() in found:
-            problems.append(f"{what} {name.strip()} is given twice.")
-            continue
-        try:
-            found[name.strip()] = units.parse_whole(text, f"{what} {name.strip()}")
-        except BadInput as error:
-            problems += error.problems
-    raise_all(BadShape, problems)
-    return found

@@ -1,6 +1,6 @@
-"""Layouts of inference in which weights stay where they are and activations move. Book §7, app. B.
+"""Weight-stationary inference: weights stay where they are, activations move. Book §7, app. B.
 
-Also the same layouts as Pope et al. count them, "Efficiently Scaling Transformer Inference", arXiv
+The same layouts as Pope et al. count them too: "Efficiently Scaling Transformer Inference", arXiv
 2211.05102 (2022-11). B tokens, D model width, F MLP width, N chips, W bandwidth.
 """
 
@@ -18,7 +18,7 @@ class Stationary:
     Args:
         x: Shards of D.
         yz: Shards of F.
-        coefficient: Of BD / (sqrt(N) W), the time of its communication.
+        coefficient: Seconds of its communication, over BD / (sqrt(N) W).
     """
 
     x: Num
@@ -34,23 +34,6 @@ def best_2d(n_chips: Num, ratio: Num = 4.0) -> Stationary:
     """
     x = sqrt(n_chips / (2 * ratio))
     return Stationary(x=x, yz=n_chips / x, coefficient=2 * sqrt(8 * ratio))
-
-
-def time_2d(tokens: Num, d_model: Num, d_ff: Num, *, x: Num, yz: Num, ici_bytes_per_s: Num) -> Num:
-    """2BD/(X W) + 4BF/(YZ W): communication of a layer with D over X and F over Y and Z. Book §7.
-
-    Args:
-        tokens, d_model, d_ff: B, D, F.
-        x, yz: Shards of each width.
-        ici_bytes_per_s: W of one axis, both directions.
-    """
-    moved = 2 * tokens * d_model / x + 4 * tokens * d_ff / yz
-    return moved / ici_bytes_per_s
-
-
-def time_1d(tokens: Num, d_model: Num, *, ici_bytes_per_s: Num, n_axes: Num = 3) -> Num:
-    """4BD / (M W): F over all chips, activations gathered and reduced over M axes. Book §7."""
-    return 4 * tokens * d_model / (n_axes * ici_bytes_per_s)
 
 
 def chips_for_2d(ratio: Num = 4.0, *, n_axes: Num = 3) -> Num:
@@ -75,19 +58,3 @@ def papers_2d_s(tokens: Num, d_model: Num, n_chips: Num, bytes_per_s: Num) -> Nu
 def papers_2d_chips() -> float:
     """Chips from which `papers_2d_s` is below `papers_1d_s`: 8/sqrt(N) = 4."""
     return float((papers_2d_s(1, 1, 1, 1) / papers_1d_s(1, 1, 1)) ** 2)
-
-
-def gathered_s(
-    tokens: Num, d_model: Num, d_ff: Num, *, gathered: Num, n_chips: Num, bytes_per_s: Num
-) -> Num:
-    """2DFM/(N W) + 2BD/(M W): weights gathered over M of N chips for a large batch.
-
-    arXiv 2211.05102; M = N is fully weight-gathered.
-    """
-    weights = 2 * d_model * d_ff * gathered / n_chips
-    return (weights + 2 * tokens * d_model / gathered) / bytes_per_s
-
-
-def best_gathered(tokens: Num, d_ff: Num, n_chips: Num) -> Num:
-    """M = sqrt(B N / F): where the two terms of `gathered_s` are equal."""
-    return sqrt(tokens * n_chips / d_ff)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import BadInput, BadSharding, UnknownFigure, UnknownName
-from shardwise.estimate.roofline import Matmul
-from shardwise.estimate.roofs import operation_roofline, parse_typed, roofline
+from shardwise.formulas.chip_roofline import operation_roofline, parse_typed, roofline
+from shardwise.formulas.roofline import Matmul
 from shardwise.hardware import parse_chip
 from shardwise.models import load
 

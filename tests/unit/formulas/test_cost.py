@@ -1,14 +1,13 @@
-"""Run time, money and MFU."""
+"""Run time, energy and money."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwise as sw
 from shardwise.errors import BadInput
-from shardwise.estimate import cost
+from shardwise.formulas import cost
 from shardwise.units import DAY, HOUR
 
 positive = st.floats(1e-3, 1e6)
@@ -48,16 +47,8 @@ def test_no_building_draws_less_than_its_machines(pue: float, power: float | Non
         cost.energy_j(1.0, 1, power, pue)
 
 
-@given(positive, positive, st.integers(1, 10_000), positive)
-def test_mfu_is_one_at_the_peak(flops: float, step: float, n: int, peak: float) -> None:
-    ideal = flops / (n * peak)
-    assert cost.mfu(flops, ideal, n, peak) == pytest.approx(1, rel=1e-12)
-    assert cost.mfu(flops, 2 * ideal, n, peak) == pytest.approx(0.5, rel=1e-12)
-    share = cost.mfu(flops, step, n, peak)
-    assert cost.training_s(flops, n, peak, share) == pytest.approx(step, rel=1e-9)
-
-
-def test_llama3_70b_in_44_days() -> None:
-    """15T tokens on 8,960 v5p at 40 % take about 44 days. Book §6."""
-    seconds = cost.training_s(6 * 70e9 * 15e12, 8960, 4.59e14, cost.REFERENCE_MFU)
-    assert seconds / 86400 == pytest.approx(44.3, rel=1e-2)
+def test_money() -> None:
+    rate = cost.rate_per_price(1.97e14, 1.2)
+    assert cost.flops_per_usd(1.97e14, 1.2) == pytest.approx(3600 * rate)
+    # 1000 tokens/s for a dollar an hour are 3.6M tokens a dollar.
+    assert cost.usd_per_million_tokens(1000, 1.0) == pytest.approx(1 / 3.6)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, where
+from shardwise.arrays import Num
 from shardwise.errors import UnknownName
 from shardwise.workload import Train
 
@@ -24,7 +24,7 @@ def gpt_parameters(d_model: int, vocab: int, n_layers: int) -> int:
 
 
 def state_bytes(params: Num, *, fp32_gradients: bool = False) -> Num:
-    """Weights, gradients, master copy and Adam moments: 16 N, or 20 N with fp32 gradients beside.
+    """16 N bytes: weights, gradients, master copy and Adam moments; 20 N with fp32 gradients too.
 
     bf16 weights and gradients, everything else in fp32; summed as `Train` sums it.
     """
@@ -43,7 +43,7 @@ def activation_bytes(
     tensor: Num = 1,
     sequence_parallel: bool = False,
 ) -> Num:
-    """L s b h (10 + 24/t + 5 n s / (h t)): what a GPT layer keeps, dropout masks included.
+    """L s b h (10 + 24/t + 5 n s / (h t)): activation bytes of GPT layers, dropout masks included.
 
     Args:
         n_layers, seq, sequences, d_model, n_heads: L, s, b, h, n.
@@ -111,24 +111,6 @@ def bubble(stages: Num, microbatches: Num = 1, interleaved: Num = 1) -> Num:
     return (stages - 1) / (interleaved * microbatches)
 
 
-def bubble_share(stages: Num, microbatches: Num = 1, interleaved: Num = 1) -> Num:
-    """r / (1 + r): the same as a share of the step."""
-    ratio = bubble(stages, microbatches, interleaved)
-    return ratio / (1 + ratio)
-
-
-def stored_microbatches(schedule: str, stages: int, microbatches: int) -> int:
-    """Microbatches whose activations the first stage holds: all m (`afab`), or at most p (`1f1b`).
-
-    Raises:
-        UnknownName: Another schedule.
-    """
-    held = {"afab": microbatches, "1f1b": min(stages, microbatches)}
-    if schedule not in held:
-        raise UnknownName("schedule", schedule, held)
-    return held[schedule]
-
-
 def data_parallel_overlap(
     tokens: Num, replicas: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
 ) -> Num:
@@ -147,31 +129,6 @@ def tensor_parallel_overlap(
     return element_bytes * (tensor - 1) / (2 * d_model) * flops_per_s / bytes_per_s
 
 
-def pipeline_overlap(
-    d_model: Num, layers: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
-) -> Num:
-    """e C / (32 h L_next W): activations sent on, over the compute of the next stage's layers."""
-    return element_bytes * flops_per_s / (32 * d_model * layers * bytes_per_s)
-
-
-def expert_parallel_overlap(
-    expert: Num,
-    n_experts: Num,
-    d_model: Num,
-    flops_per_s: Num,
-    bytes_per_s: Num,
-    element_bytes: Num = 2.0,
-) -> Num:
-    """e (EP-1) C / (12 E h W): token exchange over the experts' compute (cheat sheet)."""
-    work = 12 * n_experts * d_model * bytes_per_s
-    return element_bytes * (expert - 1) * flops_per_s / work
-
-
-def flops_per_sequence(params: Num, n_layers: Num, d_model: Num, seq: Num) -> Num:
-    """6 s N + 12 L h s^2: model FLOPs of a sequence, the full square of scores counted."""
-    return 6 * seq * params + 12 * n_layers * d_model * seq * seq
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """One row of the playbook's benchmark: how GPUs and samples are divided."""
@@ -185,7 +142,7 @@ class Layout:
 
     @property
     def n_gpus(self) -> int:
-        """dp tp pp."""
+        """dp tp pp: all GPUs."""
         return self.data * self.tensor * self.pipe
 
     @property
@@ -216,23 +173,3 @@ def first_step(
     if params < 10e9:
         return "one technique (TP or ZeRO-3/DP) on 8 GPUs"
     return "TP=8 + PP | TP=8 + ZeRO-3 | ZeRO-3 only"
-
-
-def context_parallel_overlap(
-    tokens: Num,
-    context: Num,
-    *,
-    n_heads: Num,
-    n_kv_heads: Num,
-    flops_per_s: Num,
-    bytes_per_s: Num,
-    element_bytes: Num = 2.0,
-) -> Num:
-    """Keys and values sent round a ring over the attention that hides them.
-
-    Each rank holds T = tokens / CP and sends 2 T K H elements CP - 1 times; against each it does
-    4 T^2 N H FLOPs of forward attention (half of that causal, once zig-zag order balances it).
-    """
-    local = tokens / context
-    moved = element_bytes * 2 * local * n_kv_heads * where(context > 1, 1.0, 0.0)
-    return moved / bytes_per_s / (4 * local * local * n_heads / flops_per_s)

@@ -1,25 +1,26 @@
-"""Prefill and decode of one model on its chips. Book §7, §8.
+"""Inference: a prompt, a decode step, and the service that follows from both. Book §7, §8.
 
 A decode step reads every weight once and every sequence's KV cache once, and multiplies each
 weight with B tokens:
 
     T = B KV / (N W) + max(2 B P / (N C), P e / (N W))
 
-B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s.
+B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s. Of a
+service: t seconds of a step, P prompt tokens, G generated tokens of a request.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum
+from shardwise.formulas.flops import compute_s, forward_flops
 from shardwise.hardware import Chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
-    """One token for every sequence of a batch.
+    """Times of a decode step: one token for every sequence of a batch. Book §7.
 
     Args:
         batch: Sequences that decode at once.
@@ -37,16 +38,17 @@ class DecodeStep:
 
     @property
     def step_s(self) -> Num:
-        """Attention is always bound by reading KV; the matmuls by the longer of their two."""
+        """KV reads + max(FLOPs, weight reads): attention is always bound by reading KV."""
         return self.kv_s + maximum(self.math_s, self.weights_s)
 
     @property
     def tokens_per_s(self) -> Num:
-        """B tokens a step."""
+        """B / T: tokens per second of all chips."""
         return self.batch / self.step_s
 
     @property
     def tokens_per_s_per_chip(self) -> Num:
+        """B / (T N)."""
         return self.tokens_per_s / self.n_chips
 
 
@@ -77,7 +79,7 @@ def decode_step(
         n_chips=n_chips,
         kv_s=batch * kv_bytes / bandwidth,
         weights_s=weight_bytes / bandwidth,
-        math_s=2 * batch * params / (n_chips * flops_per_s),
+        math_s=compute_s(forward_flops(params, batch), n_chips, flops_per_s),
     )
 
 
@@ -93,12 +95,12 @@ def weight_read_s(
 
 
 def prefill_s(params: Num, tokens: Num, *, n_chips: Num, flops_per_s: Num, mfu: Num = 1.0) -> Num:
-    """2 P T / (N C MFU): a prompt of T tokens. Book §7, §8."""
-    return 2 * params * tokens / (n_chips * flops_per_s * mfu)
+    """2 P T / (N C MFU): seconds of a prompt of T tokens. Book §7, §8."""
+    return compute_s(forward_flops(params, tokens), n_chips, flops_per_s, mfu)
 
 
 def prefill_share(tokens: Num, cached: Num) -> Num:
-    """Share of a prompt still to compute when its first `cached` tokens are in a prefix cache."""
+    """(T - cached) / T: share of a prompt to compute beside what a prefix cache holds. Book §7."""
     return (tokens - cached) / tokens
 
 
@@ -133,12 +135,15 @@ def kv_bound_context(
 
 
 def beta(chip: Chip) -> float:
-    """W_hbm / W_ici of one axis, both directions: about 9 on v5e. Book §7.
+    """W_hbm / W_net: HBM bandwidth over that of one ICI axis, or of a GPU's way out. Book §7.
+
+    Both directions of the axis; about 9 on v5e.
 
     Raises:
         UnknownFigure: The chip lacks one of the two.
     """
-    return chip.need("hbm.bandwidth") / (2 * chip.need("ici.link"))
+    links = 2 * chip.need("ici.link") if chip.ici else chip.need("node.egress")
+    return chip.need("hbm.bandwidth") / links
 
 
 def memory_bound_tensor_limit(d_ff: Num, batch: Num, beta: Num, *, n_axes: Num = 1) -> Num:
@@ -161,11 +166,6 @@ def latency_bound_degree(
     return element_bytes * batch * d_model / (link_bytes_per_s_one_way * hop_s)
 
 
-def mfu(params: Num, batch: Num, step_s: Num, *, n_chips: Num, flops_per_s: Num) -> Num:
-    """2 P B / (N C step): FLOPs of a decode step over what the chips could do meanwhile."""
-    return 2 * params * batch / (n_chips * flops_per_s * step_s)
-
-
 def max_context(hbm_bytes: Num, kv_bytes_per_token: Num, batch: Num, *, share: Num = 1.0) -> Num:
     """S = share * HBM / (B kv): the longest context whose caches fit in a share of the memory.
 
@@ -183,21 +183,6 @@ def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
     return n_layers * messages * latency_s
 
 
-def activation_send_s(
-    n_layers: Num,
-    messages: Num,
-    batch: Num,
-    d_model: Num,
-    bytes_per_s: Num,
-    element_bytes: Num = 2.0,
-) -> Num:
-    """e L messages B D / W: activations of a large batch sent between the chips of a server.
-
-    kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of B D elements a layer.
-    """
-    return element_bytes * n_layers * messages * batch * d_model / bytes_per_s
-
-
 def speculative_tokens(acceptance: Num, drafted: int) -> Num:
     """1 + a + ... + a^K: tokens that one pass of the large model yields from K drafted ones.
 
@@ -209,14 +194,58 @@ def speculative_tokens(acceptance: Num, drafted: int) -> Num:
     return sum(acceptance**i for i in range(drafted + 1))
 
 
-def kv_split(n_chips: int, n_kv_heads: int, batch: int) -> tuple[int, int, int]:
-    """Ways to split KV caches over heads, then sequences, then length; each divides what it splits.
+def speculative_token_s(step_s: Num, acceptance: Num, drafted: int, draft_cost: Num) -> Num:
+    """t (1 + K c) / (1 + a + ... + a^K): seconds of a token with speculative decoding.
 
-    Heads need no communication, splitting the batch two AllToAlls a layer. Book §7.
+    Leviathan et al., arXiv 2211.17192, section 3.3.
 
-    >>> kv_split(32, 8, 16)
-    (8, 4, 1)
+    Args:
+        step_s: t, a pass of the large model that scores all drafted tokens.
+        acceptance: a, the chance that a drafted token is accepted.
+        drafted: K; without any, a token takes t.
+        draft_cost: c, seconds of a pass of the small model over t.
+
+    >>> speculative_token_s(7.0, 0.5, 2, 0.125)
+    5.0
     """
-    heads = math.gcd(n_chips, n_kv_heads)
-    sequences = math.gcd(n_chips // heads, batch)
-    return heads, sequences, n_chips // heads // sequences
+    return step_s * (1 + drafted * draft_cost) / speculative_tokens(acceptance, drafted)
+
+
+def decode_s(step_s: Num, generated: Num) -> Num:
+    """t G: seconds of an answer. Book §8."""
+    return step_s * generated
+
+
+def query_rate(batch: Num, step_s: Num, generated: Num) -> Num:
+    """B / (t G): queries per second of one server; over its chips, per chip. Book §8.
+
+    >>> round(query_rate(43, 0.019, 512), 2)
+    4.42
+    """
+    return batch / (step_s * generated)
+
+
+def finished_per_step(batch: Num, generated: Num) -> Num:
+    """B / G: sequences that end in a step of a steady server. Book §8."""
+    return batch / generated
+
+
+def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
+    """B (P + G) / G: cached tokens that a steady server evicts a step. Book §8.
+
+    >>> evicted_per_step(32, 8192, 4096)
+    96.0
+    """
+    return batch * (prompt + generated) / generated
+
+
+def prefill_servers(prefill_s: Num, step_s: Num, batch: Num, generated: Num) -> Num:
+    """t_prefill B / (t G): prefill servers for one decode server of the same size. Book §8.
+
+    Args:
+        prefill_s: Seconds of one prompt on a prefill server.
+        step_s: Seconds of a step on a decode server.
+        batch: Sequences that it decodes at once.
+        generated: Tokens of an answer.
+    """
+    return prefill_s * query_rate(batch, step_s, generated)

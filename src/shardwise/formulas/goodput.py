@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum, minimum, sqrt, where
 from shardwise.errors import BadInput
-from shardwise.units import DAY
 
-_BETWEEN = "time between failures"
+_MTBF = "time between failures"
 _LARGEST_EXPONENT = 700.0  # e^x stays a float up to 709; a run is long dead before
 
 
@@ -40,20 +39,6 @@ class Goodput:
     restarting: Num
 
 
-def mtbf_of_record(failures: Num, chip_days: Num) -> Num:
-    """Seconds between failures of one chip, from `failures` in `chip_days` chips times days.
-
-    >>> mtbf_of_record(2, chip_days=1000)
-    43200000.0
-
-    Raises:
-        BadInput: no failure: such a record does not say how rare they are.
-    """
-    _positive("failures on record", failures)
-    _positive("chip-days on record", chip_days)
-    return chip_days * DAY / failures
-
-
 def mtbf_of_run(mtbf_s: Num, n: Num) -> Num:
     """M = mtbf / n: seconds between failures of a run that stops when any of its n parts fails.
 
@@ -65,7 +50,7 @@ def mtbf_of_run(mtbf_s: Num, n: Num) -> Num:
 
 
 def checkpoint_write_s(state_bytes: Num, bytes_per_s: Num) -> Num:
-    """delta = state / bandwidth, of all chips together.
+    """delta = state / bandwidth: seconds to write one checkpoint, all chips together.
 
     Args:
         state_bytes: what is written: weights with their master copy, and optimizer state.
@@ -75,12 +60,12 @@ def checkpoint_write_s(state_bytes: Num, bytes_per_s: Num) -> Num:
 
 
 def first_order_interval_s(mtbf_s: Num, write_s: Num) -> Num:
-    """sqrt(2 delta M): good while writing takes far less than M. Young (1974)."""
+    """sqrt(2 delta M): best interval where writing takes far less than M, seconds. Young (1974)."""
     return sqrt(2 * write_s * mtbf_s)
 
 
 def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
-    """The tau of the highest goodput, seconds of work from one checkpoint to the next.
+    """Work between two checkpoints for the highest goodput, tau in seconds.
 
     sqrt(2 delta M) (1 + x / 3 + x^2 / 9) - delta with x = sqrt(delta / 2M), and M where writing
     takes 2M or longer. Daly (2006). The time to restart does not matter.
@@ -91,7 +76,7 @@ def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
     Raises:
         BadInput: times that cannot be, or a write that takes none: then no interval is best.
     """
-    _refuse(_BETWEEN, mtbf_s, mtbf_s > 0, "above 0")
+    _refuse(_MTBF, mtbf_s, mtbf_s > 0, "above 0")
     _positive("time to write a checkpoint", write_s)
     x = sqrt(write_s / (2 * mtbf_s))
     series = first_order_interval_s(mtbf_s, write_s) * (1 + x / 3 + x**2 / 9) - write_s
@@ -99,7 +84,7 @@ def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
 
 
 def goodput(mtbf_s: Num, interval_s: Num, write_s: Num, restart_s: Num) -> Goodput:
-    """The shares of wall time; new steps get e^(-R/M) x / (e^x - 1) tau / (tau + delta).
+    """Shares of wall time; new steps get e^(-R/M) x / (e^x - 1) tau / (tau + delta).
 
     With x = (tau + delta) / M: Daly (2006), his complete cost function as a share. For large M it
     is 1 - delta / tau - (R + tau / 2) / M: a failure costs a restart and half an interval.
@@ -113,19 +98,19 @@ def goodput(mtbf_s: Num, interval_s: Num, write_s: Num, restart_s: Num) -> Goodp
     Raises:
         BadInput: times that cannot be.
     """
-    _refuse(_BETWEEN, mtbf_s, mtbf_s > 0, "above 0")
+    _refuse(_MTBF, mtbf_s, mtbf_s > 0, "above 0")
     _positive("checkpoint interval", interval_s)
     _not_negative("time to write a checkpoint", write_s)
     _not_negative("time to restart", restart_s)
     segment = interval_s + write_s
     x = minimum(maximum(segment / mtbf_s, sys.float_info.min), _LARGEST_EXPONENT)
-    kept = x / _expm1(x)
+    complete = x / _expm1(x)
     restarting = -_expm1(-restart_s / mtbf_s)
     running = 1 - restarting
     return Goodput(
-        steps=running * kept * interval_s / segment,
-        writing=running * kept * write_s / segment,
-        redone=running * (1 - kept),
+        steps=running * complete * interval_s / segment,
+        writing=running * complete * write_s / segment,
+        redone=running * (1 - complete),
         restarting=restarting,
     )
 
@@ -139,15 +124,15 @@ def _expm1(x: Num) -> Num:
     return np.expm1(x)
 
 
-def _positive(what: str, given: Num) -> None:
-    _refuse(what, given, (given > 0) & (given < math.inf), "above 0 and finite")
+def _positive(name: str, value: Num) -> None:
+    _refuse(name, value, (value > 0) & (value < math.inf), "above 0 and finite")
 
 
-def _not_negative(what: str, given: Num) -> None:
-    _refuse(what, given, (given >= 0) & (given < math.inf), "0 or above, and finite")
+def _not_negative(name: str, value: Num) -> None:
+    _refuse(name, value, (value >= 0) & (value < math.inf), "0 or above, and finite")
 
 
-def _refuse(what: str, given: Num, ok: Num, limit: str) -> None:
-    """Raise where a number, or an element of an array, is not `ok`."""
-    if not (ok if isinstance(ok, bool) else ok.all()):
-        raise BadInput(f"{what} {given} is not {limit}.")
+def _refuse(name: str, value: Num, legal: Num, limit: str) -> None:
+    """Raise where a number, or an element of an array, is not `legal`."""
+    if not (legal if isinstance(legal, bool) else legal.all()):
+        raise BadInput(f"{name} {value} is not {limit}.")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.estimate.layer import block_cost
+from shardwise.formulas.blocks import block_cost
 from shardwise.models import ModelConfig, load
 from shardwise.strategy.mesh import Mesh
 

@@ -3,7 +3,8 @@
 Each compares T_math with T_comms of one layer and solves for what a planner can choose: tokens per
 chip, the degree of a split, a width. Letters: alpha = C / W of the network that carries the split,
 B tokens, D model width, F MLP width, X FSDP and Y tensor degree, M physical axes given to each.
-Book §3 (strategies of one matmul), §5 (training), §12 (GPUs).
+Book §3 (strategies of one matmul), §5 (training), §12 (GPUs). `experts` and
+`inference` have those of experts and of decoding.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from shardwise.errors import UnknownName
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
 from shardwise.models.count import flops
+from shardwise.strategy.schedules import Times, find
 
 SCOPES = ("hbm", "ici", "node", "scale_out", "dcn", "pcie")
+MAX_MICROBATCHES = 1 << 14  # a bubble that needs more is never small
 
 
 def alpha(chip: Chip, scope: str = "ici", dtype: str = "bf16") -> float:
-    """alpha = C / W: FLOPs that a chip does while one byte crosses a roof. Book §5, §12.
+    """alpha = C / W, FLOPs per byte: what a chip computes while one byte crosses. Book §5, §12.
 
     Args:
         chip: The chip.
         scope: `ici` (one axis, both directions), `node` (out of one GPU), `scale_out` (out of a
             whole node, over which arrays arrive sharded), `dcn` and `pcie` (a chip's share), `hbm`.
-        dtype: Of the peak.
+        dtype: Dtype of the arithmetic, which names the peak C.
 
     Returns:
         FLOPs per byte.
@@ -69,7 +72,7 @@ def data_parallel_tokens(
     T_math = 8BDF/(XC) against T_comms = 8DF/W. Book §5, "data parallelism", §12.
 
     Args:
-        alpha: Of the network under the split, FLOPs per byte.
+        alpha: C / W of the network under the split, FLOPs per byte.
         n_axes: Physical torus axes that share the traffic.
         n_experts, experts_per_token: E and k of an MoE: weights grow by E, FLOPs by k.
         replicas: X where it is small; a reduction over two nodes moves half.
@@ -110,15 +113,15 @@ def tensor_limit(
 
 
 def tensor_width(degree: Num, alpha: Num, *, n_axes: Num = 1, inner: Num = 0) -> Num:
-    """F > alpha (Y - inner) / M: the MLP width that `degree`-way tensor parallelism needs."""
+    """F > alpha (Y - inner) / M: the MLP width that Y-way tensor parallelism needs. Book §5."""
     return alpha * (degree - inner) / n_axes
 
 
 def mixed_tokens(alpha: Num, d_ff: Num, *, axes: Num = 2, overlap: bool = False) -> Num:
-    """Tokens per chip for compute-bound FSDP mixed with tensor parallelism at its best split.
+    """Tokens per chip from which FSDP mixed with tensor parallelism is compute-bound. Book §5.
 
     B/N > 4 alpha^2 / (Mx My F) where the two communications add up (the book's first edition),
-    alpha^2 / (Mx My F) where they overlap (the later one). Book §5.
+    alpha^2 / (Mx My F) where they overlap (the later one); at the best split of N = X Y.
 
     Args:
         alpha: C / W_ici, FLOPs per byte.
@@ -147,7 +150,7 @@ class MixedTimes:
 
     @property
     def comms_s(self) -> Num:
-        """Both communications, one after the other."""
+        """The sum of the two communications, one after the other."""
         return self.fsdp_s + self.tensor_s
 
 
@@ -203,9 +206,10 @@ def latency_bound_bytes(link_bytes_per_s_one_way: Num, hop_s: Num, *, shards: Nu
 
 
 def attention_prefill_tokens(critical_intensity: Num, group: Num = 1) -> Num:
-    """T > I (G+1)/G: prompt length from which attention itself is compute-bound. Book §7.
+    """T > I (G+1)/G: prompt tokens from which attention itself is compute-bound. Book §7.
 
-    TG/(G+1) is the intensity of attention where T = S and G query heads share a key head.
+    I is C / W of HBM. TG/(G+1) is the intensity of attention where T = S and G query heads share
+    a key head.
     """
     return critical_intensity * (group + 1) / group
 
@@ -233,3 +237,44 @@ def score_crossover(model: ModelConfig, *, against: str = "layers", causal: bool
     if against not in parts:
         raise UnknownName("part of the FLOPs", against, parts)
     return float(parts[against] / one.scores)
+
+
+def ring_tokens(
+    alpha: Num, *, n_heads: Num, head_width: Num, kv_bytes: Num, causal: bool = True
+) -> Num:
+    """Tokens on a chip from which attention hides the next keys and values of a ring.
+
+    t queries against t keys take 2 t^2 N (H + H_v) FLOPs, half of it under a causal mask; t keys
+    and values of `kv_bytes` each arrive meanwhile: t > alpha kv_bytes / (2 N (H + H_v)). Whole
+    sequences are as many times longer as there are chips in the ring. arXiv 2310.01889, section 3.
+
+    Args:
+        alpha: C / W of the links to the neighbours.
+        n_heads: N.
+        head_width: H + H_v, widths of a query and of a value.
+        kv_bytes: bytes of the keys and values of one token in one layer.
+        causal: half of the pairs are masked.
+    """
+    visible = 0.5 if causal else 1.0
+    return alpha * kv_bytes / (2 * n_heads * head_width * visible)
+
+
+def microbatches_for_bubble(
+    share: float, *, stages: int, chunks: int = 1, schedule: str = "1f1b"
+) -> int | None:
+    """The fewest microbatches with which a schedule waits less than a share of the step.
+
+    The three passes of a chunk are taken as equally long. None where no number of them is enough.
+
+    >>> microbatches_for_bubble(0.1, stages=8)
+    63
+    """
+    pipeline = find(schedule)
+    times = Times(f=1.0, b=1.0, w=1.0)
+    for m in range(1, MAX_MICROBATCHES + 1):
+        if not pipeline.legal(stages, m, chunks):
+            continue
+        shape = (stages, m, chunks)
+        if pipeline.bubble(*shape, times) <= share * pipeline.step(*shape, times) * (1 + 1e-9):
+            return m
+    return None

@@ -1,30 +1,34 @@
-"""The roofline. Book §1.
+"""The roofline: seconds of arithmetic against seconds of data movement. Book §1.
 
 T_math = FLOPs / C        T_comms = bytes / W
 max(T_math, T_comms) <= T <= T_math + T_comms
+
+C FLOP/s, W bytes/s, I = FLOPs / bytes the arithmetic intensity.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.arrays import Num, maximum, where
 from shardwise.units import bytes_per_element
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Run time with everything overlapped (`lower`) and with nothing overlapped (`upper`)."""
+    """Seconds of arithmetic (`math_s`) and of data movement (`comms_s`) of one operation."""
 
     math_s: Num
     comms_s: Num
 
     @property
     def lower(self) -> Num:
+        """max(T_math, T_comms): everything overlapped."""
         return maximum(self.math_s, self.comms_s)
 
     @property
     def upper(self) -> Num:
+        """T_math + T_comms: nothing overlapped."""
         return self.math_s + self.comms_s
 
 
@@ -39,7 +43,7 @@ def transfer_s(n_bytes: Num, bytes_per_s: Num) -> Num:
 
 
 def bounds(flops: Num, flops_per_s: Num, n_bytes: Num, bytes_per_s: Num) -> Bounds:
-    """Both times of an operation that moves `n_bytes` over one roof.
+    """Seconds of `flops` at C and of `n_bytes` over one roof W, and the bounds of both together.
 
     >>> bounds(3.0, 1.0, 1.0, 1.0).lower, bounds(3.0, 1.0, 1.0, 1.0).upper
     (3.0, 4.0)
@@ -48,18 +52,13 @@ def bounds(flops: Num, flops_per_s: Num, n_bytes: Num, bytes_per_s: Num) -> Boun
 
 
 def critical_intensity(flops_per_s: Num, bytes_per_s: Num) -> Num:
-    """C / W, FLOPs per byte: an operation above it is compute-bound."""
+    """C / W, FLOPs per byte: an operation of higher intensity is compute-bound. Book §1."""
     return flops_per_s / bytes_per_s
-
-
-def achievable_flops_per_s(intensity: Num, flops_per_s: Num, bytes_per_s: Num) -> Num:
-    """min(C, I W): the roof over an arithmetic intensity."""
-    return minimum(flops_per_s, intensity * bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """`[B,D] x [D,F] -> [B,F]`, with the bytes of an element of each.
+    """A matmul `[B,D] x [D,F] -> [B,F]` and the bytes of an element of each array. Book §1.
 
     Args:
         B, D, F: sizes; B is the tokens, D the summed dim.
@@ -101,13 +100,16 @@ class Matmul:
         2BDF = I (a B D + w D F + o B F)  =>  B = I w D F / (2 D F - I (a D + o F))
         """
         critical = critical_intensity(flops_per_s, bytes_per_s)
-        rest = 2 * self.D * self.F - critical * (self.a_bytes * self.D + self.out_bytes * self.F)
-        batch = critical * self.w_bytes * self.D * self.F / where(rest > 0, rest, 1.0)
-        return where(rest > 0, batch, float("inf"))
+        per_row = self.a_bytes * self.D + self.out_bytes * self.F
+        surplus = 2 * self.D * self.F - critical * per_row
+        batch = critical * self.w_bytes * self.D * self.F / where(surplus > 0, surplus, 1.0)
+        return where(surplus > 0, batch, float("inf"))
 
 
 def critical_batch(flops_per_s: Num, bytes_per_s: Num, weights: str = "bf16") -> Num:
-    """B_crit = (C / W) w / 2 for B << D, F: only the weights' bytes count. Book §1.
+    """B_crit = (C / W) w / 2 for B << D, F: tokens from which a matmul is compute-bound. Book §1.
+
+    Only the bytes of the weights count, w each.
 
     >>> round(critical_batch(1.97e14, 8.2e11))
     240

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shardwise.errors import UnknownFigure
-from shardwise.estimate import peaks
-from shardwise.hardware import chip_names, find_chip
+from shardwise.formulas import peaks
+from shardwise.hardware import chip_names, find_chip, parse_system
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5p"])
@@ -66,3 +66,19 @@ def test_a_node_is_bound_by_its_smaller_side() -> None:
     assert peaks.node_bytes_per_s(8, 450e9, 1, 64, 25e9)[2] == 1.6e12
     assert peaks.bisection_bytes_per_s(8, 450e9) == 3.6e12
     assert peaks.egress((18, 4), 50e9) == 3.6e12
+
+
+def test_totals_of_several_slices() -> None:
+    one, four = (peaks.totals(parse_system(f"v5p:16x20x28{n}")) for n in ("", "*4"))
+    assert one.n_hosts == 2240
+    assert four.flops_per_s == 4 * one.flops_per_s
+    assert four.n_hosts == 4 * 2240
+    assert one.hbm_bytes is not None
+    assert four.hbm_bytes == 4 * one.hbm_bytes
+
+
+def test_totals_leave_out_what_is_not_known() -> None:
+    found = peaks.totals(parse_system("mi300x:8"))
+    assert (found.n_chips, found.host_dram_bytes) == (8, None)
+    with pytest.raises(UnknownFigure, match="dense peak at bf16"):
+        peaks.totals(parse_system("cpu:8"))

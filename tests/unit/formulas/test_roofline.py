@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.estimate import roofline
-from shardwise.estimate.roofline import Matmul, bounds, critical_batch
+from shardwise.formulas import roofline
+from shardwise.formulas.roofline import Matmul, bounds, critical_batch
 
 V5E = (1.97e14, 8.2e11)
 positive = st.floats(1e-3, 1e15)
@@ -23,14 +23,6 @@ def test_bounds(flops: float, peak: float, n_bytes: float, bandwidth: float) -> 
     assert found.lower == max(flops / peak, n_bytes / bandwidth)
     assert found.upper == flops / peak + n_bytes / bandwidth
     assert found.lower <= found.upper <= 2 * found.lower * (1 + 1e-12)
-
-
-@given(positive, positive, positive)
-def test_above_the_critical_intensity_the_peak_is_reached(i: float, peak: float, w: float) -> None:
-    rate = roofline.achievable_flops_per_s(i, peak, w)
-    assert rate <= peak
-    if i > roofline.critical_intensity(peak, w) * (1 + 1e-9):
-        assert rate == peak
 
 
 def test_bounds_of_arrays() -> None:

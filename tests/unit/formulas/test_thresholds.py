@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import UnknownFigure, UnknownName
-from shardwise.estimate import thresholds
-from shardwise.estimate.thresholds import SCOPES, alpha, mixed_times
+from shardwise.formulas import thresholds
+from shardwise.formulas.thresholds import (
+    SCOPES,
+    alpha,
+    microbatches_for_bubble,
+    mixed_times,
+    ring_tokens,
+)
 from shardwise.hardware import find_chip
 from shardwise.models import ModelConfig, load
 
 V5P = 2550.0
+C, W = 1e15, 4.5e11
 
 
 def test_alpha_of_each_network() -> None:
@@ -126,3 +133,22 @@ def test_thresholds_take_arrays() -> None:
     assert limits.tolist() == [thresholds.tensor_limit(int(f), V5P) for f in widths]
     assert thresholds.best_fsdp(4096, 1e6, widths).shape == (2,)
     assert thresholds.mixed_tokens(V5P, widths)[1] == thresholds.mixed_tokens(V5P, 28_672)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_ring_hides_under_attention(causal: bool) -> None:
+    N, K, H = 32, 8, 128
+    kv = 2 * K * H * 2
+    t = ring_tokens(C / W, n_heads=N, head_width=2 * H, kv_bytes=kv, causal=causal)
+    flops = 4 * t * t * N * H * (0.5 if causal else 1.0)
+    assert flops / C == pytest.approx(t * kv / W)
+
+
+def test_microbatches_for_a_small_bubble() -> None:
+    """(p-1) / (m + p-1) <= 1/10; interleaving divides the bubble by its chunks."""
+    for p in (2, 4, 8):
+        assert microbatches_for_bubble(0.1, stages=p) == 9 * (p - 1)
+    fewer = microbatches_for_bubble(0.1, stages=4, chunks=3, schedule="interleaved")
+    assert fewer is not None
+    assert 9 * 3 / 3 <= fewer < 9 * 3 / 3 + 4
+    assert microbatches_for_bubble(1e-9, stages=64) is None

@@ -1,14 +1,16 @@
-"""Crossings of experts, pipelines and rings, against the times that they compare."""
+"""Experts that are met, and widths against the times that they compare."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from shardwise.estimate.crossings import (
+from shardwise.formulas.experts import (
     expert_width,
     expert_width_on_ring,
-    microbatches_for_bubble,
-    ring_tokens,
+    hit_share,
+    places_hit,
+    ragged_share,
 )
 
 C, W, B, D = 1e15, 4.5e11, 4096.0, 8192.0
@@ -37,20 +39,13 @@ def test_experts_on_a_ring() -> None:
     assert 4 * B * k * D * F / (Z * C) == pytest.approx(2 * 2 * B * D * k / (4 * ici))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_a_ring_hides_under_attention(causal: bool) -> None:
-    N, K, H = 32, 8, 128
-    kv = 2 * K * H * 2
-    t = ring_tokens(C / W, n_heads=N, head_width=2 * H, kv_bytes=kv, causal=causal)
-    flops = 4 * t * t * N * H * (0.5 if causal else 1.0)
-    assert flops / C == pytest.approx(t * kv / W)
+def test_experts_that_tokens_meet() -> None:
+    assert hit_share(256, 8, 1) == pytest.approx(8 / 256)
+    draws = np.random.default_rng(0).integers(0, 8, (20000, 8))
+    mean = np.mean([len(set(row)) for row in draws])
+    assert places_hit(8, 8) == pytest.approx(mean, rel=0.01)
 
 
-def test_microbatches_for_a_small_bubble() -> None:
-    """(p-1) / (m + p-1) <= 1/10; interleaving divides the bubble by its chunks."""
-    for p in (2, 4, 8):
-        assert microbatches_for_bubble(0.1, stages=p) == 9 * (p - 1)
-    fewer = microbatches_for_bubble(0.1, stages=4, chunks=3, schedule="interleaved")
-    assert fewer is not None
-    assert 9 * 3 / 3 <= fewer < 9 * 3 / 3 + 4
-    assert microbatches_for_bubble(1e-9, stages=64) is None
+def test_ragged_exchanges() -> None:
+    assert ragged_share(8, 64) == 0.125
+    assert ragged_share(8, 4) == 1

@@ -1,0 +1,65 @@
+"""Experts of a mixture: which are met, what is sent to them, and from which width that pays.
+
+Letters: E experts, k of them chosen by each token, Z the degree of expert parallelism, B tokens,
+D model width, F width of one expert, alpha = C / W of the network that carries the exchange, FLOPs
+per byte. Book §3 (torus), §7 (experts met while decoding), §12 (switches).
+"""
+
+from __future__ import annotations
+
+from shardwise.arrays import Num, minimum
+
+
+def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
+    """1 - (1 - k/E)^tokens: expected share of the experts that some of `tokens` choose, all alike.
+
+    >>> round(hit_share(256, 8, 16), 3)
+    0.398
+    """
+    return 1 - (1 - chosen / experts) ** tokens
+
+
+def places_hit(places: Num, chosen: Num) -> Num:
+    """n (1 - (1 - 1/n)^k): expected places of n that hold one of k chosen experts, all alike.
+
+    >>> places_hit(8, 1)
+    1.0
+    >>> round(places_hit(8, 8), 2)
+    5.25
+    """
+    return places * hit_share(places, 1, chosen)
+
+
+def ragged_share(experts_per_token: Num, n: Num) -> Num:
+    """min(k/n, 1): part of a full AllToAll that routing to k of n places needs. Book §12."""
+    return minimum(experts_per_token / n, 1.0)
+
+
+def expert_width(alpha: Num, degree: Num, *, experts_per_token: Num, domain: Num = 0) -> Num:
+    """F from which Z-way expert parallelism is compute-bound behind switches. Book §12.
+
+    T_math = 4BkDF/(ZC). Within a domain each chip sends k (Z-1)/Z of its B/Z tokens out and gets
+    them back: F > alpha (Z-1)/Z. Over several domains T_comms = 4BD (Z-8)/(WZ) min(8k/Z, 1):
+    F > alpha (Z-8)/k min(8k/Z, 1), with 8 for the chips of a domain.
+
+    Args:
+        alpha: of the way out of a chip, or out of a whole domain where Z spans several.
+        degree: Z.
+        experts_per_token: k.
+        domain: chips of one domain where Z spans several of them, else 0.
+
+    Returns:
+        Width of an expert with two matrices.
+    """
+    if not domain:
+        return alpha * (degree - 1) / degree
+    k = experts_per_token
+    return alpha * (degree - domain) / k * ragged_share(domain * k, degree)
+
+
+def expert_width_on_ring(alpha: Num, degree: Num) -> Num:
+    """F > alpha Z / 4: the same on a torus, where an AllToAll takes V / (4 W). Book §3.
+
+    T_comms = 2 x 2BDk / (4W) against T_math = 4BkDF/(ZC).
+    """
+    return alpha * degree / 4

@@ -1,0 +1,49 @@
+"""FLOPs of a model by the rules of thumb, and the share of the peak they reach. Book §4, §6, §7.
+
+Letters: P parameters that a token meets, T tokens, N chips, C FLOP/s of one chip at its dense peak.
+`models.count` counts the FLOPs of a model weight by weight, attention scores included.
+"""
+
+from __future__ import annotations
+
+from shardwise.arrays import Num
+
+REFERENCE_MFU = 0.4  # what the book assumes for a large training run, §6
+
+
+def forward_flops(params: Num, tokens: Num) -> Num:
+    """2 P T: FLOPs of a forward pass without attention scores. Book §4, §7."""
+    return 2 * params * tokens
+
+
+def training_flops(params: Num, tokens: Num, *, recompute: bool = False) -> Num:
+    """6 P T: 2 forward and 4 backward; 8 P T where each layer's forward pass runs twice. Book §4.
+
+    >>> training_flops(70e9, 15e12)
+    6.3e+24
+    """
+    return (8 if recompute else 6) * params * tokens
+
+
+def compute_s(flops: Num, n_chips: Num, flops_per_s: Num, mfu: Num = 1.0) -> Num:
+    """T = FLOPs / (N C MFU): seconds of some work on N chips at a utilization. Book §6.
+
+    Args:
+        flops: model FLOPs of the work: a step, a run, a prompt.
+        n_chips: N.
+        flops_per_s: C.
+        mfu: share of the peak that is reached, 1 at the roofline.
+    """
+    return flops / (n_chips * flops_per_s * mfu)
+
+
+def mfu(model_flops: Num, step_s: Num, n_chips: Num, flops_per_s: Num) -> Num:
+    """FLOPs / (T N C): model FLOPs utilization, recomputed work not counted. Book §4.
+
+    Args:
+        model_flops: FLOPs of a step, forward and backward for training, forward for inference.
+        step_s: seconds of the step.
+        n_chips: N.
+        flops_per_s: C.
+    """
+    return model_flops / (step_s * n_chips * flops_per_s)

@@ -1,0 +1,38 @@
+"""Bytes of training state and activations, and the chips that hold them. Book §4, §5, §6, §8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shardwise.arrays import Num
+
+
+def saved_bytes(tokens: Num, n_layers: Num, widths: Sequence[Num], element_bytes: Num = 2.0) -> Num:
+    """Activations kept for the backward pass: e B L times the widths saved per layer. Book §4, §6.
+
+    Args:
+        tokens: B of the global batch.
+        n_layers: L.
+        widths: width of each array that a layer saves: `[D, F, F]`, or `[D] * 20`.
+        element_bytes: e.
+    """
+    return element_bytes * tokens * n_layers * sum(widths)
+
+
+def chips_to_hold(n_bytes: float, hbm_bytes: float) -> int:
+    """The fewest chips whose HBM together holds `n_bytes`. Book §6, §8.
+
+    >>> chips_to_hold(113e9, 16e9)
+    8
+    """
+    return math.ceil(n_bytes / hbm_bytes)
+
+
+def parameters_that_fit(hbm_bytes: Num, bytes_per_parameter: Num) -> Num:
+    """P = HBM / bytes per parameter: the largest model that pure data parallelism trains. Book §5.
+
+    10 bytes with bf16 weights and two fp32 Adam moments (`Train.weight_bytes` and
+    `Train.optimizer_bytes`).
+    """
+    return hbm_bytes / bytes_per_parameter
