@@ -1,26 +1,24 @@
 """Steps with each optimizer that reads more than it updates, on one device and on eight.
 
-`python -m tests.unit.runtime.parity_optimizers` prints, for each optimizer and layout, the losses
-of five steps, the largest distance of a weight from those of one device, and how far the weights
-went from where they began, as one JSON document.
+`python -m tests.unit.runtime.scripts parity_optimizers` prints, for each optimizer and layout, the
+losses of five steps, the largest distance of a weight from those of one device, and how far the
+weights went from where they began, as one JSON document.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from typing import Any
+
+import numpy as np
 
 from shardwise.runtime.training.optimizers import WHOLE
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
-from tests.unit.runtime.steps import apart, step_on, trained
-
-os.environ["XLA_FLAGS"] += (
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+from tests.unit.runtime.distance import Arrays
+from tests.unit.runtime.steps import step_on, trained
 
 # Adafactor keeps factors of matrices with 128 rows and columns or more.
 MODEL = parity.ModelConfig.dense(
@@ -32,6 +30,11 @@ LAYOUTS = {
     ),
     "zero 1": Layout(mesh=Mesh(data=8), micro_batch=2, zero=1),
 }
+
+
+def apart(one: Arrays, other: Arrays) -> float:
+    """The largest difference of two entries."""
+    return float(np.max([np.abs(a - b).max() for a, b in zip(one, other, strict=True)]))
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ import optax
 import pytest
 
 from shardwise.runtime.training import host_offload
+from tests.unit.runtime.distance import BOUNDS, beyond
 from tests.unit.runtime.scripts import answer
 
-LOSS, GRADIENT, WEIGHT = 1e-5, 1e-4, 1e-4  # in fp32
 SAME = ("activations", "queries", "optimizer", "both, master")  # under one layout
 APART = ("optimizer, zero 1", "optimizer, zb-v")
 KEPT = 11  # arrays that a layer keeps without remat
@@ -23,21 +23,18 @@ KEPT = 11  # arrays that a layer keeps without remat
 
 @pytest.fixture(scope="module")
 def runs(root: Path) -> Any:
-    return answer(root, "parity_offload")
+    return answer(root, "parity_offload", "nothing", *SAME, *APART)
 
 
 @pytest.mark.parametrize("name", ["nothing", *SAME, *APART])
 def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
-    found, one = runs[name], runs["one"]
-    assert len(one["losses"]) == 20
-    assert found["losses"] == pytest.approx(one["losses"], rel=LOSS)
-    assert found["gradients"] < GRADIENT
-    assert found["weights"] < WEIGHT
+    assert len(runs[name]["losses"]) == 20
+    assert beyond(runs[name]) == {}
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_what_waits_outside_comes_back_as_it_was(runs: Any, name: str) -> None:
-    for what in ("losses", "gradients", "weights"):
+    for what in ("losses", *BOUNDS):
         assert runs[name][what] == runs["nothing"][what]
 
 
