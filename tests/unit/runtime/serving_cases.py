@@ -1,13 +1,14 @@
 """Greedy answers of small engines on eight virtual CPU devices, held against a plain forward pass.
 
-`python -m tests.unit.runtime.scripts serving` reads prompts of unequal lengths into an engine in
-two passes, generates a few tokens, and prints for each engine how far its logits lie from those of
-`tests.oracle.forward` over the same text, as one JSON document.
+`python -m tests.unit.runtime.scripts serving NAMES` reads prompts of unequal lengths into an engine
+in two passes, generates a few tokens, and prints for each engine how far its logits lie from those
+of `tests.oracle.forward` over the same text, as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import jax
@@ -125,7 +126,7 @@ def apart(name: str) -> dict[str, float]:
 
 def main() -> None:
     """Print one object per engine."""
-    print(json.dumps({name: apart(name) for name in ENGINES}))
+    print(json.dumps({name: apart(name) for name in sys.argv[1:]}))
 
 
 if __name__ == "__main__":
