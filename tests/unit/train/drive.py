@@ -1,4 +1,4 @@
-"""Runs of a tiny model in a process with eight CPU devices.
+"""Runs of a tiny model in a process with eight CPU devices, as `command.printed` starts it.
 
 `python -m tests.unit.train.drive FOLDER` prints what came of each as one JSON document.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -15,12 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-# What is compiled here runs a few steps: less of the compiler's work is more.
-os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 
 import shardwise as sw
 from shardwise.errors import ShardwiseError
