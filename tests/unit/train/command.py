@@ -31,10 +31,10 @@ def environment(*folders: Path) -> dict[str, str]:
     }
 
 
-def printed(script: str, folder: Path) -> Any:
-    """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER` prints last."""
+def printed(script: str, folder: Path, *words: str) -> Any:
+    """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER WORDS` prints last."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", f"tests.unit.train.{script}", str(folder)],
+        [sys.executable, "-W", "error", "-m", f"tests.unit.train.{script}", str(folder), *words],
         cwd=ROOT,
         env=environment(ROOT / "src", ROOT),
         capture_output=True,
