@@ -5,6 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 JOBS ?= 2
 
 BIN := .venv/bin
+# A file's tests share what they compile; files start in the order of tests/conftest.py.
+PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -18,7 +20,7 @@ demo: .venv/.run  ## two first plans; then one for this CPU, trained for about a
 	@$(BIN)/shardwise demo --train
 
 test: .venv/.dev lint  ## everything but the oracle: lint, types, layers, tests, executed pages
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(BIN)/pytest $(PARALLEL)
 
 lint: .venv/.dev  ## format, style, types and import contracts
 	$(BIN)/ruff format --check --quiet .
@@ -32,8 +34,8 @@ docs: .venv/.dev  ## run every example of the README, docs/ and the docstrings
 docs-refresh: .venv/.dev  ## write the present output of every example into its page
 	$(BIN)/python -m tests.docs.refresh
 
-oracle: .venv/.oracle  ## compare with transformers (parameters) and XLA (shardings); installs both
-	$(BIN)/pytest -m oracle
+oracle: .venv/.oracle  ## the long rows; transformers (parameters) and XLA (shardings), installs both
+	$(BIN)/pytest $(PARALLEL) -m oracle
 
 bench: .venv/.core  ## CPU time of starting the command line
 	$(BIN)/python bench/startup.py

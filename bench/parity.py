@@ -1,14 +1,14 @@
 """Every pair of ways to split a step, on eight CPU devices: the numbers of one device.
 
-    python bench/parity.py                  # every row: twenty minutes on two cores
+    python bench/parity.py                  # every row: an hour on two cores
     python bench/parity.py ring zb-v        # rows whose names hold one of these words
 
 A row trains a small dense model, or one with experts, for 20 steps on random tokens, in a process
-of its own, and compares with one device: each loss (relative), the gradients of the first step and
-the weights after the last (over the largest entry of their array). The compiled step is then read:
-whether it has the collectives of its plan. Programs have the CPU compiler's least optimizations:
-half of the time is the compiler's. What is found is kept in `bench/parity.json`, row by row, and
-written into `docs/parity_table.md`. The last line is one JSON document.
+of its own, and compares with one device by the measure of the tests (`runtime/distance.py`): each
+loss, the gradients of the first step and the weights after the last. The compiled step is then
+read: whether it has the collectives of its plan. Programs have the CPU compiler's least
+optimizations: half of the time is the compiler's. What is found is kept in `bench/parity.json`,
+row by row, and written into `docs/parity_table.md`. The last line is one JSON document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,6 @@ STEPS, BATCH, SEQ, VOCAB, LAYERS = 20, 16, 32, 64, 4
 ALONE = "SHARDWISE_PARITY_ALONE"  # folder of what one device did, for the rows of a run
 FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 PAGE = ROOT / "docs" / "parity_table.md"
-LOSS, GRADIENT, WEIGHT = 1e-5, 1e-4, 1e-4  # in fp32
 JOB = sw.Train(
     batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32"
 )
@@ -210,6 +209,7 @@ def _measured(row: Row) -> Found:
     from shardwise.runtime.training.programs import AS_PLANNED, step_of
     from tests.host import host
     from tests.unit.runtime import steps
+    from tests.unit.runtime.distance import beyond, distance
 
     one = alone(row.model)
     with tempfile.TemporaryDirectory() as folder:
@@ -220,16 +220,12 @@ def _measured(row: Row) -> Found:
     made = step_of(case, devices, update=steps.keeping, collectives=by)
     compiled = steps.compiled(made)
     many = steps.trained(made, STEPS, compiled)
-    found = {
-        "loss": max(abs(b / a - 1) for a, b in zip(one.losses, many.losses, strict=True)),
-        "gradient": steps.relative(one.gradients, many.gradients),
-        "weight": steps.relative(one.weights, many.weights),
-    }
-    same = found["loss"] < LOSS and found["gradient"] < GRADIENT and found["weight"] < WEIGHT
+    found = distance(one, many)
+    verdict = "apart" if beyond(found) else "equal"
     if layout.expert_degree > 1:  # a plan counts experts that are used alike
         made = step_of(case, devices, capacity=AS_PLANNED)
         compiled = steps.compiled(made)
-    return {"verdict": "equal" if same else "apart", **found, **sent(plan, made, compiled)}
+    return {"verdict": verdict, **found, **sent(plan, made, compiled)}
 
 
 def alone(model: str) -> Trained:
@@ -241,7 +237,7 @@ def alone(model: str) -> Trained:
         found: Trained = pickle.loads(kept.read_bytes())
         return found
     one = Layout(mesh=Mesh(), micro_batch=BATCH)
-    made = replace(steps.step_on(MODELS[model], JOB, one), update=steps.keeping)
+    made = steps.step_on(MODELS[model], JOB, one, steps.keeping)
     found = steps.trained(made, STEPS)
     if ALONE in os.environ:
         part = kept.with_suffix(f".{os.getpid()}")

@@ -20,8 +20,15 @@ settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
 
+COMPILING = tuple(f"tests/{name}/" for name in ("docs", "oracle", "unit/train", "unit/runtime"))
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""
     return ROOT
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that compile programs come first: at the end, short ones share out what is left."""
+    items.sort(key=lambda item: not item.nodeid.startswith(COMPILING))

@@ -148,6 +148,7 @@ def test_the_command_says_it_in_words(
 
 
 @needs_tpu
+@pytest.mark.oracle
 def test_chunks_of_the_loss_save_what_is_planned_and_send_the_same() -> None:
     """Logits of 1,024 tokens of a vocabulary of 16,384, in one piece and in four."""
     model = sw.ModelConfig.dense(
@@ -173,6 +174,7 @@ def test_chunks_of_the_loss_save_what_is_planned_and_send_the_same() -> None:
 
 
 @needs_tpu
+@pytest.mark.oracle
 def test_what_waits_in_host_memory_leaves_the_chip() -> None:
     """Activations and optimizer, of three layers: as many bytes as the plan says, and sends nothing
     more."""

@@ -44,6 +44,7 @@ def test_two_depths_give_what_the_whole_model_computes_and_sends() -> None:
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_on_a_tpu_memory_is_near_too() -> None:
     plan = planned(6, "v5e:2x2", fsdp=4)
     whole, found = check_plan(plan, How()), extrapolated(plan, (2, 3), How())

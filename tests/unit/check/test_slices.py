@@ -34,6 +34,7 @@ def test_optimizer_state_dealt_out_over_slices() -> None:
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_gradients_of_weights_that_slices_copy() -> None:
     found = checked({"data": 2, "fsdp": 4})
     assert found.verdict == "proved"
@@ -46,6 +47,7 @@ def test_gradients_of_weights_that_slices_copy() -> None:
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_gradients_that_cross_in_int8_and_tokens_that_pass_under_products() -> None:
     job = dataclasses.replace(JOB, reduce="int8", overlap=("tp_comm",))
     fixed: dict[str, int | str] = {"data": 2, "fsdp": 2, "tensor": 2}

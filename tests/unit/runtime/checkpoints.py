@@ -1,20 +1,16 @@
 """Weights written as each family publishes them and read again over eight CPU devices.
 
-`python -m tests.unit.runtime.checkpoints FOLDER` prints, for each model, what was written and
-whether what came back is what went out, as one JSON document.
+`python -m tests.unit.runtime.scripts checkpoints FOLDER` prints, for each model, what was written
+and whether what came back is what went out, as one JSON document.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import jax.numpy as jnp

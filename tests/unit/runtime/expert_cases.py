@@ -71,17 +71,28 @@ LAYOUTS = {
         remat="full",
     ),
 }
+
+
+def _named(layouts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
+    """Model and layout by the name of their run."""
+    return {f"{model}: {name}": (model, name) for model, names in layouts.items() for name in names}
+
+
 # Each layout under the model that asks more of it.
-RUNS = {
-    "mixtral": ("expert 4, zero 2, accumulated", "whole experts, whole residual"),
-    "deepseek": ("expert 2, fsdp 4", "split experts", "whole experts, fsdp"),
-}
+RUNS = _named(
+    {
+        "mixtral": ("expert 4, zero 2, accumulated", "whole experts, whole residual"),
+        "deepseek": ("expert 2, fsdp 4", "split experts", "whole experts, fsdp"),
+    }
+)
 # Copies of tokens that travel by count.
 COUNTED = {
     "tensor": Layout(mesh=Mesh(tensor=4), micro_batch=16, sequence_parallel=True),
     **LAYOUTS,
 }
-COUNTED_RUNS = {
-    "gpt-oss": ("tensor", "expert 4, zero 2, accumulated"),
-    "deepseek": ("split experts",),
-}
+COUNTED_RUNS = _named(
+    {
+        "gpt-oss": ("tensor", "expert 4, zero 2, accumulated"),
+        "deepseek": ("split experts",),
+    }
+)

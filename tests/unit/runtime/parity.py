@@ -1,24 +1,21 @@
-"""The same steps of training on one device and on eight, in a process with eight CPU devices.
+"""The same steps of training on one device and on eight.
 
-`python -m tests.unit.runtime.parity SET` prints, for each layout of a set, the losses of three
-steps and the largest distance of a weight from those of one device, as one JSON document.
+`python -m tests.unit.runtime.scripts parity NAMES` prints, for each layout of these names, the
+losses of three steps and the distance from one device, as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
-from tests.unit.runtime.steps import Trained, apart, step_on, trained
+from tests.unit.runtime.distance import distance
+from tests.unit.runtime.steps import Trained, keeping, step_on, trained
 
 STEPS, BATCH, SEQ, VOCAB = 3, 16, 32, 256
 MODEL = ModelConfig.dense(n_layers=3, d_model=64, d_ff=128, n_heads=8, n_kv_heads=4, vocab=VOCAB)
@@ -102,21 +99,20 @@ PIPELINE = {
     ),
     "zb-h1, zero 2, tensor": _piped("zb-h1", 4, pipe=2, data=2, tensor=2, zero=2),
 }
-SETS = {"dense": DENSE, "pipeline": PIPELINE}
+LAYOUTS = DENSE | PIPELINE
 
 
 def train(layout: Layout, model: ModelConfig = MODEL) -> Trained:
     """Some steps; experts have room for every token."""
-    return trained(step_on(model, JOB, layout), STEPS)
+    return trained(step_on(model, JOB, layout, keeping), STEPS)
 
 
 def main() -> None:
     """Print one object per layout, one device under the name `one`."""
     one = train(ONE)
-    found: dict[str, Any] = {"one": {"losses": one.losses, "apart": 0.0}}
-    for name, layout in SETS[sys.argv[1]].items():
-        got = train(layout)
-        found[name] = {"losses": got.losses, "apart": apart(one.weights, got.weights)}
+    found: dict[str, Any] = {"one": {"losses": one.losses}}
+    for name in sys.argv[1:]:
+        found[name] = distance(one, train(LAYOUTS[name]))
     print(json.dumps(found))
 
 

@@ -1,27 +1,22 @@
 """Parity of layouts that cut sequences, or have more chips of `tensor` than KV heads.
 
-`python -m tests.unit.runtime.parity_context` prints, for each model and layout, the losses of two
-steps and the largest distance of a weight from those of one device, as one JSON document.
+`python -m tests.unit.runtime.scripts parity_context NAMES` prints, for each of these cases, the
+losses of two steps on one device and the distance from them, as one JSON document.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
+import sys
 from typing import Any
-
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    " --xla_llvm_disable_expensive_passes=true"
-)
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
-from tests.unit.runtime.steps import Trained, apart, step_on, trained
+from tests.unit.runtime.distance import distance
+from tests.unit.runtime.steps import Trained, keeping, step_on, trained
 
 STEPS, BATCH, SEQ, VOCAB = 2, 8, 32, 64
 JOB = Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32")
@@ -70,7 +65,7 @@ CASES: dict[str, tuple[str, Layout]] = {
 
 
 def train(config: ModelConfig, layout: Layout) -> Trained:
-    return trained(step_on(config, JOB, layout), STEPS)
+    return trained(step_on(config, JOB, layout, keeping), STEPS)
 
 
 @functools.cache
@@ -81,13 +76,10 @@ def alone(name: str) -> Trained:
 def main() -> None:
     """Print one object per layout."""
     found: dict[str, Any] = {}
-    for name, (of, layout) in CASES.items():
-        one, got = alone(of), train(MODELS[of], layout)
-        found[name] = {
-            "one": one.losses,
-            "losses": got.losses,
-            "apart": apart(one.weights, got.weights),
-        }
+    for name in sys.argv[1:]:
+        config, layout = CASES[name]
+        one = alone(config)
+        found[name] = {"one": one.losses, **distance(one, train(MODELS[config], layout))}
     print(json.dumps(found))
 
 

@@ -1,35 +1,35 @@
 """Steps of models with experts, and with latent attention, on one device and on eight.
 
-`python -m tests.unit.runtime.parity_experts` prints, for each model and layout, the losses of three
-steps and the largest distance of a weight from those of one device, as one JSON document.
+`python -m tests.unit.runtime.scripts parity_experts NAMES` prints, for each of these runs, the
+losses of three steps on one device and the distance from them, as one JSON document.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import os
+import sys
 from typing import Any
 
 from tests.unit.runtime import parity
+from tests.unit.runtime.distance import distance
 from tests.unit.runtime.expert_cases import LAYOUTS, MODELS, RUNS
-from tests.unit.runtime.steps import apart
+from tests.unit.runtime.steps import Trained
 
-# Half of the time of these runs is LLVM's, on programs that run three times.
-os.environ["XLA_FLAGS"] += (
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+
+@functools.cache
+def alone(model: str) -> Trained:
+    return parity.train(parity.ONE, MODELS[model])
 
 
 def main() -> None:
-    """Print one object per model and layout, one device under the name `one`."""
+    """Print one object per model and layout."""
     found: dict[str, Any] = {}
-    for name in RUNS:
-        model = MODELS[name]
-        one = parity.train(parity.ONE, model)
-        found[name] = {"one": {"losses": one.losses, "apart": 0.0}}
-        for words in RUNS[name]:
-            got = parity.train(LAYOUTS[words], model)
-            found[name][words] = {"losses": got.losses, "apart": apart(one.weights, got.weights)}
+    for name in sys.argv[1:]:
+        model, layout = RUNS[name]
+        one = alone(model)
+        many = parity.train(LAYOUTS[layout], MODELS[model])
+        found[name] = {"one": one.losses, **distance(one, many)}
     print(json.dumps(found))
 
 

@@ -1,16 +1,15 @@
 """Steps whose activations and optimizer wait in host memory, on eight devices, and the step of one.
 
-`python -m tests.unit.runtime.parity_offload` prints, for each row, the losses of 20 steps, how far
-from one device the first gradients and the last weights are (over the largest entry of their
-array), how many arrays of all layers the forward pass leaves in host memory, and how many of the
-state the step does, as one JSON document.
+`python -m tests.unit.runtime.scripts parity_offload NAMES` prints, for each of these rows, the
+losses of 20 steps and the distance from one device, how many arrays of all layers the forward pass
+leaves in host memory, and how many of the state the step does, as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +20,8 @@ from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 from tests.unit.runtime import parity
-from tests.unit.runtime.steps import Trained, compiled, keeping, relative, step_on, trained
-
-os.environ["XLA_FLAGS"] += (
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+from tests.unit.runtime.distance import distance
+from tests.unit.runtime.steps import compiled, keeping, step_on, trained
 
 STEPS, LAYERS = 20, 4
 MODEL = parity.ModelConfig.dense(
@@ -56,23 +52,17 @@ def there(tree: Any) -> int:
 
 def main() -> None:
     """Print one object per row, one device under the name `one`."""
-    alone = replace(step_on(MODEL, parity.JOB, parity.ONE), update=keeping)
-    one = trained(alone, STEPS)
-
-    def held(got: Trained) -> dict[str, Any]:
-        return {
-            "losses": got.losses,
-            "gradients": relative(one.gradients, got.gradients),
-            "weights": relative(one.weights, got.weights),
-        }
-
-    found: dict[str, Any] = {"one": held(one)}
-    for name, (job, layout) in ROWS.items():
-        made = replace(step_on(MODEL, job, layout), update=keeping)
+    one = trained(step_on(MODEL, parity.JOB, parity.ONE, keeping), STEPS)
+    found: dict[str, Any] = {}
+    for name in sys.argv[1:]:
+        job, layout = ROWS[name]
+        made = step_on(MODEL, job, layout, keeping)
         step = compiled(made)
         (after, _), (before, _) = step.output_shardings, made.shapes()
         traced = str(jax.make_jaxpr(made.function())(*made.shapes()))
-        found[name] = held(trained(made, STEPS, step)) | {
+        many = trained(made, STEPS, step)
+        found[name] = distance(one, many) | {
+            "losses": many.losses,
             "kept": len(re.findall(rf":f32<host>\[{LAYERS},", traced)),
             "before": [there(tree) for tree in before.values()],
             "after": [there(tree) for tree in after.values()],

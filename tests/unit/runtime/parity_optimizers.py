@@ -1,26 +1,25 @@
 """Steps with each optimizer that reads more than it updates, on one device and on eight.
 
-`python -m tests.unit.runtime.parity_optimizers` prints, for each optimizer and layout, the losses
-of five steps, the largest distance of a weight from those of one device, and how far the weights
-went from where they began, as one JSON document.
+`python -m tests.unit.runtime.scripts parity_optimizers NAMES` prints, for each optimizer and these
+layouts, the losses of five steps, the largest distance of a weight from those of one device, and
+how far the weights went from where they began, as one JSON document.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
+import sys
 from typing import Any
+
+import numpy as np
 
 from shardwise.runtime.training.optimizers import WHOLE
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
-from tests.unit.runtime.steps import apart, step_on, trained
-
-os.environ["XLA_FLAGS"] += (
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+from tests.unit.runtime.distance import Arrays
+from tests.unit.runtime.steps import compiled, step_on, trained
 
 # Adafactor keeps factors of matrices with 128 rows and columns or more.
 MODEL = parity.ModelConfig.dense(
@@ -34,19 +33,27 @@ LAYOUTS = {
 }
 
 
+def apart(one: Arrays, other: Arrays) -> float:
+    """The largest difference of two entries."""
+    return float(np.max([np.abs(a - b).max() for a, b in zip(one, other, strict=True)]))
+
+
 def main() -> None:
     """Print one object per optimizer and layout, one device under the name `one`."""
     found: dict[str, Any] = {}
     for name in WHOLE:
         job = dataclasses.replace(parity.JOB, optimizer=name)
-        start = trained(step_on(MODEL, job, parity.ONE), 0)
-        one = trained(step_on(MODEL, job, parity.ONE), 5)
-        far = apart(start.weights, one.weights)
-        found[name] = {"one": {"losses": one.losses, "apart": far}}
-        for words, layout in LAYOUTS.items():
-            got = trained(step_on(MODEL, job, layout), 5)
-            near = apart(one.weights, got.weights)
-            found[name][words] = {"losses": got.losses, "apart": near}
+        made = step_on(MODEL, job, parity.ONE)
+        step = compiled(made)
+        start = trained(made, 0, step)
+        one = trained(made, 5, step)
+        found[name] = {"one": {"losses": one.losses, "apart": apart(start.weights, one.weights)}}
+        for words in sys.argv[1:]:
+            many = trained(step_on(MODEL, job, LAYOUTS[words]), 5)
+            found[name][words] = {
+                "losses": many.losses,
+                "apart": apart(one.weights, many.weights),
+            }
     print(json.dumps(found))
 
 

@@ -1,15 +1,14 @@
 """Steps whose collectives XLA's partitioner chooses, on eight devices, and the step of one.
 
-`python -m tests.unit.runtime.parity_partitioned` prints, for each layout, the losses of three
-steps, and how far from one device the first gradients are (over the largest entry of their array)
-and the last weights, as one JSON document.
+`python -m tests.unit.runtime.scripts parity_partitioned NAMES` prints, for each of these layouts,
+the distance of three steps from one device, whose losses are under `one`, as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import fields, replace
+import sys
+from dataclasses import fields
 from typing import Any
 
 from shardwise.models import ModelConfig
@@ -17,11 +16,8 @@ from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
-from tests.unit.runtime.steps import Trained, apart, following, relative, step_on, trained
-
-os.environ["XLA_FLAGS"] += (
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
+from tests.unit.runtime.distance import distance
+from tests.unit.runtime.steps import keeping, step_on, trained
 
 # Two KV heads on four chips of `tensor`: pairs of chips have copies.
 MODEL = ModelConfig.dense(
@@ -48,23 +44,17 @@ LAYOUTS = {
 
 def partitioned(layout: Layout) -> PartitionedStep:
     """The step that the compiler partitions."""
-    made = replace(step_on(MODEL, parity.JOB, layout), update=following)
+    made = step_on(MODEL, parity.JOB, layout, keeping)
     return PartitionedStep(**{f.name: getattr(made, f.name) for f in fields(made)})
 
 
 def main() -> None:
     """Print one object per layout, one device under the name `one`."""
-    one = trained(replace(step_on(MODEL, parity.JOB, parity.ONE), update=following), parity.STEPS)
-
-    def held(got: Trained) -> dict[str, Any]:
-        return {
-            "losses": got.losses,
-            "gradients": relative(one.gradients, got.gradients),
-            "apart": apart(one.weights, got.weights),
-        }
-
-    found = {n: held(trained(partitioned(of), parity.STEPS)) for n, of in LAYOUTS.items()}
-    print(json.dumps({"one": held(one), **found}))
+    one = parity.train(parity.ONE, MODEL)
+    found: dict[str, Any] = {"one": {"losses": one.losses}}
+    for name in sys.argv[1:]:
+        found[name] = distance(one, trained(partitioned(LAYOUTS[name]), parity.STEPS))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

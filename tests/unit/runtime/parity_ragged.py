@@ -1,22 +1,17 @@
 """Steps of models with experts whose copies of tokens travel by count, on one device and on eight.
 
-`python -m tests.unit.runtime.parity_ragged` prints, for each model and layout, the losses of three
-steps and the largest distance of a weight from those of one device with places for all tokens, as
-one JSON document. CPUs have no `ragged_all_to_all`: here each chip gathers all rows and takes its
-own, and numbers that nobody may read are none.
+`python -m tests.unit.runtime.scripts parity_ragged NAMES` prints, for each of these runs, the
+losses of three steps on one device with places for all tokens and the distance from them, as one
+JSON document. CPUs have no `ragged_all_to_all`: here each chip gathers all rows and takes its own,
+and numbers that nobody may read are none.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import os
+import sys
 from typing import Any
-
-from tests.unit.runtime import parity
-
-os.environ["XLA_FLAGS"] += (
-    " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +19,10 @@ from jax import lax
 
 from shardwise.runtime.experts import ragged
 from shardwise.runtime.kernels import grouped_matmul
+from tests.unit.runtime import parity
+from tests.unit.runtime.distance import distance
 from tests.unit.runtime.expert_cases import COUNTED, COUNTED_RUNS, MODELS
-from tests.unit.runtime.steps import apart
+from tests.unit.runtime.steps import Trained
 
 Array = jax.Array
 
@@ -59,18 +56,22 @@ def product(x: Array, w: Array, sizes: Array) -> Array:
     return jnp.where(nobody[:, None], jnp.nan, lax.ragged_dot(x, w, sizes))
 
 
+@functools.cache
+def alone(model: str) -> Trained:
+    ragged.PLATFORMS = ()
+    return parity.train(parity.ONE, MODELS[model])
+
+
 def main() -> None:
-    """Print one object per model and layout, one device with places under the name `places`."""
+    """Print one object per model and layout."""
     lax.ragged_all_to_all, grouped_matmul.by_xla = moved, product
     found: dict[str, Any] = {}
-    for name, layouts in COUNTED_RUNS.items():
-        ragged.PLATFORMS = ()
-        one = parity.train(parity.ONE, MODELS[name])
-        found[name] = {"places": {"losses": one.losses}}
+    for name in sys.argv[1:]:
+        model, layout = COUNTED_RUNS[name]
+        one = alone(model)
         ragged.PLATFORMS = ("cpu",)
-        for words in layouts:
-            got = parity.train(COUNTED[words], MODELS[name])
-            found[name][words] = {"losses": got.losses, "apart": apart(one.weights, got.weights)}
+        many = parity.train(COUNTED[layout], MODELS[model])
+        found[name] = {"one": one.losses, **distance(one, many)}
     print(json.dumps(found))
 
 

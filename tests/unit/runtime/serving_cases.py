@@ -1,21 +1,15 @@
 """Greedy answers of small engines on eight virtual CPU devices, held against a plain forward pass.
 
-`python -m tests.unit.runtime.serving_cases` reads prompts of unequal lengths into an engine in two
-passes, generates a few tokens, and prints for each engine how far its logits lie from those of
-`tests.oracle.forward` over the same text, as one JSON document.
+`python -m tests.unit.runtime.scripts serving NAMES` reads prompts of unequal lengths into an engine
+in two passes, generates a few tokens, and prints for each engine how far its logits lie from those
+of `tests.oracle.forward` over the same text, as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import sys
 from typing import Any
-
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-    "--xla_llvm_disable_expensive_passes=true"  # programs are small: compiling them takes longest
-)
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +126,7 @@ def apart(name: str) -> dict[str, float]:
 
 def main() -> None:
     """Print one object per engine."""
-    print(json.dumps({name: apart(name) for name in ENGINES}))
+    print(json.dumps({name: apart(name) for name in sys.argv[1:]}))
 
 
 if __name__ == "__main__":

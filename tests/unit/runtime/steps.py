@@ -19,12 +19,12 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored, parts
-from shardwise.runtime.training.step import TrainStep
+from shardwise.runtime.training.step import TrainStep, Update
 from shardwise.runtime.weights.descriptions import Tree, describe, initialised
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.workload import Train
 
-RATE = 1e-3
+RATE, EPSILON = 1e-3, 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Trained:
 
     Args:
         losses: of each.
-        gradients: of the first, where the optimizer has them (`keeping`, `following`); else none.
+        gradients: of the first, where the optimizer has them (`keeping`); else none.
         weights: after the last.
     """
 
@@ -42,23 +42,23 @@ class Trained:
     weights: list[np.ndarray[Any, Any]]
 
 
-def step_on(config: ModelConfig, job: Train, layout: Layout) -> TrainStep:
+def step_on(
+    config: ModelConfig, job: Train, layout: Layout, update: Update | None = None
+) -> TrainStep:
     """The step of a layout on the first devices of this process."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
     on = role_mesh(layout.sizes, devices, factored(layout), parts(config, layout))
     table = Table(rules=rules_of(layout), on=on)
-    return TrainStep(config=config, job=job, layout=layout, table=table)
+    return TrainStep(config=config, job=job, layout=layout, table=table, update=update)
 
 
 def keeping(_: TrainStep) -> optax.GradientTransformation:
-    """AdamW whose state also has the gradients that it was given."""
-    return optax.chain(optax.trace(0.0), optax.adamw(RATE, b2=0.95))
+    """AdamW whose state also has the gradients that it was given.
 
-
-def following(_: TrainStep) -> optax.GradientTransformation:
-    """Momentum whose state also has the gradients that it was given. AdamW takes whole steps along
-    gradients of 1e-9, which are sums of rounding errors; this one goes as far as they do."""
-    return optax.chain(optax.trace(0.0), optax.sgd(0.1, momentum=0.9))
+    Its epsilon is above the rounding of gradients. With the usual 1e-8 it takes whole steps along
+    gradients that are sums of rounding errors, and which way they go depends on the processor.
+    """
+    return optax.chain(optax.trace(0.0), optax.adamw(RATE, b2=0.95, eps=EPSILON))
 
 
 def compiled(made: TrainStep) -> Any:
@@ -86,7 +86,7 @@ def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> 
         }
         state, loss = step(state, given)
         losses.append(float(loss))
-        if i == 0 and made.update in (keeping, following):
+        if i == 0 and made.update is keeping:
             gradients = _in_order(made, state["moments"][0].trace)
     return Trained(losses=losses, gradients=gradients, weights=_in_order(made, state["weights"]))
 
@@ -110,16 +110,3 @@ def _in_order(made: TrainStep, tree: Tree) -> list[np.ndarray[Any, Any]]:
         found["layers"] = [made.stages.in_order(layer) for layer in found["layers"]]
     leaves: list[np.ndarray[Any, Any]] = jax.tree.leaves(found)
     return leaves
-
-
-def apart(one: list[np.ndarray[Any, Any]], other: list[np.ndarray[Any, Any]]) -> float:
-    """The largest distance of two entries."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
-
-
-def relative(one: list[np.ndarray[Any, Any]], other: list[np.ndarray[Any, Any]]) -> float:
-    """The largest distance of two entries over the largest entry of their array."""
-    return max(
-        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
-        for a, b in zip(one, other, strict=True)
-    )

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.model_cases import CASES, TRAINED
-from tests.unit.runtime.scripts import answer
+from tests.unit.runtime.scripts import answer, rows, selected
 
 LOGIT, LOSS, GRADIENT = 1e-4, 1e-5, 1e-4  # in fp32, of numbers of a few units
+QUICK = ("llama", *TRAINED)
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
-    return answer(root, "families")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, "families", *selected(request))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", rows(CASES, QUICK))
 def test_logits_are_those_of_the_plain_forward_pass(runs: Any, name: str) -> None:
     assert runs[name]["largest"] > 1.0
     assert runs[name]["one"] < LOGIT

@@ -21,12 +21,22 @@ PATIENCE_S = 300
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
-def printed(script: str, folder: Path) -> Any:
-    """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER` prints last."""
+def environment(*folders: Path) -> dict[str, str]:
+    """Variables of a process that finds modules in these folders, with the flags of the tests."""
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip(),
+    }
+
+
+def printed(script: str, folder: Path, *words: str) -> Any:
+    """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER WORDS` prints last."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", f"tests.unit.train.{script}", str(folder)],
+        [sys.executable, "-W", "error", "-m", f"tests.unit.train.{script}", str(folder), *words],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        env=environment(ROOT / "src", ROOT),
         capture_output=True,
         text=True,
         timeout=600,
@@ -48,7 +58,7 @@ def started(folder: Path, plan: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "shardwise", "train", plan, *fixed, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": FLAGS},
+        env=environment(ROOT / "src"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,12 +1,12 @@
-"""Runs of a tiny model in a process with eight CPU devices.
+"""Runs of a tiny model in a process with eight CPU devices, as `command.printed` starts it.
 
-`python -m tests.unit.train.drive FOLDER` prints what came of each as one JSON document.
+`python -m tests.unit.train.drive FOLDER PART` prints what came of each run of a part (`short` or
+`long`) as one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -15,12 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-# What is compiled here runs a few steps: less of the compiler's work is more.
-os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 
 import shardwise as sw
 from shardwise.errors import ShardwiseError
@@ -135,17 +129,29 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     resumed = _fingerprints(at / str(STEPS))
     found["bits"] = {"arrays": len(through), "equal": through == resumed}
     shutil.rmtree(at / str(STEPS))
-    other = replace(recipe, collectives="compiler")
-    found["partitioned"] = Told(made["eight"], data, other, again).document()
-    shutil.rmtree(at / str(STEPS))
     found["reordered"] = Told(made["stages"], data, recipe, again, seed=1).failed
     steps = Saving(folder=str(at), every=1, resume=True)
     found["stages"] = Told(made["stages"], data, recipe, steps).document()
     shutil.rmtree(at / str(STEPS))
     found["back"] = Told(made["one"], data, recipe, again).document()
     found["unasked"] = Told(made["one"], data, recipe, fresh).failed
+    return found
+
+
+def partitioned(folder: Path, data: str) -> dict[str, Any]:
+    """The same steps, gone on with by the compiler's collectives, and with state in host memory."""
+    recipe = Recipe(steps=STEPS, rate=0.01, warmup=1, clip=0.5)
+    eight, at = plan(folder, "eight"), folder / "eight"
+    found = {
+        "eight": Told(eight, data, recipe, Saving(folder=str(at), every=HALF)).document(),
+        "one": Told(plan(folder, "one"), data, recipe, Saving()).document(),
+    }
+    through = _fingerprints(at / str(STEPS))
+    shutil.rmtree(at / str(STEPS))
+    other, again = replace(recipe, collectives="compiler"), Saving(folder=str(at), resume=True)
+    found["partitioned"] = Told(eight, data, other, again).document()
     found["outside"] = outside(folder, data, recipe, through)
-    return found | {name: optimizer(folder, data, name) for name in WHOLE}
+    return found
 
 
 def optimizer(folder: Path, data: str, name: str) -> dict[str, Any]:
@@ -348,19 +354,30 @@ def unsampled(folder: Path, data: str) -> dict[str, Any]:
     }
 
 
-def main(folder: Path) -> None:
-    """All of it. Runs of one plan share a compile."""
+def short(folder: Path, data: str) -> dict[str, Any]:
+    """What every run of the tests looks at."""
+    found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
+    found |= {"published": published(folder, data), "unsampled": unsampled(folder, data)}
+    return found | {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
+
+
+def long(folder: Path, data: str) -> dict[str, Any]:
+    """What compiles many programs more."""
+    found = partitioned(folder, data) | {"experts": experts(folder, data)}
+    return found | {name: optimizer(folder, data, name) for name in WHOLE}
+
+
+PARTS = {"short": short, "long": long}
+
+
+def main(folder: Path, part: str) -> None:
+    """One part. Its runs of one plan share a compile."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    data = tokens(folder)
-    found = layouts(folder, data) | {"elsewhere": elsewhere(folder, data)}
-    found |= {"published": published(folder, data), "experts": experts(folder, data)}
-    found["unsampled"] = unsampled(folder, data)
-    found |= {"ways": bad(folder, data), "not_numbers": not_numbers(), "saved": saved(folder)}
-    print(json.dumps(found))
+    print(json.dumps(PARTS[part](folder, tokens(folder))))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

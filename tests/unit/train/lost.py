@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
-
-os.environ["JAX_PLATFORMS"] = "cpu"  # JAX reads it when it is imported
 
 import jax
 import numpy as np
@@ -31,7 +28,7 @@ from shardwise.train.recipe import Recipe
 from shardwise.train.run import compiled_step
 from shardwise.train.state import initial
 from tests.host import host
-from tests.unit.train.drive import JOB, MODEL  # and with them the settings of XLA
+from tests.unit.train.drive import JOB, MODEL
 
 LAYOUTS = {
     "two copies": Layout(mesh=Mesh(data=2, fsdp=2), micro_batch=2, zero=3),

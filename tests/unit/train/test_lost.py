@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.train.command import printed
 
+pytestmark = pytest.mark.oracle
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:

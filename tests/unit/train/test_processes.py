@@ -57,6 +57,7 @@ def test_processes_that_were_not_started_alike_are_refused(folder: Path) -> None
     assert other.returncode in (2, 4)  # the first may be gone before it looks
 
 
+@pytest.mark.oracle
 def test_a_killed_process_ends_the_other_and_all_go_on(folder: Path) -> None:
     alone = started(folder, "one.json", "--steps", str(STEPS), "--log", "alone.jsonl")
     first = both(folder)

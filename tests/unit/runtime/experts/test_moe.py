@@ -20,11 +20,13 @@ from shardwise.runtime.weights.descriptions import describe, each
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from tests.oracle import forward
+from tests.unit.runtime.distance import beyond
 from tests.unit.runtime.expert_cases import DEEPSEEK, LAYOUTS, MIXTRAL, RUNS, VOCAB
-from tests.unit.runtime.scripts import answer
+from tests.unit.runtime.scripts import answer, rows, selected
 
-LOSS, WEIGHT, LOGIT = 1e-5, 1e-4, 1e-4  # in fp32
+LOGIT = 1e-4  # in fp32
 SEQ = 32
+QUICK = ("mixtral: expert 4, zero 2, accumulated", "deepseek: split experts")
 ONE = Layout(mesh=Mesh())
 
 
@@ -51,9 +53,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_numpy(name: str) -> None:
-    config = MODELS[name]
+@pytest.mark.parametrize("family", MODELS)
+def test_logits_are_those_of_numpy(family: str) -> None:
+    config = MODELS[family]
     on = role_mesh(ONE.sizes, np.array(jax.devices()[:1]))
     table = Table(rules=rules_of(ONE), on=on)
     infos = describe(config)
@@ -74,17 +76,16 @@ def test_logits_are_those_of_numpy(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
-    return answer(root, "parity_experts")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, "parity_experts", *selected(request))
 
 
-@pytest.mark.parametrize(("model", "layout"), [(m, n) for m, names in RUNS.items() for n in names])
-def test_losses_and_weights_are_those_of_one_device(runs: Any, model: str, layout: str) -> None:
-    one, found = runs[model]["one"], runs[model][layout]
-    assert one["losses"][0] != one["losses"][1] != one["losses"][2]
-    assert found["losses"] == pytest.approx(one["losses"], abs=LOSS)
-    assert found["apart"] < WEIGHT
+@pytest.mark.parametrize("name", rows(RUNS, QUICK))
+def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
+    run = runs[name]
+    assert run["one"][0] != run["one"][1] != run["one"][2]
+    assert beyond(run) == {}
 
 
 def test_every_layout_runs_with_one_of_the_models() -> None:
-    assert {name for names in RUNS.values() for name in names} == {*LAYOUTS}
+    assert {layout for _, layout in RUNS.values()} == {*LAYOUTS}

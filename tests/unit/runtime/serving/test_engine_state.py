@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.scripts import answer
+from tests.unit.runtime.scripts import answer, rows, selected
+from tests.unit.runtime.serving_cases import ENGINES
 
 LOGIT = 1e-4  # in fp32; logits have a standard deviation of 1
 
@@ -33,20 +34,29 @@ NARROW = {
 }
 
 
+QUICK = {
+    "tensor 8, copied",
+    "two engines, tensor 4, batch",
+    "window, tensor 8, sequence",
+    "int8 on eight",
+    "fp8 weights and cache",
+}
+
+
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
-    return answer(root, "serving")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, "serving", *selected(request))
 
 
-def test_every_engine_answered(runs: Any) -> None:
-    assert set(runs) == {*EXACT, *NARROW}
+def test_every_engine_is_tested() -> None:
+    assert {*ENGINES} == {*EXACT, *NARROW}
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", rows(EXACT, QUICK & {*EXACT}))
 def test_logits_are_those_of_a_plain_forward_pass(runs: Any, name: str) -> None:
     assert runs[name]["most"] < LOGIT
 
 
-@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("name", rows(NARROW, QUICK & {*NARROW}))
 def test_narrow_numbers_err_as_much_as_their_steps_say(runs: Any, name: str) -> None:
     assert LOGIT < runs[name]["rms"] < NARROW[name]

@@ -11,7 +11,8 @@ import pytest
 
 from shardwise.runtime.training.int8_reduce import Cut, Owing, quantised, reduced
 from shardwise.workload import SCALED
-from tests.unit.runtime.scripts import answer
+from tests.unit.runtime.parity_int8 import LAYOUTS
+from tests.unit.runtime.scripts import answer, rows, selected
 
 N, SHAPE = 4, (8, 3, 70)  # copies; 70 numbers fill no row
 NAMES = ("copies",)
@@ -69,15 +70,14 @@ def test_rows_are_rounded_to_their_largest_number() -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
-    return answer(root, "parity_int8")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, "parity_int8", *selected(request))
 
 
-LAYOUTS = ("data, fsdp", "zero 1")
 GAP = 5e-4  # nats, of losses that fall from 4.7 to 4.2
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", rows(LAYOUTS, ["zero 1"]))
 def test_losses_follow_those_of_exact_sums(runs: Any, name: str) -> None:
     losses = runs[name]["losses"]
     assert losses["exact"][-1] < losses["exact"][0] - 0.4
@@ -85,13 +85,13 @@ def test_losses_follow_those_of_exact_sums(runs: Any, name: str) -> None:
     assert losses["int8"] != losses["exact"]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", rows(LAYOUTS, ["zero 1"]))
 def test_weights_end_far_nearer_than_where_what_is_lost_is_forgotten(runs: Any, name: str) -> None:
     """What is kept is lost once; what is forgotten adds up from step to step."""
     far = runs[name]["far"]
     assert 0 < far["int8"] < far["forgetting"] / 3
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", rows(LAYOUTS, ["zero 1"]))
 def test_the_program_exchanges_int8_and_scales(runs: Any, name: str) -> None:
     assert runs[name]["exchanged"] == ["f32", "s8"]

@@ -13,7 +13,8 @@ import pytest
 from shardwise.models import ModelConfig
 from shardwise.runtime.training.optimizers import WHOLE, optimizer, sides, state_specs
 from shardwise.runtime.weights.descriptions import describe, each
-from tests.unit.runtime.scripts import answer
+from tests.unit.runtime.parity_optimizers import LAYOUTS
+from tests.unit.runtime.scripts import answer, rows, selected
 
 LOSS = 1e-5  # in fp32, as for the others
 SHARE = 0.01  # of the way that five steps take a weight: Muon enlarges what rounding leaves
@@ -21,14 +22,14 @@ MODEL = ModelConfig.dense(n_layers=2, d_model=128, d_ff=256, n_heads=8, n_kv_hea
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
-    return answer(root, "parity_optimizers")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, "parity_optimizers", *selected(request))
 
 
-@pytest.mark.parametrize("layout", ["fsdp, tensor", "zero 1"])
-@pytest.mark.parametrize("name", WHOLE)
-def test_steps_are_those_of_one_device(runs: Any, name: str, layout: str) -> None:
-    one, found = runs[name]["one"], runs[name][layout]
+@pytest.mark.parametrize("name", rows(LAYOUTS, ["fsdp, tensor"]))
+@pytest.mark.parametrize("optimizer", WHOLE)
+def test_steps_are_those_of_one_device(runs: Any, optimizer: str, name: str) -> None:
+    one, found = runs[optimizer]["one"], runs[optimizer][name]
     assert found["losses"] == pytest.approx(one["losses"], abs=LOSS)
     assert found["apart"] < SHARE * one["apart"]
 

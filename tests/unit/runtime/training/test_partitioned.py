@@ -12,29 +12,26 @@ from shardwise.runtime.training.partitioned import not_partitioned
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
+from tests.unit.runtime.distance import beyond
 from tests.unit.runtime.expert_cases import MIXTRAL
-from tests.unit.runtime.scripts import answer
+from tests.unit.runtime.parity_partitioned import LAYOUTS
+from tests.unit.runtime.scripts import answer, rows, selected
 
-LOSS, GRADIENT, WEIGHT = 1e-5, 1e-4, 1e-4  # in fp32
-NAMES = ("zero 1, tensor, accumulated, norms again", "fsdp, context, tensor, full remat")
+QUICK = ("zero 1, tensor, accumulated, norms again", "fsdp, context, tensor, full remat")
 
 
 @pytest.fixture(scope="module")
-def runs(root: Path) -> Any:
-    return answer(root, "parity_partitioned")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, "parity_partitioned", *selected(request))
 
 
-def test_every_layout_ran(runs: Any) -> None:
-    assert set(runs) == {"one", *NAMES}
+def test_one_device_has_something_to_learn(runs: Any) -> None:
     assert runs["one"]["losses"][0] > 5.0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rows(LAYOUTS, QUICK))
 def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
-    found = runs[name]
-    assert found["losses"] == pytest.approx(runs["one"]["losses"], abs=LOSS)
-    assert found["gradients"] < GRADIENT
-    assert found["apart"] < WEIGHT
+    assert beyond(runs[name]) == {}
 
 
 JOB = Train(batch=8, seq=64)
