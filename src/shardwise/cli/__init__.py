@@ -81,7 +81,7 @@ def _run(args: list[str]) -> int:
     verb, *rest = args
     if verb not in VERBS:
         raise UnknownName("verb", verb, VERBS, "shardwise --help lists them.")
-    module = importlib.import_module(f"shardwise.cli.{verb}")
+    module = importlib.import_module(f"shardwise.cli.verbs.{verb}")
     from shardwise.cli.command import call
 
     name, function = f"shardwise {verb}", module.run

@@ -11,7 +11,8 @@ import pytest
 
 import shardwise
 from shardwise import cli
-from shardwise.cli import VERBS, help_text, models, progress
+from shardwise.cli import VERBS, help_text, progress
+from shardwise.cli.verbs import models
 from shardwise.hardware import MARKETS, chip_names
 from shardwise.models import presets
 from tests.arch import fresh

@@ -15,8 +15,8 @@ import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.inputs import Inputs, parse_fixed, parse_word, split_of
-from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
+from shardwise.cli.verbs.training.workload import read_job
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
 from shardwise.report.training import explain as report
@@ -30,9 +30,9 @@ MOST_CHANGE = 1000.0  # a factor beyond it is a slip: no two chips differ so
 def choose(name: str, args: Sequence[str]) -> tuple[str, Callable[..., Answer]]:
     """The verb as its help calls it, and the function with its options: of training or serving."""
     if "--serve" in args:
-        from shardwise.cli import explain_serve
+        from shardwise.cli.verbs.serving import explain
 
-        return f"{name} --serve", explain_serve.run
+        return f"{name} --serve", explain.run
     return name, run
 
 
@@ -85,7 +85,7 @@ def run(
         loaded = inputs.read(load_any, plan)
         inputs.done()
         if isinstance(loaded, sw.ServingPlan):
-            from shardwise.cli.explain_serve import answer
+            from shardwise.cli.verbs.serving.explain import answer
 
             return answer(loaded, factors, verbose=verbose, as_json=json)
         given = loaded

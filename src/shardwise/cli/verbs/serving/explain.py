@@ -10,11 +10,11 @@ import typer
 import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
-from shardwise.cli.explain import CHANGES, load_any, parse_changes
 from shardwise.cli.inputs import Inputs, roles
-from shardwise.cli.plan_serve import chip_of, parse_machine
 from shardwise.cli.progress import progress
-from shardwise.cli.requests import parse_serving, read_requests
+from shardwise.cli.verbs.serving.plan import chip_of, parse_machine
+from shardwise.cli.verbs.serving.workload import parse_serving, read_requests
+from shardwise.cli.verbs.training.explain import CHANGES, load_any, parse_changes
 from shardwise.errors import BadInput
 from shardwise.plan.serving import build
 from shardwise.plan.serving.explain import explain

@@ -70,7 +70,7 @@ def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
 
 def _trained(as_json: bool) -> Answer:
     """Measure, plan, train: a minute on this CPU."""
-    from shardwise.cli.train import Lines
+    from shardwise.cli.verbs.train import Lines
     from shardwise.report import measured_cpu
     from shardwise.report.style import render
     from shardwise.report.training import run as lines

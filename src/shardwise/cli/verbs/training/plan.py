@@ -12,8 +12,8 @@ from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import RATES, SPLIT, TOLD, WORK, Hardware, Json, Model
 from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, roles, split_of
-from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
+from shardwise.cli.verbs.training.workload import read_job
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report.training import plan as report
 from shardwise.search.training.forms import Fixed
@@ -26,9 +26,9 @@ MOST = 100  # plans that one command lists
 def choose(name: str, args: Sequence[str]) -> tuple[str, Callable[..., Answer | None]]:
     """The verb as its help calls it, and the function with its options: of training or serving."""
     if "--serve" in args and "--train" not in args:
-        from shardwise.cli import plan_serve
+        from shardwise.cli.verbs.serving import plan
 
-        return f"{name} --serve", plan_serve.run
+        return f"{name} --serve", plan.run
     return name, run
 
 

@@ -10,10 +10,10 @@ import shardwise as sw
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json, Model
 from shardwise.cli.inputs import Inputs, is_sized, parse_mesh, roles
-from shardwise.cli.plan import parse_count
 from shardwise.cli.progress import progress
-from shardwise.cli.requests import parse_serving, read_requests
-from shardwise.cli.traffic import read_traffic
+from shardwise.cli.verbs.serving.traffic import read_traffic
+from shardwise.cli.verbs.serving.workload import parse_serving, read_requests
+from shardwise.cli.verbs.training.plan import parse_count
 from shardwise.plan.serving import build
 from shardwise.report.serving import plan as report
 

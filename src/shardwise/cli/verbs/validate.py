@@ -9,10 +9,10 @@ from typing import Annotated, TypeVar
 import typer
 
 from shardwise import units
-from shardwise.cli import validate_serving
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.progress import progress
+from shardwise.cli.verbs.serving import validate as validate_serving
 from shardwise.errors import BadInput, NoPlan, UnknownName
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import percent, signed_percent

@@ -12,10 +12,10 @@ from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import SPLIT, TOLD, WORK, Json, Model
 from shardwise.cli.inputs import Inputs, parse_word, parse_words
-from shardwise.cli.plan_serve import parse_machine
 from shardwise.cli.ranges import parse_values
-from shardwise.cli.requests import CONTEXT, parse_requests_rate, parse_share
-from shardwise.cli.sweep import WORD, N, Whole, counting, parse_machines
+from shardwise.cli.verbs.serving.plan import parse_machine
+from shardwise.cli.verbs.serving.workload import CONTEXT, parse_requests_rate, parse_share
+from shardwise.cli.verbs.training.sweep import WORD, N, Whole, counting, parse_machines
 from shardwise.errors import NoPlan
 from shardwise.plan.serving import sweep
 from shardwise.report.serving import sweep as report

@@ -15,8 +15,8 @@ from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import SPLIT, TOLD, WORK, Json, Model
 from shardwise.cli.inputs import Inputs, parse_word, parse_words
-from shardwise.cli.jobs import listed
 from shardwise.cli.ranges import MOST_POINTS, parse_batches, parse_values
+from shardwise.cli.verbs.training.workload import listed
 from shardwise.errors import BadShape, NoPlan
 from shardwise.report.training import sweep as report
 from shardwise.search.training.forms import WORDS
@@ -32,9 +32,9 @@ Machine = TypeVar("Machine", sw.System, sw.System | sw.Chip)
 def choose(name: str, args: Sequence[str]) -> tuple[str, Callable[..., Answer | None]]:
     """The verb as its help calls it, and the function with its options: of training or serving."""
     if "--serve" in args and "--train" not in args:
-        from shardwise.cli import sweep_serve
+        from shardwise.cli.verbs.serving import sweep
 
-        return f"{name} --serve", sweep_serve.run
+        return f"{name} --serve", sweep.run
     return name, run
 
 
