@@ -3,119 +3,102 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 import shardwise as sw
 from shardwise import units
+from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import Json
-from shardwise.cli.inputs import Inputs, parse_word
-from shardwise.errors import BadInput
+from shardwise.cli.inputs import Inputs, names_set, parse_word
+from shardwise.cli.options import argument, output, workload
+from shardwise.cli.progress import TerminalLine
+from shardwise.errors import BadInput, CheckFailed
 from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
     from shardwise.check.training import How
     from shardwise.plan.schema.json_io import AnyPlan
 
-FAILED = 4
-
 
 def run(
-    subject: Annotated[
-        str,
-        typer.Argument(metavar="PLAN.json | MODULE:FUNCTION", help="a saved plan, or a function"),
-    ],
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="HARDWARE",
-            help="of a function: its machine, v5e:4x4; of a plan: a smaller one, by fewer data",
-        ),
-    ] = "",
+    subject: Annotated[str, argument("PLAN.json | MODULE:FUNCTION", "a saved plan, or a function")],
     args: Annotated[
         str,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="of a function: what returns its arguments  [default: FUNCTION_args beside it]",
+        workload(
+            "--args MODULE:FUNCTION",
+            "returns the arguments of a function  [default: FUNCTION_args beside it]",
         ),
     ] = "",
     layers: Annotated[
         str,
-        typer.Option(
-            metavar="N,M", help="compile so many layers of each kind, extrapolate the rest: 1,2"
-        ),
+        workload("--layers N,M", "layers of each kind to compile, and extrapolate from: 1,2"),
     ] = "",
-    collectives: Annotated[
-        str,
-        typer.Option(
-            metavar="WORD",
-            help=f"who chooses those of a training step: {' or '.join(COLLECTIVES)} "
-            "(XLA's partitioner)",
-        ),
-    ] = "plan",
+    collectives: options.Collectives = "plan",
+    on: options.On = "",
     fix: Annotated[
-        bool,
-        typer.Option("--fix", help="where the plan fails, look for one that passes (3 compiles)"),
+        bool, output("--fix", "if the plan fails, look for one that passes (3 compiles)")
     ] = False,
-    save: Annotated[
-        str, typer.Option(metavar="FILE", help="with --fix: save the plan that passed")
-    ] = "",
+    save: Annotated[str, output("--save FILE", "with --fix: save the plan that passed")] = "",
     trace: Annotated[
-        str, typer.Option(metavar="FILE", help="write the timeline, for Perfetto; .gz compresses")
+        str, output("--trace FILE", "write the timeline for Perfetto; .gz compresses")
     ] = "",
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="compile again what was compiled before")
+        bool, output("--no-cache", "compile again what was compiled before")
     ] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> Answer:
     """Compile a plan's step for its machine (of serving: a token for each sequence, and a prompt),
-    and hold memory, FLOPs, collectives and seconds of the compiled program against the plan; or
-    report the same of a function of your own. Exit code 4 where it does not hold."""
+    and compare memory, FLOPs, collectives and seconds of the compiled program with the plan; or
+    report the same of your own function, for the machine of --on. With a plan, --on gives a
+    smaller machine. Exit code 4 if the check fails."""
     inputs = Inputs()
-    named = ":" in subject and not subject.endswith(".json")
-    if named:
-        by_other = collectives != COLLECTIVES[0]
-        given = {"--layers": layers, "--collectives": by_other, "--fix": fix, "--save": save}
-        other = [name for name, value in given.items() if value]
-        if other:
-            inputs.refuse(f"{', '.join(other)} is for plans, and {subject} is a function.")
+    is_function = ":" in subject and not subject.endswith(".json")
+    if is_function:
+        by_compiler = collectives != COLLECTIVES[0]
+        for_plans = {
+            "--layers": layers, "--collectives": by_compiler, "--fix": fix, "--save": save,
+        }  # fmt: skip
+        names = names_set(for_plans)
+        if names:
+            inputs.refuse(f"{names} is for plans, and {subject} is a function.")
         if not on:
             inputs.refuse(f"{subject} is compiled for a machine. Add --on, as --on v5e:4x4.")
     elif args:
         inputs.refuse("--args is for a function of yours: shardwise check MODULE:FUNCTION.")
-    if save and not fix and not named:
-        inputs.refuse("--save keeps the plan that --fix found. Add --fix.")
-    if on:
-        inputs.read(sw.hardware, on)
+    if save and not fix and not is_function:
+        inputs.refuse("--save saves the plan of --fix. Add --fix.")
+    inputs.optional(sw.hardware, on)
     inputs.read(parse_word, collectives, "chooser of collectives", COLLECTIVES)
-    depths = inputs.read(_depths, layers) if layers else ()
-    loaded = None if named else inputs.read(sw.load, subject)
+    depths = inputs.optional(_depths, layers) or ()
+    plan = None if is_function else inputs.read(sw.load, subject)
     inputs.done()
-    if loaded is None:
-        return _told(lambda how: _function(subject, args, on, how, trace, json), no_cache)
-    plan = loaded
-    return _told(
-        lambda how: _plan(plan, on, depths, how, trace, fix, save, json), no_cache, collectives
-    )
+    with _compiling(no_cache, collectives) as how:
+        if plan is None:
+            return _function_answer(subject, args, on, how, trace, json)
+        return _plan_answer(plan, on, depths, how, trace, fix, save, json)
 
 
-def _told(answer: Callable[[How], Answer], no_cache: bool, collectives: str = "plan") -> Answer:
-    """The answer, with the stage of each compile shown on a terminal."""
+@contextmanager
+def _compiling(no_cache: bool, collectives: str) -> Iterator[How]:
+    """How to compile, with the stage of each compilation shown on a terminal."""
     from shardwise.check.training import How
 
-    stages = _Stages()
+    line = TerminalLine(sys.stderr)
+
+    def show(stage: str, seconds: float) -> None:
+        line.show(f"{stage}, {seconds:.0f} s (a minute or two is normal)")
+
+    on_stage = show if sys.stderr.isatty() else None
     try:
-        shown = stages if sys.stderr.isatty() else None
-        return answer(How(cache=not no_cache, on_stage=shown, collectives=collectives))
+        yield How(cache=not no_cache, on_stage=on_stage, collectives=collectives)
     finally:
-        stages.done()
+        line.clear()
 
 
-def _plan(
+def _plan_answer(
     plan: AnyPlan,
     on: str,
     depths: tuple[int, ...],
@@ -125,11 +108,11 @@ def _plan(
     save: str,
     as_json: bool,
 ) -> Answer:
-    from shardwise.check.fix import fix as look
+    from shardwise.check.fix import fix as look_for_plan
     from shardwise.check.serving import ServingVerdict
     from shardwise.check.verdict import Verdict
-    from shardwise.report.check.plan import blocks as of_step
-    from shardwise.report.check.serving import blocks as of_serving
+    from shardwise.report.check import plan as training_report
+    from shardwise.report.check import serving as serving_report
 
     verdict = sw.check(
         plan,
@@ -141,28 +124,32 @@ def _plan(
         collectives=how.collectives,
     )
     if fix and isinstance(plan, sw.Plan) and isinstance(verdict, Verdict) and not verdict.passed:
-        found = look(plan, verdict, how)
-        verdict = replace(verdict, proposals=found.proposals)
-        if save and found.plan:
-            found.plan.save(save)
+        repair = look_for_plan(plan, verdict, how)
+        verdict = replace(verdict, proposals=repair.proposals)
+        if save and repair.plan:
+            repair.plan.save(save)
+    if isinstance(verdict, ServingVerdict):
+        blocks = serving_report.blocks(verdict)
+    else:
+        blocks = training_report.blocks(verdict)
     return Answer(
         document=lambda: verdict,
-        blocks=of_serving(verdict) if isinstance(verdict, ServingVerdict) else of_step(verdict),
+        blocks=blocks,
         as_json=as_json,
-        exit_code=0 if verdict.passed else FAILED,
+        exit_code=0 if verdict.passed else CheckFailed.exit_code,
     )
 
 
-def _function(name: str, args: str, on: str, how: How, trace: str, as_json: bool) -> Answer:
+def _function_answer(name: str, args: str, on: str, how: How, trace: str, as_json: bool) -> Answer:
     from shardwise.check.user.function import check_by_name
     from shardwise.report.check import function as report
 
-    found = check_by_name(name, args, on, how, trace or None)
+    verdict = check_by_name(name, args, on, how, trace or None)
     return Answer(
-        document=lambda: found,
-        blocks=report.blocks(found),
+        document=lambda: verdict,
+        blocks=report.blocks(verdict),
         as_json=as_json,
-        exit_code=0 if found.passed else FAILED,
+        exit_code=0 if verdict.passed else CheckFailed.exit_code,
     )
 
 
@@ -172,25 +159,7 @@ def _depths(text: str) -> tuple[int, ...]:
     Raises:
         BadInput: not two whole numbers, the smaller first.
     """
-    found = tuple(units.parse_whole(part.strip(), "--layers") for part in text.split(","))
-    if len(found) != 2 or not 1 <= found[0] < found[1]:
+    depths = tuple(units.parse_whole(part.strip(), "--layers") for part in text.split(","))
+    if len(depths) != 2 or not 1 <= depths[0] < depths[1]:
         raise BadInput(f"--layers {text}: write two numbers of layers, the smaller first, as 1,2.")
-    return found
-
-
-class _Stages:
-    """Stage and seconds of a compile on one line of a terminal's stderr."""
-
-    shown = 0
-
-    def __call__(self, stage: str, seconds: float) -> None:
-        line = f"{stage}, {seconds:.0f} s (a minute or two is normal)"
-        sys.stderr.write("\r" + line.ljust(self.shown))
-        sys.stderr.flush()
-        self.shown = len(line)
-
-    def done(self) -> None:
-        """Take the line away."""
-        if self.shown:
-            sys.stderr.write("\r" + " " * self.shown + "\r")
-            sys.stderr.flush()
+    return depths

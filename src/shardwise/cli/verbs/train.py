@@ -1,158 +1,104 @@
-"""`shardwise train PLAN.json --data DIR`: run a plan in JAX on the devices that are there."""
+"""`shardwise train PLAN.json --data DIR`: run a plan in JAX on the devices of this host."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
+from functools import partial
 from typing import Annotated
 
-import typer
-
 import shardwise as sw
+from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import RATES, TOLD, WORK, Json
 from shardwise.cli.inputs import Inputs
-from shardwise.cli.stages import Stages
+from shardwise.cli.options import argument, option, output, workload
+from shardwise.cli.progress import Stages
 from shardwise.cli.streams import answers_only, write_answer
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, CheckFailed
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
-from shardwise.runtime.program import COLLECTIVES
 from shardwise.train.devices import Joined, is_first
 from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
 from shardwise.train.run import Saving, steps_of
 
-HEADS_EVERY = 25
-SAVED = "Checkpoints"
+HEADS_EVERY = 25  # lines of steps between two lines of heads
+
+optimization = partial(option, "Optimization")
+checkpoints = partial(option, "Checkpoints")
+hosts = partial(option, "Multiple hosts")
 
 
 def run(
-    plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="a saved plan of training")],
+    plan: Annotated[str, argument("PLAN.json", "a saved plan of training")],
     data: Annotated[
         str,
-        typer.Option(
-            metavar="DIR[=W],...",
-            help="tokens of: shardwise data tokenize; several with weights",
-            rich_help_panel=WORK,
-        ),
+        workload("--data DIR[=W],...", "tokens, by shardwise data tokenize; W: their weights"),
     ] = "",
     steps: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="of the whole run  [default: the plan's tokens]", rich_help_panel=WORK
-        ),
+        int | None, workload("--steps N", "steps of the whole run  [default: the plan's tokens]")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="of weights and of the order of data")] = 0,
-    rate: Annotated[
-        float, typer.Option(metavar="X", help="the highest learning rate", rich_help_panel=RATES)
-    ] = 3e-4,
-    schedule: Annotated[
-        str, typer.Option(metavar="WORD", help=", ".join(SCHEDULES), rich_help_panel=RATES)
-    ] = "cosine",
-    warmup: Annotated[
-        int, typer.Option(metavar="N", help="steps in which the rate rises", rich_help_panel=RATES)
-    ] = 0,
-    clip: Annotated[
+    seed: Annotated[int, workload("--seed N", "seed of the weights and of the data's order")] = 0,
+    start: Annotated[
+        str, workload("--from DIR", "folder of a published model, to start from its weights")
+    ] = "",
+    collectives: options.Collectives = "plan",
+    capacity: Annotated[
         float,
-        typer.Option(
-            metavar="X", help="largest norm of the gradients; 0: no limit", rich_help_panel=RATES
-        ),
+        workload("--capacity X", "capacity factor of an expert; 0: no token is dropped"),
+    ] = 0.0,
+    rate: Annotated[float, optimization("--rate X", "peak learning rate")] = 3e-4,
+    schedule: Annotated[
+        str, optimization("--schedule WORD", f"of the learning rate: {', '.join(SCHEDULES)}")
+    ] = "cosine",
+    warmup: Annotated[int, optimization("--warmup N", "steps in which the rate rises")] = 0,
+    clip: Annotated[
+        float, optimization("--clip X", "largest norm of the gradients; 0: no limit")
     ] = 1.0,
-    decay: Annotated[
-        float, typer.Option(metavar="X", help="weight decay of matrices", rich_help_panel=RATES)
-    ] = 0.1,
+    decay: Annotated[float, optimization("--decay X", "weight decay of matrices")] = 0.1,
     on_bad: Annotated[
         str,
-        typer.Option(
-            metavar="WORD",
-            help=f"of a step with NaN or a spike: {' or '.join(ON_BAD)}",
-            rich_help_panel=RATES,
+        optimization(
+            "--on-bad WORD", f"after NaN, inf or a spike of the loss: {' or '.join(ON_BAD)}"
         ),
     ] = "stop",
     spike: Annotated[
-        float,
-        typer.Option(
-            metavar="NATS",
-            help="a loss this far above its mean is bad; 0: none is",
-            rich_help_panel=RATES,
-        ),
+        float, optimization("--spike NATS", "a loss this far above its mean is bad; 0: none is")
     ] = 0.0,
-    collectives: Annotated[
-        str,
-        typer.Option(
-            metavar="WORD",
-            help=f"who chooses them: {' or '.join(COLLECTIVES)} (XLA's partitioner)",
-            rich_help_panel=WORK,
-        ),
-    ] = "plan",
-    capacity: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="room of an expert, of an even share; 0: no token is dropped",
-            rich_help_panel=WORK,
-        ),
-    ] = 0.0,
-    checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="save the run there", rich_help_panel=SAVED)
-    ] = "",
+    checkpoint: Annotated[str, checkpoints("--checkpoint DIR", "save the run there")] = "",
     checkpoint_every: Annotated[
-        int, typer.Option(metavar="N", help="steps between saves", rich_help_panel=SAVED)
+        int, checkpoints("--checkpoint-every N", "steps between saves")
     ] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on from the newest save", rich_help_panel=SAVED)
-    ] = False,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="DIR",
-            help="first weights: of a published model",
-            rich_help_panel=WORK,
-        ),
-    ] = "",
+    resume: Annotated[bool, checkpoints("--resume", "continue from the newest save")] = False,
     export: Annotated[
         str,
-        typer.Option(
-            metavar="DIR", help="last weights: safetensors, config.json", rich_help_panel=SAVED
-        ),
-    ] = "",
-    log: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="a JSON object a step  [default: metrics.jsonl of --checkpoint]",
-            rich_help_panel=TOLD,
-        ),
-    ] = "",
-    tensorboard: Annotated[
-        str, typer.Option(metavar="DIR", help="event files of TensorBoard", rich_help_panel=TOLD)
-    ] = "",
-    sample: Annotated[
-        str, typer.Option(metavar="TEXT", help="go on with it at the end", rich_help_panel=TOLD)
+        checkpoints("--export DIR", "save the last weights: safetensors, config.json"),
     ] = "",
     coordinator: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT", help="of several processes", rich_help_panel="Many hosts"
-        ),
+        str, hosts("--coordinator HOST:PORT", "address of the first process")
     ] = "",
-    processes: Annotated[int | None, typer.Option(metavar="N", help="how many they are")] = None,
-    process: Annotated[int | None, typer.Option(metavar="I", help="which one this is")] = None,
-    json: Json = False,
+    processes: Annotated[int | None, hosts("--processes N", "number of processes")] = None,
+    process: Annotated[int | None, hosts("--process I", "index of this process")] = None,
+    log: Annotated[
+        str,
+        output("--log FILE", "a JSON object per step  [default: metrics.jsonl of --checkpoint]"),
+    ] = "",
+    tensorboard: Annotated[str, output("--tensorboard DIR", "event files of TensorBoard")] = "",
+    sample: Annotated[
+        str, output("--sample TEXT", "prompt for the trained model to continue")
+    ] = "",
+    json: options.Json = False,
 ) -> Answer:
     """Train the model of a plan under that plan, with the planned step time beside the measured
-    one. Ctrl-C and SIGTERM end after the step and save."""
+    one. Ctrl-C and SIGTERM end the run after the step and save it."""
     inputs = Inputs()
     if not data:
         inputs.refuse("no data is given: --data DIR, made by: shardwise data tokenize.")
     loaded = inputs.read(_training_plan, plan)
     inputs.done()
-    total = steps_of(loaded) if steps is None else steps
     recipe = inputs.read(
         Recipe,
-        steps=total,
+        steps=steps_of(loaded) if steps is None else steps,
         rate=rate,
         schedule=schedule,
         warmup=warmup,
@@ -168,10 +114,10 @@ def run(
     inputs.done()
     if coordinator:
         answers_only()
-    told = Lines(loaded, recipe.steps, quiet=json)
-    hooks = Hooks(on_stage=told.stage, on_step=told.step, on_note=_note)
+    lines = RunLines(loaded, recipe.steps, quiet=json)
+    hooks = Hooks(on_stage=lines.stage, on_step=lines.step, on_note=_note)
     try:
-        done = sw.train(
+        result = sw.train(
             loaded,
             data=data,
             recipe=recipe,
@@ -186,17 +132,18 @@ def run(
             hooks=hooks,
         )
     finally:
-        told.stages.done()
-    blocks = report.blocks(done, checkpoint) if is_first() else []
-    unsaved = bool(checkpoint) and done.checkpoint != done.done
-    return Answer(document=lambda: done, blocks=blocks, as_json=json, exit_code=4 if unsaved else 0)
+        lines.stages.done()
+    blocks = report.blocks(result, checkpoint) if is_first() else []
+    unsaved = bool(checkpoint) and result.checkpoint != result.done
+    exit_code = CheckFailed.exit_code if unsaved else 0
+    return Answer(document=lambda: result, blocks=blocks, as_json=json, exit_code=exit_code)
 
 
 def _training_plan(path: str) -> sw.Plan:
-    found = sw.load(path)
-    if not isinstance(found, sw.Plan):
+    plan = sw.load(path)
+    if not isinstance(plan, sw.Plan):
         raise BadInput(f"{path} is a plan of serving; plan with --train.")
-    return found
+    return plan
 
 
 def _note(text: str) -> None:
@@ -205,28 +152,32 @@ def _note(text: str) -> None:
     sys.stderr.flush()
 
 
-class Lines:
-    """The lines of a run: its plan, then a line a step under names of the columns now and then.
+class RunLines:
+    """The lines of a run: its plan, then a line per step, with the heads of the columns at times.
 
     Args:
         quiet: stdout is for one document.
     """
 
     def __init__(self, plan: sw.Plan, steps: int, *, quiet: bool) -> None:
-        self.plan, self.steps, self.quiet, self.n = plan, steps, quiet, 0
+        self.plan = plan
+        self.steps = steps
+        self.quiet = quiet
+        self.count = 0
         self.stages = Stages()
 
     def stage(self, stage: str) -> None:
-        """A stage begins before the first step; all that could be refused is behind it."""
+        """A stage begins before the first step; every refusal has been made by then."""
         if stage and is_first():
             self._write(report.begin(self.plan))
         self.stages.begin(stage)
 
     def step(self, record: StepRecord) -> None:
         """A step is done."""
-        heads = report.heads(self.steps) + "\n" if self.n % HEADS_EVERY == 0 else ""
-        self.n += 1
-        self._write(heads + report.line(record) + "\n")
+        if self.count % HEADS_EVERY == 0:
+            self._write(report.heads(self.steps) + "\n")
+        self.count += 1
+        self._write(report.line(record) + "\n")
 
     def _write(self, text: str) -> None:
         if not self.quiet:

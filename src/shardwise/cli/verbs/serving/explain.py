@@ -2,113 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
-
-import typer
-
 import shardwise as sw
+from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import Json
-from shardwise.cli.inputs import Inputs, roles
+from shardwise.cli.explanation import explain, parse_changes, read_saved
+from shardwise.cli.inputs import Inputs
+from shardwise.cli.machines import chip_of, parse_machine
 from shardwise.cli.progress import progress
-from shardwise.cli.verbs.serving.plan import chip_of, parse_machine
-from shardwise.cli.verbs.serving.workload import parse_serving, read_requests
-from shardwise.cli.verbs.training.explain import CHANGES, load_any, parse_changes
+from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs
 from shardwise.errors import BadInput
 from shardwise.plan.serving import build
-from shardwise.plan.serving.explain import explain
-from shardwise.report.serving import explain as report
 
 
 def run(
-    plan: Annotated[
-        str, typer.Argument(metavar="PLAN.json|MODEL", help="a saved plan, or a model")
-    ],
-    hardware: Annotated[
-        str, typer.Argument(metavar="[HARDWARE]", help="of a model: v5e:4x4, h200:16, h200")
-    ] = "",
-    serve: Annotated[bool, typer.Option("--serve", help="explain serving")] = False,
-    what_if: Annotated[str, typer.Option(metavar="NAMExF,...", help=CHANGES)] = "",
-    prompt: Annotated[str, typer.Option(metavar="N", help="tokens of a prompt: 2048")] = "",
-    output: Annotated[
-        str, typer.Option("--output", metavar="N", help="tokens of an answer: 512")
-    ] = "",
-    context: Annotated[
-        str, typer.Option(metavar="N", help="tokens of a sequence  [default: 8192]")
-    ] = "",
-    batch: Annotated[str, typer.Option(metavar="N", help="sequences that decode at once")] = "",
-    rate: Annotated[str, typer.Option(metavar="N/s", help="requests that arrive: 20/s")] = "",
-    ttft: Annotated[str, typer.Option(metavar="TIME", help="bound on its mean")] = "",
-    tpot: Annotated[str, typer.Option(metavar="TIME", help="bound on its mean")] = "",
-    dtype: Annotated[str, typer.Option(metavar="DTYPE,...", help="of the weights")] = "bf16",
-    kv_dtype: Annotated[
-        str, typer.Option(metavar="DTYPE", help="of the KV cache  [default: that of the weights]")
-    ] = "",
-    compute: Annotated[
-        str,
-        typer.Option(
-            metavar="DTYPE", help="of products  [default: the weights' where the chip has it]"
-        ),
-    ] = "",
-    cached: Annotated[str, typer.Option(metavar="SHARE", help="of a prompt, in a cache")] = "",
-    draft: Annotated[str, typer.Option(metavar="K", help="drafted tokens of a pass")] = "",
-    acceptance: Annotated[str, typer.Option(metavar="SHARE", help="of drafted tokens")] = "",
-    disaggregate: Annotated[
-        bool | None,
-        typer.Option("--disaggregate/--no-disaggregate", help="engines of their own for prompts"),
-    ] = None,
-    mesh: Annotated[str, typer.Option(metavar="ROLE=N,...", help="take this engine")] = "",
-    fix: Annotated[str, typer.Option(metavar="WHAT=...", help="search with these")] = "",
-    peak: Annotated[bool, typer.Option("--peak", help="expect peak rates")] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="the decisions in the order of the book")
-    ] = False,
-    json: Json = False,
+    plan: options.PlanOrModel,
+    hardware: options.MachineOfModel = "",
+    serve: options.Serving = False,
+    prompt: options.Prompt = "",
+    output: options.Generated = "",
+    context: options.Context = "",
+    batch: options.Sequences = "",
+    rate: options.Rate = "",
+    ttft: options.Ttft = "",
+    tpot: options.Tpot = "",
+    dtype: options.WeightDtypes = "bf16",
+    kv_dtype: options.KvDtype = "",
+    compute: options.Compute = "",
+    cached: options.Cached = "",
+    draft: options.Draft = "",
+    acceptance: options.Acceptance = "",
+    disaggregate: options.Disaggregate = None,
+    mesh: options.Strategy = "",
+    fix: options.Fix = "",
+    peak: options.Peak = False,
+    what_if: options.WhatIf = "",
+    verbose: options.Verbose = False,
+    json: options.Json = False,
 ) -> Answer:
-    """What binds a deployment at which batch, from where on, and what each change would buy."""
+    """What binds a deployment at which batch, and what each change would gain. --ttft and --tpot
+    are bounds on the means."""
     inputs = Inputs()
-    factors = inputs.read(parse_changes, what_if) if what_if else {}
-    words = {
-        "prompt": prompt, "output": output, "context": context, "batch": batch, "rate": rate,
-        "ttft": ttft, "tpot": tpot, "cached": cached, "draft": draft, "acceptance": acceptance,
-        "draft-cost": "",
-    }  # fmt: skip
+    factors = inputs.optional(parse_changes, what_if) or {}
+    requests = RequestOptions(
+        prompt=prompt,
+        output=output,
+        context=context,
+        batch=batch,
+        rate=rate,
+        ttft=ttft,
+        tpot=tpot,
+        cached=cached,
+        draft=draft,
+        acceptance=acceptance,
+    )
     if not hardware:
-        named = {**words, "mesh": mesh, "fix": fix}
-        extra = [f"--{name}" for name, value in named.items() if value]
-        if extra:
-            inputs.refuse(f"{', '.join(extra)}: a saved plan has its own. Name MODEL HARDWARE.")
-        loaded = inputs.read(_load, plan)
-        inputs.done()
-        return answer(loaded, factors, verbose=verbose, as_json=json)
+        settings = {**requests.by_name(), "--mesh": mesh, "--fix": fix}
+        saved = read_saved(inputs, plan, settings)
+        if not isinstance(saved, sw.ServingPlan):
+            raise BadInput(f"{plan} is a plan of training: leave --serve out.")
+        return explain(saved, factors, verbose=verbose, as_json=json)
     if mesh and fix:
         inputs.refuse("--mesh gives the whole engine, --fix a part of it. Use one.")
     config = inputs.read(sw.model, plan)
-    where = inputs.read(parse_machine, hardware)
-    chip = chip_of(where) if where else None
-    jobs = inputs.read(read_requests, words, (dtype, kv_dtype, compute), chip)
-    fixed = inputs.read(parse_serving, mesh or fix) if mesh or fix else {}
+    machine = inputs.read(parse_machine, hardware)
+    chip = chip_of(machine) if machine else None
+    jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip)
+    fixed = inputs.read(parse_engine, mesh, fix)
     inputs.done()
-    if mesh:
-        fixed = {**{role: 1 for role in roles() if role != "data"}, **fixed}
     with progress(f"searching engines of {hardware}"):
-        found = build.plan(config, where, jobs, fixed, peak=peak, disaggregate=disaggregate)
-    return answer(found, factors, verbose=verbose, as_json=json)
-
-
-def answer(
-    plan: sw.ServingPlan, factors: Mapping[str, float], *, verbose: bool, as_json: bool
-) -> Answer:
-    """What `explain` says of a serving plan."""
-    told = explain(plan, factors)
-    return Answer(
-        document=lambda: told, blocks=report.blocks(told, verbose=verbose), as_json=as_json
-    )
-
-
-def _load(path: str) -> sw.ServingPlan:
-    plan = load_any(path)
-    if not isinstance(plan, sw.ServingPlan):
-        raise BadInput(f"{path} is a plan of training: leave --serve out.")
-    return plan
+        best = build.plan(config, machine, jobs, fixed, peak=peak, disaggregate=disaggregate)
+    return explain(best, factors, verbose=verbose, as_json=json)

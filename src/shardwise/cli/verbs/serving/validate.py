@@ -1,4 +1,4 @@
-"""The screen of `shardwise validate --serve`."""
+"""`shardwise validate --serve`: published serving runs, predicted, and the errors."""
 
 from __future__ import annotations
 
@@ -6,59 +6,80 @@ from collections import Counter
 from collections.abc import Iterator
 
 from shardwise import units
+from shardwise.cli.answer import Answer
+from shardwise.cli.progress import progress
+from shardwise.cli.published import from_source, nothing_predicted
 from shardwise.report.style import Block, quiet, strong, table
 from shardwise.report.words import percent, signed_percent
-from shardwise.validate.serving.score import RATES, ServeErrors, ServeValidation
+from shardwise.validate import Underivable, load_serving
+from shardwise.validate.serving import predict
+from shardwise.validate.serving.score import (
+    RATES,
+    Checked,
+    ServeErrors,
+    ServeValidation,
+    validate_serving,
+)
 
 FIGURES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency", "prefill_s": "prefill",
     "tokens_per_s": "tokens/s", "total_tokens_per_s": "tokens/s in+out",
     "tokens_per_s_per_user": "tokens/s/user", "memory_bytes": "memory",
 }  # fmt: skip
-SHOWN_SOURCES = 16
-SHOWN_REASONS = 6
+MAX_SOURCES = 16
+MAX_REASONS = 6
 
 
-def blocks(found: ServeValidation, worst: int, everything: bool) -> Iterator[Block]:
-    """Errors by kind of figure and by source, the worst figures, and why others are missing."""
-    runs, figures = len(found.counted), sum(errors.n for errors in found.kinds)
-    yield strong(f"{figures:,} figures of {runs:,} published serving runs, by what they tell of")
+def answer(data: str, source: str, worst: int, every: bool, as_json: bool) -> Answer:
+    """The errors by kind of figure and by source, and the `worst` figures.
+
+    Args:
+        every: count doubtful rows and repeats too.
+    """
+    runs = from_source(load_serving(data or None), source)
+    with progress(f"predicting {len(runs):,} runs"):
+        validation = validate_serving(runs, predict.predict, every)
+    if validation is None:
+        raise nothing_predicted(run for run in runs if isinstance(run, Underivable))
+    return Answer(
+        document=lambda: validation, blocks=_blocks(validation, worst, every), as_json=as_json
+    )
+
+
+def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Block]:
+    runs = len(validation.counted)
+    figures = sum(errors.n for errors in validation.kinds)
+    yield strong(f"{figures:,} figures of {runs:,} published serving runs, by what they measure")
+    held_back = {errors.name: percent(errors.median_abs_err) for errors in validation.held_back}
     yield table(
         ["", ">figures", ">median", ">mean", ">90 %", ">bias", ">interval", ">held back"],
-        (_kind(errors, found.held_back) for errors in found.kinds),
+        ([*_kind(errors), held_back.get(errors.name, "")] for errors in validation.kinds),
     )
     yield table(
         ["source", "figure", ">n", ">median", ">mean", ">bias"],
-        (_source(errors) for errors in found.sources[:SHOWN_SOURCES]),
+        map(_source, validation.sources[:MAX_SOURCES]),
     )
-    if len(found.sources) > SHOWN_SOURCES:
-        yield quiet(f"and {len(found.sources) - SHOWN_SOURCES} more (--json lists them)")
+    hidden = len(validation.sources) - MAX_SOURCES
+    if hidden > 0:
+        yield quiet(f"and {hidden} more (--json lists them)")
     if worst:
         yield strong("Worst figures")
         yield table(
             ["row", "figure", ">predicted", ">measured", ">error"],
-            (
-                [
-                    row.id,
-                    FIGURES[row.metric],
-                    _shown(row.metric, row.predicted),
-                    _shown(row.metric, row.measured),
-                    signed_percent(row.err),
-                ]
-                for row in found.worst(worst)
-            ),
+            map(_figure, validation.worst(worst)),
         )
-    if found.underivable:
-        kinds = Counter(row.kind for row in found.underivable).most_common(SHOWN_REASONS)
-        told = ", ".join(f"{kind} {n}" for kind, n in kinds)
-        n = f"{len(found.underivable):,}"
-        yield f"{n} rows or figures not predicted: {told} (--json says why of each)"
-    rows = "all rows" if everything else "core rows of quality A and B (--all counts every row)"
+    if validation.underivable:
+        kinds = Counter(row.kind for row in validation.underivable).most_common(MAX_REASONS)
+        counts = ", ".join(f"{kind} {count}" for kind, count in kinds)
+        missing = f"{len(validation.underivable):,}"
+        yield f"{missing} rows or figures not predicted: {counts} (--json says why of each)"
+    rows = "core rows of quality A and B (--all counts every row)"
+    if every:
+        rows = "all rows"
     yield quiet(f"error = predicted / measured - 1 of seconds, a rate by those of a token; {rows}")
 
 
-def _kind(errors: ServeErrors, held_back: tuple[ServeErrors, ...]) -> list[str]:
-    other = [found.median_abs_err for found in held_back if found.name == errors.name]
+def _kind(errors: ServeErrors) -> list[str]:
     return [
         errors.name,
         f"{errors.n:,}",
@@ -67,7 +88,6 @@ def _kind(errors: ServeErrors, held_back: tuple[ServeErrors, ...]) -> list[str]:
         percent(errors.p90_abs_err),
         signed_percent(errors.bias),
         percent(errors.interval_coverage),
-        percent(other[0]) if other else "",
     ]
 
 
@@ -82,7 +102,19 @@ def _source(errors: ServeErrors) -> list[str]:
     ]
 
 
-def _shown(metric: str, value: float) -> str:
+def _figure(row: Checked) -> list[str]:
+    return [
+        row.id,
+        FIGURES[row.metric],
+        _value(row.metric, row.predicted),
+        _value(row.metric, row.measured),
+        signed_percent(row.err),
+    ]
+
+
+def _value(metric: str, value: float) -> str:
     if metric in RATES:
         return f"{units.show_count(value)}/s"
-    return units.show_bytes(value) if metric == "memory_bytes" else units.show_seconds(value)
+    if metric == "memory_bytes":
+        return units.show_bytes(value)
+    return units.show_seconds(value)
