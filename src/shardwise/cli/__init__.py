@@ -80,13 +80,13 @@ def _run(args: list[str]) -> int:
 
         write_answer(f"shardwise {__version__}\n")
         return 0
-    verb, *rest = args
+    verb, *options = args
     if verb not in VERBS:
         raise UnknownName("verb", verb, VERBS, "shardwise --help lists them.")
     from shardwise.cli.command import call
 
-    name, module = locate(verb, rest)
-    answer: Answer | None = call(f"shardwise {name}", importlib.import_module(module).run, rest)
+    name, module = locate(verb, options)
+    answer: Answer | None = call(f"shardwise {name}", importlib.import_module(module).run, options)
     if answer is None:  # --help of the verb
         return 0
     write_answer(answer.text(sys.stdout))

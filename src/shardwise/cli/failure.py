@@ -47,8 +47,8 @@ def report_bug(error: Exception, args: Sequence[str]) -> int:
 
 def _marked(problem: str, stream: TextIO) -> str:
     """`✗ ` and the problem, wrapped; `x ` where the stream has no such sign."""
-    first, *rest = problem.split("\n")
-    text = _wrapped("✗ ", first) + "".join(_wrapped("  ", line) for line in rest)
+    first, *following = problem.split("\n")
+    text = _wrapped("✗ ", first) + "".join(_wrapped("  ", line) for line in following)
     encoding = stream.encoding or "utf-8"
     plain = text.replace("✗ ", "x ", 1)
     try:
@@ -60,7 +60,7 @@ def _marked(problem: str, stream: TextIO) -> str:
 
 def _wrapped(mark: str, line: str) -> str:
     # What was typed may hold anything; a terminal only gets what can be read.
-    readable = "".join(c if c.isprintable() else "?" for c in line)
+    readable = "".join(character if character.isprintable() else "?" for character in line)
     return (
         textwrap.fill(
             readable, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False

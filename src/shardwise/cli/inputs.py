@@ -132,7 +132,7 @@ def parse_settings(
     """
     inputs = Inputs()
     settings: dict[str, int | str] = {}
-    sizes = []
+    size_parts = []
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if name in settings:
@@ -142,8 +142,8 @@ def parse_settings(
         elif name == "zero" and "zero" in known and equals:  # the one number that may be 0
             settings[name] = inputs.read(units.parse_whole, value, name, low=0)
         else:
-            sizes.append(part)
-    numbers = inputs.read(parse_mesh, ",".join(sizes), known) if sizes else {}
+            size_parts.append(part)
+    numbers = inputs.read(parse_mesh, ",".join(size_parts), known) if size_parts else {}
     inputs.done()
     return {**numbers, **settings}
 

@@ -57,10 +57,12 @@ Training = Annotated[bool, workload("--train", "the workload is training")]
 Serving = Annotated[bool, workload("--serve", "the workload is serving")]
 
 GlobalBatch = Annotated[str, workload("--batch NxT", "global batch, sequences x tokens: 1120x4096")]
-Tokens = Annotated[str, workload("--tokens N", "tokens of the whole run: 15T")]
-ComputeDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the matrix products: bf16, fp8")]
+TrainingTokens = Annotated[str, workload("--tokens N", "tokens of the whole run: 15T")]
+TrainingDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the matrix products: bf16, fp8")]
 Optimizer = Annotated[str, workload("--optimizer NAME", ", ".join(OPTIMIZER_MOMENTS))]
-Reduce = Annotated[str, workload("--reduce DTYPE", "dtype in which gradients are reduced: int8")]
+ReductionDtype = Annotated[
+    str, workload("--reduce DTYPE", "dtype in which gradients are reduced: int8")
+]
 Collectives = Annotated[
     str,
     workload(
@@ -69,14 +71,14 @@ Collectives = Annotated[
     ),
 ]
 
-Sequences = Annotated[str, workload("--batch N", "sequences in a batch")]
-Prompt = Annotated[str, workload("--prompt N", "tokens in a prompt: 2048")]
-Generated = Annotated[str, workload("--output N", "tokens generated for a prompt: 512")]
-Context = Annotated[
+SequenceCount = Annotated[str, workload("--batch N", "sequences in a batch")]
+PromptLength = Annotated[str, workload("--prompt N", "tokens in a prompt: 2048")]
+OutputLength = Annotated[str, workload("--output N", "tokens generated for a prompt: 512")]
+ContextLength = Annotated[
     str,
     workload("--context N", "tokens in a sequence, prompt and output  [default: 8192]"),
 ]
-Length = Annotated[str, workload("--seq N", "tokens in a sequence")]
+SequenceLength = Annotated[str, workload("--seq N", "tokens in a sequence")]
 WeightDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the weights: bf16, fp8, int8")]
 WeightDtypes = Annotated[
     str, workload("--dtype DTYPE,...", "dtype of the weights: bf16, fp8, int8")
@@ -84,31 +86,41 @@ WeightDtypes = Annotated[
 KvDtype = Annotated[
     str, workload("--kv-dtype DTYPE", "dtype of the KV cache  [default: that of the weights]")
 ]
-Compute = Annotated[
+ComputeDtype = Annotated[
     str,
     workload("--compute DTYPE", "dtype of the matrix products  [default: from the operands]"),
 ]
-Rate = Annotated[str, workload("--rate N/s", "rate at which requests arrive: 20/s, 600/min")]
-Ttft = Annotated[str, workload("--ttft TIME", "bound on the time to the first token: 500ms")]
-Tpot = Annotated[str, workload("--tpot TIME", "bound on the time per further token: 30ms")]
-Cached = Annotated[
+RequestRate = Annotated[str, workload("--rate N/s", "rate at which requests arrive: 20/s, 600/min")]
+TtftBound = Annotated[str, workload("--ttft TIME", "bound on the time to the first token: 500ms")]
+TpotBound = Annotated[str, workload("--tpot TIME", "bound on the time per further token: 30ms")]
+CachedShare = Annotated[
     str, workload("--cached SHARE", "share of a prompt that is in a prefix cache: 50%")
 ]
-Draft = Annotated[str, workload("--draft K", "tokens that a small model drafts for each pass")]
-Acceptance = Annotated[
+DraftedTokens = Annotated[
+    str, workload("--draft K", "tokens that a small model drafts for each pass")
+]
+AcceptedShare = Annotated[
     str, workload("--acceptance SHARE", "share of drafted tokens accepted  [default: 0.7]")
 ]
 
 # The strategy
-Strategy = Annotated[str, strategy("--mesh ROLE=N,...", "evaluate this strategy: tensor=8,fsdp=32")]
-Fix = Annotated[str, strategy("--fix NAME=VALUE,...", "search with these fixed: tensor=8,pipe=4")]
-Limits = Annotated[str, strategy("--max ROLE=N,...", "search up to these sizes: tensor=8,pipe=4")]
-Remat = Annotated[str, strategy("--remat POLICY", f"rematerialization: {', '.join(REMAT)}")]
-Overlap = Annotated[
+WholeStrategy = Annotated[
+    str, strategy("--mesh ROLE=N,...", "evaluate this strategy: tensor=8,fsdp=32")
+]
+FixedSettings = Annotated[
+    str, strategy("--fix NAME=VALUE,...", "search with these fixed: tensor=8,pipe=4")
+]
+SizeLimits = Annotated[
+    str, strategy("--max ROLE=N,...", "search up to these sizes: tensor=8,pipe=4")
+]
+RematPolicy = Annotated[str, strategy("--remat POLICY", f"rematerialization: {', '.join(REMAT)}")]
+ChosenOverlap = Annotated[
     str,
     strategy("--overlap WORD,...", f"also overlapped with compute: {', '.join(CHOSEN_OVERLAPS)}"),
 ]
-Offload = Annotated[str, strategy("--offload WORD,...", f"in host memory: {', '.join(OFFLOADED)}")]
+OffloadedState = Annotated[
+    str, strategy("--offload WORD,...", f"in host memory: {', '.join(OFFLOADED)}")
+]
 Disaggregate = Annotated[
     bool | None,
     strategy(
@@ -116,25 +128,25 @@ Disaggregate = Annotated[
         "separate engines for prefill  [default: what is better within the bounds]",
     ),
 ]
-Tensor = Annotated[str, strategy("--tensor N", "size of the tensor axis")]
-Expert = Annotated[str, strategy("--expert N", "size of the expert axis")]
-Pipe = Annotated[str, strategy("--pipe N", "size of the pipe axis: pipeline stages")]
-Fsdp = Annotated[str, strategy("--fsdp N", "size of the fsdp axis")]
-Data = Annotated[str, strategy("--data N", "size of the data axis: replicas")]
-Replicas = Annotated[str, strategy("--replicas, --data N", "size of the data axis: replicas")]
+TensorAxis = Annotated[str, strategy("--tensor N", "size of the tensor axis")]
+ExpertAxis = Annotated[str, strategy("--expert N", "size of the expert axis")]
+PipeAxis = Annotated[str, strategy("--pipe N", "size of the pipe axis: pipeline stages")]
+FsdpAxis = Annotated[str, strategy("--fsdp N", "size of the fsdp axis")]
+DataAxis = Annotated[str, strategy("--data N", "size of the data axis: replicas")]
+ReplicaAxis = Annotated[str, strategy("--replicas, --data N", "size of the data axis: replicas")]
 
 # The hardware
-On = Annotated[str, workload("--on HARDWARE", "the chip or machine: v5e, v5e:4x4")]
-Peak = Annotated[bool, rates("--peak", "assume peak rates, as the book does")]
+TargetHardware = Annotated[str, workload("--on HARDWARE", "the chip or machine: v5e, v5e:4x4")]
+PeakRates = Annotated[bool, rates("--peak", "assume peak rates, as the book does")]
 
 # The output
-WhatIf = Annotated[
+WhatIfFactors = Annotated[
     str, output("--what-if NAMExF,...", f'on other hardware: "ici x0.5"; {", ".join(SCALABLE)}')
 ]
-Top = Annotated[str, output("--top N", "list the N best")]
-File = Annotated[str, output("-o, --output FILE", "save the result to a file")]
-FileOfServing = Annotated[str, output("-o FILE", "save the result to a file")]
-Format = Annotated[str, output("-o, --output FORMAT", "print as md, csv or jsonl")]
-FormatOfServing = Annotated[str, output("-o FORMAT", "print as md, csv or jsonl")]
+PlanCount = Annotated[str, output("--top N", "list the N best")]
+OutputFile = Annotated[str, output("-o, --output FILE", "save the result to a file")]
+ServingOutputFile = Annotated[str, output("-o FILE", "save the result to a file")]
+TableFormat = Annotated[str, output("-o, --output FORMAT", "print as md, csv or jsonl")]
+ServingTableFormat = Annotated[str, output("-o FORMAT", "print as md, csv or jsonl")]
 Verbose = Annotated[bool, output("-v, --verbose", "show all details")]
 Json = Annotated[bool, output("--json", "print one JSON document")]

@@ -40,13 +40,13 @@ def read_words(
         options: what was typed, and the words that it may be.
     """
     values = {}
-    for name, (text, known) in options.items():
+    for name, (text, choices) in options.items():
         if text == ALL and name == "remat":
-            values[name] = tuple(word for word in known if word != "auto")
+            values[name] = tuple(word for word in choices if word != "auto")
         elif text == ALL:
-            values[name] = tuple(word for word in known if word != "none")
+            values[name] = tuple(word for word in choices if word != "none")
         elif text:
-            values[name] = inputs.read(parse_words, text, name.replace("_", " "), known)
+            values[name] = inputs.read(parse_words, text, name.replace("_", " "), choices)
     return values
 
 

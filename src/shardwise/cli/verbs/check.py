@@ -37,7 +37,7 @@ def run(
         workload("--layers N,M", "layers of each kind to compile, and extrapolate from: 1,2"),
     ] = "",
     collectives: options.Collectives = "plan",
-    on: options.On = "",
+    on: options.TargetHardware = "",
     fix: Annotated[
         bool, output("--fix", "if the plan fails, look for one that passes (3 compiles)")
     ] = False,

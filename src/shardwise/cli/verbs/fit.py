@@ -31,8 +31,8 @@ def run(
     serve: options.Serving = False,
     dtype: options.WeightDtypes = "bf16",
     kv_dtype: options.KvDtype = "",
-    context: options.Context = "",
-    batch: options.Sequences = "1",
+    context: options.ContextLength = "",
+    batch: options.SequenceCount = "1",
     optimizer: options.Optimizer = "adamw",
     json: options.Json = False,
 ) -> Answer:
@@ -156,15 +156,15 @@ def _pooled(config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm: 
 
 
 def _room(fit: sw.Fit, kind: str, hbm: float, n_chips: int) -> Room:
-    left = hbm * n_chips - fit.held_bytes
-    fits = left >= 0
+    free_bytes = hbm * n_chips - fit.held_bytes
+    fits = free_bytes >= 0
     per_chip = fit.tokens_per_chip
     return Room(
         capacity=kind,
         hbm_bytes_per_chip=hbm,
         hbm_bytes=hbm * n_chips,
         fits=fits,
-        left_bytes=left,
+        left_bytes=free_bytes,
         sequences=fit.sequences if fits else None,
         tokens_per_chip=per_chip // n_chips if fits and per_chip is not None else None,
     )

@@ -28,7 +28,7 @@ def run(
         ),
     ] = None,
     slices: Annotated[bool, output("--slices", "the slices of a TPU chip")] = False,
-    file: options.File = "",
+    file: options.OutputFile = "",
     json: options.Json = False,
 ) -> Answer:
     """Chips, slices and systems, every figure with its source. -o saves what measure found."""

@@ -19,7 +19,7 @@ def run(
         list[str] | None,
         argument("[[show] MODEL]", "a preset or config.json; without it all presets"),
     ] = None,
-    seq: options.Length = "8192",
+    seq: options.SequenceLength = "8192",
     dtype: Annotated[
         str, workload("--dtype DTYPE,...", "dtypes of the KV cache")
     ] = "bf16,int8,int4",

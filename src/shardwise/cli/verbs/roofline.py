@@ -24,12 +24,12 @@ def run(
             "sizes are numbers; one may be a range, B=1-1024*2",
         ),
     ],
-    on: options.On = "",
+    on: options.TargetHardware = "",
     op: Annotated[str, workload("--op NAME", "an operation of a model's layer: mlp.up")] = "",
-    batch: options.Sequences = "1-1024*2",
-    seq: options.Length = "1",
+    batch: options.SequenceCount = "1-1024*2",
+    seq: options.SequenceLength = "1",
     dtype: options.WeightDtype = "bf16",
-    compute: options.Compute = "",
+    compute: options.ComputeDtype = "",
     json: options.Json = False,
 ) -> Answer:
     """What bounds one operation on a chip, and from which size it is compute-bound. A matmul needs

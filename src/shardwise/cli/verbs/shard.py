@@ -21,7 +21,7 @@ def run(
     dtype: Annotated[str, workload("--dtype DTYPE", "dtype of the arrays")] = "bf16",
     grad: Annotated[bool, workload("--grad", "also the two gradients")] = False,
     mesh: Annotated[str, strategy("--mesh AXIS=N,...", "the mesh axes: X=4,Y=4")] = "",
-    on: options.On = "",
+    on: options.TargetHardware = "",
     json: options.Json = False,
 ) -> Answer:
     """A sharded matmul: its collectives with bytes and times, and the alternatives."""

@@ -33,17 +33,17 @@ def run(
     train: options.Training = False,
     serve: options.Serving = False,
     batch: options.GlobalBatch = "",
-    tokens: options.Tokens = "",
-    dtype: options.ComputeDtype = "bf16",
+    tokens: options.TrainingTokens = "",
+    dtype: options.TrainingDtype = "bf16",
     optimizer: options.Optimizer = "adamw",
-    reduce: options.Reduce = "",
-    mesh: options.Strategy = "",
-    fix: options.Fix = "",
-    most: options.Limits = "",
-    remat: options.Remat = "auto",
-    overlap: options.Overlap = "",
-    offload: options.Offload = "",
-    peak: options.Peak = False,
+    reduce: options.ReductionDtype = "",
+    mesh: options.WholeStrategy = "",
+    fix: options.FixedSettings = "",
+    most: options.SizeLimits = "",
+    remat: options.RematPolicy = "auto",
+    overlap: options.ChosenOverlap = "",
+    offload: options.OffloadedState = "",
+    peak: options.PeakRates = False,
     mtbf: Annotated[str, rates("--mtbf TIME", "between failures of one chip: 50000h")] = "",
     restart: Annotated[
         str, rates("--restart TIME", "from a failure to new steps  [default: 10min]")
@@ -51,8 +51,8 @@ def run(
     pareto: Annotated[
         str, output("--pareto AXIS", "step time against memory, or against chips")
     ] = "",
-    top: options.Top = "1",
-    file: options.File = "",
+    top: options.PlanCount = "1",
+    file: options.OutputFile = "",
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> Answer:
