@@ -57,13 +57,13 @@ def _exit_code(agrees: bool) -> int:
 
 def _listed(chosen: Sequence[Case]) -> list[dict[str, Any]]:
     rows = []
-    for case in chosen:
+    for problem in chosen:
         rows.append(
             {
-                "id": case.id,
-                "chapter": case.chapter,
-                "question": case.question,
-                "correct": case.correct,
+                "id": problem.id,
+                "chapter": problem.chapter,
+                "question": problem.question,
+                "correct": problem.correct,
             }
         )
     return rows
@@ -73,17 +73,17 @@ def _chapters() -> Iterator[Block]:
     yield strong(f"{len(cases())} worked problems and figures, by chapter.")
     rows = []
     for chapter, number in CHAPTERS.items():
-        problems = [case for case in cases() if case.chapter == chapter]
-        errata = sum(not case.correct for case in problems)
-        first = next((case.id for case in problems), "")
-        rows.append([f"{number or ''}", chapter, f"{len(problems)}", f"{errata or ''}", first])
+        problems = [problem for problem in cases() if problem.chapter == chapter]
+        errata = sum(not problem.correct for problem in problems)
+        first_id = next((problem.id for problem in problems), "")
+        rows.append([f"{number or ''}", chapter, f"{len(problems)}", f"{errata or ''}", first_id])
     yield table([">", "!chapter", ">cases", ">errata", "first"], rows)
     yield quiet("type  shardwise book CHAPTER  ·  shardwise book ID  ·  shardwise book --all")
 
 
 def _list(chosen: Sequence[Case]) -> Iterator[Block]:
     yield strong(f"{chosen[0].chapter}: {len(chosen)} cases.")
-    yield table(["!case", "question"], [[case.id, case.question] for case in chosen])
+    yield table(["!case", "question"], [[problem.id, problem.question] for problem in chosen])
 
 
 def _case(result: Result) -> Iterator[Block]:
@@ -94,15 +94,15 @@ def _case(result: Result) -> Iterator[Block]:
     if not case.correct:
         verdict += " with the corrected figure"
     yield strong(f"{case.id}: {verdict}.")
-    yield labelled((label, text) for label, text in _details(result) if text)
+    yield labelled((heading, text) for heading, text in _details(result) if text)
 
 
 def _details(result: Result) -> Iterator[tuple[str, str]]:
     """Labels and texts; an empty text is left out."""
     case = result.case
     number = CHAPTERS[case.chapter]
-    prefix = f"chapter {number}, " if number else ""
-    yield "from", f"{prefix}{case.chapter} ({case.edition})"
+    chapter_number = f"chapter {number}, " if number else ""
+    yield "from", f"{chapter_number}{case.chapter} ({case.edition})"
     yield "question", case.question
     yield "given", "; ".join(f"{key} = {shown(value)}" for key, value in case.given.items())
     yield "asked", case.ask
@@ -127,9 +127,9 @@ def _summary(results: RunAll) -> Iterator[Block]:
     for chapter in CHAPTERS:
         solved = [result for result in results.results if result.case.chapter == chapter]
         if solved:
-            agree = sum(result.agrees for result in solved)
-            worst = max(result.worst_rel for result in solved)
-            rows.append([chapter, f"{len(solved)}", f"{agree}", f"{worst:.2%}"])
+            agreeing = sum(result.agrees for result in solved)
+            largest_error = max(result.worst_rel for result in solved)
+            rows.append([chapter, f"{len(solved)}", f"{agreeing}", f"{largest_error:.2%}"])
     yield table(["chapter", ">cases", ">agree", ">worst difference"], rows)
     for result in results.results:
         if not result.agrees:
@@ -141,7 +141,7 @@ def _summary(results: RunAll) -> Iterator[Block]:
 def shown(value: Any) -> str:
     """A nested answer for people: whole numbers as they are, others to four digits."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {shown(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {shown(element)}" for key, element in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_item, value))
     if value is None:

@@ -159,7 +159,7 @@ def _depths(text: str) -> tuple[int, ...]:
     Raises:
         BadInput: not two whole numbers, the smaller first.
     """
-    depths = tuple(units.parse_whole(part.strip(), "--layers") for part in text.split(","))
+    depths = tuple(units.parse_whole(number.strip(), "--layers") for number in text.split(","))
     if len(depths) != 2 or not 1 <= depths[0] < depths[1]:
         raise BadInput(f"--layers {text}: write two numbers of layers, the smaller first, as 1,2.")
     return depths

@@ -39,12 +39,12 @@ def run(
         raise BadInput("no folder is given for the tokens: --out DIR.")
     if end and not tokenizer:
         raise BadInput("--end names a token of --tokenizer FILE; bytes have their own end.")
-    file = None
+    tokenizer_file = None
     encoder: Tokenizer = Bytes()
     if tokenizer:
-        file = Path(tokenizer)
-        encoder = read_tokenizer(file, end)
-    texts = sources.find(inputs, glob, key)
-    with progress(f"tokenizing {len(texts.files):,} files"):
-        dataset = tokenize(texts, encoder, out, file=file)
+        tokenizer_file = Path(tokenizer)
+        encoder = read_tokenizer(tokenizer_file, end)
+    text_files = sources.find(inputs, glob, key)
+    with progress(f"tokenizing {len(text_files.files):,} files"):
+        dataset = tokenize(text_files, encoder, out, file=tokenizer_file)
     return Answer(document=lambda: dataset, blocks=report.tokenized(dataset, out), as_json=json)

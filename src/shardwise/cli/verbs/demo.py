@@ -54,12 +54,12 @@ def run(
     if train:
         return _train(json)
     model = sw.model(MODEL)
-    plans = []
+    demo_plans = []
     for hardware, batch, _ in QUESTIONS:
         job = sw.Train(batch=batch, seq=4096, tokens=TOKENS)
         with progress(f"searching splits of {hardware}"):
-            plans.append(sw.plan(model, sw.hardware(hardware), job))
-    return Answer(document=lambda: {"plans": plans}, blocks=_blocks(plans), as_json=json)
+            demo_plans.append(sw.plan(model, sw.hardware(hardware), job))
+    return Answer(document=lambda: {"plans": demo_plans}, blocks=_blocks(demo_plans), as_json=json)
 
 
 def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
@@ -88,8 +88,8 @@ def _train(as_json: bool) -> Answer:
         if not as_json:
             write_answer(showable(render([*blocks, ""], sys.stdout), sys.stdout))
 
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         with progress("measuring this CPU"):
             chip = measure(N_DEVICES)
         say(measured_cpu.blocks(chip, None))
@@ -100,18 +100,18 @@ def _train(as_json: bool) -> Answer:
         say(train_report.tokenized(dataset, ""))
         job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32")
         plan = sw.plan(_small_model(), sw.hardware(f"{folder / 'host.toml'}:{N_DEVICES}"), job)
-        steps = max(MIN_STEPS, min(MAX_STEPS, int(MINUTE_S / plan.step.expected)))
-        lines = RunLines(plan, steps, quiet=as_json)
+        n_steps = max(MIN_STEPS, min(MAX_STEPS, int(MINUTE_S / plan.step.expected)))
+        run_lines = RunLines(plan, n_steps, quiet=as_json)
         try:
             result = sw.train(
                 plan,
                 data=str(folder / "tokens"),
-                recipe=Recipe(steps=steps, rate=3e-3, warmup=steps // 10),
+                recipe=Recipe(steps=n_steps, rate=3e-3, warmup=n_steps // 10),
                 sample="def ",
-                hooks=Hooks(on_stage=lines.stage, on_step=lines.step),
+                hooks=Hooks(on_stage=run_lines.stage, on_step=run_lines.step),
             )
         finally:
-            lines.stages.done()
+            run_lines.stages.done()
     return Answer(
         document=lambda: {"plan": plan, "run": result},
         blocks=train_report.blocks(result, ""),

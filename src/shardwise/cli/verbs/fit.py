@@ -53,11 +53,11 @@ def run(
         inputs.refuse(f"--train takes one dtype; {dtype} are {len(dtypes)}.")
     inputs.done()
     jobs: list[Job] = []
-    for name in dtypes:
+    for weight_dtype in dtypes:
         if train:
-            jobs.append(_training(name, optimizer))
+            jobs.append(_training(weight_dtype, optimizer))
         else:
-            jobs.append(_serving(name, kv_dtype, length, sequences))
+            jobs.append(_serving(weight_dtype, kv_dtype, length, sequences))
     needs = tuple(_need(config, machine, job) for job in jobs)
     if not any(need.fits for need in needs):
         raise DoesNotFit(*_refusal(config, machine, jobs, needs))
@@ -109,15 +109,18 @@ def _training(dtype: str, optimizer: str) -> sw.Train:
 def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
     chip, system = machine
     if system:
-        name = system.name
+        system_name = system.name
         n_chips = system.n_chips
     else:
-        name, n_chips = _smallest(config, chip, job)
+        system_name, n_chips = _smallest(config, chip, job)
     capacities = {"documented": chip.need("hbm_bytes")}
     if chip.hbm_usable_bytes is not None:
         capacities["usable"] = chip.hbm_usable_bytes
-    fits = {kind: _pooled(config, chip, job, n_chips, hbm) for kind, hbm in capacities.items()}
-    documented = fits["documented"]
+    pooled_fits = {
+        capacity: _pooled(config, chip, job, n_chips, hbm_bytes)
+        for capacity, hbm_bytes in capacities.items()
+    }
+    documented = pooled_fits["documented"]
     kv_dtype = job.kv if isinstance(job, sw.Serve) else None
     return Need(
         dtype=job.weights,
@@ -126,9 +129,12 @@ def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
         bytes_per_parameter=_bytes_per_parameter(job),
         kv_bytes_per_token=_kv_bytes_per_token(config, job),
         kv_bytes_per_sequence=documented.kv_bytes_per_sequence,
-        system=name,
+        system=system_name,
         n_chips=n_chips,
-        rooms=tuple(_room(fit, kind, capacities[kind], n_chips) for kind, fit in fits.items()),
+        rooms=tuple(
+            _room(pooled_fit, capacity, capacities[capacity], n_chips)
+            for capacity, pooled_fit in pooled_fits.items()
+        ),
     )
 
 
@@ -151,8 +157,8 @@ def _pooled(config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm: 
 
     Two such chips in the answer mean that one was not enough.
     """
-    whole = dataclasses.replace(chip, hbm_bytes=hbm * n_chips, ici=None, node=None)
-    return sw.fit(config, whole, job)
+    pooled_chip = dataclasses.replace(chip, hbm_bytes=hbm * n_chips, ici=None, node=None)
+    return sw.fit(config, pooled_chip, job)
 
 
 def _room(fit: sw.Fit, kind: str, hbm: float, n_chips: int) -> Room:
@@ -193,9 +199,11 @@ def _refusal(
     problems = []
     for need in needs:
         room = need.rooms[0]
-        parts = " + ".join(f"{part} {units.show_bytes(size)}" for part, size in need.held.items())
+        held_parts = " + ".join(
+            f"{array_role} {units.show_bytes(size)}" for array_role, size in need.held.items()
+        )
         problems.append(
-            f"does not fit: {config.name} in {need.dtype} holds {parts}, more than the "
+            f"does not fit: {config.name} in {need.dtype} holds {held_parts}, more than the "
             f"{units.show_bytes(room.hbm_bytes)} of {need.system} "
             f"(×{need.held_bytes / room.hbm_bytes:.2f})."
         )

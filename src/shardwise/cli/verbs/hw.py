@@ -32,37 +32,37 @@ def run(
     json: options.Json = False,
 ) -> Answer:
     """Chips, slices and systems, every figure with its source. -o saves what measure found."""
-    names = words or []
-    if names[:1] == ["diff"]:
-        return _difference(names[1:], json)
-    if names[:1] == ["measure"]:
-        return _measurement(names[1:], file, json)
+    arguments = words or []
+    if arguments[:1] == ["diff"]:
+        return _difference(arguments[1:], json)
+    if arguments[:1] == ["measure"]:
+        return _measurement(arguments[1:], file, json)
     if file:
         raise BadInput("-o saves a measured chip: shardwise hw measure 2 -o host.toml.")
-    if len(names) > 1:
-        raise BadInput(f"hw takes one chip or system, or diff A B, not {len(names)} words.")
+    if len(arguments) > 1:
+        raise BadInput(f"hw takes one chip or system, or diff A B, not {len(arguments)} words.")
     if slices:
-        return _slices(names, json)
-    if not names:
+        return _slices(arguments, json)
+    if not arguments:
         return _list(json)
-    if has_size(names[0]):
-        system = sw.hardware(names[0])
+    if has_size(arguments[0]):
+        system = sw.hardware(arguments[0])
         return Answer(
             document=lambda: system_report.document(system),
             blocks=system_report.blocks(system),
             as_json=json,
         )
-    chip = sw.chip(names[0])
+    chip = sw.chip(arguments[0])
     return Answer(
         document=lambda: report.chip_document(chip), blocks=report.chip_blocks(chip), as_json=json
     )
 
 
 def _list(as_json: bool) -> Answer:
-    chips = [catalog_chip(name) for name in chip_names()]
+    catalog = [catalog_chip(chip_name) for chip_name in chip_names()]
     return Answer(
-        document=lambda: report.list_document(chips),
-        blocks=report.list_blocks(chips),
+        document=lambda: report.list_document(catalog),
+        blocks=report.list_blocks(catalog),
         as_json=as_json,
     )
 
@@ -71,12 +71,12 @@ def _difference(names: list[str], as_json: bool) -> Answer:
     if len(names) != 2:
         raise BadInput(f"hw diff compares two chips, and {len(names)} are given: hw diff v5p h100.")
     inputs = Inputs()
-    first = inputs.read(parse_chip, names[0])
-    second = inputs.read(parse_chip, names[1])
+    first_chip = inputs.read(parse_chip, names[0])
+    second_chip = inputs.read(parse_chip, names[1])
     inputs.done()
-    rows = diff(first, second)
-    document = {"a": first.name, "b": second.name, "differences": rows}
-    blocks = report.diff_blocks(first, second, rows)
+    differences = diff(first_chip, second_chip)
+    document = {"a": first_chip.name, "b": second_chip.name, "differences": differences}
+    blocks = report.diff_blocks(first_chip, second_chip, differences)
     return Answer(document=lambda: document, blocks=blocks, as_json=as_json)
 
 
@@ -100,7 +100,11 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
         raise BadInput("hw measure takes the number of devices: shardwise hw measure 2.")
     n_devices = units.parse_whole(words[0], "number of devices")
     with progress(f"measuring this CPU as {n_devices} devices"):
-        chip = measure.measure(n_devices)
+        measured_chip = measure.measure(n_devices)
     if file:
-        measure.write_chip(chip, file)
-    return Answer(document=lambda: chip, blocks=measured_cpu.blocks(chip, file), as_json=as_json)
+        measure.write_chip(measured_chip, file)
+    return Answer(
+        document=lambda: measured_chip,
+        blocks=measured_cpu.blocks(measured_chip, file),
+        as_json=as_json,
+    )

@@ -28,19 +28,19 @@ def run(
     json: options.Json = False,
 ) -> Answer:
     """Models, their parameters, FLOPs and cache bytes by part."""
-    names = words or []
-    if names[:1] == ["show"]:
-        names = names[1:] or [""]
+    arguments = words or []
+    if arguments[:1] == ["show"]:
+        arguments = arguments[1:] or [""]
     inputs = Inputs()
     length = inputs.read(parse_whole, seq, "seq")
     dtypes = inputs.read(parse_words, dtype, "dtype", BYTES_PER_ELEMENT)
     if kv and flops:
         inputs.refuse("--kv and --flops are two tables. Ask for one of them.")
-    if len(names) > 1:
-        inputs.refuse(f"models takes one model, not {len(names)}.")
-    if (kv or flops) and not names:
+    if len(arguments) > 1:
+        inputs.refuse(f"models takes one model, not {len(arguments)}.")
+    if (kv or flops) and not arguments:
         inputs.refuse("--kv and --flops need a model: shardwise models llama3-70b --kv.")
-    config = inputs.read(sw.model, names[0]) if names else None
+    config = inputs.read(sw.model, arguments[0]) if arguments else None
     inputs.done()
     if config is None:
         return _list(json)

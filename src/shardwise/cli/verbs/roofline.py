@@ -51,9 +51,9 @@ def _matmul(inputs: Inputs, words: list[str], on: str, op: str, compute: str) ->
     if not on:
         inputs.refuse("no chip is given. Add --on CHIP, as --on v5e.")
     chip = inputs.optional(parse_chip, on)
-    dims = inputs.read(parse_ranged_sizes, sizes)
+    dim_sizes = inputs.read(parse_ranged_sizes, sizes)
     inputs.done()
-    return sw.roofline(matmul, on=chip or on, sizes=dims, compute=compute or None)
+    return sw.roofline(matmul, on=chip or on, sizes=dim_sizes, compute=compute or None)
 
 
 def _of_model(

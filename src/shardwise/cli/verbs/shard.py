@@ -27,14 +27,16 @@ def run(
     """A sharded matmul: its collectives with bytes and times, and the alternatives."""
     inputs = Inputs()
     inputs.read(parse_einsum, einsum)
-    dims = inputs.read(parse_sizes, sizes or [])
-    axes = inputs.optional(parse_mesh, mesh) or {}
+    dim_sizes = inputs.read(parse_sizes, sizes or [])
+    mesh_axes = inputs.optional(parse_mesh, mesh) or {}
     if not on:
         inputs.refuse("no machine is given. Add --on HARDWARE, as --on v5e:4x4.")
     system = inputs.optional(sw.hardware, on)
     inputs.read(parse_word, dtype, "dtype", BYTES_PER_ELEMENT)
     inputs.done()
-    result = sw.shard(einsum, mesh=axes, on=system or on, sizes=dims, dtype=dtype, grad=grad)
+    result = sw.shard(
+        einsum, mesh=mesh_axes, on=system or on, sizes=dim_sizes, dtype=dtype, grad=grad
+    )
     return Answer(
         document=lambda: report.document(result), blocks=report.blocks(result), as_json=json
     )

@@ -114,8 +114,8 @@ def run(
     inputs.done()
     if coordinator:
         answers_only()
-    lines = RunLines(loaded, recipe.steps, quiet=json)
-    hooks = Hooks(on_stage=lines.stage, on_step=lines.step, on_note=_note)
+    run_lines = RunLines(loaded, recipe.steps, quiet=json)
+    hooks = Hooks(on_stage=run_lines.stage, on_step=run_lines.step, on_note=_note)
     try:
         result = sw.train(
             loaded,
@@ -132,7 +132,7 @@ def run(
             hooks=hooks,
         )
     finally:
-        lines.stages.done()
+        run_lines.stages.done()
     blocks = report.blocks(result, checkpoint) if is_first() else []
     unsaved = bool(checkpoint) and result.checkpoint != result.done
     exit_code = CheckFailed.exit_code if unsaved else 0

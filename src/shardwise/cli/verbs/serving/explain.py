@@ -57,10 +57,10 @@ def run(
     )
     if not hardware:
         settings = {**requests.by_name(), "--mesh": mesh, "--fix": fix}
-        saved = read_saved(inputs, plan, settings)
-        if not isinstance(saved, sw.ServingPlan):
+        saved_plan = read_saved(inputs, plan, settings)
+        if not isinstance(saved_plan, sw.ServingPlan):
             raise BadInput(f"{plan} is a plan of training: leave --serve out.")
-        return explain(saved, factors, verbose=verbose, as_json=json)
+        return explain(saved_plan, factors, verbose=verbose, as_json=json)
     if mesh and fix:
         inputs.refuse("--mesh gives the whole engine, --fix a part of it. Use one.")
     config = inputs.read(sw.model, plan)
@@ -70,5 +70,5 @@ def run(
     fixed = inputs.read(parse_engine, mesh, fix)
     inputs.done()
     with progress(f"searching engines of {hardware}"):
-        best = build.plan(config, machine, jobs, fixed, peak=peak, disaggregate=disaggregate)
-    return explain(best, factors, verbose=verbose, as_json=json)
+        best_plan = build.plan(config, machine, jobs, fixed, peak=peak, disaggregate=disaggregate)
+    return explain(best_plan, factors, verbose=verbose, as_json=json)

@@ -90,7 +90,7 @@ def run(
     jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip, recorded=recorded)
     fixed = inputs.read(parse_engine, mesh, fix)
     limits = inputs.optional(parse_mesh, most, roles()) or {}
-    count = inputs.read(parse_top, top)
+    plan_count = inputs.read(parse_top, top)
     inputs.done()
     with progress(f"searching engines of {hardware}"):
         plans = build.search(
@@ -98,19 +98,21 @@ def run(
             machine,
             jobs,
             fixed,
-            count,
+            plan_count,
             most=limits,
             peak=peak,
             disaggregate=disaggregate,
             arrivals=arrivals,
             largest=capacity,
         )
-    best = plans[0]
+    best_plan = plans[0]
     if file:
-        best.save(file)
-    blocks = [*report.blocks(best, verbose=verbose, saved=file)]
-    if count > 1:
+        best_plan.save(file)
+    blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
+    if plan_count > 1:
         blocks = [*blocks, "", report.ranked(plans)]
     return Answer(
-        document=lambda: best if count == 1 else {"plans": plans}, blocks=blocks, as_json=json
+        document=lambda: best_plan if plan_count == 1 else {"plans": plans},
+        blocks=blocks,
+        as_json=json,
     )

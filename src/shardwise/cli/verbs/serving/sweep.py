@@ -73,7 +73,7 @@ def run(
     if not (prompt or output):
         context = context or CONTEXT
     dtypes = tuple(units.BYTES_PER_ELEMENT)
-    words = read_words(
+    word_options = read_words(
         inputs,
         dtype=(dtype, dtypes),
         kv_dtype=(kv_dtype, dtypes),
@@ -81,7 +81,7 @@ def run(
         weights=(weights, WORDS["weights"]),
         kv=(kv, WORDS["kv"]),
     )
-    numbers = read_numbers(
+    number_options = read_numbers(
         inputs,
         context=context,
         prompt=prompt,
@@ -103,7 +103,7 @@ def run(
     }
     inputs.optional(parse_word, file, "format", FORMATS)
     inputs.done()
-    typed = {name: values for name, values in amounts.items() if values}
+    amount_options = {name: values for name, values in amounts.items() if values}
     with counting("deployments") as progress:
         result = sweep.sweep(
             config,
@@ -112,9 +112,9 @@ def run(
             peak=peak,
             disaggregate=disaggregate,
             progress=progress,
-            **words,
-            **numbers,
-            **typed,
+            **word_options,
+            **number_options,
+            **amount_options,
         )
     return sweep_answer(result, report.blocks, report.text, file, as_json=json)
 

@@ -47,9 +47,11 @@ def answer(data: str, source: str, worst: int, every: bool, as_json: bool) -> An
 
 
 def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Block]:
-    runs = len(validation.counted)
-    figures = sum(errors.n for errors in validation.kinds)
-    yield strong(f"{figures:,} figures of {runs:,} published serving runs, by what they measure")
+    n_runs = len(validation.counted)
+    n_figures = sum(errors.n for errors in validation.kinds)
+    yield strong(
+        f"{n_figures:,} figures of {n_runs:,} published serving runs, by what they measure"
+    )
     held_back = {errors.name: percent(errors.median_abs_err) for errors in validation.held_back}
     yield table(
         ["", ">figures", ">median", ">mean", ">90 %", ">bias", ">interval", ">held back"],
@@ -69,14 +71,16 @@ def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Bl
             map(_figure, validation.worst(worst)),
         )
     if validation.underivable:
-        kinds = Counter(row.kind for row in validation.underivable).most_common(MAX_REASONS)
-        counts = ", ".join(f"{kind} {count}" for kind, count in kinds)
+        frequent = Counter(row.kind for row in validation.underivable).most_common(MAX_REASONS)
+        counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
         missing = f"{len(validation.underivable):,}"
         yield f"{missing} rows or figures not predicted: {counts} (--json says why of each)"
-    rows = "core rows of quality A and B (--all counts every row)"
+    rows_counted = "core rows of quality A and B (--all counts every row)"
     if every:
-        rows = "all rows"
-    yield quiet(f"error = predicted / measured - 1 of seconds, a rate by those of a token; {rows}")
+        rows_counted = "all rows"
+    yield quiet(
+        f"error = predicted / measured - 1 of seconds, a rate by those of a token; {rows_counted}"
+    )
 
 
 def _kind(errors: ServeErrors) -> list[str]:

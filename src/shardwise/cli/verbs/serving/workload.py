@@ -71,15 +71,15 @@ def read_jobs(
         sizes: dict[str, int | None] = {"prompt": 1, "output": 1}
     else:
         sizes = _read_lengths(inputs, requests)
-    batch = inputs.optional(units.parse_whole, requests.batch, "--batch")
-    if batch is not None:
-        sizes["batch"] = batch
+    batch_size = inputs.optional(units.parse_whole, requests.batch, "--batch")
+    if batch_size is not None:
+        sizes["batch"] = batch_size
     require_draft(inputs, requests.draft, acceptance=requests.acceptance)
     require_draft(inputs, requests.draft, draft_cost=requests.draft_cost)
-    seconds = units.parse_seconds
+    parse_seconds = units.parse_seconds
     settings = {
-        "ttft_s": inputs.optional(seconds, requests.ttft, "--ttft"),
-        "tpot_s": inputs.optional(seconds, requests.tpot, "--tpot"),
+        "ttft_s": inputs.optional(parse_seconds, requests.ttft, "--ttft"),
+        "tpot_s": inputs.optional(parse_seconds, requests.tpot, "--tpot"),
         "rate": inputs.optional(parse_rate, requests.rate),
         "drafted": inputs.optional(units.parse_whole, requests.draft, "--draft"),
         "cached": inputs.optional(parse_share, requests.cached, "--cached"),
@@ -87,12 +87,12 @@ def read_jobs(
         "draft_cost": inputs.optional(parse_share, requests.draft_cost, "--draft-cost"),
     }
     inputs.done()
-    typed = {name: value for name, value in settings.items() if value is not None}
-    job = partial(sw.Serve, **sizes, **typed)  # type: ignore[arg-type]
+    fields_set = {name: value for name, value in settings.items() if value is not None}
+    serving_job = partial(sw.Serve, **sizes, **fields_set)  # type: ignore[arg-type]
     jobs = []
     for dtype in dtypes:
         products = compute or usual_compute(dtype, chip)
-        jobs.append(job(weights=dtype, kv=kv_dtype or dtype, compute=products))
+        jobs.append(serving_job(weights=dtype, kv=kv_dtype or dtype, compute=products))
     return tuple(jobs)
 
 
@@ -148,9 +148,9 @@ def parse_share(text: str, what: str) -> float:
         BadInput: not between 0 and 1.
     """
     number = text.strip().removesuffix("%").strip()
-    scale = 100 if "%" in text else 1
+    full_scale = 100 if "%" in text else 1
     try:
-        share = float(number) / scale
+        share = float(number) / full_scale
     except ValueError:
         raise BadInput(f'{what} "{text}" is not a share. Write 50% or 0.5.') from None
     if not 0 <= share <= 1:

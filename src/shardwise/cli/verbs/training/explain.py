@@ -33,20 +33,20 @@ def run(
     factors = inputs.optional(parse_changes, what_if) or {}
     if not hardware:
         settings = {"--batch": batch, "--tokens": tokens, "--mesh": mesh, "--fix": fix}
-        saved = read_saved(inputs, plan, settings)
-        return explain(saved, factors, verbose=verbose, as_json=json)
+        saved_plan = read_saved(inputs, plan, settings)
+        return explain(saved_plan, factors, verbose=verbose, as_json=json)
     if mesh and fix:
         inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")
     config = inputs.read(sw.model, plan)
     system = inputs.read(sw.hardware, hardware)
     job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat)
-    whole = inputs.optional(parse_fixed, mesh)
+    whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     inputs.done()
     with progress(f"searching splits of {system.n_chips:,} chips"):
-        if whole:
-            sizes, words = split_of(whole)
-            best = sw.evaluate(config, system, job, sizes, words, peak=peak)
+        if whole_strategy:
+            sizes, words = split_of(whole_strategy)
+            best_plan = sw.evaluate(config, system, job, sizes, words, peak=peak)
         else:
-            best = sw.plan(config, system, job, fixed, peak=peak)
-    return explain(best, factors, verbose=verbose, as_json=json)
+            best_plan = sw.plan(config, system, job, fixed, peak=peak)
+    return explain(best_plan, factors, verbose=verbose, as_json=json)

@@ -66,15 +66,15 @@ def run(
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
     job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload)
-    whole = inputs.optional(parse_fixed, mesh)
+    whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     limits = inputs.optional(parse_mesh, most, roles()) or {}
-    count = inputs.read(parse_top, top)
+    plan_count = inputs.read(parse_top, top)
     between_failures = inputs.optional(_time, mtbf, "--mtbf")
     restart_time = inputs.optional(_time, restart, "--restart")
     if pareto:
         inputs.read(parse_word, pareto, "front", PARETO_AXES)
-        single = {"--mesh": mesh, "-o": file, "--mtbf": mtbf, "--top": count != 1}
+        single = {"--mesh": mesh, "-o": file, "--mtbf": mtbf, "--top": plan_count != 1}
         names = names_set(single)
         if names:
             inputs.refuse(f"--pareto lists many plans; {names} is for one.")
@@ -94,29 +94,29 @@ def run(
             as_json=json,
         )
     with progress(f"searching splits of {system.n_chips:,} chips"):
-        if whole:
-            sizes, words = split_of(whole)
+        if whole_strategy:
+            sizes, words = split_of(whole_strategy)
             plans = [sw.evaluate(config, system, job, sizes, words, peak=peak)]
         else:
-            plans = sw.search(config, system, job, fixed, count, most=limits, peak=peak)
+            plans = sw.search(config, system, job, fixed, plan_count, most=limits, peak=peak)
     if between_failures:
         from shardwise.plan.training.failures import RESTART_S, with_failures
 
-        pause = restart_time or RESTART_S
-        plans = [with_failures(plan, between_failures, pause) for plan in plans]
+        pause_seconds = restart_time or RESTART_S
+        plans = [with_failures(plan, between_failures, pause_seconds) for plan in plans]
     return _answer(plans, file, verbose=verbose, as_json=json)
 
 
 def _answer(plans: list[sw.Plan], file: str, *, verbose: bool, as_json: bool) -> Answer:
-    best = plans[0]
+    best_plan = plans[0]
     if file:
-        best.save(file)
-    blocks = [*report.blocks(best, verbose=verbose, saved=file)]
+        best_plan.save(file)
+    blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
-    fits = best.memory.total + best.memory.margin <= best.memory.capacity
+    fits = best_plan.memory.total + best_plan.memory.margin <= best_plan.memory.capacity
     return Answer(
-        document=lambda: best if len(plans) == 1 else {"plans": plans},
+        document=lambda: best_plan if len(plans) == 1 else {"plans": plans},
         blocks=blocks,
         as_json=as_json,
         exit_code=0 if fits else NoPlan.exit_code,

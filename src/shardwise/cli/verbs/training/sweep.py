@@ -63,7 +63,7 @@ def run(
     config = inputs.read(sw.model, model)
     systems = inputs.read(parse_systems, hardware)
     sizes = inputs.read(_batches, batch)
-    numbers = read_numbers(
+    number_options = read_numbers(
         inputs,
         tensor=tensor,
         context=context,
@@ -77,7 +77,7 @@ def run(
         zero=zero,
     )
     dtypes = tuple(units.BYTES_PER_ELEMENT)
-    words = read_words(
+    word_options = read_words(
         inputs,
         schedule=(schedule, WORDS["schedule"]),
         context_kind=(context_kind, WORDS["context_kind"]),
@@ -86,15 +86,22 @@ def run(
         dtype=(dtype, dtypes),
         reduce=(reduce, dtypes),
     )
-    total = inputs.optional(units.parse_count, tokens, "tokens")
+    total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OFFLOADED)
     inputs.optional(parse_word, output, "format", report.FORMATS)
     inputs.done()
-    job = sw.Train(batch=1, seq=1, tokens=total, overlap=overlaps, offload=offloads)
+    job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)
     with counting("plans") as progress:
         result = sw.sweep(
-            config, systems, job, peak=peak, progress=progress, **sizes, **numbers, **words
+            config,
+            systems,
+            job,
+            peak=peak,
+            progress=progress,
+            **sizes,
+            **number_options,
+            **word_options,
         )
     return sweep_answer(result, report.blocks, report.text, output, as_json=json)
 

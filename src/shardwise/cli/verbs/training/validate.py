@@ -49,8 +49,8 @@ def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
         yield strong("Worst rows")
         yield table(["row", ">predicted", ">measured", ">error"], map(_row, rows[:worst]))
     if overall.underivable:
-        kinds = Counter(run.kind for run in overall.underivable).most_common(MAX_REASONS)
-        counts = ", ".join(f"{kind} {count}" for kind, count in kinds)
+        frequent = Counter(run.kind for run in overall.underivable).most_common(MAX_REASONS)
+        counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
         rows_missing = row_count(len(overall.underivable))
         yield f"{rows_missing} not predicted: {counts} (--json says why of each)"
     yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")

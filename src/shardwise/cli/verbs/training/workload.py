@@ -42,7 +42,7 @@ def read_job(
     if not batch:
         inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
     sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
-    total = inputs.optional(units.parse_count, tokens, "tokens")
+    total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     inputs.read(units.bytes_per_element, dtype)
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     inputs.read(parse_word, remat, "remat policy", REMAT)
@@ -54,7 +54,7 @@ def read_job(
     return sw.Train(
         batch=sequences,
         seq=length,
-        tokens=total,
+        tokens=total_tokens,
         weights=held,
         compute=dtype,
         gradients=held,
