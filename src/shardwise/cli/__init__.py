@@ -1,8 +1,8 @@
 """The command line: `shardwise VERB ...`. Each verb is one file: parse, call the API, report.
 
-Nothing but the verb that was asked for is imported, so `--help` and small answers come at once.
-stdout is the answer and stderr everything else. Exit codes: 0 answer, 2 bad input, 3 nothing
-satisfies it, 4 a check failed, 1 a bug. Level 13.
+Only the verb of the command is imported, so `--help` and small answers come at once. stdout is the
+answer and stderr everything else. Exit codes: 0 answer, 2 bad input, 3 nothing satisfies it, 4 a
+check failed, 1 a bug. Level 13.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ shardwise VERB --help  shows its options. Every verb takes --json.
   shardwise fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192
 """
 
-_QUIT = 130  # as shells report an interrupt
+IN_WINGS = ("plan", "explain", "sweep")  # verbs with a form for training and one for serving
+
+_INTERRUPTED = 130  # as shells report it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,15 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(args)
     except ShardwiseError as error:
-        from shardwise.cli.failure import tell
+        from shardwise.cli.failure import report
 
-        return tell(error, as_json="--json" in args)
+        return report(error, as_json="--json" in args)
     except KeyboardInterrupt:
-        return _QUIT
+        return _INTERRUPTED
     except Exception as error:
-        from shardwise.cli.failure import tell_bug
+        from shardwise.cli.failure import report_bug
 
-        return tell_bug(error, args)
+        return report_bug(error, args)
 
 
 def _run(args: list[str]) -> int:
@@ -78,24 +80,30 @@ def _run(args: list[str]) -> int:
 
         write_answer(f"shardwise {__version__}\n")
         return 0
-    verb, *rest = args
+    verb, *options = args
     if verb not in VERBS:
         raise UnknownName("verb", verb, VERBS, "shardwise --help lists them.")
-    module = importlib.import_module(f"shardwise.cli.{verb}")
     from shardwise.cli.command import call
 
-    name, function = f"shardwise {verb}", module.run
-    if hasattr(module, "choose"):  # a verb with two sets of options
-        name, function = module.choose(name, rest)
-    answer: Answer | None = call(name, function, rest)
+    name, module = locate(verb, options)
+    answer: Answer | None = call(f"shardwise {name}", importlib.import_module(module).run, options)
     if answer is None:  # --help of the verb
         return 0
     write_answer(answer.text(sys.stdout))
     return answer.exit_code
 
 
+def locate(verb: str, args: Sequence[str]) -> tuple[str, str]:
+    """The verb as its help calls it, and its module: of training or of serving, if it has both."""
+    if verb not in IN_WINGS:
+        return verb, f"shardwise.cli.verbs.{verb}"
+    if "--serve" in args and "--train" not in args:
+        return f"{verb} --serve", f"shardwise.cli.verbs.serving.{verb}"
+    return verb, f"shardwise.cli.verbs.training.{verb}"
+
+
 def help_text() -> str:
-    """What `shardwise --help` prints."""
+    """The text of `shardwise --help`."""
     import textwrap
 
     lines = [

@@ -1,4 +1,4 @@
-"""How a command that could not answer says so: one line for each problem, never a traceback."""
+"""Errors on stderr: one line for each problem, never a traceback."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shardwise.errors import ShardwiseError
 WIDTH = 80
 
 
-def tell(error: ShardwiseError, *, as_json: bool) -> int:
-    """Write the problems to stderr, and as a document to stdout when asked for. The exit code."""
+def report(error: ShardwiseError, *, as_json: bool) -> int:
+    """Write the problems to stderr, and with --json a document to stdout. Return the exit code."""
     sys.stderr.write("".join(_marked(problem, sys.stderr) for problem in error.problems))
     if as_json:
         document = {
@@ -29,16 +29,16 @@ def tell(error: ShardwiseError, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def tell_bug(error: Exception, args: Sequence[str]) -> int:
-    """Say that the mistake is ours and what to send us. SHARDWISE_DEBUG=1 shows where it is."""
+def report_bug(error: Exception, args: Sequence[str]) -> int:
+    """Say that it is a bug and how to report it. SHARDWISE_DEBUG=1 shows the traceback."""
     if os.environ.get("SHARDWISE_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
-    asked = " ".join(("shardwise", *args))
+    command = " ".join(("shardwise", *args))
     problem = (
         f"a bug in shardwise {__version__}, not a mistake of yours: {type(error).__name__}: "
-        f"{error}. Please report it with this command: {asked}"
+        f"{error}. Please report it with this command: {command}"
     )
     sys.stderr.write(_marked(problem, sys.stderr))
     sys.stderr.write(_wrapped("  ", "SHARDWISE_DEBUG=1 in the environment shows where."))
@@ -47,8 +47,8 @@ def tell_bug(error: Exception, args: Sequence[str]) -> int:
 
 def _marked(problem: str, stream: TextIO) -> str:
     """`✗ ` and the problem, wrapped; `x ` where the stream has no such sign."""
-    first, *rest = problem.split("\n")
-    text = _wrapped("✗ ", first) + "".join(_wrapped("  ", line) for line in rest)
+    first, *following = problem.split("\n")
+    text = _wrapped("✗ ", first) + "".join(_wrapped("  ", line) for line in following)
     encoding = stream.encoding or "utf-8"
     plain = text.replace("✗ ", "x ", 1)
     try:
@@ -60,7 +60,7 @@ def _marked(problem: str, stream: TextIO) -> str:
 
 def _wrapped(mark: str, line: str) -> str:
     # What was typed may hold anything; a terminal only gets what can be read.
-    readable = "".join(c if c.isprintable() else "?" for c in line)
+    readable = "".join(character if character.isprintable() else "?" for character in line)
     return (
         textwrap.fill(
             readable, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False

@@ -1,14 +1,13 @@
-"""The words of a command line -> values, with every problem of the line told at once."""
+"""The words of a command line -> values, with every problem of the line reported at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from shardwise import units
 from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
-from shardwise.hardware import Chip, parse_chip, parse_system
 
 if TYPE_CHECKING:
     from shardwise.strategy.mesh import Mesh
@@ -16,30 +15,52 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
+MAX_PLANS = 100  # in one list of plans: more cannot be read
+
 
 class Inputs:
-    """Reads one word after the other and keeps every problem until `done`."""
+    """Reads one value after the other and collects every problem until `done`."""
 
     def __init__(self) -> None:
         self._errors: list[ShardwiseError] = []
 
     def read(self, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`parse(...)`, its problems kept. After a problem `done` raises: nobody sees the None."""
+        """`parse(...)`, its problems collected. After one `done` raises: nobody sees the None."""
         try:
             return parse(*args, **kwargs)
         except ShardwiseError as error:
             self._errors.append(error)
             return None  # type: ignore[return-value]
 
+    def optional(
+        self,
+        parse: Callable[Concatenate[str, P], T],
+        text: str | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T | None:
+        """`parse(text, ...)`, or None where there is no text."""
+        if not text:
+            return None
+        return self.read(parse, text, *args, **kwargs)
+
     def refuse(self, problem: str) -> None:
-        """Keep a problem of the command line itself."""
+        """Add a problem of the command line itself."""
         self._errors.append(BadInput(problem))
 
     def done(self) -> None:
-        """Raise what was found: one error as it is, several as one."""
+        """Raise the problems: one error as it is, several as one."""
         if len(self._errors) == 1:
             raise self._errors[0]
-        raise_all(BadInput, [p for error in self._errors for p in error.problems])
+        problems: list[str] = []
+        for error in self._errors:
+            problems += error.problems
+        raise_all(BadInput, problems)
+
+
+def names_set(options: Mapping[str, object]) -> str:
+    """The names of the options that have a value: `--batch, --tokens`."""
+    return ", ".join(name for name, value in options.items() if value)
 
 
 def parse_word(text: str, what: str, known: Iterable[str]) -> str:
@@ -75,26 +96,27 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    found = units.parse_sizes(text.split(","), "mesh axis")
+    sizes = units.parse_sizes(text.split(","), "mesh axis")
     inputs = Inputs()
-    for name in found if known else ():
-        inputs.read(parse_word, name, "mesh axis", known)
+    if known:
+        for name in sizes:
+            inputs.read(parse_word, name, "mesh axis", known)
     inputs.done()
-    return found
+    return sizes
 
 
 def parse_fixed(text: str) -> dict[str, int | str]:
-    """`tensor=8,schedule=1f1b` -> what is given of a strategy.
+    """`tensor=8,schedule=1f1b` -> the part of a training strategy that is fixed.
 
     Raises:
         BadInput: with every part that is wrong.
     """
     from shardwise.search.training.forms import WORDS
 
-    return parse_given(text, WORDS, fixable())
+    return parse_settings(text, WORDS, fixable())
 
 
-def parse_given(
+def parse_settings(
     text: str, words: Mapping[str, tuple[str, ...]], known: tuple[str, ...]
 ) -> dict[str, int | str]:
     """`tensor=8,schedule=1f1b` -> numbers and words.
@@ -107,33 +129,39 @@ def parse_given(
         BadInput: with every part that is wrong.
     """
     inputs = Inputs()
-    found: dict[str, int | str] = {}
-    rest = []
+    settings: dict[str, int | str] = {}
+    size_parts = []
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if name in found:
+        if name in settings:
             inputs.refuse(f"{name} is given twice.")
         elif name in words:
-            found[name] = inputs.read(parse_word, value, name, words[name])
-        elif name == "zero" and "zero" in known and equals:  # the one number that may be none
-            found[name] = inputs.read(units.parse_whole, value, name, low=0)
+            settings[name] = inputs.read(parse_word, value, name, words[name])
+        elif name == "zero" and "zero" in known and equals:  # the one number that may be 0
+            settings[name] = inputs.read(units.parse_whole, value, name, low=0)
         else:
-            rest.append(part)
-    sizes = inputs.read(parse_mesh, ",".join(rest), known) if rest else {}
+            size_parts.append(part)
+    numbers = inputs.read(parse_mesh, ",".join(size_parts), known) if size_parts else {}
     inputs.done()
-    return {**sizes, **found}
+    return {**numbers, **settings}
 
 
-def split_of(whole: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:
-    """The mesh of what is given of a whole strategy, and the rest of it."""
+def split_of(settings: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:
+    """The mesh of a whole strategy, and the rest of its settings."""
     from shardwise.strategy.mesh import Mesh
 
-    sizes = {name: n for name, n in whole.items() if name in roles() and isinstance(n, int)}
-    return Mesh(**sizes), {name: value for name, value in whole.items() if name not in sizes}
+    sizes: dict[str, int] = {}
+    words: dict[str, int | str] = {}
+    for name, value in settings.items():
+        if name in roles() and isinstance(value, int):
+            sizes[name] = value
+        else:
+            words[name] = value
+    return Mesh(**sizes), words
 
 
 def fixable() -> tuple[str, ...]:
-    """Everything of a strategy that may be given: axes, numbers and words."""
+    """Everything of a training strategy that can be fixed: axes, numbers and words."""
     from shardwise.search.training.forms import NUMBERS, WORDS
 
     return (*roles(), *NUMBERS, *WORDS)
@@ -146,11 +174,15 @@ def roles() -> tuple[str, ...]:
     return tuple(field.name for field in fields(Mesh))
 
 
-def is_sized(hardware: str) -> bool:
-    """Whether the text names a machine (`v5e:4x4`), not a chip alone."""
-    return ":" in hardware.split(",")[0]
+def parse_top(text: str) -> int:
+    """How many plans to list.
 
-
-def parse_chip_of(hardware: str) -> Chip:
-    """The chip of `v5e` or of `v5e:4x4`."""
-    return parse_system(hardware).chip if is_sized(hardware) else parse_chip(hardware)
+    Raises:
+        BadInput: more than can be read.
+    """
+    count = units.parse_whole(text, "--top")
+    if count > MAX_PLANS:
+        raise BadInput(
+            f"--top {count:,} is more than {MAX_PLANS}, which is as many as can be read."
+        )
+    return count

@@ -1,4 +1,4 @@
-"""Ranges on the command line: `8`, `1,2,4`, `8-512*2`, `8-64+8`; and batches of them."""
+"""Lists and ranges on the command line: `8`, `1,2,4`, `8-512*2`, `8-64+8`; and of batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise import units
 from shardwise.cli.inputs import Inputs
 from shardwise.errors import BadInput, BadShape, BadUnit
 
-MOST_POINTS = 1000  # of a range, and of all ranges of a command together; more cannot be read
+MAX_POINTS = 1000  # of one range, and of all ranges of a command together
 
 _SIGN = re.compile(r"[-+*]")
 _RANGE = re.compile(r"(?P<low>[^-+*]+)-(?P<high>[^-+*]+)(?:(?P<how>[*+])(?P<by>[^-+*]+))?")
@@ -49,21 +49,18 @@ def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
     parts = text.replace("X", "x").replace("×", "x").split("x")
     if len(parts) != 2 or not all(part.strip() for part in parts):
         raise BadShape(f'batch "{text}" is not SEQUENCESxLENGTH. {_BATCHES}')
-    found: list[tuple[int, ...]] = []
-    problems: list[str] = []
-    for part, what in zip(parts, ("batch sequences", "sequence length"), strict=True):
-        try:
-            found.append(_values(part, what))
-        except BadInput as error:
-            problems += error.problems
-    if problems:
-        raise BadShape(*problems, _BATCHES)
-    sequences, lengths = found
-    n = len(sequences) * len(lengths)
-    if n > MOST_POINTS:
+    inputs = Inputs()
+    sequences = inputs.read(_values, parts[0], "batch sequences")
+    lengths = inputs.read(_values, parts[1], "sequence length")
+    try:
+        inputs.done()
+    except BadInput as error:
+        raise BadShape(*error.problems, _BATCHES) from None
+    count = len(sequences) * len(lengths)
+    if count > MAX_POINTS:
         raise BadShape(
-            f'batch "{text}" is {len(sequences):,} x {len(lengths):,} = {n:,} batches; at most '
-            f"{MOST_POINTS:,} are compared. Take larger steps."
+            f'batch "{text}" is {len(sequences):,} x {len(lengths):,} = {count:,} batches; at most '
+            f"{MAX_POINTS:,} are compared. Take larger steps."
         )
     return tuple(product(sequences, lengths))
 
@@ -74,27 +71,28 @@ def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    values: dict[str, str] = {}
-    first = []
+    ranges: dict[str, str] = {}
+    sizes_of_one: list[str] = []
     for part in parts:
         name, equals, text = part.partition("=")
-        ranged = bool(_SIGN.search(text)) or "," in text
-        if ranged:
-            values[name.strip()] = text
-        first.append(f"{name}{equals}1" if ranged else part)
+        if _SIGN.search(text) or "," in text:
+            ranges[name.strip()] = text
+            sizes_of_one.append(f"{name}{equals}1")
+        else:
+            sizes_of_one.append(part)
     inputs = Inputs()
-    sizes: Mapping[str, Any] = inputs.read(units.parse_sizes, first)
-    several = {
-        name: inputs.read(parse_values, text, f"dim {name}") for name, text in values.items()
-    }
+    single: Mapping[str, Any] = inputs.read(units.parse_sizes, sizes_of_one)
+    several: dict[str, Any] = {}
+    for name, text in ranges.items():
+        several[name] = inputs.read(parse_values, text, f"dim {name}")
     inputs.done()
-    return {**sizes, **several}
+    return {**single, **several}
 
 
 def _values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
     words = text.strip().split(",")
-    if len(words) > MOST_POINTS:
-        raise BadUnit(f"{what} is a list of {len(words):,}; at most {MOST_POINTS:,} are compared.")
+    if len(words) > MAX_POINTS:
+        raise BadUnit(f"{what} is a list of {len(words):,}; at most {MAX_POINTS:,} are compared.")
     signed = [word for word in words if _SIGN.search(word)]
     if signed and len(words) > 1:
         raise BadUnit(f'{what} "{signed[0].strip()}" is a range inside a list.')
@@ -103,22 +101,25 @@ def _values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
     return tuple(units.parse_whole(word, what, low) for word in words)
 
 
-def _range(text: str, what: str, least: int) -> tuple[int, ...]:
+def _range(text: str, what: str, minimum: int) -> tuple[int, ...]:
     """LOW-HIGH, which doubles, LOW-HIGH*FACTOR or LOW-HIGH+STEP."""
     form = _RANGE.fullmatch(text)
     if not form:
         raise BadUnit(f'{what} "{text}" is neither LOW-HIGH*FACTOR nor LOW-HIGH+STEP.')
     adds = form["how"] == "+"
-    low = units.parse_whole(form["low"], what, 1 if not adds else least)
-    high = units.parse_whole(form["high"], what, least)
-    by = units.parse_whole(form["by"] or "2", f"{'step' if adds else 'factor'} of {what}")
+    step_name = f"{'step' if adds else 'factor'} of {what}"
+    low = units.parse_whole(form["low"], what, minimum if adds else 1)
+    high = units.parse_whole(form["high"], what, minimum)
+    step = units.parse_whole(form["by"] or "2", step_name)
     if low > high:
         raise BadUnit(f'{what} "{text}" goes down: {low:,} is above {high:,}.')
-    if not adds and by < 2:
+    if not adds and step < 2:
         raise BadUnit(f'{what} "{text}" does not grow: a factor is 2 or more.')
-    found = [low]
-    while (following := found[-1] + by if adds else found[-1] * by) <= high:
-        found.append(following)
-        if len(found) > MOST_POINTS:
-            raise BadUnit(f'{what} "{text}" has over {MOST_POINTS:,} values. Take larger steps.')
-    return tuple(found)
+    values: list[int] = []
+    following = low
+    while following <= high:
+        values.append(following)
+        if len(values) > MAX_POINTS:
+            raise BadUnit(f'{what} "{text}" has over {MAX_POINTS:,} values. Take larger steps.')
+        following = following + step if adds else following * step
+    return tuple(values)

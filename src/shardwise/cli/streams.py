@@ -27,6 +27,6 @@ def write_answer(text: str) -> None:
 def answers_only() -> None:
     """Leave stdout to the answer: what libraries print there from now on goes to stderr."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    descriptor = os.dup(1)
     os.dup2(2, 1)
-    sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="replace")
+    sys.stdout = os.fdopen(descriptor, "w", encoding=sys.stdout.encoding, errors="replace")

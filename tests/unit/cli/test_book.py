@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.book.case import cases
 from shardwise.book.registry import solutions
-from shardwise.cli.book import shown
+from shardwise.cli.verbs.book import shown
 from tests.golden.terminal import run
 
 CASE = "sharding-q2-1"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.cli.explain import parse_changes
+from shardwise.cli.explanation import parse_changes
 from shardwise.errors import BadInput
 from tests.golden.terminal import run
 

@@ -32,7 +32,7 @@ def test_mistakes() -> None:
     for words, problem in (
         (("--restart", "5min"), "✗ --restart needs --mtbf"),
         (("--mtbf", "50000"), '✗ --mtbf "50000" has no unit.'),
-        (("--mtbf", "0h"), "✗ --mtbf 0h is no time: above 0."),
+        (("--mtbf", "0h"), "✗ --mtbf 0h must be a time above 0."),
     ):
         said = run(*PLAN, *words)
         assert (said.code, said.out) == (2, "")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.cli.inputs import Inputs, is_sized, parse_fixed, parse_mesh, parse_words, roles
+from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_words, roles
+from shardwise.cli.machines import has_size
 from shardwise.cli.ranges import parse_ranged_sizes, parse_values
 from shardwise.errors import BadInput, BadUnit, ShardwiseError, UnknownName
 from tests.golden.terminal import run
@@ -127,7 +128,7 @@ def test_one_problem_keeps_its_kind() -> None:
     ("text", "sized"), [("v5e", False), ("v5e:4x4", True), ("v5e,hbm=16GB", False)]
 )
 def test_sized(text: str, sized: bool) -> None:
-    assert is_sized(text) == sized
+    assert has_size(text) == sized
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)

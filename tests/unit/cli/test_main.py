@@ -11,7 +11,8 @@ import pytest
 
 import shardwise
 from shardwise import cli
-from shardwise.cli import VERBS, help_text, models, progress
+from shardwise.cli import VERBS, help_text, progress
+from shardwise.cli.verbs import models
 from shardwise.hardware import MARKETS, chip_names
 from shardwise.models import presets
 from tests.arch import fresh
@@ -108,7 +109,7 @@ def test_progress_comes_late_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress.progress("searching"):
         pass
     assert stream.text == ""
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
     with progress.progress("searching"):
         time.sleep(0.05)
     assert stream.text == f"searching ...\r{' ' * 13}\r"

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 import shardwise as sw
-from shardwise.cli.sweep import parse_systems
+from shardwise.cli.machines import parse_systems
 from shardwise.errors import BadInput
 from tests.golden.terminal import run
 

@@ -74,7 +74,7 @@ def test_a_saved_plan_is_explained(tmp_path: Path) -> None:
         ("sweep llama3-70b v5e:4x4,v5e:4x4 --serve", 2, "given twice"),
         ("sweep llama3-70b v5x --serve --batch 8-1 --dtype bf17 -o xls", 2, "goes down"),
         ("sweep llama3-70b v5e:4x4 --serve --tensor 1-1024+1", 2, "over 1,000 values"),
-        ("explain llama3-70b --serve", 2, "no plan.json"),
+        ("explain llama3-70b --serve", 2, "not a plan.json"),
         ("explain llama3-70b v5e:2x2 --serve", 3, "Smallest that fit"),
         ("explain plan.json --serve --batch 4", 2, "--batch: a saved plan has its own"),
         ("explain llama3-70b v5e:4x4 --serve --mesh tensor=16 --fix pipe=1", 2, "Use one"),

@@ -79,7 +79,7 @@ def test_broken_recordings_are_told(text: str, told: str, tmp_path: Path) -> Non
         (("--traffic", "none.jsonl"), "cannot read"),
         (("--traffic", "bursty:1", "--rate", "5/s", *CHAT[1:]), "above 1"),
         (("--traffic", "poisson", *CHAT[1:]), "--traffic needs --rate"),
-        (("--at", "99", "--rate", "5/s", *CHAT[1:]), "no percentile"),
+        (("--at", "99", "--rate", "5/s", *CHAT[1:]), "not a percentile"),
         (("--at", "p90", *CHAT[1:]), "simulated requests"),
         (("--capacity", *CHAT[1:]), "--capacity needs a bound"),
     ],

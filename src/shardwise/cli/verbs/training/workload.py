@@ -1,4 +1,4 @@
-"""The options of a training step -> the job, with every problem told at once."""
+"""The options of a training step -> the job, with every problem reported at once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from shardwise.workload import (
     held_in,
     parse_batch,
 )
+
+
+def check_workload(inputs: Inputs, train: bool, serve: bool) -> None:
+    """Refuse a command that does not ask for training alone."""
+    if serve:
+        inputs.refuse("--train and --serve are different work. Ask for one of them.")
+    elif not train:
+        inputs.refuse("what to plan is not said. Add --train or --serve.")
 
 
 def read_job(
@@ -34,33 +42,41 @@ def read_job(
     if not batch:
         inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
     sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
-    total = inputs.read(units.parse_count, tokens, "tokens") if tokens else None
+    total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     inputs.read(units.bytes_per_element, dtype)
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     inputs.read(parse_word, remat, "remat policy", REMAT)
-    if reduce:
-        inputs.read(units.bytes_per_element, reduce)
-    words = {"overlap": (overlap, CHOSEN_OVERLAPS), "offload": (offload, OFFLOADED)}
-    for what, (text, known) in words.items():
-        for word in listed(text):
-            inputs.read(parse_word, word, what, known)
+    inputs.optional(units.bytes_per_element, reduce)
+    overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
+    offloads = inputs.read(parse_choices, offload, "offload", OFFLOADED)
     inputs.done()
     held = held_in(dtype)
     return sw.Train(
         batch=sequences,
         seq=length,
-        tokens=total,
+        tokens=total_tokens,
         weights=held,
         compute=dtype,
         gradients=held,
         optimizer=optimizer,
         remat=remat,
         reduce=reduce or None,
-        overlap=listed(overlap),
-        offload=listed(offload),
+        overlap=overlaps,
+        offload=offloads,
     )
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """`a, b` -> two words; nothing -> none."""
-    return tuple(word.strip() for word in text.split(",")) if text else ()
+def parse_choices(text: str, what: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """`a, b` -> two words of a list; nothing -> none.
+
+    Raises:
+        BadInput: with every word that is not in the list.
+    """
+    if not text:
+        return ()
+    words = tuple(word.strip() for word in text.split(","))
+    inputs = Inputs()
+    for word in words:
+        inputs.read(parse_word, word, what, known)
+    inputs.done()
+    return words

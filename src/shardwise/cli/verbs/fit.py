@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated
 
-import typer
-
 import shardwise as sw
 from shardwise import units
+from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import Json, Model
-from shardwise.cli.inputs import Inputs, is_sized, parse_word, parse_words
+from shardwise.cli.inputs import Inputs, parse_word, parse_words
+from shardwise.cli.machines import has_size
+from shardwise.cli.options import argument
 from shardwise.errors import DoesNotFit
 from shardwise.report import fit as report
 from shardwise.report.fit import FitResult, Need, Room
@@ -21,59 +21,69 @@ from shardwise.workload import OPTIMIZER_MOMENTS
 Job = sw.Train | sw.Serve
 Machine = tuple[sw.Chip, sw.System | None]
 
+CONTEXT = "8192"
+
 
 def run(
-    model: Model,
-    hardware: Annotated[
-        str, typer.Argument(metavar="CHIP", help="v5e: the smallest machine. v5e:4x4: this one")
-    ],
-    train: Annotated[bool, typer.Option("--train", help="weights, gradients, optimizer")] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="weights and KV cache (default)")] = False,
-    dtype: Annotated[
-        str, typer.Option(metavar="DTYPE,...", help="of the weights: bf16,int8,int4")
-    ] = "bf16",
-    kv_dtype: Annotated[
-        str, typer.Option(metavar="DTYPE", help="of the KV cache [default: that of the weights]")
-    ] = "",
-    context: Annotated[str, typer.Option(metavar="N", help="tokens of a sequence")] = "8192",
-    batch: Annotated[str, typer.Option(metavar="N", help="sequences that must fit")] = "1",
-    optimizer: Annotated[
-        str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS))
-    ] = "adamw",
-    json: Json = False,
+    model: options.Model,
+    hardware: Annotated[str, argument("CHIP", "v5e: the smallest machine; v5e:4x4: this one")],
+    train: options.Training = False,
+    serve: options.Serving = False,
+    dtype: options.WeightDtypes = "bf16",
+    kv_dtype: options.KvDtype = "",
+    context: options.ContextLength = "",
+    batch: options.SequenceCount = "1",
+    optimizer: options.Optimizer = "adamw",
+    json: options.Json = False,
 ) -> Answer:
-    """The smallest machine that holds a model, and what is left on it."""
+    """The smallest machine that holds a model, and what is left on it: weights and KV cache, or
+    with --train weights, gradients and optimizer state. Several dtypes (bf16,int8) give a row
+    each."""
     inputs = Inputs()
     if train and serve:
         inputs.refuse("--train and --serve hold different things. Ask for one of them.")
     config = inputs.read(sw.model, model)
     machine = inputs.read(_machine, hardware)
     dtypes = inputs.read(parse_words, dtype, "dtype", units.BYTES_PER_ELEMENT) or ()
-    if kv_dtype:
-        inputs.read(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
-    length = inputs.read(units.parse_whole, context, "context")
+    inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
+    length = inputs.read(units.parse_whole, context or CONTEXT, "context")
     sequences = inputs.read(units.parse_whole, batch, "batch")
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     if train and len(dtypes) > 1:
         inputs.refuse(f"--train takes one dtype; {dtype} are {len(dtypes)}.")
     inputs.done()
-    jobs = [
-        _training(name, optimizer) if train else _serving(name, kv_dtype, length, sequences)
-        for name in dtypes
-    ]
+    jobs: list[Job] = []
+    for weight_dtype in dtypes:
+        if train:
+            jobs.append(_training(weight_dtype, optimizer))
+        else:
+            jobs.append(_serving(weight_dtype, kv_dtype, length, sequences))
     needs = tuple(_need(config, machine, job) for job in jobs)
     if not any(need.fits for need in needs):
         raise DoesNotFit(*_refusal(config, machine, jobs, needs))
-    result = FitResult(
-        model=config.name,
-        hardware=hardware,
-        kind="train" if train else "serve",
-        n_parameters=sw.parameters(config).total,
-        context=None if train else length,
-        batch=None if train else sequences,
-        optimizer=optimizer if train else None,
-        needs=needs,
-    )
+    parameters = sw.parameters(config).total
+    if train:
+        result = FitResult(
+            model=config.name,
+            hardware=hardware,
+            kind="train",
+            n_parameters=parameters,
+            context=None,
+            batch=None,
+            optimizer=optimizer,
+            needs=needs,
+        )
+    else:
+        result = FitResult(
+            model=config.name,
+            hardware=hardware,
+            kind="serve",
+            n_parameters=parameters,
+            context=length,
+            batch=sequences,
+            optimizer=None,
+            needs=needs,
+        )
     return Answer(
         document=lambda: report.document(result), blocks=report.blocks(result), as_json=json
     )
@@ -81,7 +91,7 @@ def run(
 
 def _machine(text: str) -> Machine:
     """The chip, and the machine where the text gives its size."""
-    if not is_sized(text):
+    if not has_size(text):
         return sw.chip(text), None
     system = sw.hardware(text)
     return system.chip, system
@@ -92,28 +102,39 @@ def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
 
 
 def _training(dtype: str, optimizer: str) -> sw.Train:
-    """A step whose state is asked for; its batch does not matter."""
+    """A step for its state alone; its batch does not matter."""
     return sw.Train(batch=1, seq=1, weights=dtype, gradients=dtype, optimizer=optimizer)
 
 
 def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
     chip, system = machine
-    name, n_chips = (system.name, system.n_chips) if system else _smallest(config, chip, job)
+    if system:
+        system_name = system.name
+        n_chips = system.n_chips
+    else:
+        system_name, n_chips = _smallest(config, chip, job)
     capacities = {"documented": chip.need("hbm_bytes")}
     if chip.hbm_usable_bytes is not None:
         capacities["usable"] = chip.hbm_usable_bytes
-    fits = {kind: _pooled(config, chip, job, n_chips, hbm) for kind, hbm in capacities.items()}
-    held = fits["documented"].held
+    pooled_fits = {
+        capacity: _pooled(config, chip, job, n_chips, hbm_bytes)
+        for capacity, hbm_bytes in capacities.items()
+    }
+    documented = pooled_fits["documented"]
+    kv_dtype = job.kv if isinstance(job, sw.Serve) else None
     return Need(
         dtype=job.weights,
-        kv_dtype=job.kv if isinstance(job, sw.Serve) else None,
-        held=held,
+        kv_dtype=kv_dtype,
+        held=documented.held,
         bytes_per_parameter=_bytes_per_parameter(job),
         kv_bytes_per_token=_kv_bytes_per_token(config, job),
-        kv_bytes_per_sequence=fits["documented"].kv_bytes_per_sequence,
-        system=name,
+        kv_bytes_per_sequence=documented.kv_bytes_per_sequence,
+        system=system_name,
         n_chips=n_chips,
-        rooms=tuple(_room(fit, kind, capacities[kind], n_chips) for kind, fit in fits.items()),
+        rooms=tuple(
+            _room(pooled_fit, capacity, capacities[capacity], n_chips)
+            for capacity, pooled_fit in pooled_fits.items()
+        ),
     )
 
 
@@ -125,10 +146,10 @@ def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int
 def _holder(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int] | None:
     """The smallest machine that holds the job, or None."""
     try:
-        found = sw.fit(config, chip, job)
+        fit = sw.fit(config, chip, job)
     except DoesNotFit:
         return None
-    return found.system, found.n_chips
+    return fit.system, fit.n_chips
 
 
 def _pooled(config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm: float) -> sw.Fit:
@@ -136,20 +157,20 @@ def _pooled(config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm: 
 
     Two such chips in the answer mean that one was not enough.
     """
-    whole = dataclasses.replace(chip, hbm_bytes=hbm * n_chips, ici=None, node=None)
-    return sw.fit(config, whole, job)
+    pooled_chip = dataclasses.replace(chip, hbm_bytes=hbm * n_chips, ici=None, node=None)
+    return sw.fit(config, pooled_chip, job)
 
 
 def _room(fit: sw.Fit, kind: str, hbm: float, n_chips: int) -> Room:
-    left = hbm * n_chips - fit.held_bytes
-    fits = left >= 0
+    free_bytes = hbm * n_chips - fit.held_bytes
+    fits = free_bytes >= 0
     per_chip = fit.tokens_per_chip
     return Room(
         capacity=kind,
         hbm_bytes_per_chip=hbm,
         hbm_bytes=hbm * n_chips,
         fits=fits,
-        left_bytes=left,
+        left_bytes=free_bytes,
         sequences=fit.sequences if fits else None,
         tokens_per_chip=per_chip // n_chips if fits and per_chip is not None else None,
     )
@@ -166,27 +187,36 @@ def _bytes_per_parameter(job: Job) -> dict[str, float]:
 
 
 def _kv_bytes_per_token(config: sw.ModelConfig, job: Job) -> float | None:
-    return float(sw.kv_bytes_per_token(config, job.kv)) if isinstance(job, sw.Serve) else None
+    if isinstance(job, sw.Serve):
+        return float(sw.kv_bytes_per_token(config, job.kv))
+    return None
 
 
 def _refusal(
     config: sw.ModelConfig, machine: Machine, jobs: list[Job], needs: tuple[Need, ...]
 ) -> list[str]:
-    """What is too large for the machine, and the machines that hold it."""
+    """The problems: what is too large for the machine, and the machines that hold it."""
     problems = []
     for need in needs:
         room = need.rooms[0]
-        parts = " + ".join(f"{k} {units.show_bytes(v)}" for k, v in need.held.items())
+        held_parts = " + ".join(
+            f"{array_role} {units.show_bytes(size)}" for array_role, size in need.held.items()
+        )
         problems.append(
-            f"does not fit: {config.name} in {need.dtype} holds {parts}, more than the "
+            f"does not fit: {config.name} in {need.dtype} holds {held_parts}, more than the "
             f"{units.show_bytes(room.hbm_bytes)} of {need.system} "
             f"(×{need.held_bytes / room.hbm_bytes:.2f})."
         )
-    if machine[1] is not None:
-        found = {job.weights: _holder(config, machine[0], job) for job in jobs}
-        offers = [f"{dtype} {at[0]} ({at[1]:,} chips)" for dtype, at in found.items() if at]
-        if offers:
-            problems.append(f"Smallest that fit: {', '.join(offers)}.")
-        else:
-            problems.append(f"No machine of {machine[0].name} holds it; a chip with more HBM may.")
+    chip, system = machine
+    if system is None:
+        return problems
+    offers = []
+    for job in jobs:
+        holder = _holder(config, chip, job)
+        if holder:
+            offers.append(f"{job.weights} {holder[0]} ({holder[1]:,} chips)")
+    if offers:
+        problems.append(f"Smallest that fit: {', '.join(offers)}.")
+    else:
+        problems.append(f"No machine of {chip.name} holds it; a chip with more HBM may.")
     return problems

@@ -1,4 +1,4 @@
-"""`shardwise demo`: the two plans of the README; `--train`: one of this machine, and its run."""
+"""`shardwise demo`: the two plans of the README; `--train`: a plan for this CPU, and its run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import shardwise as sw
+from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.command import Json
+from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
 from shardwise.cli.streams import write_answer
 from shardwise.report.style import Block, showable, strong
@@ -37,26 +36,30 @@ QUESTIONS = (
 
 
 # This CPU as two devices; a small Llama of bytes that learns to look like Python in a minute.
-DEVICES, BATCH, SEQ = 2, 16, 128
-MINUTE_S, FEWEST, MOST = 60, 40, 400  # steps: as many as the plan has in a minute
+N_DEVICES = 2
+BATCH = 16
+SEQ = 128
+MINUTE_S = 60
+MIN_STEPS = 40
+MAX_STEPS = 400
 
 
 def run(
     train: Annotated[
-        bool, typer.Option("--train", help="measure this CPU, plan for it, and train there")
+        bool, workload("--train", "measure this CPU, plan for it, and train on it")
     ] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> Answer:
     """Two plans to start from: 8,960 TPUs and 16,384 GPUs."""
     if train:
-        return _trained(json)
+        return _train(json)
     model = sw.model(MODEL)
-    plans = []
+    demo_plans = []
     for hardware, batch, _ in QUESTIONS:
         job = sw.Train(batch=batch, seq=4096, tokens=TOKENS)
         with progress(f"searching splits of {hardware}"):
-            plans.append(sw.plan(model, sw.hardware(hardware), job))
-    return Answer(document=lambda: {"plans": plans}, blocks=_blocks(plans), as_json=json)
+            demo_plans.append(sw.plan(model, sw.hardware(hardware), job))
+    return Answer(document=lambda: {"plans": demo_plans}, blocks=_blocks(demo_plans), as_json=json)
 
 
 def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
@@ -68,12 +71,12 @@ def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
         yield ""
 
 
-def _trained(as_json: bool) -> Answer:
+def _train(as_json: bool) -> Answer:
     """Measure, plan, train: a minute on this CPU."""
-    from shardwise.cli.train import Lines
+    from shardwise.cli.verbs.train import RunLines
     from shardwise.report import measured_cpu
     from shardwise.report.style import render
-    from shardwise.report.training import run as lines
+    from shardwise.report.training import run as train_report
     from shardwise.train import sources
     from shardwise.train.measure import measure, write_chip
     from shardwise.train.metrics import Hooks
@@ -85,38 +88,38 @@ def _trained(as_json: bool) -> Answer:
         if not as_json:
             write_answer(showable(render([*blocks, ""], sys.stdout), sys.stdout))
 
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         with progress("measuring this CPU"):
-            chip = measure(DEVICES)
+            chip = measure(N_DEVICES)
         say(measured_cpu.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
         with progress("tokenizing the sources of Python's standard library"):
-            found = sources.find([str(p) for p in _python()], "*.py", "text")
-            text = tokenize(found, Bytes(), str(folder / "tokens"))
-        say(lines.tokenized(text, ""))
+            modules = sources.find([str(path) for path in _modules()], "*.py", "text")
+            dataset = tokenize(modules, Bytes(), str(folder / "tokens"))
+        say(train_report.tokenized(dataset, ""))
         job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32")
-        plan = sw.plan(_small(), sw.hardware(f"{folder / 'host.toml'}:{DEVICES}"), job)
-        steps = max(FEWEST, min(MOST, int(MINUTE_S / plan.step.expected)))
-        told = Lines(plan, steps, quiet=as_json)
+        plan = sw.plan(_small_model(), sw.hardware(f"{folder / 'host.toml'}:{N_DEVICES}"), job)
+        n_steps = max(MIN_STEPS, min(MAX_STEPS, int(MINUTE_S / plan.step.expected)))
+        run_lines = RunLines(plan, n_steps, quiet=as_json)
         try:
-            done = sw.train(
+            result = sw.train(
                 plan,
                 data=str(folder / "tokens"),
-                recipe=Recipe(steps=steps, rate=3e-3, warmup=steps // 10),
+                recipe=Recipe(steps=n_steps, rate=3e-3, warmup=n_steps // 10),
                 sample="def ",
-                hooks=Hooks(on_stage=told.stage, on_step=told.step),
+                hooks=Hooks(on_stage=run_lines.stage, on_step=run_lines.step),
             )
         finally:
-            told.stages.done()
+            run_lines.stages.done()
     return Answer(
-        document=lambda: {"plan": plan, "run": done},
-        blocks=lines.blocks(done, ""),
+        document=lambda: {"plan": plan, "run": result},
+        blocks=train_report.blocks(result, ""),
         as_json=as_json,
     )
 
 
-def _small() -> sw.ModelConfig:
+def _small_model() -> sw.ModelConfig:
     return sw.ModelConfig.dense(
         name="a small Llama",
         n_layers=4,
@@ -128,6 +131,6 @@ def _small() -> sw.ModelConfig:
     )
 
 
-def _python() -> list[Path]:
-    """The modules of Python's standard library that are one file."""
+def _modules() -> list[Path]:
+    """The modules of Python's standard library that are a single file."""
     return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))

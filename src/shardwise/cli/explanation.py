@@ -1,0 +1,118 @@
+"""The answer of `explain` for a plan of training or of serving, and its option --what-if."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import shardwise as sw
+from shardwise.cli.answer import Answer
+from shardwise.cli.inputs import Inputs, names_set, parse_word
+from shardwise.cli.progress import progress
+from shardwise.errors import BadInput
+from shardwise.hardware.scale import SCALABLE
+
+MAX_FACTOR = 1000.0  # a factor beyond it is a slip: no two chips differ so much
+_CHANGE = re.compile(r"\s*(?P<name>[\w]+)\s*[x×*]\s*(?P<factor>\S+)\s*", re.IGNORECASE)
+
+
+def explain(
+    plan: sw.Plan | sw.ServingPlan, factors: Mapping[str, float], *, verbose: bool, as_json: bool
+) -> Answer:
+    """What binds the plan, and what would change it.
+
+    Args:
+        factors: what the hardware is multiplied by, for the question of --what-if.
+        verbose: show the decisions that led to the plan.
+    """
+    if isinstance(plan, sw.ServingPlan):
+        return _explain_serving(plan, factors, verbose=verbose, as_json=as_json)
+    from shardwise.report.training import explain as report
+
+    with progress("searching again, around the plan"):
+        explained = sw.explain(plan, factors, search=verbose or as_json or not factors)
+    return Answer(
+        document=lambda: explained,
+        blocks=report.blocks(explained, verbose=verbose),
+        as_json=as_json,
+    )
+
+
+def _explain_serving(
+    plan: sw.ServingPlan, factors: Mapping[str, float], *, verbose: bool, as_json: bool
+) -> Answer:
+    from shardwise.plan.serving import explain as serve_explain
+    from shardwise.report.serving import explain as report
+
+    explained = serve_explain.explain(plan, factors)
+    return Answer(
+        document=lambda: explained,
+        blocks=report.blocks(explained, verbose=verbose),
+        as_json=as_json,
+    )
+
+
+def read_saved(
+    inputs: Inputs, path: str, options: Mapping[str, object]
+) -> sw.Plan | sw.ServingPlan:
+    """A saved plan, of training or of serving.
+
+    Args:
+        path: of its plan.json.
+        options: those that a saved plan does not take, by their names.
+
+    Raises:
+        BadInput: with all problems of `inputs` too. BadFile: the plan cannot be read.
+    """
+    names = names_set(options)
+    if names:
+        inputs.refuse(f"{names}: a saved plan has its own. Name MODEL HARDWARE.")
+    plan = inputs.read(_load, path)
+    inputs.done()
+    return plan
+
+
+def _load(path: str) -> sw.Plan | sw.ServingPlan:
+    if not path.endswith(".json"):
+        raise BadInput(
+            f'"{path}" is not a plan.json. Write shardwise explain plan.json, or '
+            f"shardwise explain {path} HARDWARE --batch NxT, or --serve."
+        )
+    return sw.load(path)
+
+
+def parse_changes(text: str) -> dict[str, float]:
+    """`ici x0.5, hbm x2` -> factors by name.
+
+    >>> parse_changes("ici x0.5,flops x2")
+    {'ici': 0.5, 'flops': 2.0}
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
+    inputs = Inputs()
+    factors: dict[str, float] = {}
+    for part in text.split(","):
+        match = _CHANGE.fullmatch(part)
+        if not match:
+            inputs.refuse(f'--what-if "{part.strip()}" is not NAME xFACTOR, as "ici x0.5".')
+            continue
+        name = inputs.read(parse_word, match["name"], "number of the hardware", SCALABLE)
+        factor = inputs.read(_factor, match["factor"])
+        if name in factors:
+            inputs.refuse(f"--what-if {name} is given twice.")
+        factors[name] = factor
+    inputs.done()
+    return factors
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        raise BadInput(f'--what-if: "{text}" is not a number.') from None
+    if not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
+        raise BadInput(
+            f"--what-if x{text}: a factor is between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}."
+        )
+    return factor

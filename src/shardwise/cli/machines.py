@@ -1,0 +1,97 @@
+"""Hardware on the command line: chips, machines, and lists of machines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import shardwise as sw
+from shardwise.cli.inputs import Inputs
+from shardwise.cli.ranges import MAX_POINTS, parse_values
+
+_SIZES = re.compile(r"(?P<chip>[^:,]+):(?P<sizes>[^:,x*]+-[^:,x]+)$")
+Machine = TypeVar("Machine", sw.System, sw.System | sw.Chip)
+
+
+def has_size(hardware: str) -> bool:
+    """Whether the text names a machine (`v5e:4x4`), not a chip alone."""
+    return ":" in hardware.split(",")[0]
+
+
+def parse_machine(text: str) -> sw.System | sw.Chip:
+    """A machine, or a chip where the text gives no size."""
+    if has_size(text):
+        return sw.hardware(text)
+    return sw.chip(text)
+
+
+def parse_chip(text: str) -> sw.Chip:
+    """The chip of `v5e` or of `v5e:4x4`."""
+    return chip_of(parse_machine(text))
+
+
+def chip_of(machine: sw.System | sw.Chip) -> sw.Chip:
+    """The chip of a machine."""
+    if isinstance(machine, sw.System):
+        return machine.chip
+    return machine
+
+
+def parse_systems(text: str) -> list[sw.System]:
+    """`h100:64-256*2,v5e:4x4` -> machines. `64,128` after a chip are more sizes of it.
+
+    A range of sizes takes a number of chips; `KEY=VALUE` after a comma changes the machine before
+    it.
+
+    Raises:
+        BadInput: with every machine that is wrong.
+    """
+    return parse_machines(text, sw.hardware)
+
+
+def parse_machines(text: str, parse: Callable[[str], Machine]) -> list[Machine]:
+    """The machines of a list, each read by `parse`. Raises as `parse_systems` does."""
+    inputs = Inputs()
+    machines: list[Machine] = []
+    for word in _expanded(inputs, text):
+        machine = inputs.read(parse, word)
+        if machine:
+            machines.append(machine)
+    if len(machines) > MAX_POINTS:
+        inputs.refuse(
+            f"hardware is {len(machines):,} machines; at most {MAX_POINTS:,} are compared."
+        )
+    counts = Counter(machine.name for machine in machines)
+    for name, count in counts.items():
+        if count > 1:
+            inputs.refuse(f"hardware {name} is given twice.")
+    inputs.done()
+    return machines
+
+
+def _expanded(inputs: Inputs, text: str) -> Iterator[str]:
+    """Single machines with their overrides."""
+    groups: list[list[str]] = []  # machine, override, override ...
+    for part in text.split(","):
+        word = part.strip()
+        if "=" in word and groups:
+            groups[-1].append(word)
+        elif ":" not in word and groups and ":" in groups[-1][0]:
+            chip = groups[-1][0].partition(":")[0]
+            groups.append([f"{chip}:{word}"])
+        else:
+            groups.append([word])
+    for machine, *overrides in groups:
+        for name in _sizes(inputs, machine):
+            yield ",".join((name, *overrides))
+
+
+def _sizes(inputs: Inputs, machine: str) -> list[str]:
+    """`h100:8-32*2` -> three machines; a machine without a range is itself."""
+    match = _SIZES.fullmatch(machine)
+    sizes = inputs.optional(parse_values, match and match["sizes"], "chips")
+    if not match or not sizes:
+        return [machine]
+    return [f"{match['chip']}:{n_chips}" for n_chips in sizes]

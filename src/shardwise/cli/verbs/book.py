@@ -1,0 +1,163 @@
+"""`shardwise book [ID | CHAPTER] [--all]`: the cases, and whether the library agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from shardwise.book.case import CHAPTERS, Case, cases, select
+from shardwise.book.run import Result, RunAll, document, run_all
+from shardwise.book.run import run as solve
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.options import argument, output
+from shardwise.errors import BadInput, CheckFailed
+from shardwise.report.style import Block, labelled, quiet, strong, table
+
+
+def run(
+    word: Annotated[str, argument("[ID | CHAPTER]", "sharding-q2-1, sharding, 3")] = "",
+    every: Annotated[bool, output("--all", "solve every case; exit 4 if one fails")] = False,
+    json: options.Json = False,
+) -> Answer:
+    """The worked problems of "How to Scale Your Model", solved by this package."""
+    if every and word:
+        raise BadInput(f"--all solves every case; leave {word} out, or --all.")
+    if every:
+        return _all(json)
+    if not word:
+        return Answer(document=lambda: _listed(cases()), blocks=_chapters(), as_json=json)
+    chosen = select(word)
+    if len(chosen) > 1:
+        return Answer(document=lambda: _listed(chosen), blocks=_list(chosen), as_json=json)
+    result = solve(chosen[0].id)
+    return Answer(
+        document=lambda: result,
+        blocks=_case(result),
+        as_json=json,
+        exit_code=_exit_code(result.agrees),
+    )
+
+
+def _all(as_json: bool) -> Answer:
+    results = run_all()
+    return Answer(
+        document=lambda: document(results),
+        blocks=_summary(results),
+        as_json=as_json,
+        exit_code=_exit_code(not results.failed),
+    )
+
+
+def _exit_code(agrees: bool) -> int:
+    if agrees:
+        return 0
+    return CheckFailed.exit_code
+
+
+def _listed(chosen: Sequence[Case]) -> list[dict[str, Any]]:
+    rows = []
+    for problem in chosen:
+        rows.append(
+            {
+                "id": problem.id,
+                "chapter": problem.chapter,
+                "question": problem.question,
+                "correct": problem.correct,
+            }
+        )
+    return rows
+
+
+def _chapters() -> Iterator[Block]:
+    yield strong(f"{len(cases())} worked problems and figures, by chapter.")
+    rows = []
+    for chapter, number in CHAPTERS.items():
+        problems = [problem for problem in cases() if problem.chapter == chapter]
+        errata = sum(not problem.correct for problem in problems)
+        first_id = next((problem.id for problem in problems), "")
+        rows.append([f"{number or ''}", chapter, f"{len(problems)}", f"{errata or ''}", first_id])
+    yield table([">", "!chapter", ">cases", ">errata", "first"], rows)
+    yield quiet("type  shardwise book CHAPTER  ·  shardwise book ID  ·  shardwise book --all")
+
+
+def _list(chosen: Sequence[Case]) -> Iterator[Block]:
+    yield strong(f"{chosen[0].chapter}: {len(chosen)} cases.")
+    yield table(["!case", "question"], [[problem.id, problem.question] for problem in chosen])
+
+
+def _case(result: Result) -> Iterator[Block]:
+    case = result.case
+    verdict = f"DISAGREES at {result.where}"
+    if result.agrees:
+        verdict = "agrees"
+    if not case.correct:
+        verdict += " with the corrected figure"
+    yield strong(f"{case.id}: {verdict}.")
+    yield labelled((heading, text) for heading, text in _details(result) if text)
+
+
+def _details(result: Result) -> Iterator[tuple[str, str]]:
+    """Labels and texts; an empty text is left out."""
+    case = result.case
+    number = CHAPTERS[case.chapter]
+    chapter_number = f"chapter {number}, " if number else ""
+    yield "from", f"{chapter_number}{case.chapter} ({case.edition})"
+    yield "question", case.question
+    yield "given", "; ".join(f"{key} = {shown(value)}" for key, value in case.given.items())
+    yield "asked", case.ask
+    yield "formula", result.formula
+    yield "answer", f"{shown(result.answer)}  [{case.unit}]"
+    yield "expected", f"{shown(case.expected)}  (within {case.tolerance_rel:.2%})"
+    yield "book", case.book_says
+    yield ("remark" if case.correct else "erratum"), case.why or ""
+    yield "assumes", case.depends_on_assumption or ""
+    if case.continues:
+        yield "continues", f"from {case.continues}"
+    if not result.library:
+        yield "note", "plain arithmetic on the given numbers"
+
+
+def _summary(results: RunAll) -> Iterator[Block]:
+    yield strong(
+        f"{results.passed} of {results.n} cases agree; {len(results.failed)} do not, "
+        f"{len(results.skipped)} skipped."
+    )
+    rows = []
+    for chapter in CHAPTERS:
+        solved = [result for result in results.results if result.case.chapter == chapter]
+        if solved:
+            agreeing = sum(result.agrees for result in solved)
+            largest_error = max(result.worst_rel for result in solved)
+            rows.append([chapter, f"{len(solved)}", f"{agreeing}", f"{largest_error:.2%}"])
+    yield table(["chapter", ">cases", ">agree", ">worst difference"], rows)
+    for result in results.results:
+        if not result.agrees:
+            yield f"✗ {result.case.id} at {result.where}: {shown(result.answer)}"
+    for case_id, reason in results.skipped:
+        yield f"skipped {case_id}: {reason}"
+
+
+def shown(value: Any) -> str:
+    """A nested answer for people: whole numbers as they are, others to four digits."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(element)}" for key, element in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_item, value))
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}"
+    if abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.6g}"
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({shown(value)})"
+    return shown(value)

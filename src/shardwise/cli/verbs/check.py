@@ -1,0 +1,165 @@
+"""`shardwise check PLAN.json` and `shardwise check module:function --on v5e:4x4`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.inputs import Inputs, names_set, parse_word
+from shardwise.cli.options import argument, output, workload
+from shardwise.cli.progress import TerminalLine
+from shardwise.errors import BadInput, CheckFailed
+from shardwise.runtime.program import COLLECTIVES
+
+if TYPE_CHECKING:
+    from shardwise.check.training import How
+    from shardwise.plan.schema.json_io import AnyPlan
+
+
+def run(
+    subject: Annotated[str, argument("PLAN.json | MODULE:FUNCTION", "a saved plan, or a function")],
+    args: Annotated[
+        str,
+        workload(
+            "--args MODULE:FUNCTION",
+            "returns the arguments of a function  [default: FUNCTION_args beside it]",
+        ),
+    ] = "",
+    layers: Annotated[
+        str,
+        workload("--layers N,M", "layers of each kind to compile, and extrapolate from: 1,2"),
+    ] = "",
+    collectives: options.Collectives = "plan",
+    on: options.TargetHardware = "",
+    fix: Annotated[
+        bool, output("--fix", "if the plan fails, look for one that passes (3 compiles)")
+    ] = False,
+    save: Annotated[str, output("--save FILE", "with --fix: save the plan that passed")] = "",
+    trace: Annotated[
+        str, output("--trace FILE", "write the timeline for Perfetto; .gz compresses")
+    ] = "",
+    no_cache: Annotated[
+        bool, output("--no-cache", "compile again what was compiled before")
+    ] = False,
+    json: options.Json = False,
+) -> Answer:
+    """Compile a plan's step for its machine (of serving: a token for each sequence, and a prompt),
+    and compare memory, FLOPs, collectives and seconds of the compiled program with the plan; or
+    report the same of your own function, for the machine of --on. With a plan, --on gives a
+    smaller machine. Exit code 4 if the check fails."""
+    inputs = Inputs()
+    is_function = ":" in subject and not subject.endswith(".json")
+    if is_function:
+        by_compiler = collectives != COLLECTIVES[0]
+        for_plans = {
+            "--layers": layers, "--collectives": by_compiler, "--fix": fix, "--save": save,
+        }  # fmt: skip
+        names = names_set(for_plans)
+        if names:
+            inputs.refuse(f"{names} is for plans, and {subject} is a function.")
+        if not on:
+            inputs.refuse(f"{subject} is compiled for a machine. Add --on, as --on v5e:4x4.")
+    elif args:
+        inputs.refuse("--args is for a function of yours: shardwise check MODULE:FUNCTION.")
+    if save and not fix and not is_function:
+        inputs.refuse("--save saves the plan of --fix. Add --fix.")
+    inputs.optional(sw.hardware, on)
+    inputs.read(parse_word, collectives, "chooser of collectives", COLLECTIVES)
+    depths = inputs.optional(_depths, layers) or ()
+    plan = None if is_function else inputs.read(sw.load, subject)
+    inputs.done()
+    with _compiling(no_cache, collectives) as how:
+        if plan is None:
+            return _function_answer(subject, args, on, how, trace, json)
+        return _plan_answer(plan, on, depths, how, trace, fix, save, json)
+
+
+@contextmanager
+def _compiling(no_cache: bool, collectives: str) -> Iterator[How]:
+    """How to compile, with the stage of each compilation shown on a terminal."""
+    from shardwise.check.training import How
+
+    line = TerminalLine(sys.stderr)
+
+    def show(stage: str, seconds: float) -> None:
+        line.show(f"{stage}, {seconds:.0f} s (a minute or two is normal)")
+
+    on_stage = show if sys.stderr.isatty() else None
+    try:
+        yield How(cache=not no_cache, on_stage=on_stage, collectives=collectives)
+    finally:
+        line.clear()
+
+
+def _plan_answer(
+    plan: AnyPlan,
+    on: str,
+    depths: tuple[int, ...],
+    how: How,
+    trace: str,
+    fix: bool,
+    save: str,
+    as_json: bool,
+) -> Answer:
+    from shardwise.check.fix import fix as look_for_plan
+    from shardwise.check.serving import ServingVerdict
+    from shardwise.check.verdict import Verdict
+    from shardwise.report.check import plan as training_report
+    from shardwise.report.check import serving as serving_report
+
+    verdict = sw.check(
+        plan,
+        on=on,
+        layers=depths,
+        trace=trace or None,
+        cache=how.cache,
+        on_stage=how.on_stage,
+        collectives=how.collectives,
+    )
+    if fix and isinstance(plan, sw.Plan) and isinstance(verdict, Verdict) and not verdict.passed:
+        repair = look_for_plan(plan, verdict, how)
+        verdict = replace(verdict, proposals=repair.proposals)
+        if save and repair.plan:
+            repair.plan.save(save)
+    if isinstance(verdict, ServingVerdict):
+        blocks = serving_report.blocks(verdict)
+    else:
+        blocks = training_report.blocks(verdict)
+    return Answer(
+        document=lambda: verdict,
+        blocks=blocks,
+        as_json=as_json,
+        exit_code=0 if verdict.passed else CheckFailed.exit_code,
+    )
+
+
+def _function_answer(name: str, args: str, on: str, how: How, trace: str, as_json: bool) -> Answer:
+    from shardwise.check.user.function import check_by_name
+    from shardwise.report.check import function as report
+
+    verdict = check_by_name(name, args, on, how, trace or None)
+    return Answer(
+        document=lambda: verdict,
+        blocks=report.blocks(verdict),
+        as_json=as_json,
+        exit_code=0 if verdict.passed else CheckFailed.exit_code,
+    )
+
+
+def _depths(text: str) -> tuple[int, ...]:
+    """`1,2` -> two depths.
+
+    Raises:
+        BadInput: not two whole numbers, the smaller first.
+    """
+    depths = tuple(units.parse_whole(number.strip(), "--layers") for number in text.split(","))
+    if len(depths) != 2 or not 1 <= depths[0] < depths[1]:
+        raise BadInput(f"--layers {text}: write two numbers of layers, the smaller first, as 1,2.")
+    return depths

@@ -1,0 +1,110 @@
+"""`shardwise hw [CHIP | SYSTEM | diff A B | measure N]`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import shardwise as sw
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.inputs import Inputs
+from shardwise.cli.machines import has_size, parse_chip
+from shardwise.cli.options import argument, output
+from shardwise.cli.progress import progress
+from shardwise.errors import BadInput
+from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
+from shardwise.report import hardware as report
+from shardwise.report import measured_cpu
+from shardwise.report import system as system_report
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        argument(
+            "[CHIP | SYSTEM | diff A B | measure N]",
+            "v5p, v5p:4x4x4, h100:64, ./mychip.toml; without it all chips; measure: this CPU as N "
+            "devices",
+        ),
+    ] = None,
+    slices: Annotated[bool, output("--slices", "the slices of a TPU chip")] = False,
+    file: options.OutputFile = "",
+    json: options.Json = False,
+) -> Answer:
+    """Chips, slices and systems, every figure with its source. -o saves what measure found."""
+    arguments = words or []
+    if arguments[:1] == ["diff"]:
+        return _difference(arguments[1:], json)
+    if arguments[:1] == ["measure"]:
+        return _measurement(arguments[1:], file, json)
+    if file:
+        raise BadInput("-o saves a measured chip: shardwise hw measure 2 -o host.toml.")
+    if len(arguments) > 1:
+        raise BadInput(f"hw takes one chip or system, or diff A B, not {len(arguments)} words.")
+    if slices:
+        return _slices(arguments, json)
+    if not arguments:
+        return _list(json)
+    if has_size(arguments[0]):
+        system = sw.hardware(arguments[0])
+        return Answer(
+            document=lambda: system_report.document(system),
+            blocks=system_report.blocks(system),
+            as_json=json,
+        )
+    chip = sw.chip(arguments[0])
+    return Answer(
+        document=lambda: report.chip_document(chip), blocks=report.chip_blocks(chip), as_json=json
+    )
+
+
+def _list(as_json: bool) -> Answer:
+    catalog = [catalog_chip(chip_name) for chip_name in chip_names()]
+    return Answer(
+        document=lambda: report.list_document(catalog),
+        blocks=report.list_blocks(catalog),
+        as_json=as_json,
+    )
+
+
+def _difference(names: list[str], as_json: bool) -> Answer:
+    if len(names) != 2:
+        raise BadInput(f"hw diff compares two chips, and {len(names)} are given: hw diff v5p h100.")
+    inputs = Inputs()
+    first_chip = inputs.read(parse_chip, names[0])
+    second_chip = inputs.read(parse_chip, names[1])
+    inputs.done()
+    differences = diff(first_chip, second_chip)
+    document = {"a": first_chip.name, "b": second_chip.name, "differences": differences}
+    blocks = report.diff_blocks(first_chip, second_chip, differences)
+    return Answer(document=lambda: document, blocks=blocks, as_json=as_json)
+
+
+def _slices(names: list[str], as_json: bool) -> Answer:
+    if not names:
+        raise BadInput("--slices needs a chip: shardwise hw v5e --slices.")
+    chip = parse_chip(names[0])
+    shapes = legal_slices(chip)
+    return Answer(
+        document=lambda: report.slices_document(chip, shapes),
+        blocks=report.slices_blocks(chip, shapes),
+        as_json=as_json,
+    )
+
+
+def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
+    from shardwise import units
+    from shardwise.train import measure
+
+    if len(words) != 1:
+        raise BadInput("hw measure takes the number of devices: shardwise hw measure 2.")
+    n_devices = units.parse_whole(words[0], "number of devices")
+    with progress(f"measuring this CPU as {n_devices} devices"):
+        measured_chip = measure.measure(n_devices)
+    if file:
+        measure.write_chip(measured_chip, file)
+    return Answer(
+        document=lambda: measured_chip,
+        blocks=measured_cpu.blocks(measured_chip, file),
+        as_json=as_json,
+    )

@@ -1,0 +1,1 @@
+"""Verbs that plan serving. Nothing here imports the training verbs."""

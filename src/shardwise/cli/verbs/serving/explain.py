@@ -1,0 +1,74 @@
+"""`shardwise explain MODEL HARDWARE --serve --batch 32`; of a saved plan, `explain PLAN.json`."""
+
+from __future__ import annotations
+
+import shardwise as sw
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.explanation import explain, parse_changes, read_saved
+from shardwise.cli.inputs import Inputs
+from shardwise.cli.machines import chip_of, parse_machine
+from shardwise.cli.progress import progress
+from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs
+from shardwise.errors import BadInput
+from shardwise.plan.serving import build
+
+
+def run(
+    plan: options.PlanOrModel,
+    hardware: options.MachineOfModel = "",
+    serve: options.Serving = False,
+    prompt: options.PromptLength = "",
+    output: options.OutputLength = "",
+    context: options.ContextLength = "",
+    batch: options.SequenceCount = "",
+    rate: options.RequestRate = "",
+    ttft: options.TtftBound = "",
+    tpot: options.TpotBound = "",
+    dtype: options.WeightDtypes = "bf16",
+    kv_dtype: options.KvDtype = "",
+    compute: options.ComputeDtype = "",
+    cached: options.CachedShare = "",
+    draft: options.DraftedTokens = "",
+    acceptance: options.AcceptedShare = "",
+    disaggregate: options.Disaggregate = None,
+    mesh: options.WholeStrategy = "",
+    fix: options.FixedSettings = "",
+    peak: options.PeakRates = False,
+    what_if: options.WhatIfFactors = "",
+    verbose: options.Verbose = False,
+    json: options.Json = False,
+) -> Answer:
+    """What binds a deployment at which batch, and what each change would gain. --ttft and --tpot
+    are bounds on the means."""
+    inputs = Inputs()
+    factors = inputs.optional(parse_changes, what_if) or {}
+    requests = RequestOptions(
+        prompt=prompt,
+        output=output,
+        context=context,
+        batch=batch,
+        rate=rate,
+        ttft=ttft,
+        tpot=tpot,
+        cached=cached,
+        draft=draft,
+        acceptance=acceptance,
+    )
+    if not hardware:
+        settings = {**requests.by_name(), "--mesh": mesh, "--fix": fix}
+        saved_plan = read_saved(inputs, plan, settings)
+        if not isinstance(saved_plan, sw.ServingPlan):
+            raise BadInput(f"{plan} is a plan of training: leave --serve out.")
+        return explain(saved_plan, factors, verbose=verbose, as_json=json)
+    if mesh and fix:
+        inputs.refuse("--mesh gives the whole engine, --fix a part of it. Use one.")
+    config = inputs.read(sw.model, plan)
+    machine = inputs.read(parse_machine, hardware)
+    chip = chip_of(machine) if machine else None
+    jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip)
+    fixed = inputs.read(parse_engine, mesh, fix)
+    inputs.done()
+    with progress(f"searching engines of {hardware}"):
+        best_plan = build.plan(config, machine, jobs, fixed, peak=peak, disaggregate=disaggregate)
+    return explain(best_plan, factors, verbose=verbose, as_json=json)

@@ -1,0 +1,118 @@
+"""`shardwise plan MODEL HARDWARE --serve --prompt 2048 --output 512 --rate 20/s --tpot 30ms`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import shardwise as sw
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.inputs import Inputs, parse_mesh, parse_top, roles
+from shardwise.cli.machines import chip_of, parse_machine
+from shardwise.cli.options import workload
+from shardwise.cli.progress import progress
+from shardwise.cli.verbs.serving.traffic import read_traffic
+from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs
+from shardwise.plan.serving import build
+from shardwise.report.serving import plan as report
+
+
+def run(
+    model: options.Model,
+    hardware: options.MachineOrChip,
+    serve: options.Serving = False,
+    prompt: options.PromptLength = "",
+    output: options.OutputLength = "",
+    context: options.ContextLength = "",
+    batch: options.SequenceCount = "",
+    rate: options.RequestRate = "",
+    ttft: options.TtftBound = "",
+    tpot: options.TpotBound = "",
+    traffic: Annotated[
+        str,
+        workload(
+            "--traffic KIND",
+            "poisson, constant, bursty[:CV], or requests in a .csv or .jsonl; off: only means  "
+            "[default: poisson under --rate]",
+        ),
+    ] = "",
+    at: Annotated[
+        str,
+        workload("--at pN", "percentile of the requests that meet the bounds  [default: p99]"),
+    ] = "",
+    capacity: Annotated[
+        bool, workload("--capacity", "find the highest rate that meets the bounds")
+    ] = False,
+    dtype: options.WeightDtypes = "bf16",
+    kv_dtype: options.KvDtype = "",
+    compute: options.ComputeDtype = "",
+    cached: options.CachedShare = "",
+    draft: options.DraftedTokens = "",
+    acceptance: options.AcceptedShare = "",
+    draft_cost: Annotated[
+        str,
+        workload("--draft-cost SHARE", "small model's pass over the large one's  [default: 5%]"),
+    ] = "",
+    disaggregate: options.Disaggregate = None,
+    mesh: options.WholeStrategy = "",
+    fix: options.FixedSettings = "",
+    most: options.SizeLimits = "",
+    peak: options.PeakRates = False,
+    top: options.PlanCount = "1",
+    file: options.ServingOutputFile = "",
+    verbose: options.Verbose = False,
+    json: options.Json = False,
+) -> Answer:
+    """How to serve a model: engines, batch, latency, throughput, cost and reasons. The best batch
+    is searched unless --batch gives it; of several dtypes (bf16,fp8) the best is taken. --mesh
+    and --fix also take weights=2d,kv=batch."""
+    inputs = Inputs()
+    if mesh and (fix or most):
+        inputs.refuse("--mesh gives the whole engine, --fix and --max a part of it. Use one.")
+    config = inputs.read(sw.model, model)
+    machine = inputs.read(parse_machine, hardware)
+    requests = RequestOptions(
+        prompt=prompt,
+        output=output,
+        context=context,
+        batch=batch,
+        rate=rate,
+        ttft=ttft,
+        tpot=tpot,
+        cached=cached,
+        draft=draft,
+        acceptance=acceptance,
+        draft_cost=draft_cost,
+    )
+    chip = chip_of(machine) if machine else None
+    arrivals = inputs.read(read_traffic, traffic, at, capacity, requests)
+    recorded = arrivals is not None and arrivals.trace is not None
+    jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip, recorded=recorded)
+    fixed = inputs.read(parse_engine, mesh, fix)
+    limits = inputs.optional(parse_mesh, most, roles()) or {}
+    plan_count = inputs.read(parse_top, top)
+    inputs.done()
+    with progress(f"searching engines of {hardware}"):
+        plans = build.search(
+            config,
+            machine,
+            jobs,
+            fixed,
+            plan_count,
+            most=limits,
+            peak=peak,
+            disaggregate=disaggregate,
+            arrivals=arrivals,
+            largest=capacity,
+        )
+    best_plan = plans[0]
+    if file:
+        best_plan.save(file)
+    blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
+    if plan_count > 1:
+        blocks = [*blocks, "", report.ranked(plans)]
+    return Answer(
+        document=lambda: best_plan if plan_count == 1 else {"plans": plans},
+        blocks=blocks,
+        as_json=json,
+    )

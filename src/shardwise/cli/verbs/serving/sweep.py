@@ -1,0 +1,128 @@
+"""`shardwise sweep MODEL HARDWARE --serve --batch 1-64*2 --dtype bf16,int8`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.cli.machines import parse_machine, parse_machines
+from shardwise.cli.options import strategy
+from shardwise.cli.progress import counting
+from shardwise.cli.sweeping import read_numbers, read_words, sweep_answer
+from shardwise.cli.verbs.serving.workload import (
+    CONTEXT,
+    check_lengths,
+    parse_rate,
+    parse_share,
+    require_draft,
+)
+from shardwise.plan.serving import sweep
+from shardwise.report.serving import sweep as report
+from shardwise.report.training.sweep import FORMATS
+from shardwise.search.serving.layouts import WORDS
+
+
+def run(
+    model: options.Model,
+    hardware: options.Machines,
+    serve: options.Serving = False,
+    batch: options.SequenceCount = "",
+    context: options.ContextLength = "",
+    prompt: options.PromptLength = "",
+    output: options.OutputLength = "",
+    dtype: options.WeightDtypes = "bf16",
+    kv_dtype: options.KvDtype = "",
+    compute: options.ComputeDtype = "",
+    rate: options.RequestRate = "",
+    ttft: options.TtftBound = "",
+    tpot: options.TpotBound = "",
+    cached: options.CachedShare = "",
+    draft: options.DraftedTokens = "",
+    acceptance: options.AcceptedShare = "",
+    tensor: options.TensorAxis = "",
+    expert: options.ExpertAxis = "",
+    pipe: options.PipeAxis = "",
+    fsdp: options.FsdpAxis = "",
+    data: options.ReplicaAxis = "",
+    weights: Annotated[
+        str, strategy("--weights WORD", f"split of the weights: {', '.join(WORDS['weights'])}")
+    ] = "",
+    kv: Annotated[
+        str, strategy("--kv WORD", f"split of the KV cache: {', '.join(WORDS['kv'])}")
+    ] = "",
+    disaggregate: options.Disaggregate = None,
+    peak: options.PeakRates = False,
+    file: options.ServingTableFormat = "",
+    json: options.Json = False,
+) -> Answer:
+    """The best deployment for every combination of options. Any number can be a list or a range,
+    as --batch 1,8 or --batch 1-64*2; any word a list, or all: --kv all. --ttft and --tpot are
+    bounds on the means."""
+    inputs = Inputs()
+    check_lengths(inputs, prompt, output, context)
+    if rate and not output:
+        inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
+    require_draft(inputs, draft, acceptance=acceptance)
+    config = inputs.read(sw.model, model)
+    machines = inputs.read(parse_machines, hardware, parse_machine)
+    if not (prompt or output):
+        context = context or CONTEXT
+    dtypes = tuple(units.BYTES_PER_ELEMENT)
+    word_options = read_words(
+        inputs,
+        dtype=(dtype, dtypes),
+        kv_dtype=(kv_dtype, dtypes),
+        compute=(compute, dtypes),
+        weights=(weights, WORDS["weights"]),
+        kv=(kv, WORDS["kv"]),
+    )
+    number_options = read_numbers(
+        inputs,
+        context=context,
+        prompt=prompt,
+        output=output,
+        batch=batch,
+        drafted=draft,
+        tensor=tensor,
+        expert=expert,
+        pipe=pipe,
+        fsdp=fsdp,
+        data=data,
+    )
+    amounts = {
+        "rate": _amounts(inputs, rate, parse_rate),
+        "ttft_s": _amounts(inputs, ttft, units.parse_seconds, "--ttft"),
+        "tpot_s": _amounts(inputs, tpot, units.parse_seconds, "--tpot"),
+        "cached": _amounts(inputs, cached, parse_share, "--cached"),
+        "acceptance": _amounts(inputs, acceptance, parse_share, "--acceptance"),
+    }
+    inputs.optional(parse_word, file, "format", FORMATS)
+    inputs.done()
+    amount_options = {name: values for name, values in amounts.items() if values}
+    with counting("deployments") as progress:
+        result = sweep.sweep(
+            config,
+            machines,
+            sw.Serve(context=1),
+            peak=peak,
+            disaggregate=disaggregate,
+            progress=progress,
+            **word_options,
+            **number_options,
+            **amount_options,
+        )
+    return sweep_answer(result, report.blocks, report.text, file, as_json=json)
+
+
+def _amounts(
+    inputs: Inputs, text: str, parse: Callable[..., float], *option: str
+) -> tuple[float, ...]:
+    """The values of a list."""
+    if not text:
+        return ()
+    return tuple(inputs.read(parse, word, *option) for word in text.split(","))

@@ -1,0 +1,72 @@
+"""`--traffic`, `--at` and `--capacity`: the requests that arrive at a planned deployment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from shardwise.cli.inputs import Inputs
+from shardwise.cli.verbs.serving.workload import RequestOptions
+from shardwise.errors import BadInput
+from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
+
+OFF = "off"
+_PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+
+
+def read_traffic(
+    traffic: str, at: str, capacity: bool, requests: RequestOptions
+) -> Arrivals | None:
+    """The requests that arrive, or None where a plan of means is wanted.
+
+    Raises:
+        BadInput: with everything that is wrong; BadFile: what is wrong in a recording.
+    """
+    inputs = Inputs()
+    percentile = inputs.optional(parse_percentile, at)
+    if traffic == OFF or not (traffic or requests.rate or capacity):
+        for name, value in {"--at": at, "--capacity": capacity}.items():
+            if value:
+                inputs.refuse(
+                    f"{name} applies to simulated requests: add --rate, or another --traffic."
+                )
+        inputs.done()
+        return None
+    arrivals = inputs.read(read_arrivals, traffic or "poisson")
+    if arrivals is not None and arrivals.trace is not None:
+        _check_recorded(inputs, requests)
+    else:
+        _check_random(inputs, capacity, requests)
+    if capacity and not (requests.ttft or requests.tpot):
+        inputs.refuse("--capacity needs a bound: --ttft 500ms, --tpot 30ms, or both.")
+    inputs.done()
+    return replace(arrivals, at=percentile or AT)
+
+
+def _check_recorded(inputs: Inputs, requests: RequestOptions) -> None:
+    if requests.prompt or requests.output or requests.context:
+        inputs.refuse("a recording has the lengths. Leave --prompt, --output, --context out.")
+    if requests.cached:
+        inputs.refuse("a recording has the shared prefixes. Leave --cached out.")
+
+
+def _check_random(inputs: Inputs, capacity: bool, requests: RequestOptions) -> None:
+    if not (requests.rate or capacity):
+        inputs.refuse("--traffic needs --rate, the requests per time: --rate 20/s.")
+    if not (requests.output or requests.rate):
+        inputs.refuse("--traffic needs the length of requests: --prompt N --output N.")
+
+
+def parse_percentile(text: str) -> float:
+    """`p99` -> 0.99.
+
+    >>> parse_percentile("p99.9")
+    0.999
+
+    Raises:
+        BadInput: not a percentile.
+    """
+    match = _PERCENTILE.fullmatch(text.strip())
+    if not match or not float(match[1]):
+        raise BadInput(f'--at "{text}" is not a percentile. Write p50, p90 or p99.')
+    return round(float(match[1]) / 100, 6)

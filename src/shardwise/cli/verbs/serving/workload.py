@@ -1,0 +1,176 @@
+"""The options of requests and engines -> the workload in each dtype."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import partial
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
+from shardwise.errors import BadInput
+from shardwise.plan.serving.time_parts import usual_compute
+
+CONTEXT = "8192"  # tokens of a sequence where no length is given, as in `fit`
+_RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
+_SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """The options of requests, as they were typed; an option that was not is empty."""
+
+    prompt: str = ""
+    output: str = ""
+    context: str = ""
+    batch: str = ""
+    rate: str = ""
+    ttft: str = ""
+    tpot: str = ""
+    cached: str = ""
+    draft: str = ""
+    acceptance: str = ""
+    draft_cost: str = ""
+
+    def by_name(self) -> dict[str, str]:
+        """The texts by the names of the options: `--draft-cost`."""
+        texts = {}
+        for field in fields(self):
+            name = field.name.replace("_", "-")
+            texts[f"--{name}"] = getattr(self, field.name)
+        return texts
+
+
+def read_jobs(
+    requests: RequestOptions,
+    weights: str,
+    kv_dtype: str,
+    compute: str,
+    chip: sw.Chip | None,
+    *,
+    recorded: bool = False,
+) -> tuple[sw.Serve, ...]:
+    """The workload, once for each dtype of the weights.
+
+    Args:
+        weights: dtypes of the weights.
+        kv_dtype: of the KV cache; empty for that of the weights.
+        compute: of matrix products; empty for that of the weights, if the chip has it.
+        chip: whose peaks the compute dtype is taken from.
+        recorded: a recording of requests has their lengths.
+
+    Raises:
+        BadInput: with every option that is wrong.
+    """
+    inputs = Inputs()
+    dtypes = inputs.read(parse_words, weights, "dtype", units.BYTES_PER_ELEMENT) or ()
+    inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
+    inputs.optional(parse_word, compute, "dtype", units.BYTES_PER_ELEMENT)
+    if recorded:
+        sizes: dict[str, int | None] = {"prompt": 1, "output": 1}
+    else:
+        sizes = _read_lengths(inputs, requests)
+    batch_size = inputs.optional(units.parse_whole, requests.batch, "--batch")
+    if batch_size is not None:
+        sizes["batch"] = batch_size
+    require_draft(inputs, requests.draft, acceptance=requests.acceptance)
+    require_draft(inputs, requests.draft, draft_cost=requests.draft_cost)
+    parse_seconds = units.parse_seconds
+    settings = {
+        "ttft_s": inputs.optional(parse_seconds, requests.ttft, "--ttft"),
+        "tpot_s": inputs.optional(parse_seconds, requests.tpot, "--tpot"),
+        "rate": inputs.optional(parse_rate, requests.rate),
+        "drafted": inputs.optional(units.parse_whole, requests.draft, "--draft"),
+        "cached": inputs.optional(parse_share, requests.cached, "--cached"),
+        "acceptance": inputs.optional(parse_share, requests.acceptance, "--acceptance"),
+        "draft_cost": inputs.optional(parse_share, requests.draft_cost, "--draft-cost"),
+    }
+    inputs.done()
+    fields_set = {name: value for name, value in settings.items() if value is not None}
+    serving_job = partial(sw.Serve, **sizes, **fields_set)  # type: ignore[arg-type]
+    jobs = []
+    for dtype in dtypes:
+        products = compute or usual_compute(dtype, chip)
+        jobs.append(serving_job(weights=dtype, kv=kv_dtype or dtype, compute=products))
+    return tuple(jobs)
+
+
+def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | None]:
+    """The tokens of a request."""
+    check_lengths(inputs, requests.prompt, requests.output, requests.context)
+    if requests.rate and not requests.output:
+        inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
+    if not (requests.prompt or requests.output):
+        context = requests.context or CONTEXT
+        return {"context": inputs.read(units.parse_whole, context, "--context")}
+    return {
+        "prompt": inputs.optional(units.parse_whole, requests.prompt, "--prompt"),
+        "output": inputs.optional(units.parse_whole, requests.output, "--output"),
+    }
+
+
+def check_lengths(inputs: Inputs, prompt: str, output: str, context: str) -> None:
+    """Refuse lengths of a request that do not go together."""
+    if context and (prompt or output):
+        inputs.refuse("--context is --prompt and --output together. Give it, or those two.")
+    if bool(prompt) != bool(output):
+        inputs.refuse("--prompt and --output belong together: give both, or --context alone.")
+
+
+def require_draft(inputs: Inputs, draft: str, **options: str) -> None:
+    """Refuse options of drafted tokens where none are drafted."""
+    for name, text in options.items():
+        if text and not draft:
+            option = name.replace("_", "-")
+            inputs.refuse(f"--{option} needs --draft, the tokens that are drafted for each pass.")
+
+
+def parse_rate(text: str) -> float:
+    """`20/s`, `600/min` -> requests per second.
+
+    >>> parse_rate("600/min")
+    10.0
+
+    Raises:
+        BadInput: no number, or no unit.
+    """
+    match = _RATE.fullmatch(text)
+    if not match or match["unit"] not in _SECONDS:
+        raise BadInput(f'--rate "{text}" has no unit. Write requests per time: 20/s, 600/min.')
+    return units.parse_count(match["count"], "--rate") / _SECONDS[match["unit"]]
+
+
+def parse_share(text: str, what: str) -> float:
+    """`50%` or `0.5` -> 0.5.
+
+    Raises:
+        BadInput: not between 0 and 1.
+    """
+    number = text.strip().removesuffix("%").strip()
+    full_scale = 100 if "%" in text else 1
+    try:
+        share = float(number) / full_scale
+    except ValueError:
+        raise BadInput(f'{what} "{text}" is not a share. Write 50% or 0.5.') from None
+    if not 0 <= share <= 1:
+        raise BadInput(f"{what} {text} is not between 0 and 1 (100%).")
+    return share
+
+
+def parse_engine(mesh: str, fix: str) -> dict[str, int | str]:
+    """`tensor=8,kv=batch` -> what is fixed of an engine: all of its mesh, or parts of it.
+
+    Raises:
+        BadInput: with every part that is wrong.
+    """
+    from shardwise.search.serving.layouts import NUMBERS, WORDS
+
+    if not (mesh or fix):
+        return {}
+    settings = parse_settings(mesh or fix, WORDS, (*roles(), *NUMBERS, *WORDS))
+    if not mesh:
+        return settings
+    engine: dict[str, int | str] = dict.fromkeys(roles(), 1)
+    del engine["data"]
+    return engine | settings

@@ -1,0 +1,1 @@
+"""Verbs that plan training. Nothing here imports the serving verbs."""

@@ -1,0 +1,52 @@
+"""`shardwise explain PLAN.json`, or `shardwise explain MODEL HARDWARE --batch 1120x4096`."""
+
+from __future__ import annotations
+
+import shardwise as sw
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.explanation import explain, parse_changes, read_saved
+from shardwise.cli.inputs import Inputs, parse_fixed, split_of
+from shardwise.cli.progress import progress
+from shardwise.cli.verbs.training.workload import read_job
+
+
+def run(
+    plan: options.PlanOrModel,
+    hardware: options.MachineOfModel = "",
+    serve: options.Serving = False,
+    batch: options.GlobalBatch = "",
+    tokens: options.TrainingTokens = "",
+    dtype: options.TrainingDtype = "bf16",
+    optimizer: options.Optimizer = "adamw",
+    mesh: options.WholeStrategy = "",
+    fix: options.FixedSettings = "",
+    remat: options.RematPolicy = "auto",
+    peak: options.PeakRates = False,
+    what_if: options.WhatIfFactors = "",
+    verbose: options.Verbose = False,
+    json: options.Json = False,
+) -> Answer:
+    """What binds a plan and by how much, what it depends on, and what would change the answer.
+    For serving: shardwise explain --serve --help."""
+    inputs = Inputs()
+    factors = inputs.optional(parse_changes, what_if) or {}
+    if not hardware:
+        settings = {"--batch": batch, "--tokens": tokens, "--mesh": mesh, "--fix": fix}
+        saved_plan = read_saved(inputs, plan, settings)
+        return explain(saved_plan, factors, verbose=verbose, as_json=json)
+    if mesh and fix:
+        inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")
+    config = inputs.read(sw.model, plan)
+    system = inputs.read(sw.hardware, hardware)
+    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat)
+    whole_strategy = inputs.optional(parse_fixed, mesh)
+    fixed = inputs.optional(parse_fixed, fix) or {}
+    inputs.done()
+    with progress(f"searching splits of {system.n_chips:,} chips"):
+        if whole_strategy:
+            sizes, words = split_of(whole_strategy)
+            best_plan = sw.evaluate(config, system, job, sizes, words, peak=peak)
+        else:
+            best_plan = sw.plan(config, system, job, fixed, peak=peak)
+    return explain(best_plan, factors, verbose=verbose, as_json=json)

@@ -1,0 +1,130 @@
+"""`shardwise plan MODEL HARDWARE --train --batch 1120x4096`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.inputs import (
+    Inputs,
+    names_set,
+    parse_fixed,
+    parse_mesh,
+    parse_top,
+    parse_word,
+    roles,
+    split_of,
+)
+from shardwise.cli.options import output, rates
+from shardwise.cli.progress import progress
+from shardwise.cli.verbs.training.workload import check_workload, read_job
+from shardwise.errors import BadInput, NoPlan
+from shardwise.report.training import plan as report
+
+PARETO_AXES = ("memory", "chips")
+
+
+def run(
+    model: options.Model,
+    hardware: options.Machine,
+    train: options.Training = False,
+    serve: options.Serving = False,
+    batch: options.GlobalBatch = "",
+    tokens: options.TrainingTokens = "",
+    dtype: options.TrainingDtype = "bf16",
+    optimizer: options.Optimizer = "adamw",
+    reduce: options.ReductionDtype = "",
+    mesh: options.WholeStrategy = "",
+    fix: options.FixedSettings = "",
+    most: options.SizeLimits = "",
+    remat: options.RematPolicy = "auto",
+    overlap: options.ChosenOverlap = "",
+    offload: options.OffloadedState = "",
+    peak: options.PeakRates = False,
+    mtbf: Annotated[str, rates("--mtbf TIME", "between failures of one chip: 50000h")] = "",
+    restart: Annotated[
+        str, rates("--restart TIME", "from a failure to new steps  [default: 10min]")
+    ] = "",
+    pareto: Annotated[
+        str, output("--pareto AXIS", "step time against memory, or against chips")
+    ] = "",
+    top: options.PlanCount = "1",
+    file: options.OutputFile = "",
+    verbose: options.Verbose = False,
+    json: options.Json = False,
+) -> Answer:
+    """How to split a training step over a machine, with time, memory, cost and reasons. --mesh
+    and --fix also take zero=1,schedule=1f1b,virtual=2. For serving: shardwise plan --serve
+    --help."""
+    inputs = Inputs()
+    check_workload(inputs, train, serve)
+    if mesh and (fix or most):
+        inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
+    config = inputs.read(sw.model, model)
+    system = inputs.read(sw.hardware, hardware)
+    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload)
+    whole_strategy = inputs.optional(parse_fixed, mesh)
+    fixed = inputs.optional(parse_fixed, fix) or {}
+    limits = inputs.optional(parse_mesh, most, roles()) or {}
+    plan_count = inputs.read(parse_top, top)
+    between_failures = inputs.optional(_time, mtbf, "--mtbf")
+    restart_time = inputs.optional(_time, restart, "--restart")
+    if pareto:
+        inputs.read(parse_word, pareto, "front", PARETO_AXES)
+        single = {"--mesh": mesh, "-o": file, "--mtbf": mtbf, "--top": plan_count != 1}
+        names = names_set(single)
+        if names:
+            inputs.refuse(f"--pareto lists many plans; {names} is for one.")
+    if restart and not mtbf:
+        inputs.refuse("--restart needs --mtbf, the time between failures of one chip.")
+    inputs.done()
+    if pareto:
+        from shardwise.plan.training.pareto import chips_front, memory_front
+        from shardwise.report.training import pareto as front_report
+
+        searches = {"memory": memory_front, "chips": chips_front}
+        with progress(f"searching every split of {system.n_chips:,} chips"):
+            front = searches[pareto](config, system, job, fixed, most=limits, peak=peak)
+        return Answer(
+            document=lambda: front,
+            blocks=front_report.blocks(front, verbose=verbose),
+            as_json=json,
+        )
+    with progress(f"searching splits of {system.n_chips:,} chips"):
+        if whole_strategy:
+            sizes, words = split_of(whole_strategy)
+            plans = [sw.evaluate(config, system, job, sizes, words, peak=peak)]
+        else:
+            plans = sw.search(config, system, job, fixed, plan_count, most=limits, peak=peak)
+    if between_failures:
+        from shardwise.plan.training.failures import RESTART_S, with_failures
+
+        pause_seconds = restart_time or RESTART_S
+        plans = [with_failures(plan, between_failures, pause_seconds) for plan in plans]
+    return _answer(plans, file, verbose=verbose, as_json=json)
+
+
+def _answer(plans: list[sw.Plan], file: str, *, verbose: bool, as_json: bool) -> Answer:
+    best_plan = plans[0]
+    if file:
+        best_plan.save(file)
+    blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
+    if len(plans) > 1:
+        blocks = [*blocks, "", report.ranked(plans)]
+    fits = best_plan.memory.total + best_plan.memory.margin <= best_plan.memory.capacity
+    return Answer(
+        document=lambda: best_plan if len(plans) == 1 else {"plans": plans},
+        blocks=blocks,
+        as_json=as_json,
+        exit_code=0 if fits else NoPlan.exit_code,
+    )
+
+
+def _time(text: str, option: str) -> float:
+    seconds = units.parse_seconds(text, option)
+    if not seconds:
+        raise BadInput(f"{option} {text} must be a time above 0.")
+    return seconds

@@ -1,0 +1,97 @@
+"""`shardwise validate`: published training runs, predicted, and the errors of the predictions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from shardwise import units
+from shardwise.cli.answer import Answer
+from shardwise.cli.progress import progress
+from shardwise.cli.published import from_source, nothing_predicted, row_count
+from shardwise.report.style import Block, labelled, quiet, strong, table
+from shardwise.report.words import percent, signed_percent
+from shardwise.validate import Run, load
+from shardwise.validate.training.predict import Prediction, predict
+from shardwise.validate.training.score import Errors, Validation, validate
+
+MAX_SOURCES = 12
+MAX_REASONS = 6
+
+
+def answer(data: str, source: str, worst: int, as_json: bool) -> Answer:
+    """The errors by source, and the `worst` rows."""
+    runs = from_source(load(data or None), source)
+    with progress(f"predicting {len(runs):,} runs"):
+        validation = validate(runs)
+    if validation is None:
+        results = [predict(run) if isinstance(run, Run) else run for run in runs]
+        raise nothing_predicted(results)
+    return Answer(document=lambda: validation, blocks=_blocks(validation, worst), as_json=as_json)
+
+
+def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
+    overall = validation.overall
+    yield strong(
+        f"Median error {percent(overall.median_abs_err)} over {overall.n:,} published runs, "
+        f"mean {percent(overall.mean_abs_err)}, bias {signed_percent(overall.bias)}."
+    )
+    yield labelled(_errors(validation))
+    yield table(
+        ["source", ">runs", ">median", ">mean", ">bias", "others' median"],
+        map(_source, validation.sources[:MAX_SOURCES]),
+    )
+    hidden = len(validation.sources) - MAX_SOURCES
+    if hidden > 0:
+        yield quiet(f"and {hidden} more sources (--json lists them)")
+    if worst:
+        rows = sorted(validation.scored, key=lambda row: -abs(row.err))
+        yield strong("Worst rows")
+        yield table(["row", ">predicted", ">measured", ">error"], map(_row, rows[:worst]))
+    if overall.underivable:
+        frequent = Counter(run.kind for run in overall.underivable).most_common(MAX_REASONS)
+        counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
+        rows_missing = row_count(len(overall.underivable))
+        yield f"{rows_missing} not predicted: {counts} (--json says why of each)"
+    yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")
+
+
+def _errors(validation: Validation) -> Iterator[tuple[str, str]]:
+    overall = validation.overall
+    yield "90 %", f"of the rows are within {percent(overall.p90_abs_err)}"
+    coverage = percent(overall.interval_coverage)
+    yield "interval", f"of four in five holds {coverage} of the measured times"
+    if overall.order_right is not None and overall.regret is not None:
+        yield (
+            "layouts",
+            f"of one job: {percent(overall.order_right)} of the pairs in the measured order; "
+            f"choosing by prediction costs {percent(overall.regret)} over the best",
+        )
+    memory = validation.memory
+    if memory:
+        yield (
+            "memory",
+            f"median error {percent(memory.median_abs_err)} over the {memory.n:,} runs that state "
+            f"their peak, bias {signed_percent(memory.bias)}",
+        )
+
+
+def _source(errors: Errors) -> list[str]:
+    peers = ", ".join(f"{name} {percent(error)}" for name, error in errors.peers.items())
+    return [
+        errors.source,
+        f"{errors.n:,}",
+        percent(errors.median_abs_err),
+        percent(errors.mean_abs_err),
+        signed_percent(errors.bias),
+        peers,
+    ]
+
+
+def _row(row: Prediction) -> list[str]:
+    return [
+        row.id,
+        units.show_seconds(row.predicted),
+        units.show_seconds(row.measured),
+        signed_percent(row.err),
+    ]
