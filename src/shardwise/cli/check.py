@@ -144,7 +144,9 @@ def _plan(
         found = look(plan, verdict, how)
         verdict = replace(verdict, proposals=found.proposals)
         if save and found.plan:
-            found.plan.save(save)
+            from shardwise.report.document import save as write_plan
+
+            write_plan(found.plan, save)
     return Answer(
         document=lambda: verdict,
         blocks=of_serving(verdict) if isinstance(verdict, ServingVerdict) else of_step(verdict),

@@ -16,6 +16,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
 from shardwise.cli.progress import progress
 from shardwise.cli.streams import write_answer
+from shardwise.report.document import document
 from shardwise.report.style import Block, showable, strong
 from shardwise.report.training import plan as report
 
@@ -56,7 +57,9 @@ def run(
         job = sw.Train(batch=batch, seq=4096, tokens=TOKENS)
         with progress(f"searching splits of {hardware}"):
             plans.append(sw.plan(model, sw.hardware(hardware), job))
-    return Answer(document=lambda: {"plans": plans}, blocks=_blocks(plans), as_json=json)
+    return Answer(
+        document=lambda: {"plans": [*map(document, plans)]}, blocks=_blocks(plans), as_json=json
+    )
 
 
 def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
@@ -110,7 +113,7 @@ def _trained(as_json: bool) -> Answer:
         finally:
             told.stages.done()
     return Answer(
-        document=lambda: {"plan": plan, "run": done},
+        document=lambda: {"plan": document(plan), "run": done},
         blocks=lines.blocks(done, ""),
         as_json=as_json,
     )

@@ -19,6 +19,7 @@ from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
+from shardwise.report.document import document
 from shardwise.report.training import explain as report
 from shardwise.workload import OPTIMIZER_MOMENTS, REMAT
 
@@ -91,7 +92,9 @@ def run(
         given = loaded
     with progress("searching again, around the plan"):
         told = sw.explain(given, factors, search=verbose or json or not factors)
-    return Answer(document=lambda: told, blocks=report.blocks(told, verbose=verbose), as_json=json)
+    return Answer(
+        document=lambda: document(told), blocks=report.blocks(told, verbose=verbose), as_json=json
+    )
 
 
 Asked = tuple[sw.ModelConfig, sw.System, sw.Train, dict[str, int | str], dict[str, int | str]]

@@ -18,6 +18,7 @@ from shardwise.cli.requests import parse_serving, read_requests
 from shardwise.errors import BadInput
 from shardwise.plan.serving import build
 from shardwise.plan.serving.explain import explain
+from shardwise.report.document import document
 from shardwise.report.serving import explain as report
 
 
@@ -103,7 +104,9 @@ def answer(
     """What `explain` says of a serving plan."""
     told = explain(plan, factors)
     return Answer(
-        document=lambda: told, blocks=report.blocks(told, verbose=verbose), as_json=as_json
+        document=lambda: document(told),
+        blocks=report.blocks(told, verbose=verbose),
+        as_json=as_json,
     )
 
 

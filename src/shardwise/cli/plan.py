@@ -15,6 +15,7 @@ from shardwise.cli.inputs import Inputs, parse_fixed, parse_mesh, parse_word, ro
 from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
+from shardwise.report.document import document, save
 from shardwise.report.training import plan as report
 from shardwise.search.training.forms import Fixed
 from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
@@ -215,13 +216,13 @@ def _front(
 def _answer(plans: list[sw.Plan], output: str, *, verbose: bool, as_json: bool) -> Answer:
     best = plans[0]
     if output:
-        best.save(output)
+        save(best, output)
     blocks = [*report.blocks(best, verbose=verbose, saved=output)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
     fits = best.memory.total + best.memory.margin <= best.memory.capacity
     return Answer(
-        document=lambda: best if len(plans) == 1 else {"plans": plans},
+        document=lambda: document(best) if len(plans) == 1 else {"plans": [*map(document, plans)]},
         blocks=blocks,
         as_json=as_json,
         exit_code=0 if fits else NoPlan.exit_code,

@@ -15,6 +15,7 @@ from shardwise.cli.progress import progress
 from shardwise.cli.requests import parse_serving, read_requests
 from shardwise.cli.traffic import read_traffic
 from shardwise.plan.serving import build
+from shardwise.report.document import document, save
 from shardwise.report.serving import plan as report
 
 
@@ -156,12 +157,14 @@ def run(
         )
     best = plans[0]
     if file:
-        best.save(file)
+        save(best, file)
     blocks = [*report.blocks(best, verbose=verbose, saved=file)]
     if n > 1:
         blocks = [*blocks, "", report.ranked(plans)]
     return Answer(
-        document=lambda: best if n == 1 else {"plans": plans}, blocks=blocks, as_json=json
+        document=lambda: document(best) if n == 1 else {"plans": [*map(document, plans)]},
+        blocks=blocks,
+        as_json=json,
     )
 
 

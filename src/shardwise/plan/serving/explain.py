@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.hardware.scale import scaled
+from shardwise.plan.decisions import Decision
 from shardwise.plan.schema.serving import Prefill, ServingPlan
 from shardwise.plan.schema.training import Range, Reason
 from shardwise.plan.serving.changes import Change, changes, engine_of, generating, told
@@ -22,7 +23,6 @@ from shardwise.plan.serving.time_parts import (
     sides,
     usual_compute,
 )
-from shardwise.plan.training.decisions import Decision
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import whole
 from shardwise.search.serving.rank import Request, rank

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.plan.serving.changes import Change
 from shardwise.plan.serving.explain import AtBatch, ServingExplanation, ServingWhatIf
+from shardwise.report.serving.decisions import decision_text
+from shardwise.report.serving.reasons import reason_text
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import mesh_text, percent
 
@@ -32,8 +34,8 @@ def blocks(told: ServingExplanation, *, verbose: bool = False) -> Iterator[Block
     if verbose:
         yield ""
         yield strong("The way to this deployment, in the order of the book")
-        yield labelled((decision.step, decision.text) for decision in told.path)
-        yield labelled(("why" if i == 0 else "", r.text) for i, r in enumerate(told.why))
+        yield labelled((decision.step, decision_text(decision)) for decision in told.path)
+        yield labelled(("why" if i == 0 else "", reason_text(r)) for i, r in enumerate(told.why))
     else:
         last = 'type  -v tells the way there  ·  --what-if "ici x2" asks another machine'
         yield quiet(last)
@@ -109,7 +111,7 @@ def _thresholds(told: ServingExplanation) -> Iterator[tuple[str, str]]:
     yield "FLOPs", f"bind products from so many sequences in a pass: {listed}."
     for reason in told.why:
         if reason.constraint in WORDS:
-            yield {"tensor": "links", "gathered": "FSDP"}[reason.constraint], reason.text
+            yield {"tensor": "links", "gathered": "FSDP"}[reason.constraint], reason_text(reason)
     prefill = told.prefill
     text = f"{ms(prefill.step_s.expected)} each, at {percent(prefill.at_mfu.mfu)} MFU "
     text += ms(prefill.at_mfu.step_s)
