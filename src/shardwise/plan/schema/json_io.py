@@ -110,7 +110,10 @@ def _reasons(rows: list[dict[str, Any]], known: dict[str, type[Reason]]) -> tupl
             hint = nearest(row["constraint"], known)
             problem = f'unknown constraint "{row["constraint"]}" - at `$.why[{i}]`. {hint}'
             raise msgspec.ValidationError(problem)
-        found.append(msgspec.convert(row, known[row["constraint"]]))
+        try:
+            found.append(msgspec.convert(row, known[row["constraint"]]))
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"{error} of `$.why[{i}]`") from None
     return tuple(found)
 
 

@@ -11,7 +11,6 @@ from shardwise.models import ModelConfig, count
 from shardwise.plan.schema import serving as serve_value
 from shardwise.plan.schema import training
 from shardwise.plan.serving.time_parts import (
-    BOUNDS,
     bound,
     critical_batch,
     decode_range,
@@ -30,7 +29,7 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serve_value.ServingEstim
     hourly = server.rates.chip.usd_per_chip_hour
     decoding = _decode(config, chosen)
     return serve_value.ServingEstimate(
-        bound=BOUNDS[decoding.bound],
+        bound=decoding.bound,
         prefill=_prefill(config, chosen),
         decode=decoding,
         ttft_s=chosen.ttft_s,

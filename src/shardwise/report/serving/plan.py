@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan.schema.serving import Servers, ServingPlan, ServingPoint
 from shardwise.report.serving.details import details
-from shardwise.report.serving.reasons import reason_text, rule_text
+from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
 from shardwise.report.serving.traffic import seen
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
@@ -58,7 +58,7 @@ def headline(plan: ServingPlan) -> str:
     dollars = f", {units.show_dollars(money.output)} per million output tokens" if money else ""
     reads = f" + {servers(strategy.prefill)} for prompts" if strategy.prefill else ""
     return (
-        f"{told.bound}. {servers(strategy.servers)}{reads}, {_dtypes(plan)}: "
+        f"{BOUNDS[told.bound]}. {servers(strategy.servers)}{reads}, {_dtypes(plan)}: "
         f"{_token(plan)} a token, {_rate(told.tokens_per_s_per_chip)} tokens/s/chip{dollars}."
     )
 

@@ -19,6 +19,14 @@ from shardwise.report.words import mesh_text
 from shardwise.search.serving.choose import Rule
 
 ms = units.show_seconds
+# What takes longest of a pass.
+BOUNDS = {
+    "weights": "HBM-bound (weights)",
+    "kv": "HBM-bound (KV cache)",
+    "flops": "Compute-bound",
+    "network": "Network-bound",
+    "software": "Bound by kernels and host",
+}
 SMALL = 0.01  # kernels and host below this share of a pass go without saying
 
 

@@ -164,9 +164,8 @@ def _searches(told: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
         found = "; ".join(_searched(one, verbose) for one in s.searched)
         if found:
             yield s.name, found
-        if verbose and s.overtaken:
-            other = s.overtaken.to.replace(" x ", " × ")
-            yield s.name, f"{_at(s.overtaken)}: {other} is faster"
+        if verbose and s.overtaken and not isinstance(s.overtaken.to, str):
+            yield s.name, f"{_at(s.overtaken)}: {mesh_text(s.overtaken.to)} is faster"
 
 
 def _searched(found: Searched, verbose: bool) -> str:
