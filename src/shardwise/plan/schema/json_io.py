@@ -47,9 +47,8 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
     try:
         schema_of: type[AnyPlan] = ServingPlan if serves else Plan
         plan = msgspec.convert(raw, schema_of)
-        plan = replace(
-            plan, why=_reasons(raw["why"], SERVING_REASONS if serves else TRAINING_REASONS)
-        )
+        known = SERVING_REASONS if serves else TRAINING_REASONS
+        plan = replace(plan, why=_reasons(raw["why"], known, name))
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
     problems = _unknown(raw, msgspec.to_builtins(plan), "$")
@@ -96,11 +95,13 @@ def _without_text(rows: Any) -> Any:
     ]
 
 
-def _reasons(rows: list[dict[str, Any]], known: dict[str, type[Reason]]) -> tuple[Reason, ...]:
+def _reasons(
+    rows: list[dict[str, Any]], known: dict[str, type[Reason]], name: str
+) -> tuple[Reason, ...]:
     """Each reason as the class of its constraint.
 
     Raises:
-        msgspec.ValidationError: a constraint, key or type that is not known.
+        BadFile: an unknown constraint. msgspec.ValidationError: a missing key, or a wrong type.
     """
     import msgspec
 
@@ -108,8 +109,8 @@ def _reasons(rows: list[dict[str, Any]], known: dict[str, type[Reason]]) -> tupl
     for i, row in enumerate(rows):
         if row["constraint"] not in known:
             hint = nearest(row["constraint"], known)
-            problem = f'unknown constraint "{row["constraint"]}" - at `$.why[{i}]`. {hint}'
-            raise msgspec.ValidationError(problem)
+            word = row["constraint"]
+            raise BadFile(f'{name}: unknown constraint "{word}" at $.why[{i}]. {hint}')
         try:
             found.append(msgspec.convert(row, known[row["constraint"]]))
         except msgspec.ValidationError as error:

@@ -83,28 +83,27 @@ def _communication(reason: Communication) -> str:
         role = max(reason.traffic_s, key=lambda r: reason.traffic_s[r])
         return (
             f"Communication-bound by ×{1 / reason.margin:.1f}: at peak rates {role} traffic takes "
-            f"{ms(reason.traffic_s[role])}, work on the chip {on_chip}."
+            f"{ms(reason.traffic_s[role])}, on-chip work {on_chip}."
         )
     hides = {r: t for r, t in reason.traffic_s.items() if r in reason.hidden}
     waits = {r: t for r, t in reason.traffic_s.items() if r not in reason.hidden}
-    exposed = f"layers wait for {_times(waits)} traffic"
     if not hides:
-        return f"No traffic overlaps with compute; {exposed}."
-    text = f"At peak rates {_times(hides)} traffic can hide behind {on_chip} of work on the chip"
-    return f"{text}; {exposed}." if waits else f"{text}."
+        return f"No traffic overlaps with compute; layers wait for {_times(waits)}."
+    text = f"At peak rates {on_chip} of on-chip work can hide {_times(hides)} traffic"
+    return f"{text}; layers wait for {_times(waits)}." if waits else f"{text}."
 
 
 def _tensor(reason: TensorSplit) -> str:
     with_or_without = "without" if reason.constraint == "tensor" else "with"
     split = f"The best split {with_or_without} tensor parallelism ({mesh_text(reason.mesh)})"
     if reason.traffic_s > reason.on_chip_s:
-        bound = (
-            f"is communication-bound by ×{reason.traffic_s / reason.on_chip_s:.1f}: at peak rates "
-            f"{ms(reason.traffic_s)} of {reason.role} traffic, {ms(reason.on_chip_s)} of work on "
-            "the chip"
+        over = reason.traffic_s / reason.on_chip_s
+        bound = f"communication-bound by ×{over:.1f} ({reason.role} traffic)"
+        return (
+            f"{split} takes {ms(reason.step_s)}: {bound}."
+            if reason.fits
+            else f"{split} is {bound}."
         )
-        takes = f"takes {ms(reason.step_s)} and " if reason.fits else ""
-        return f"{split} {takes}{bound}."
     loss = loss_text(reason.loses_on)
     if not reason.fits:
         return f"{split} {loss}."

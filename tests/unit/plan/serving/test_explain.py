@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from shardwise.report.serving.changes import difference_text, engine_text
 
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput
 from shardwise.plan.serving.explain import ServingExplanation
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.time_parts import kv_batch
+from shardwise.report.serving.changes import difference_text, engine_text
 
 LLAMA = sw.model("llama3-70b")
 DEEPSEEK = sw.model("deepseek-v3")
