@@ -88,7 +88,7 @@ def _communication(reason: Communication) -> str:
     hides = {r: t for r, t in reason.traffic_s.items() if r in reason.hidden}
     waits = {r: t for r, t in reason.traffic_s.items() if r not in reason.hidden}
     if not hides:
-        return f"No traffic overlaps with compute; layers wait for {_times(waits)}."
+        return f"At peak rates layers wait for {_times(waits)} traffic."
     text = f"At peak rates {on_chip} of on-chip work can hide {_times(hides)} traffic"
     return f"{text}; layers wait for {_times(waits)}." if waits else f"{text}."
 
