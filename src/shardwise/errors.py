@@ -12,6 +12,7 @@
     ├── NoPlan          exit 3   understood, but nothing satisfies it
     │   ├── DoesNotFit           memory
     │   └── NoStrategy           no legal split
+    │       └── NoLegalEngine    none of serving
     ├── CheckFailed     exit 4   a check that was asked for failed
     └── MissingExtra    exit 2   an optional part is not installed
 
@@ -80,6 +81,10 @@ class DoesNotFit(NoPlan):
 
 class NoStrategy(NoPlan):
     pass
+
+
+class NoLegalEngine(NoStrategy):
+    """No engine of serving divides the model and the machine."""
 
 
 class CheckFailed(ShardwiseError):

@@ -59,5 +59,7 @@ def test_the_plan_of_the_pod_is_the_books() -> None:
     text = kept("plan_v5p")
     assert re.match(r"Compute-bound\. tensor 2 × context 4 × ", text.splitlines()[1])
     assert re.search(
-        r"Without tensor \(.*\) has .* expected 1\.\d\d s, here \d+ ms", text, re.DOTALL
+        r"best split without tensor\s+parallelism \(.*\)\s+takes\s+1\.\d\d s: \d+ ms more pipeline",
+        text,
+        re.DOTALL,
     )

@@ -15,7 +15,7 @@ from shardwise.check.hlo.memory import Held
 from shardwise.check.verdict import Buffer
 from shardwise.estimate.training.memory.activations import runs_again
 from shardwise.ops.einsum import Array
-from shardwise.ops.program import Matmul, base_name
+from shardwise.ops.program import Matmul
 from shardwise.search.training.problem import Case
 
 DTYPES = {"f32": "fp32", "f16": "fp16"}
@@ -92,12 +92,12 @@ class Words:
                 self.known.append(_of_layers(one, max(1, kept.count // sizes["pipe"])))
         for matmul in works.matmuls:
             local = matmul.program.local
-            scope = matmul.name.partition(".d_")[0]  # mlp.up.d_x is of mlp.up
+            scope = matmul.term.name
             for array in (*local.inputs, local.output):
-                if base_name(array) == "onehot":  # rows are looked up
+                if array.base == "onehot":  # rows are looked up
                     continue
-                weight = base_name(array) in works.weights
-                if weight and matmul.count > 1 and base_name(array) == array.name:
+                weight = array.base in works.weights
+                if weight and matmul.count > 1 and not array.gradient_of:
                     self.stacks += _stacked(matmul, sizes)
                 category = "gathered weights" if weight else "temporaries"
                 one = _named(array, matmul.sizes, sizes, category, scope)
@@ -191,11 +191,10 @@ def _named(
     for dim in array.dims:
         cut = math.prod(mesh[axis] for axis in dim.axes)
         dims.append(-(-int(sizes[dim.name]) // cut))
-    base = base_name(array)
-    gradient, word = base != array.name, PLACES.get(base, base)
+    word = PLACES.get(array.base, array.base)
     scopes = (scope, "attn.core") if scope in CORE else (scope,)
     return Named(
-        name=f"gradient of {word}" if gradient else word,
+        name=f"gradient of {word}" if array.gradient_of else word,
         scopes=scopes if scope else ("unembed", "loss") if category == "logits" else (),
         letters=tuple(d.name for d in array.dims),
         dims=tuple(dims),

@@ -27,12 +27,13 @@ def explain(
     """
     if isinstance(plan, sw.ServingPlan):
         return _explain_serving(plan, factors, verbose=verbose, as_json=as_json)
+    from shardwise.report.document import document
     from shardwise.report.training import explain as report
 
     with progress("searching again, around the plan"):
         explained = sw.explain(plan, factors, search=verbose or as_json or not factors)
     return Answer(
-        document=lambda: explained,
+        document=lambda: document(explained),
         blocks=report.blocks(explained, verbose=verbose),
         as_json=as_json,
     )
@@ -42,11 +43,12 @@ def _explain_serving(
     plan: sw.ServingPlan, factors: Mapping[str, float], *, verbose: bool, as_json: bool
 ) -> Answer:
     from shardwise.plan.serving import explain as serve_explain
+    from shardwise.report.document import document
     from shardwise.report.serving import explain as report
 
     explained = serve_explain.explain(plan, factors)
     return Answer(
-        document=lambda: explained,
+        document=lambda: document(explained),
         blocks=report.blocks(explained, verbose=verbose),
         as_json=as_json,
     )

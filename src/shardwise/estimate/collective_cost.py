@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
-from shardwise.estimate.routing import SENT_ONCE, sent_once
+from shardwise.estimate.routing import SendOnce, sent_once
 from shardwise.ops import collective
 from shardwise.ops.collective import Price
 from shardwise.strategy.mesh import Placement
 from shardwise.strategy.span import Span
 
-Key = tuple[str, tuple[str, ...]]
+Kind = str | SendOnce  # a str is one of `collective.KINDS`
+Key = tuple[Kind, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,8 @@ class Prices:
         index = rows if self.index is None else self.index[rows]
         return Prices(self.placements, index, self.known)
 
-    def of(self, kind: str, axes: tuple[str, ...]) -> Price:
-        """Price over `axes` taken as one.
-
-        Args:
-            kind: of `collective.KINDS`, or `routing.SENT_ONCE` and the experts of a token.
-        """
+    def of(self, kind: Kind, axes: tuple[str, ...]) -> Price:
+        """Price over `axes` taken as one."""
         key = (kind, axes)
         if key not in self.known:
             self.known[key] = self._all(kind, axes)
@@ -55,7 +52,7 @@ class Prices:
             )
         return self.found[key]
 
-    def _all(self, kind: str, axes: tuple[str, ...]) -> Price:
+    def _all(self, kind: Kind, axes: tuple[str, ...]) -> Price:
         """On every placement: once for all that share their links."""
         known: dict[tuple[int, ...], Price] = {}
         found = []
@@ -67,9 +64,9 @@ class Prices:
         return _price(found)
 
 
-def _one(kind: str, span: Span) -> Price:
-    if kind.startswith(SENT_ONCE):
-        return sent_once(span, int(kind.removeprefix(SENT_ONCE)))
+def _one(kind: Kind, span: Span) -> Price:
+    if isinstance(kind, SendOnce):
+        return sent_once(span, kind.experts)
     return collective.price(kind, span)
 
 

@@ -6,11 +6,22 @@ each node and hand it on inside; DeepSeek-V3 (arXiv 2412.19437, section 3.2.2).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from shardwise.formulas.experts import places_hit
 from shardwise.ops.collective import Price
 from shardwise.strategy.span import Span
 
-SENT_ONCE = "sent_once "  # and the experts of a token: the kind of this exchange among prices
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOnce:
+    """An exchange that sends a token once to each place with experts of it.
+
+    Args:
+        experts: of a token.
+    """
+
+    experts: int
 
 
 def sent_once(span: Span, chosen: int) -> Price:

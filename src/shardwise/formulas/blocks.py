@@ -72,10 +72,10 @@ def block_cost(
         flops: Num = 0
         moved: dict[str, Num] = {}
         for matmul in step.matmuls:
-            if matmul.phase == phase and matmul.name.startswith(f"{block}."):
+            if matmul.phase == phase and matmul.term.module == block:
                 flops = flops + matmul.flops(sizes) / matmul.count
         for transfer in step.transfers:
-            if transfer.phase == phase and transfer.name.startswith(f"{block}."):
+            if transfer.phase == phase and transfer.term.module == block:
                 twice = 2 if transfer.move.kind == "all_reduce" else 1
                 n_bytes = twice * transfer.elements(sizes) * element_bytes
                 moved[transfer.role] = moved.get(transfer.role, 0) + n_bytes

@@ -43,15 +43,24 @@ def axes_text(axes: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A named array: its dims in order, and the axes over which shards must still be summed."""
+    """A named array: its dims in order, and the axes over which shards must still be summed.
+
+    `gradient_of` names the array whose gradient this is, if it is one.
+    """
 
     name: str
     dims: tuple[Dim, ...]
     partial: tuple[str, ...] = ()
+    gradient_of: str = ""
 
     def __str__(self) -> str:
         sums = " {" + f"U_{axes_text(self.partial)}" + "}" if self.partial else ""
         return f"{self.name}[{','.join(map(str, self.dims))}]{sums}"
+
+    @property
+    def base(self) -> str:
+        """The forward array: of a gradient the one that it belongs to."""
+        return self.gradient_of or self.name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +79,11 @@ class Array:
     ) -> Array:
         """The same array under another sharding: dim name -> mesh axes."""
         dims = tuple(Dim(d.name, axes.get(d.name, ()), d.stored) for d in self.dims)
-        return Array(self.name, dims, partial)
+        return Array(self.name, dims, partial, self.gradient_of)
+
+    def gradient(self) -> Array:
+        """The gradient with respect to this array, sharded like it."""
+        return replace(self, name=f"d{self.name}", gradient_of=self.name)
 
     def check(self) -> Array:
         """Refuse an axis that shards two dims (or one twice), and a dim named twice."""
@@ -150,12 +163,10 @@ class Einsum:
 
     def gradients(self) -> tuple[Einsum, Einsum]:
         """The backward pass: d(left) and d(right), each with the FLOPs of this einsum."""
-        d_out = replace(self.output, name=f"d{self.output.name}")
-        d_left = replace(self.left, name=f"d{self.left.name}")
-        d_right = replace(self.right, name=f"d{self.right.name}")
+        d_out = self.output.gradient()
         return (
-            Einsum(d_out, self.right, d_left, self.chosen),
-            Einsum(self.left, d_out, d_right, self.chosen),
+            Einsum(d_out, self.right, self.left.gradient(), self.chosen),
+            Einsum(self.left, d_out, self.right.gradient(), self.chosen),
         )
 
     def check(self) -> Einsum:

@@ -28,18 +28,25 @@ class Term:
     """One matmul of the forward pass.
 
     Args:
-        name: `mlp.up`.
+        module: `attn`, `mamba`, `mlp`, `moe`, `shared`; `embed` or `unembed` outside the layers.
+        product: of the module, `up`.
         block: terms of one block share their gathered input and one reduction of its gradient.
         einsum: without shardings.
         sizes: the letters that this term sets itself.
         share: part of the full product that is computed (causal attention: half).
     """
 
-    name: str
+    module: str
+    product: str = ""
     block: str
     einsum: Einsum
     sizes: Mapping[str, Num] = field(default_factory=dict)
     share: Num = 1.0
+
+    @property
+    def name(self) -> str:
+        """`mlp.up`."""
+        return f"{self.module}.{self.product}" if self.product else self.module
 
 
 def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]:
@@ -70,14 +77,14 @@ def passing(layer: Layer) -> tuple[str, ...]:
 def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
     """The embedding as the one-hot product that shards like it, and the unembedding."""
     lookup = Term(
-        name="embed",
+        module="embed",
         block="embed",
         einsum=_einsum("onehot[B,T,V] . embedding[V,D] -> y[B,T,D]"),
         share=0.0,
     )
     weight = "embedding[V,D]" if config.tied_embeddings else "unembedding[D,V]"
     head = Term(
-        name="unembed", block="unembed", einsum=_einsum(f"x[B,T,D] . {weight} -> logits[B,T,V]")
+        module="unembed", block="unembed", einsum=_einsum(f"x[B,T,D] . {weight} -> logits[B,T,V]")
     )
     return (lookup, head)
 
@@ -103,11 +110,11 @@ def _attention(config: ModelConfig, attention: Attention, seq: Num) -> Iterator[
             ("v", "x[B,T,D] . wv[D,K,H] -> v[B,T,K,H]"),
         ]
     for name, text in lines:
-        yield Term(name=f"attn.{name}", block="attn", einsum=_einsum(text), sizes=sizes)
+        yield Term(module="attn", product=name, block="attn", einsum=_einsum(text), sizes=sizes)
     share = mean_visible(attention, seq) / seq
     yield from _scores(sizes, share, value, grouped=attention.mla is None)
     out = f"o[B,T,N,{value}] . wo[N,{value},D] -> y[B,T,D]"
-    yield Term(name="attn.out", block="attn", einsum=_einsum(out), sizes=sizes)
+    yield Term(module="attn", product="out", block="attn", einsum=_einsum(out), sizes=sizes)
 
 
 def _mla_lines(q_lora_rank: int | None) -> Iterator[tuple[str, str]]:
@@ -130,7 +137,9 @@ def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) 
     s = Array("s", tuple(map(Dim, ("B", "N", "T", "S"))))
     o = Array("o", tuple(map(Dim, ("B", "T", "N", value))))
     for name, einsum in (("scores", Einsum(q, keys, s)), ("values", Einsum(s, values, o))):
-        yield Term(name=f"attn.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
+        yield Term(
+            module="attn", product=name, block="core", einsum=einsum, sizes=sizes, share=share
+        )
 
 
 def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
@@ -143,7 +152,7 @@ def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
     sizes = {"N": mamba.n_heads, "K": mamba.n_groups, "H": mamba.d_head, "M": mamba.d_state}
     sizes |= {"Z": ceil_div(seq, chunk), "Tc": chunk, "Sc": chunk, "F": mamba.d_projected}
     into, out = "x[B,T,D] . w_in[D,F] -> p[B,T,F]", "o[B,T,N,H] . w_out[N,H,D] -> y[B,T,D]"
-    yield Term(name="mamba.in", block="mamba", einsum=_einsum(into), sizes=sizes)
+    yield Term(module="mamba", product="in", block="mamba", einsum=_einsum(into), sizes=sizes)
     heads = Dim("N", (), "K")
     q, k = (Array(name, (*map(Dim, ("B", "Z", "Tc")), heads, Dim("M"))) for name in ("q", "k"))
     scores = read_einsum("q[B,Z,Tc,K,M] . k[B,Z,Sc,K,M] -> s[B,Z,K,Tc,Sc]")
@@ -157,8 +166,10 @@ def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
         "read": (Einsum(q, state, o), 1.0),
     }
     for name, (einsum, share) in core.items():
-        yield Term(name=f"mamba.{name}", block="core", einsum=einsum, sizes=sizes, share=share)
-    yield Term(name="mamba.out", block="mamba", einsum=_einsum(out), sizes=sizes)
+        yield Term(
+            module="mamba", product=name, block="core", einsum=einsum, sizes=sizes, share=share
+        )
+    yield Term(module="mamba", product="out", block="mamba", einsum=_einsum(out), sizes=sizes)
 
 
 def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
@@ -166,14 +177,14 @@ def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
 
 
 def _gated(
-    gated: bool, name: str, block: str, prefix: str, sizes: Mapping[str, Num]
+    gated: bool, module: str, block: str, prefix: str, sizes: Mapping[str, Num]
 ) -> Iterator[Term]:
     """Up (and gate) and down projection of a dense block."""
     for part in ("gate", "up") if gated else ("up",):
         text = f"x[B,T,D] . {prefix}{part}[D,F] -> {part}[B,T,F]"
-        yield Term(name=f"{name}.{part}", block=block, einsum=_einsum(text), sizes=sizes)
+        yield Term(module=module, product=part, block=block, einsum=_einsum(text), sizes=sizes)
     down = f"h[B,T,F] . {prefix}down[F,D] -> y[B,T,D]"
-    yield Term(name=f"{name}.down", block=block, einsum=_einsum(down), sizes=sizes)
+    yield Term(module=module, product="down", block=block, einsum=_einsum(down), sizes=sizes)
 
 
 def _moe(moe: Moe, block: str) -> Iterator[Term]:
@@ -183,21 +194,21 @@ def _moe(moe: Moe, block: str) -> Iterator[Term]:
     if moe.d_latent:
         sizes["C"] = moe.d_latent
     router = _einsum("x[B,T,D] . router[D,E] -> gates[B,T,E]")
-    yield Term(name="moe.router", block=block, einsum=router, sizes=sizes)
+    yield Term(module="moe", product="router", block=block, einsum=router, sizes=sizes)
     if moe.d_latent:
         narrow = _einsum("x[B,T,D] . latent_down[D,C] -> cx[B,T,C]")
-        yield Term(name="moe.latent_down", block=block, einsum=narrow, sizes=sizes)
+        yield Term(module="moe", product="latent_down", block=block, einsum=narrow, sizes=sizes)
     for part in ("gate", "up") if moe.gated else ("up",):
         text = f"{x}[B,T,{width}] . w_{part}[E,{width},F] -> {part}[B,T,R,F]"
         einsum = _einsum(text, MOE_CHOSEN)
-        yield Term(name=f"moe.{part}", block=block, einsum=einsum, sizes=sizes)
+        yield Term(module="moe", product=part, block=block, einsum=einsum, sizes=sizes)
     down = _einsum(f"h[B,T,R,F] . w_down[E,F,{width}] -> {y}[B,T,{width}]", MOE_CHOSEN)
-    yield Term(name="moe.down", block=block, einsum=down, sizes=sizes)
+    yield Term(module="moe", product="down", block=block, einsum=down, sizes=sizes)
     if moe.d_latent:
         wide = _einsum("cy[B,T,C] . latent_up[C,D] -> y[B,T,D]")
-        yield Term(name="moe.latent_up", block=block, einsum=wide, sizes=sizes)
+        yield Term(module="moe", product="latent_up", block=block, einsum=wide, sizes=sizes)
     if moe.shared_gate:
         scale = _einsum("x[B,T,D] . shared_scale[D] -> scale[B,T]")
-        yield Term(name="moe.shared_scale", block=block, einsum=scale, sizes=sizes)
+        yield Term(module="moe", product="shared_scale", block=block, einsum=scale, sizes=sizes)
     if moe.d_ff_shared:
         yield from _gated(moe.gated, "shared", block, "shared_", {"F": moe.d_ff_shared})

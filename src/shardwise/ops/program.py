@@ -32,9 +32,11 @@ class Matmul:
     """One local matmul, `count` times a microbatch.
 
     Args:
+        name: of the product: that of its term, and of the gradient in the backward pass.
         pieces: parts of its tokens that are multiplied one after the other.
     """
 
+    term: Term
     name: str
     phase: str
     count: int
@@ -55,7 +57,7 @@ class Matmul:
         """
         local = self.program.local
         for array in (*local.inputs, local.output):
-            if base_name(array) not in ON_CHIP:
+            if array.base not in ON_CHIP:
                 times = 1 if "T" in array.names else self.pieces
                 if array is local.output:
                     times = 2 * times - 1
@@ -69,6 +71,7 @@ class Transfer:
     Sums of whole gradients (`data`) wait for the last microbatch: `count` times a step.
     """
 
+    term: Term
     name: str
     phase: str
     count: int
@@ -128,20 +131,13 @@ class Step:
         """The same works with the products of the unembedding in `n` pieces: see `loss_chunks`."""
         if n == 1:
             return self
-        matmuls = [
-            replace(m, pieces=n) if m.name.startswith("unembed") else m for m in self.matmuls
-        ]
+        matmuls = [replace(m, pieces=n) if m.term.module == "unembed" else m for m in self.matmuls]
         return replace(self, matmuls=tuple(matmuls))
 
     @property
     def layer_inputs(self) -> tuple[Kept, ...]:
         """What enters each layer: all that is kept under remat `full`."""
         return tuple(k for k in self.kept if k.array.name == "layer_input")
-
-
-def base_name(array: Array) -> str:
-    """The forward array that a gradient belongs to: dq -> q."""
-    return array.name[1:] if array.name.startswith("d") else array.name
 
 
 def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsum:
@@ -242,6 +238,7 @@ def derive_terms(
             program = derive(one)
             matmuls.append(
                 Matmul(
+                    term=term,
                     name=name,
                     phase=phase,
                     count=count,
@@ -259,6 +256,7 @@ def derive_terms(
                     continue
                 transfers.append(
                     Transfer(
+                        term=term,
                         name=name,
                         phase=phase,
                         count=count,
@@ -295,7 +293,7 @@ def _role(move: Move, weights: frozenset[str]) -> str:
     Shards of weights are `fsdp` traffic, also where `context` is what shards them; sums of
     gradients that leave them whole are `data` traffic; all else is its innermost axis's.
     """
-    if base_name(move.before) in weights:
+    if move.before.base in weights:
         return "fsdp" if {"fsdp", "context"} & {*move.axes} else "data"
     return min(move.axes, key=INSIDE_OUT.index)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num
 from shardwise.errors import BadSharding
@@ -213,7 +213,7 @@ def _reductions(have: Array, want: Array) -> Iterator[Move]:
     plain = tuple(a for a in at.partial if a in gone)
     if plain:
         left = tuple(a for a in at.partial if a not in plain)
-        yield Move("all_reduce", plain, at, Array(at.name, at.dims, left))
+        yield Move("all_reduce", plain, at, replace(at, partial=left))
 
 
 def _leaving(at: Array, want: Array) -> dict[str, tuple[str, ...]]:
@@ -265,4 +265,4 @@ def _axes_of(array: Array, dim: str) -> tuple[str, ...]:
 def _resharded(array: Array, dim: str, axes: tuple[str, ...], partial: tuple[str, ...]) -> Array:
     """The same array with one dim over other axes."""
     dims = tuple(Dim(d.name, axes, d.stored) if d.name == dim else d for d in array.dims)
-    return Array(array.name, dims, partial)
+    return replace(array, dims=dims, partial=partial)

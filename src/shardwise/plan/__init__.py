@@ -5,7 +5,7 @@ Layer 7, the last one without JAX.
 """
 
 from shardwise.plan.api import plan, search
-from shardwise.plan.schema.json_io import decode, encode, load, save
+from shardwise.plan.schema.json_io import decode, encode, load, write
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Alternative, Operation, Plan, Reason
 from shardwise.plan.training.build import evaluate
@@ -21,6 +21,6 @@ __all__ = [
     "evaluate",
     "load",
     "plan",
-    "save",
     "search",
+    "write",
 ]

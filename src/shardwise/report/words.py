@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shardwise import units
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -11,6 +11,12 @@ from shardwise.strategy.mesh import INSIDE_OUT
 def mesh_text(mesh: Mapping[str, int]) -> str:
     """`tensor 4 × context 2 × fsdp 32`, the axes that lie closest together first."""
     return " × ".join(f"{r} {mesh[r]:,}" for r in INSIDE_OUT if mesh.get(r, 1) > 1) or "one chip"
+
+
+def listed(words: Sequence[str]) -> str:
+    """`data`, `data and fsdp`, `data, fsdp and pipe`."""
+    *first, last = words or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def span(low: str, high: str) -> str:

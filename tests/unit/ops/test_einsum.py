@@ -96,6 +96,14 @@ def test_the_gradients_are_einsums_again() -> None:
     assert (left.contracting, right.contracting) == (("K",), ("I",))
 
 
+def test_a_gradient_says_of_which_array_it_is() -> None:
+    """Whatever the array is called: `down` is no gradient, `ddown` is the gradient of `down`."""
+    down = parse_array("down[D]")
+    assert (down.gradient_of, down.base) == ("", "down")
+    assert (down.gradient().name, down.gradient().gradient_of) == ("ddown", "down")
+    assert down.gradient().with_axes({"D": ("X",)}).base == "down"
+
+
 @given(einsums("XY", sums=False), st.integers(1, 9), st.integers(1, 9))
 def test_a_gradient_costs_what_its_product_costs(einsum: Einsum, a: int, b: int) -> None:
     sizes = {"I": a, "J": b, "K": a + 1, "L": 2, "M": 3}

@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.models import ModelConfig, load
 from shardwise.models.weights import layer_weights
-from shardwise.ops.program import Matmul, Step, Transfer, base_name, training_step, weight_elements
+from shardwise.ops.program import Matmul, Step, Transfer, training_step, weight_elements
 from shardwise.ops.sharded import Move
 from shardwise.strategy.rules import TRAIN, only
 
@@ -37,7 +37,7 @@ def test_fsdp_gathers_each_weight_twice_and_reduces_its_gradient(name: str) -> N
     config, mesh = load(name), {"fsdp": 4}
     sent: dict[tuple[str, str, str], float] = Counter()
     for transfer in of_layers(step(config, **mesh)):
-        weight = base_name(transfer.move.before)
+        weight = transfer.move.before.base
         key = (transfer.phase, transfer.move.kind, weight)
         sent[key] += transfer.count * transfer.elements(mesh)
         assert transfer.role == "fsdp"

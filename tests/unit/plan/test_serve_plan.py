@@ -7,8 +7,10 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput, DoesNotFit, NotDivisible, UnknownName
 from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.serving_reasons import CriticalBatch
 from shardwise.plan.serving.build import search
 from shardwise.plan.serving.rebuild import rebuild
+from shardwise.report.serving.reasons import reason_text
 
 LLAMA = sw.model("llama3-70b")
 CHAT = sw.Serve(prompt=2048, output=256)
@@ -157,7 +159,9 @@ def test_reasons_have_the_numbers_of_the_plan() -> None:
     told = {r.constraint: r for r in plan.why}
     assert {"decode", "batch", "tensor", "gathered", "chips", "prefill"} <= set(told)
     assert told["gathered"].margin > 2  # FSDP is a mistake here
-    assert f"{plan.estimate.decode.max_batch} fit" in told["batch"].text
+    assert isinstance(told["batch"], CriticalBatch)
+    assert told["batch"].max_batch == plan.estimate.decode.max_batch
+    assert f"{plan.estimate.decode.max_batch} fit" in reason_text(told["batch"])
 
 
 def test_refusals() -> None:

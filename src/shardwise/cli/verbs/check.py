@@ -127,7 +127,9 @@ def _plan_answer(
         repair = look_for_plan(plan, verdict, how)
         verdict = replace(verdict, proposals=repair.proposals)
         if save and repair.plan:
-            repair.plan.save(save)
+            from shardwise.report.document import save as write_plan
+
+            write_plan(repair.plan, save)
     if isinstance(verdict, ServingVerdict):
         blocks = serving_report.blocks(verdict)
     else:

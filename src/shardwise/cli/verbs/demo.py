@@ -15,6 +15,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
 from shardwise.cli.streams import write_answer
+from shardwise.report.document import document, plans_document
 from shardwise.report.style import Block, showable, strong
 from shardwise.report.training import plan as report
 
@@ -59,7 +60,9 @@ def run(
         job = sw.Train(batch=batch, seq=4096, tokens=TOKENS)
         with progress(f"searching splits of {hardware}"):
             demo_plans.append(sw.plan(model, sw.hardware(hardware), job))
-    return Answer(document=lambda: {"plans": demo_plans}, blocks=_blocks(demo_plans), as_json=json)
+    return Answer(
+        document=lambda: plans_document(demo_plans), blocks=_blocks(demo_plans), as_json=json
+    )
 
 
 def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
@@ -113,7 +116,7 @@ def _train(as_json: bool) -> Answer:
         finally:
             run_lines.stages.done()
     return Answer(
-        document=lambda: {"plan": plan, "run": result},
+        document=lambda: {"plan": document(plan), "run": result},
         blocks=train_report.blocks(result, ""),
         as_json=as_json,
     )

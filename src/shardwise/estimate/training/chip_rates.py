@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.calibration import PEAK, Calibration
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import Kind, Prices
 from shardwise.estimate.kernels import (
     EXPONENTIALS,
     depth_share,
@@ -28,14 +28,11 @@ from shardwise.hardware import Chip, catalog_chip, chip_names
 from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, local_size, shards
-from shardwise.ops.program import Matmul, Step
+from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
 
 ENDS = ("embed", "unembed")
-ATTENTION = ("attn.scores", "attn.values")
-SCAN = ("mamba.scores", "mamba.values", "mamba.states", "mamba.read")
-CORE = (*ATTENTION, *SCAN)
 UNFUSED = 2.5  # operations for one fused kernel: a norm or an activation is two or three
 SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
 CLOCK = 1.8e9  # Hz of a GPU whose file gives none
@@ -140,7 +137,7 @@ class Rates:
 
     def dtype(self, matmul: Matmul) -> str:
         """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
-        whole = is_core(matmul) or is_end(matmul.name)
+        whole = is_core(matmul) or is_end(matmul)
         dtype = "bf16" if whole and units.bytes_per_element(self.job.compute) < 2 else None
         dtype = dtype or self.job.compute
         return "fp16" if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s else dtype
@@ -248,14 +245,14 @@ class Rates:
         arrays: dict[tuple[int, str], Num] = {}
         for matmul in works.matmuls:
             left = matmul.program.local.left
-            if matmul.phase != phase or is_core(matmul) or is_end(matmul.name):
+            if matmul.phase != phase or is_core(matmul) or is_end(matmul):
                 continue
-            if phase == "backward" and not left.name.startswith("d"):
+            if phase == "backward" and not left.gradient_of:
                 continue  # kept from the forward pass
             n = matmul.count * left.local_elements(matmul.sizes, mesh)
             if matmul.program.einsum.chosen and "R" not in left.names:
                 n = n * matmul.sizes["R"]
-            block = matmul.name.split(".")[0] if left.name == "x" else ""
+            block = matmul.term.module if left.name == "x" else ""
             arrays[matmul.group, block + left.name] = n
         return sum(arrays.values(), 0.0) * CAST_BYTES / self.hbm
 
@@ -269,16 +266,16 @@ class Rates:
         total: Num = 0.0
         for matmul in works.matmuls:
             output = matmul.program.local.output
-            if output.name.startswith("d") and output.name[1:] in works.weights:
+            if output.gradient_of in works.weights:
                 here = matmul.count * output.local_elements(matmul.sizes, split.sizes)
-                total = total + (0.0 if is_end(matmul.name) else here)
+                total = total + (0.0 if is_end(matmul) else here)
         n_bytes = ADDED_BYTES + 2 * units.bytes_per_element(self.job.gradients)
         return total * n_bytes / self.hbm
 
     def send_s(
         self,
         prices: Prices,
-        kind: str,
+        kind: Kind,
         axes: tuple[str, ...],
         n_bytes: Num,
         mesh: Mapping[str, Num],
@@ -300,22 +297,22 @@ def figure(chip: Chip, name: str, default: float) -> float:
 
 def is_core(matmul: Matmul) -> bool:
     """The products that kernels of attention and of scans fuse: they stay in 16 bits."""
-    return matmul.name.startswith(CORE)
+    return matmul.term.block == "core"
 
 
 def is_attention(matmul: Matmul) -> bool:
     """Scores and weighted values of attention."""
-    return matmul.name.startswith(ATTENTION)
+    return is_core(matmul) and matmul.term.module == "attn"
 
 
 def is_scan(matmul: Matmul) -> bool:
     """Products of the scan of a Mamba block."""
-    return matmul.name.startswith(SCAN)
+    return is_core(matmul) and matmul.term.module == "mamba"
 
 
-def is_end(name: str) -> bool:
+def is_end(work: Matmul | Transfer) -> bool:
     """Embedding and unembedding, which are in no layer."""
-    return name.split(".")[0] in ENDS
+    return work.term.module in ENDS
 
 
 def is_routed(array: Array) -> bool:
@@ -323,14 +320,14 @@ def is_routed(array: Array) -> bool:
     return len(array.dims) == 3 and array.dims[0].name == "E"
 
 
-def element_bytes(name: str, weights: frozenset[str], job: Train) -> float:
+def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:
     """Bytes per element of an array of the step, by what it is.
 
     Weights that are held wider are cast to 16 bits before they are sent or multiplied.
     """
-    if name in weights:
+    if array.name in weights:
         return min(job.weight_bytes, 2.0) if job.compute != "fp32" else job.weight_bytes
-    if name.startswith("d") and name[1:] in weights:
+    if array.gradient_of in weights:
         return units.bytes_per_element(job.gradients)
     return job.activation_bytes
 
@@ -339,7 +336,7 @@ def hbm_bytes(matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping
     """Bytes that one chip reads and writes for all `count` of a matmul; of experts its own."""
     total: Num = 0.0
     for array, n in matmul.arrays(mesh):
-        one = n * element_bytes(array.name, weights, job)
+        one = n * element_bytes(array, weights, job)
         total = total + (one / mesh["expert"] if is_routed(array) else one)
     return total
 

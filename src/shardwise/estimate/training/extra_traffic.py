@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.collective_cost import Prices
-from shardwise.estimate.routing import SENT_ONCE
+from shardwise.estimate.routing import SendOnce
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.models import ModelConfig, Moe
 from shardwise.ops.collective import SHOWN
 from shardwise.ops.einsum import axes_text, shards
 from shardwise.ops.layers import RESIDUAL
-from shardwise.ops.program import Transfer, base_name
+from shardwise.ops.program import Transfer
+from shardwise.ops.sharded import Move
 from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.stages import Stages
 
@@ -30,9 +31,11 @@ class Sent:
     """One collective, `count` times in a microbatch (of gradients and weights: in a step).
 
     Args:
-        what: the array, in words.
+        what: the array in words, or the move of the algebra that this is.
         n_bytes: of one occurrence, summed over the shards that it joins (V of the book).
         parts: arrays that travel as one in the estimate, each in a collective of its own.
+        part: of a sum of gradients, which weights (`sums.Summed.what`).
+        once: how it is priced where a token goes once to each place with experts of it.
     """
 
     name: str
@@ -40,21 +43,24 @@ class Sent:
     role: str
     kind: str
     axes: tuple[str, ...]
-    what: str
+    what: str | Move
     count: Num
     n_bytes: Num
     parts: int = 1
+    part: str = ""
+    once: SendOnce | None = None
 
     def time_s(self, prices: Prices, rates: Rates, mesh: Mapping[str, Num]) -> Num:
         """Seconds of all occurrences."""
-        return self.count * rates.send_s(prices, self.kind, self.axes, self.n_bytes, mesh)
+        return self.count * rates.send_s(
+            prices, self.once or self.kind, self.axes, self.n_bytes, mesh
+        )
 
     def text(self, axes: tuple[str, ...]) -> str:
         """`AllToAll_expert(tokens back)`; a move of the algebra says so itself."""
-        shown = SHOWN[self.kind]
-        if not axes or self.what.startswith(shown):
-            return self.what
-        return f"{shown}_{axes_text(axes)}({self.what})"
+        if isinstance(self.what, Move) or not axes:
+            return str(self.what)
+        return f"{SHOWN[self.kind]}_{axes_text(axes)}({self.what})"
 
 
 def exchanges(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Iterator[Sent]:
@@ -91,20 +97,21 @@ def to_experts(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> It
         tokens = split.micro_batch * rates.job.seq * width * rates.job.activation_bytes
         tokens = tokens / mesh["context"]
         here, k = tokens / of_tensor, moe.experts_per_token
-        kind, n_bytes = "all_to_all", here * k * shards(axes, mesh)
+        once, n_bytes = None, here * k * shards(axes, mesh)
         if rates.kernels.once:
-            kind, n_bytes = f"{SENT_ONCE}{k}", here
+            once, n_bytes = SendOnce(experts=k), here
         for phase in ("forward", "backward"):
             for name, what in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
                 yield Sent(
                     name=name,
                     phase=phase,
                     role="expert",
-                    kind=kind,
+                    kind="all_to_all",
                     axes=axes,
                     what=what if phase == "forward" else f"gradients of {what}",
                     count=group.count,
                     n_bytes=n_bytes,
+                    once=once,
                 )
         if whole and not split.sequence_parallel and not moe.d_ff_shared:
             yield from _joined(group.count, tokens)
@@ -181,8 +188,8 @@ def times_sent(transfer: Transfer, config: ModelConfig, split: Layout | Layouts)
         return 1.0
     share = remat_share(config, split) if transfer.phase == "remat" else 1.0
     ffn = config.groups[transfer.group].layer.ffn
-    base = base_name(transfer.move.before)
-    if not (transfer.name.startswith("moe.") and base in RESIDUAL and isinstance(ffn, Moe)):
+    base = transfer.move.before.base
+    if not (transfer.term.module == "moe" and base in RESIDUAL and isinstance(ffn, Moe)):
         return share
     if ffn.d_ff_shared and base not in NARROW:
         return share

@@ -231,6 +231,7 @@ def _sum(
         count=1,
         n_bytes=n_bytes,
         parts=part.arrays,
+        part=part.what,
     )
 
 

@@ -11,6 +11,7 @@ from shardwise.estimate.training.microbatch import passes
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
+from shardwise.ops.einsum import Array
 from shardwise.ops.program import Step, training_step
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Placement, place
@@ -69,13 +70,13 @@ class LayoutStep:
 def without_gradients(works: Step) -> Step:
     """The works of a step whose weights stay: no products and no sums of their gradients."""
 
-    def kept(name: str) -> bool:
-        return not (name.startswith("d") and name[1:] in works.weights)
+    def kept(array: Array) -> bool:
+        return array.gradient_of not in works.weights
 
     return replace(
         works,
-        matmuls=tuple(m for m in works.matmuls if kept(m.program.einsum.output.name)),
-        transfers=tuple(t for t in works.transfers if kept(t.move.before.name)),
+        matmuls=tuple(m for m in works.matmuls if kept(m.program.einsum.output)),
+        transfers=tuple(t for t in works.transfers if kept(t.move.before)),
     )
 
 
@@ -88,12 +89,12 @@ def whole_layers_again(works: Step) -> Step:
     matmuls = [
         replace(m, phase="remat")
         for m in works.matmuls
-        if m.phase == "forward" and not is_end(m.name) and (m.group, m.name) not in again
+        if m.phase == "forward" and not is_end(m) and (m.group, m.name) not in again
     ]
     transfers = [  # weights are gathered once for both
         replace(t, phase="remat")
         for t in works.transfers
-        if t.phase == "forward" and not is_end(t.name) and t.role != "fsdp"
+        if t.phase == "forward" and not is_end(t) and t.role != "fsdp"
         if (t.name, t.move) not in sent
     ]
     return replace(

@@ -126,9 +126,9 @@ def _products(config: ModelConfig, works: Step, split: Layout | Layouts, rates: 
     attention: Num = 0.0
     for matmul in works.matmuls:
         seconds = rates.matmul_s(matmul, config, works, split)
-        if is_end(matmul.name):
-            name = matmul.name.split(".")[0]
-            ends[name] = ends[name] + seconds
+        if is_end(matmul):
+            end = matmul.term.module
+            ends[end] = ends[end] + seconds
             continue
         layers[matmul.phase] = layers[matmul.phase] + seconds
         attention = attention + (seconds if is_attention(matmul) else 0.0)
@@ -147,8 +147,7 @@ def _products(config: ModelConfig, works: Step, split: Layout | Layouts, rates: 
 
 def part_of(matmul: Matmul) -> str:
     """The part of a layer, in the words of remat."""
-    name = matmul.name.split(".")[1]
-    return PART.get(name, name)
+    return PART.get(matmul.term.product, matmul.term.product)
 
 
 def elementwise_bytes(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Num:
@@ -193,7 +192,7 @@ def _traffic(
     """Seconds of collectives by role, in the layers or at the ends."""
     found: dict[str, Num] = {}
     for transfer in works.transfers:
-        if is_end(transfer.name) != at_ends or waits(transfer, works.weights, split):
+        if is_end(transfer) != at_ends or waits(transfer, works.weights, split):
             continue
         if transfer.role == "context" and split.context_kind == "ulysses":
             continue
@@ -234,7 +233,7 @@ def _regather(
 def regathers(transfer: Transfer) -> bool:
     """Whether it gathers the input of a block over `tensor`, which remat of norms does again."""
     gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
-    return gathers and transfer.phase == "forward" and not is_end(transfer.name)
+    return gathers and transfer.phase == "forward" and not is_end(transfer)
 
 
 def _offloaded(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:
@@ -258,8 +257,7 @@ def offloaded_bytes(config: ModelConfig, works: Step, split: Layout | Layouts, r
 
 def waits(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
     """Sums of gradients happen once a step, unless ZeRO-3 scatters them at once."""
-    name = transfer.move.before.name
-    summed = name.startswith("d") and name[1:] in weights
+    summed = transfer.move.before.gradient_of in weights
     return transfer.role == "data" or (form.zero < 3 and summed)
 
 
@@ -268,8 +266,8 @@ def transfer_bytes(
 ) -> Num:
     """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
     before = transfer.move.before
-    summed = before.name.startswith("d") and before.name[1:] in weights
-    each = rates.job.reduce_bytes if summed else element_bytes(before.name, weights, rates.job)
+    summed = before.gradient_of in weights
+    each = rates.job.reduce_bytes if summed else element_bytes(before, weights, rates.job)
     n_bytes = transfer.elements(mesh) * each
     return n_bytes / mesh["expert"] if is_routed(before) else n_bytes
 

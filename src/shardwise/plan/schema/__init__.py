@@ -1,1 +1,1 @@
-"""Plans as values, whose field names are the keys of plan.json, and their JSON."""
+"""The values that a plan is made of."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile, nearest
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import SCHEMA, Plan
+from shardwise.plan.schema.serving_reasons import SERVING_REASONS
+from shardwise.plan.schema.training import SCHEMA, Plan, Reason
+from shardwise.plan.schema.training_reasons import TRAINING_REASONS
 
 AnyPlan = Plan | ServingPlan
+WORDED = ("why", "alternatives", "pareto")  # rows that a document may carry the `text` of
 
 
 def encode(value: Any) -> bytes:
@@ -33,12 +37,18 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
         raise BadFile(f"{name} is not JSON: {error}.") from None
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema != SCHEMA:
-        raise BadFile(f'{name} has schema "{schema}"; this version reads "{SCHEMA}".')
+        raise BadFile(
+            f'{name} has schema "{schema}"; this version reads "{SCHEMA}".',
+            "Plan again: shardwise plan MODEL HARDWARE ... -o plan.json",
+        )
+    work = raw.get("workload")
+    serves = isinstance(work, dict) and work.get("kind") == "serve"
+    raw = {key: _without_text(rows) if key in WORDED else rows for key, rows in raw.items()}
     try:
-        work = raw.get("workload")
-        kind = work.get("kind") if isinstance(work, dict) else None
-        schema_of: type[AnyPlan] = ServingPlan if kind == "serve" else Plan
+        schema_of: type[AnyPlan] = ServingPlan if serves else Plan
         plan = msgspec.convert(raw, schema_of)
+        known = SERVING_REASONS if serves else TRAINING_REASONS
+        plan = replace(plan, why=_reasons(raw["why"], known, name))
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
     problems = _unknown(raw, msgspec.to_builtins(plan), "$")
@@ -60,17 +70,52 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}.") from None
 
 
-def save(plan: AnyPlan, path: str | os.PathLike[str]) -> None:
-    """Write plan.json.
+def write(value: Any, path: str | os.PathLike[str]) -> None:
+    """Write a plan, or its document with words, as plan.json.
 
     Raises:
         BadFile: it cannot be written.
     """
     try:
         with open(path, "wb") as file:
-            file.write(encode(plan) + b"\n")
+            file.write(encode(value) + b"\n")
     except OSError as error:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}. Nothing was saved.") from None
+
+
+def _without_text(rows: Any) -> Any:
+    """Rows without their wording, which `report` derives from their numbers."""
+    if not isinstance(rows, list):
+        return rows
+    return [
+        {key: value for key, value in row.items() if key != "text"}
+        if isinstance(row, dict)
+        else row
+        for row in rows
+    ]
+
+
+def _reasons(
+    rows: list[dict[str, Any]], known: dict[str, type[Reason]], name: str
+) -> tuple[Reason, ...]:
+    """Each reason as the class of its constraint.
+
+    Raises:
+        BadFile: an unknown constraint. msgspec.ValidationError: a missing key, or a wrong type.
+    """
+    import msgspec
+
+    found = []
+    for i, row in enumerate(rows):
+        if row["constraint"] not in known:
+            hint = nearest(row["constraint"], known)
+            word = row["constraint"]
+            raise BadFile(f'{name}: unknown constraint "{word}" at $.why[{i}]. {hint}')
+        try:
+            found.append(msgspec.convert(row, known[row["constraint"]]))
+        except msgspec.ValidationError as error:
+            raise msgspec.ValidationError(f"{error} of `$.why[{i}]`") from None
+    return tuple(found)
 
 
 def _unknown(raw: Any, known: Any, at: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A serving plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/1")."""
+"""A serving plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/2")."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from shardwise import units
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.schema.training import (
     SCHEMA,
+    Loss,
     MemoryBytes,
     Operation,
     PlannedHardware,
@@ -16,6 +17,7 @@ from shardwise.plan.schema.training import (
     RatesUsed,
     Reason,
 )
+from shardwise.search.serving.choose import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ class ServingStrategy:
         disaggregated: whether there are such.
         n_chips: of the deployment.
         searched: "machine" where the machine was given, "chip" where those of a chip were searched.
-        rule: what the search took it by.
+        rule: what the search chose it by.
     """
 
     mesh: dict[str, int]
@@ -84,7 +86,7 @@ class ServingStrategy:
     disaggregated: bool
     n_chips: int
     searched: str
-    rule: str
+    rule: Rule
     fixed: dict[str, int | str]
     most: dict[str, int]
 
@@ -219,7 +221,7 @@ class ServingPoint:
     tokens_per_s_per_chip: float
     usd_per_million_output_tokens: float | None
     memory_bytes_per_chip: float
-    text: str
+    loses_on: Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,9 +266,9 @@ class ServingPlan:
         Raises:
             BadFile: when it cannot be written.
         """
-        from shardwise.plan.schema.json_io import save
+        from shardwise.plan.schema.json_io import write
 
-        save(self, path)
+        write(self, path)
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{r} {n}" for r, n in self.strategy.mesh.items() if n > 1) or "one chip"

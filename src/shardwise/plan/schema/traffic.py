@@ -8,20 +8,44 @@ from shardwise.simulate.metrics import Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Engines of one kind: how many, and how one of them splits its machine."""
+
+    count: int
+    mesh: dict[str, int]
+    weights: str
+    kv: str
+    expert_tensor: int | None
+    hardware: str
+
+    def __str__(self) -> str:
+        """`2 × tensor 4 (KV by batch) on h100:4`."""
+        words = [self.weights] * (self.weights != "stationary")
+        words += [f"KV by {self.kv}"] * (self.kv != "copied")
+        words += ["whole experts"] * (self.expert_tensor == 1)
+        sizes = " × ".join(f"{role} {n}" for role, n in self.mesh.items() if n > 1) or "one chip"
+        choices = f" ({', '.join(words)})" if words else ""
+        return f"{self.count:,} × {sizes}{choices} on {self.hardware}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """A deployment that was simulated on the way.
 
     Args:
-        engines, prefill_engines: of each kind.
+        decode, prefill: its engines; those for prompts where they are separate.
         within: share of the requests within the bounds; `holds` says whether that is enough.
     """
 
-    text: str
-    engines: int
-    prefill_engines: int
+    decode: Engines
+    prefill: Engines | None
     n_chips: int
     within: float
     holds: bool
+
+    def __str__(self) -> str:
+        """`2 × tensor 4 on h100:4 + 4 × context 2 on h100:2 for prompts`."""
+        return f"{self.decode} + {self.prefill} for prompts" if self.prefill else f"{self.decode}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

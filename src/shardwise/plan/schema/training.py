@@ -1,13 +1,13 @@
-"""The plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/1")."""
+"""The plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/2")."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from shardwise import units
 
-SCHEMA = "shardwise.plan/1"
+SCHEMA = "shardwise.plan/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +245,30 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why the plan is this one: a constraint, how far it is (above 1: met), and a sentence."""
+    """Why the plan is this one: a constraint, and how far it is (above 1: met).
+
+    The numbers behind it are fields of its subclasses, one for each constraint.
+    """
 
     constraint: str
     margin: float
-    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What another strategy or deployment loses on.
+
+    Args:
+        kind: "memory", "time", "batch", "dtype", or "none" where both are alike.
+        part: of the step or pass, that takes longer.
+        amount: seconds more in that part; of memory, the need over what a chip has.
+        remat: of the other strategy, where it is not that of the plan.
+    """
+
+    kind: Literal["memory", "time", "batch", "dtype", "none"]
+    part: str = ""
+    amount: float = 0.0
+    remat: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +283,7 @@ class Alternative:
     step_s: Range
     memory_bytes_per_chip: float
     fits: bool
-    text: str
+    loses_on: Loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,9 +335,9 @@ class Plan:
         Raises:
             BadFile: when it cannot be written.
         """
-        from shardwise.plan.schema.json_io import save
+        from shardwise.plan.schema.json_io import write
 
-        save(self, path)
+        write(self, path)
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{r} {n}" for r, n in self.strategy.mesh.items() if n > 1) or "one chip"

@@ -246,5 +246,5 @@ def _point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
         tokens_per_s_per_chip=other.tokens_per_s / other.chips,
         usd_per_million_output_tokens=usd(other, hourly).output if hourly else None,
         memory_bytes_per_chip=float(server.memory(other.batch).total),
-        text=reasons.loses_on(other, chosen),
+        loses_on=reasons.loses_on(other, chosen),
     )

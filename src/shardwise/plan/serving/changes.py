@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from shardwise.errors import ShardwiseError
 from shardwise.models import Attention, ModelConfig
@@ -25,20 +26,40 @@ WINDOW = 4096  # keys of a sliding window: Mistral 7B, arXiv 2310.06825
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What differs from the deployment itself.
+
+    Args:
+        kind: "none"; `dtype` of the weights or the KV cache; half the context; `n` drafted tokens
+            of which a `share` is accepted; a prefix cache that has a `share` of prompts; `n` KV
+            heads; a window of `n` keys; as many sequences as fit; twice the chips; weights gathered
+            by FSDP; or a search of its own.
+    """
+
+    kind: Literal[
+        "none", "weights", "kv", "half_context", "drafted", "prefix_cache", "kv_heads", "window",
+        "full_batch", "twice_the_chips", "gathered", "searched",
+    ]  # fmt: skip
+    dtype: str = ""
+    n: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A deployment that differs in one thing.
 
     Args:
-        name: what differs.
-        engine: its mesh on its machine, where that differs too.
+        mesh, hardware: of an engine, where they differ too.
         tpot_s, ttft_s: means.
         usd_per_million_output_tokens: None without a public price.
         max_batch: sequences that fit in one engine.
     """
 
-    name: str
+    differs: Difference
     batch: int
-    engine: str | None
+    mesh: dict[str, int] | None
+    hardware: str | None
     tpot_s: float
     ttft_s: float
     tokens_per_s_per_chip: float
@@ -58,13 +79,15 @@ def generating(chosen: Candidate) -> Candidate:
     return replace(chosen, server=alone, reader=None, busy=0.0, chips=chips, transfer_s=0.0)
 
 
-def told(name: str, one: Candidate, engine: str | None = None) -> Change:
+def told(differs: Difference, one: Candidate, *, other_engine: bool = False) -> Change:
     """The numbers of one deployment."""
+    server = one.server
     hourly = one.server.rates.chip.usd_per_chip_hour
     return Change(
-        name=name,
+        differs=differs,
         batch=one.batch,
-        engine=engine,
+        mesh={**server.layout.sizes, "data": 1} if other_engine else None,
+        hardware=server.system.name if other_engine else None,
         tpot_s=one.tpot_s,
         ttft_s=one.ttft_s,
         tokens_per_s_per_chip=one.tokens_per_s / one.chips,
@@ -80,14 +103,14 @@ def changes(here: Candidate) -> tuple[Change, ...]:
         here: what generates (see `generating`). Batch and mesh stay but where a change is one of
             them; caches are laid over the chips in the best way for each change.
     """
-    found = [told("as it is", here)]
-    for name, other in _of_job(here):
-        found += _alike(name, here, here.server.config, other)
-    for name, config in _of_model(here.server.config, here.job):
-        found += _alike(name, here, config, here.job)
+    found = [told(Difference(kind="none"), here)]
+    for differs, other in _of_job(here):
+        found += _alike(differs, here, here.server.config, other)
+    for differs, config in _of_model(here.server.config, here.job):
+        found += _alike(differs, here, config, here.job)
     most = here.server.max_batch
     if most > here.batch:
-        found.append(told("as many sequences as fit", replace(here, batch=most)))
+        found.append(told(Difference(kind="full_batch"), replace(here, batch=most)))
     asked = Request(
         config=here.server.config,
         where=here.server.system,
@@ -96,36 +119,31 @@ def changes(here: Candidate) -> tuple[Change, ...]:
     )
     twice = on_twice(asked, here)
     if twice:
-        found.append(told("twice the chips", twice, engine_of(twice.server)))
+        found.append(told(Difference(kind="twice_the_chips"), twice, other_engine=True))
     mistake = gathered(here.server)
     if mistake:
-        engine = f"fsdp {mistake.layout.mesh.fsdp}"
-        found.append(told("FSDP, as in training", replace(here, server=mistake), engine))
+        gather = Difference(kind="gathered")
+        found.append(told(gather, replace(here, server=mistake), other_engine=True))
     return tuple(found)
 
 
-def engine_of(server: Server) -> str:
-    """`tensor 32, v5e:4x8`."""
-    sizes = {role: n for role, n in server.layout.sizes.items() if n > 1 and role != "data"}
-    mesh = " × ".join(f"{role} {n}" for role, n in sizes.items()) or "one chip"
-    return f"{mesh}, {server.system.name}"
-
-
-def _of_job(here: Candidate) -> Iterator[tuple[str, Serve]]:
+def _of_job(here: Candidate) -> Iterator[tuple[Difference, Serve]]:
     """Dtypes, lengths, and what engines do beside."""
     job, chip = here.job, here.server.rates.chip
     for dtype in NARROWER[chip.kind]:
         if bytes_per_element(dtype) < bytes_per_element(job.weights):
             compute = usual_compute(dtype, chip)
-            yield f"{dtype} weights", replace(job, weights=dtype, compute=compute)
+            narrow = Difference(kind="weights", dtype=dtype)
+            yield narrow, replace(job, weights=dtype, compute=compute)
     for dtype in NARROWER[chip.kind]:
         if bytes_per_element(dtype) < bytes_per_element(job.kv) and here.server.config.attentions:
-            yield f"{dtype} KV cache", replace(job, kv=dtype)
-    yield "half the context", _shorter(job)
+            yield Difference(kind="kv", dtype=dtype), replace(job, kv=dtype)
+    yield Difference(kind="half_context"), _shorter(job)
     if not job.drafted:
-        yield f"{DRAFTED} drafted tokens, {job.acceptance:.0%} kept", replace(job, drafted=DRAFTED)
+        drafts = Difference(kind="drafted", n=DRAFTED, share=job.acceptance)
+        yield drafts, replace(job, drafted=DRAFTED)
     if job.output and job.cached < CACHED:
-        yield f"prefix cache of {CACHED:.0%}", replace(job, cached=CACHED)
+        yield Difference(kind="prefix_cache", share=CACHED), replace(job, cached=CACHED)
 
 
 def _shorter(job: Serve) -> Serve:
@@ -135,14 +153,14 @@ def _shorter(job: Serve) -> Serve:
     return replace(job, context=0, prompt=prompt, output=output)
 
 
-def _of_model(config: ModelConfig, job: Serve) -> Iterator[tuple[str, ModelConfig]]:
+def _of_model(config: ModelConfig, job: Serve) -> Iterator[tuple[Difference, ModelConfig]]:
     """Fewer heads of keys and values, and a window: other models of the same widths."""
     heads = max((a.n_kv_heads for a, _ in config.attentions if not a.mla), default=1)
     for n in dict.fromkeys((heads // 2, 1)):
         if 1 <= n < heads:
-            yield f"{n} KV head{'s' * (n > 1)}", _with(config, partial(_grouped, n=n))
+            yield Difference(kind="kv_heads", n=n), _with(config, partial(_grouped, n=n))
     if job.context > WINDOW and any(a.window is None for a, _ in config.attentions):
-        yield f"window of {WINDOW:,} keys", _with(config, _windowed)
+        yield Difference(kind="window", n=WINDOW), _with(config, _windowed)
 
 
 def _grouped(a: Attention, n: int) -> Attention:
@@ -165,7 +183,7 @@ def _with(config: ModelConfig, change: Callable[[Attention], Attention]) -> Mode
     return replace(config, groups=groups)
 
 
-def _alike(name: str, here: Candidate, config: ModelConfig, job: Serve) -> list[Change]:
+def _alike(differs: Difference, here: Candidate, config: ModelConfig, job: Serve) -> list[Change]:
     """The same mesh and batch, its caches laid in the best of the legal ways; or nothing."""
     server = here.server
     found = []
@@ -175,7 +193,7 @@ def _alike(name: str, here: Candidate, config: ModelConfig, job: Serve) -> list[
         try:
             rates = replace(server.rates, job=job)
             alike = replace(server, config=config, job=job, rates=rates, layout=form)
-            found.append(told(name, replace(here, server=alike)))
+            found.append(told(differs, replace(here, server=alike)))
         except ShardwiseError:  # a peak that the chip does not have
             continue
     return [min(found, key=lambda change: change.tpot_s)] if found else []

@@ -9,14 +9,21 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import experts, inference, thresholds
 from shardwise.models import Moe, count
+from shardwise.plan.decisions import (
+    Batch,
+    Caches,
+    Decision,
+    Experts,
+    Machine,
+    OneChip,
+    PrefillEngines,
+    ServingTensor,
+)
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.time_parts import critical_batch
-from shardwise.plan.training.decisions import Decision
 from shardwise.search import fit
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import fewest_heads
-
-ms = units.show_seconds
 
 
 def path(chosen: Candidate, plan: ServingPlan) -> tuple[Decision, ...]:
@@ -58,18 +65,16 @@ def _chip(chosen: Candidate) -> Iterator[Decision]:
     one = float(count.kv_cache_bytes(server.config, job.context, job.kv))
     hbm = server.rates.chip.need("hbm.capacity")
     met = weights + one <= hbm
-    yield Decision(
+    yield OneChip(
         step="chip",
         number=weights + one,
         limit=hbm,
         unit="B",
         met=met,
         degree=None,
-        text=(
-            f"One chip? {units.show_bytes(weights)} of {job.weights} weights and "
-            f"{units.show_bytes(one)} of caches a sequence, {units.show_bytes(hbm)} there: "
-            f"{'yes' if met else 'no'}."
-        ),
+        dtype=job.weights,
+        weights_bytes=weights,
+        cache_bytes=one,
     )
 
 
@@ -81,18 +86,15 @@ def _machine(chosen: Candidate) -> Iterator[Decision]:
     except ShardwiseError:
         return
     n = server.n_chips
-    yield Decision(
+    yield Machine(
         step="machine",
         number=n,
         limit=least.n_chips,
         unit="chips",
         met=n <= least.n_chips,
         degree=server.count,
-        text=(
-            f"How many? {least.system} holds the weights and {least.sequences:,} sequences; more "
-            f"chips read the same bytes sooner. Taken: {n:,} for an engine, "
-            f"{server.count:,} of them."
-        ),
+        smallest=least.system,
+        sequences=least.sequences,
     )
 
 
@@ -113,18 +115,16 @@ def _tensor(chosen: Candidate) -> Iterator[Decision]:
     rows = int(in_flight(server.engine, chosen.batch))
     flops = float(thresholds.tensor_limit(config.d_ff, alpha, n_axes=axes))
     memory = float(inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=axes))
-    yield Decision(
+    yield ServingTensor(
         step="tensor",
         number=n,
         limit=memory,
         unit="chips",
         met=n <= memory,
         degree=n,
-        text=(
-            f"How far? While FLOPs bind, links carry tensor {flops:.0f} (F / α over {axes} "
-            f"{'axis' if axes == 1 else 'axes'}); while HBM does, {memory:,.0f} at batch {rows:,} "
-            f"(F / (B β), latency aside). Taken: {n}."
-        ),
+        compute_limit=flops,
+        axes=axes,
+        rows=rows,
     )
 
 
@@ -135,19 +135,15 @@ def _caches(chosen: Candidate) -> Iterator[Decision]:
     if not server.config.attentions or tensor < 2:
         return
     met, kv = tensor <= heads, server.layout.kv
-    how = {"copied": "copied", "batch": "split by sequences"}.get(kv, "split by length")
-    beyond = tensor // min(tensor, heads)
-    rest = "" if met else f"; over the other {beyond} they are {how}"
-    latent = any(a.mla for a, _ in server.config.attentions)
-    those = "1 latent" if latent else f"{heads:,} head{'s' * (heads > 1)}"
-    yield Decision(
+    yield Caches(
         step="kv",
         number=tensor,
         limit=heads,
         unit="heads",
         met=met,
         degree=tensor,
-        text=f"Caches? {those} over tensor {tensor}{rest}.",
+        kv=kv,
+        latent=any(a.mla for a, _ in server.config.attentions),
     )
 
 
@@ -160,18 +156,15 @@ def _experts(chosen: Candidate) -> Iterator[Decision]:
     rows = float(in_flight(server.engine, chosen.batch))
     hit = moe.n_experts * experts.hit_share(moe.n_experts, moe.experts_per_token, rows)
     n = server.layout.mesh.expert
-    yield Decision(
+    yield Experts(
         step="expert",
         number=hit,
         limit=moe.n_experts,
         unit="experts",
         met=hit > moe.n_experts / 2,
         degree=n,
-        text=(
-            f"Experts? A pass of {rows:,.0f} tokens meets {hit:,.0f} of {moe.n_experts:,}, "
-            f"{moe.experts_per_token} each; dealt out over {n}"
-            f"{', attention by sequences' if n > 1 else ''}."
-        ),
+        rows=rows,
+        experts_per_token=moe.experts_per_token,
     )
 
 
@@ -180,18 +173,15 @@ def _batch(chosen: Candidate, plan: ServingPlan) -> Decision:
     told, server = plan.estimate.decode, chosen.server
     critical = critical_batch(server.config, server)
     here = told.in_flight
-    kv = f"caches outweigh weights from {told.kv_batch:,}, " if told.kv_batch else ""
-    return Decision(
+    return Batch(
         step="batch",
         number=here,
         limit=critical,
         unit="sequences",
         met=here >= critical,
         degree=told.batch,
-        text=(
-            f"Which batch? {kv}FLOPs bind products from {critical:,.0f} in a pass, "
-            f"{told.max_batch:,} fit. Taken: {told.batch:,}."
-        ),
+        kv_batch=told.kv_batch,
+        max_batch=told.max_batch,
     )
 
 
@@ -208,10 +198,6 @@ def _context(chosen: Candidate) -> Iterator[Decision]:
         unit="tokens",
         met=met,
         degree=None,
-        text=(
-            f"How long? From {limit:,.0f} tokens on caches bind at every batch (2 P W / (C kv)); "
-            f"here {here:,.0f}, {'below' if met else 'beyond: no batch is bound by FLOPs'}."
-        ),
     )
 
 
@@ -220,17 +206,15 @@ def _prompts(chosen: Candidate, plan: ServingPlan) -> Iterator[Decision]:
     told = plan.estimate.prefill
     if told.servers is None or told.at_mfu.servers is None:
         return
-    apart = chosen.reader is not None
-    yield Decision(
+    yield PrefillEngines(
         step="prompts",
         number=told.servers,
         limit=1.0,
         unit="engines",
         met=told.servers <= 1,
         degree=chosen.reader.count if chosen.reader else None,
-        text=(
-            f"Prompts? {ms(told.step_s.expected)} each, {ms(told.at_mfu.step_s)} at "
-            f"{told.at_mfu.mfu:.0%} MFU: {told.servers:.2g} and {told.at_mfu.servers:.2g} engines "
-            f"would feed one that generates. Taken: {'their own' if apart else 'the same'} engines."
-        ),
+        step_s=told.step_s.expected,
+        mfu=told.at_mfu.mfu,
+        at_mfu_step_s=told.at_mfu.step_s,
+        at_mfu_servers=told.at_mfu.servers,
     )

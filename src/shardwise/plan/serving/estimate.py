@@ -10,7 +10,6 @@ from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
 from shardwise.plan.schema import serving, training
 from shardwise.plan.serving.time_parts import (
-    BOUNDS,
     bound,
     critical_batch,
     decode_range,
@@ -29,7 +28,7 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
     hourly = server.rates.chip.usd_per_chip_hour
     decoding = _decode(config, chosen)
     return serving.ServingEstimate(
-        bound=BOUNDS[decoding.bound],
+        bound=decoding.bound,
         prefill=_prefill(config, chosen),
         decode=decoding,
         ttft_s=chosen.ttft_s,

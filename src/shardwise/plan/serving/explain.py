@@ -9,20 +9,14 @@ from dataclasses import dataclass, replace
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.hardware.scale import scaled
+from shardwise.plan.decisions import Decision
 from shardwise.plan.schema.serving import Prefill, ServingPlan
 from shardwise.plan.schema.training import Range, Reason
-from shardwise.plan.serving.changes import Change, changes, engine_of, generating, told
+from shardwise.plan.serving.changes import Change, Difference, changes, generating, told
 from shardwise.plan.serving.decisions import kv_context, path
 from shardwise.plan.serving.estimate import usd
 from shardwise.plan.serving.rebuild import rebuild
-from shardwise.plan.serving.time_parts import (
-    BOUNDS,
-    critical_batch,
-    decode_range,
-    sides,
-    usual_compute,
-)
-from shardwise.plan.training.decisions import Decision
+from shardwise.plan.serving.time_parts import critical_batch, decode_range, sides, usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import whole
 from shardwise.search.serving.rank import Request, rank
@@ -229,10 +223,9 @@ def _what_if(here: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
         best = rank(replace(asked, disaggregate=False), 0).candidates[0]
     spent = _sides(there, here.batch)
     bound = max(spent, key=lambda name: spent[name])
-    mesh = engine_of(best.server) if best else None
     return ServingWhatIf(
         factors=dict(factors),
-        same=told("these engines", same),
-        bound=BOUNDS[bound],
-        best=told("best", best, mesh) if best else None,
+        same=told(Difference(kind="none"), same),
+        bound=bound,
+        best=told(Difference(kind="searched"), best, other_engine=True) if best else None,
     )

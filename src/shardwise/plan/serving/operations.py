@@ -103,7 +103,7 @@ def _collectives(engine: Engine, load: Load, phase: str) -> Iterator[Operation]:
             role=transfer.role,
             kind=transfer.move.kind,
             axes=transfer.move.axes,
-            what=str(transfer.move),
+            what=transfer.move,
             count=transfer.count,
             n_bytes=float(sent_bytes(transfer, works, sizes, engine.rates, rows)),
         )

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise import units
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import inference
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingEstimate
-from shardwise.plan.schema.training import Reason
+from shardwise.plan.schema.serving_reasons import (
+    CriticalBatch,
+    DecodePass,
+    Disaggregation,
+    GatheredWeights,
+    Prompt,
+    Speculation,
+    TensorLimit,
+    TwiceTheChips,
+)
+from shardwise.plan.schema.training import Loss, Reason
 from shardwise.plan.serving.time_parts import critical_batch, decode_range, parts
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.serving_layout import ServeLayout
 
-ms = units.show_seconds
 ROLES = {"tensor", "context", "expert", "fsdp", "pipe"}
 
 
@@ -40,21 +48,19 @@ def reasons(asked: Request, found: Ranking, told: ServingEstimate) -> tuple[Reas
 
 def _reads(chosen: Candidate, told: ServingEstimate) -> Reason:
     """What one pass reads, and what it waits for."""
-    memory, took = told.memory_bytes_per_chip, told.decode.parts
+    took = told.decode.parts
     read, kv = took.get("weights", 0.0) + took.get("unembedding", 0.0), took.get("kv", 0.0)
     sent = {role: s for role, s in took.items() if role in ROLES}
-    text = f"A pass takes {ms(read)} for {units.show_bytes(memory.weights)} of weights a chip"
-    if kv:
-        text += f" and {ms(kv)} for {units.show_bytes(memory.kv_cache)} of caches"
-    total = sum(sent.values())
-    if total:
-        listed = ", ".join(f"{role} {ms(s)}" for role, s in sent.items())
-        text += f"; it waits {ms(total)} for the network ({listed})"
-    rest = told.decode.step_s.expected - read - kv - total
-    if rest > 0.01 * told.decode.step_s.expected:
-        text += f", {ms(rest)} for kernels and host"
-    margin = told.decode.step_s.lower / told.decode.step_s.expected
-    return Reason(constraint="decode", margin=margin, text=text + ".")
+    return DecodePass(
+        margin=told.decode.step_s.lower / told.decode.step_s.expected,
+        pass_s=told.decode.step_s.expected,
+        weights_s=read,
+        weights_bytes=told.memory_bytes_per_chip.weights,
+        kv_s=kv,
+        kv_bytes=told.memory_bytes_per_chip.kv_cache,
+        network_s=sent,
+        software_s=told.decode.step_s.expected - read - kv - sum(sent.values()),
+    )
 
 
 def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Iterator[Reason]:
@@ -62,13 +68,14 @@ def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Ite
     decode = told.decode
     critical = critical_batch(config, chosen.server)
     here = decode.in_flight
-    text = f"{decode.batch:,} sequence{'s' * (decode.batch > 1)} an engine, "
-    text += f"{decode.max_batch:,} fit."
-    if decode.kv_batch:
-        text += f" Caches outweigh weights from {decode.kv_batch:,.0f};"
-    text += " products" if decode.kv_batch else " Products"
-    text += f" turn compute-bound at {critical:,.0f} in a pass (here {here:,})."
-    yield Reason(constraint="batch", margin=critical / max(here, 1), text=text)
+    yield CriticalBatch(
+        margin=critical / max(here, 1),
+        batch=decode.batch,
+        max_batch=decode.max_batch,
+        in_flight=here,
+        critical_batch=critical,
+        kv_batch=decode.kv_batch,
+    )
 
 
 def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
@@ -85,15 +92,14 @@ def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
     limit = float(
         inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=max(1, len(spans)))
     )
-    axes = f"{len(spans)} axes × " if len(spans) > 1 else ""
-    yield Reason(
-        constraint="tensor",
+    yield TensorLimit(
         margin=limit / layout.mesh.tensor,
-        text=(
-            f"While HBM binds, links are fast enough up to tensor {limit:,.0f} ({axes}F "
-            f"{config.d_ff:,} / (batch {rows:,} × β {beta:.1f}), latency aside); here "
-            f"{layout.mesh.tensor}."
-        ),
+        tensor=layout.mesh.tensor,
+        limit=limit,
+        axes=max(1, len(spans)),
+        d_ff=config.d_ff,
+        rows=rows,
+        beta=float(beta),
     )
 
 
@@ -104,13 +110,8 @@ def _gathered(chosen: Candidate) -> Iterator[Reason]:
     if alike is None:
         return
     theirs, ours = (float(s.decode(chosen.batch).step_s) for s in (alike, server))
-    yield Reason(
-        constraint="gathered",
-        margin=theirs / ours,
-        text=(
-            f"FSDP, as in training, would gather all weights for every token: fsdp "
-            f"{alike.layout.mesh.fsdp} takes {ms(theirs)} a pass, not {ms(ours)}."
-        ),
+    yield GatheredWeights(
+        margin=theirs / ours, fsdp=alike.layout.mesh.fsdp, gathered_s=theirs, pass_s=ours
     )
 
 
@@ -137,15 +138,13 @@ def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:
     if other is None:
         return
     gain = chosen.tpot_s / other.tpot_s
-    per_chip, least = gain / 2, other.server.per_token(_hidden(other))
-    yield Reason(
-        constraint="chips",
+    yield TwiceTheChips(
         margin=gain,
-        text=(
-            f"Twice the chips ({other.server.system.name}, {_mesh(other)}) for the same batch: "
-            f"{ms(other.tpot_s)} a token ({ms(least)} with communication hidden), "
-            f"×{per_chip:.2f} the tokens/s/chip."
-        ),
+        hardware=other.server.system.name,
+        mesh=other.server.layout.sizes,
+        tpot_s=other.tpot_s,
+        least_s=other.server.per_token(_hidden(other)),
+        throughput=gain / 2,
     )
 
 
@@ -186,31 +185,21 @@ def twice(system: System) -> System | None:
     return replace(system, name=f"{system.chip.name}:{n}", topology=larger)
 
 
-def _mesh(candidate: Candidate) -> str:
-    sizes = candidate.server.layout.sizes
-    return " × ".join(f"{r} {n}" for r, n in sizes.items() if n > 1) or "one chip"
-
-
 def _kinds(asked: Request, found: Ranking, chosen: Candidate) -> Iterator[Reason]:
     """Engines of one kind against engines of two, where both were looked at."""
     if not asked.looks_at_both:
         return
-    kind = "One kind of engines for both" if chosen.reader else "Engines of their own for prompts"
-    other = found.other
+    other, disaggregated = found.other, chosen.reader is None
     if other is None:
-        yield Reason(
-            constraint="disaggregation",
-            margin=0.0,
-            text=f"{kind}: none on these chips within the bounds.",
-        )
+        yield Disaggregation(margin=0.0, disaggregated=disaggregated)
         return
-    yield Reason(
-        constraint="disaggregation",
+    yield Disaggregation(
         margin=other.chips / chosen.chips,
-        text=(
-            f"{kind}: {other.chips:,} chips, {ms(other.tpot_s)} a token, first after "
-            f"{ms(other.ttft_s)}, {other.tokens_per_s / other.chips:,.0f} tokens/s/chip."
-        ),
+        disaggregated=disaggregated,
+        n_chips=other.chips,
+        tpot_s=other.tpot_s,
+        ttft_s=other.ttft_s,
+        tokens_per_s_per_chip=other.tokens_per_s / other.chips,
     )
 
 
@@ -221,46 +210,39 @@ def _drafted(chosen: Candidate) -> Iterator[Reason]:
     plain = replace(job, drafted=0)
     server = replace(chosen.server, job=plain)
     alone = float(server.decode(chosen.batch).step_s)
-    kept = inference.speculative_tokens(job.acceptance, job.drafted)
     drafted = chosen.server.per_token(float(chosen.server.decode(chosen.batch).step_s))
-    yield Reason(
-        constraint="speculation",
+    yield Speculation(
         margin=alone / drafted,
-        text=(
-            f"{job.drafted} drafted tokens at {job.acceptance:.0%} acceptance: {kept:.2f} tokens a "
-            f"pass, {ms(drafted)} a token, {ms(alone)} without."
-        ),
+        drafted=job.drafted,
+        acceptance=job.acceptance,
+        tokens_per_pass=float(inference.speculative_tokens(job.acceptance, job.drafted)),
+        tpot_s=drafted,
+        without_s=alone,
     )
 
 
 def _prompts(chosen: Candidate, told: ServingEstimate) -> Reason:
     """What the first token waits for."""
     prefill, job = told.prefill, chosen.job
-    text = f"A prompt of {job.prompt_tokens:,} tokens takes {ms(prefill.step_s.expected)}"
-    if job.cached:
-        text += f", {job.cached:.0%} of it cached"
-    if chosen.reader:
-        text += f", its caches {ms(prefill.transfer_s)} to the other engine"
-    if prefill.busy:
-        text += f"; prompts take {prefill.busy:.0%} of the time"
-    if prefill.servers and not chosen.reader:
-        text += f"; {prefill.servers:.2g} engines for prompts alone would feed one that generates"
-    longest = max(prefill.parts, key=lambda name: prefill.parts[name])
-    text += f"; most of it for {longest}."
-    return Reason(
-        constraint="prefill", margin=prefill.step_s.lower / prefill.step_s.expected, text=text
+    return Prompt(
+        margin=prefill.step_s.lower / prefill.step_s.expected,
+        tokens=job.prompt_tokens,
+        cached=job.cached,
+        step_s=prefill.step_s.expected,
+        transfer_s=prefill.transfer_s if chosen.reader else None,
+        busy=prefill.busy,
+        servers=prefill.servers,
+        longest=max(prefill.parts, key=lambda name: prefill.parts[name]),
     )
 
 
-def loses_on(other: Candidate, chosen: Candidate) -> str:
+def loses_on(other: Candidate, chosen: Candidate) -> Loss:
     """What another deployment spends more of."""
     mine, its = (parts(c.server.decode(c.batch)) for c in (chosen, other))
     more = {name: its.get(name, 0.0) - mine.get(name, 0.0) for name in {*mine, *its}}
     worst = max(sorted(more), key=lambda name: more[name])
     if other.job.weights != chosen.job.weights:
-        return f"{other.job.weights} weights"
+        return Loss(kind="dtype")
     if more[worst] > 0.01 * other.tpot_s:
-        return f"{ms(more[worst])} more {worst} a pass"
-    if other.batch < chosen.batch:
-        return f"{other.batch:,} sequences an engine"
-    return "equal"
+        return Loss(kind="time", part=worst, amount=more[worst])
+    return Loss(kind="batch" if other.batch < chosen.batch else "none")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise import units
-from shardwise.errors import DoesNotFit, NoStrategy, ShardwiseError
+from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseError
 from shardwise.estimate.serving.memory import max_batch, weights_bytes
 from shardwise.search import fit
 from shardwise.search.serving.evaluate import forms, legal, whole
@@ -27,9 +27,9 @@ def ranked(asked: Request, keep: int, *, each_reader: bool = False) -> Ranking:
         return rank(asked, keep, each_reader=each_reader)
     except DoesNotFit:
         raise _does_not_fit(asked) from None
+    except NoLegalEngine:
+        raise _not_legal(asked) from None
     except NoStrategy as error:
-        if error.problems == ("no engine is legal.",):
-            raise _not_legal(asked) from None
         raise NoStrategy(*error.problems, *_nearest(asked)) from None
 
 

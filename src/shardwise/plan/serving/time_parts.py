@@ -20,14 +20,6 @@ ON_CHIP = {
     "host": "host",
 }
 MOST_BATCH = 2**20  # sequences up to which batches are compared
-# What takes longest, in words.
-BOUNDS = {
-    "weights": "HBM-bound (weights)",
-    "kv": "HBM-bound (KV cache)",
-    "flops": "Compute-bound",
-    "network": "Network-bound",
-    "software": "Bound by kernels and host",
-}
 
 
 def parts(time: PassTime) -> dict[str, float]:
@@ -38,7 +30,7 @@ def parts(time: PassTime) -> dict[str, float]:
 
 
 def sides(time: PassTime, *, flops: bool) -> dict[str, float]:
-    """Seconds of everything that can bind a pass, by the keys of `BOUNDS`; the sum is the pass.
+    """Seconds of everything that can bind a pass, by name; the sum is the pass.
 
     Args:
         flops: products take longer to multiply than to read.
@@ -55,7 +47,7 @@ def sides(time: PassTime, *, flops: bool) -> dict[str, float]:
 
 
 def bound(time: PassTime, *, flops: bool) -> str:
-    """What takes longest: one of `BOUNDS`. Arguments as in `sides`."""
+    """What takes longest: one of `sides`, with the same arguments."""
     sums = sides(time, flops=flops)
     return max(sums, key=lambda name: sums[name])
 

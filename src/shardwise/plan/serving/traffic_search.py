@@ -10,12 +10,13 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.estimate.serving.steady_state import aggregated, decoding_only, reading_only
 from shardwise.hardware import System
-from shardwise.plan.schema.traffic import TrafficEstimate, Tried
+from shardwise.plan.schema.traffic import Engines, TrafficEstimate, Tried
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
@@ -23,7 +24,9 @@ from shardwise.search.serving.deployments import FULL
 from shardwise.search.serving.evaluate import GRID, whole
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
-from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.serving_layout import ServeLayout
+
+_Side = tuple[bool, ServeLayout, int, str]
 
 STARTS = 200  # engines that are asked of the search; of each kind so many are begun with
 STARTS_OF_KIND = 8
@@ -71,7 +74,7 @@ def under_traffic(
     else:
         _, told = largest_rate(first, arrivals)
     others = [c for c in found.candidates if c.server.layout != first.server.layout]
-    rule = found.rule.replace("with mean", f"with p{100 * arrivals.at:g}")
+    rule = replace(found.rule, percentile=arrivals.at)
     return replace(found, candidates=[first, *others], rule=rule), told
 
 
@@ -97,9 +100,9 @@ class _Search:
     def __init__(self, arrivals: Arrivals, rate: float, n_chips: int | None) -> None:
         self.arrivals, self.rate, self.n_chips = arrivals, rate, n_chips
         self.queue: list[_Turn] = []
-        self.known: set[str] = set()
+        self.known: set[tuple[Any, ...]] = set()
         self.levels: dict[int, int] = {}
-        self.fails: dict[str, int] = {}  # engines of a kind, and the most that were too few
+        self.fails: dict[_Side, int] = {}  # engines of a kind, and the most that were too few
         self.tried: list[Tried] = []
         self.refused: BadInput | None = None
         self.number = 0
@@ -140,10 +143,11 @@ class _Search:
             heapq.heappush(self.queue, turn)
 
     def _is_new(self, one: Candidate) -> bool:
-        name = f"{_engines(one)} {one.job.weights}"
-        if name in self.known:
+        servers = [server for server in (one.server, one.reader) if server]
+        counts = tuple((_one_engine(s), s.count, s.system.name) for s in servers)
+        if (counts, one.job.weights) in self.known:
             return False
-        self.known.add(name)
+        self.known.add((counts, one.job.weights))
         return True
 
     def _too_few(self, turn: _Turn) -> bool:
@@ -171,9 +175,8 @@ class _Search:
             return None
         self.tried.append(
             Tried(
-                text=_engines(one),
-                engines=one.server.count,
-                prefill_engines=one.reader.count if one.reader else 0,
+                decode=_engines(one.server),
+                prefill=_engines(one.reader) if one.reader else None,
                 n_chips=one.chips,
                 within=told.within,
                 holds=told.holds,
@@ -220,7 +223,8 @@ class _Search:
                     one, told = less, found
                 else:
                     by //= 2
-        kept = tuple(t for t in self.tried if t.text != _engines(one))
+        chosen = _engines(one.server), _engines(one.reader) if one.reader else None
+        kept = tuple(t for t in self.tried if (t.decode, t.prefill) != chosen)
         if (fuller := replace(one, batch=_no_fuller(one, told))) != one:
             found = estimate(fuller, self.arrivals, self.rate)
             one, told = (fuller, found) if found.holds else (one, told)
@@ -232,7 +236,7 @@ class _Search:
         best = max(self.tried, key=lambda t: t.within)
         return NoStrategy(
             f"no deployment keeps the bounds for {_percent(self.arrivals.at)} of the requests: of "
-            f"{len(self.tried)} that were simulated, {best.text} comes nearest with "
+            f"{len(self.tried)} that were simulated, {best} comes nearest with "
             f"{_percent(best.within)}."
         )
 
@@ -291,26 +295,26 @@ def _beyond(spread: Spread, bound_s: float | None, at: float) -> bool:
     return bound_s is not None and near > bound_s
 
 
-def _side(server: Server, one: Candidate) -> str:
-    """The engines of one kind: with their part of the work."""
-    return f"{server is one.reader} {_mesh(server)} {server.n_chips} {server.job.weights}"
+def _side(server: Server, one: Candidate) -> _Side:
+    """The engines of one kind, and whether they read prompts alone."""
+    return server is one.reader, _one_engine(server), server.n_chips, server.job.weights
 
 
-def _engines(one: Candidate) -> str:
-    """`2 × tensor 4 on h100:4 + 4 × context 2 for prompts`."""
-    text = f"{one.server.count:,} × {_mesh(one.server)} on {one.server.system.name}"
-    if one.reader:
-        text += f" + {one.reader.count:,} × {_mesh(one.reader)} for prompts"
-    return text
+def _one_engine(server: Server) -> ServeLayout:
+    """Its layout, however many there are."""
+    return replace(server.layout, mesh=replace(server.layout.mesh, data=1))
 
 
-def _mesh(server: Server) -> str:
+def _engines(server: Server) -> Engines:
     layout = server.layout
-    words = [layout.weights] * (layout.weights != "stationary")
-    words += [f"KV by {layout.kv}"] * (layout.kv != "copied")
-    words += ["whole experts"] * (layout.expert_tensor == 1)
-    text = str(Mesh(**{**layout.sizes, "data": 1})).replace(" x ", " × ")
-    return f"{text} ({', '.join(words)})" if words else text
+    return Engines(
+        count=server.count,
+        mesh={**layout.sizes, "data": 1},
+        weights=layout.weights,
+        kv=layout.kv,
+        expert_tensor=layout.expert_tensor,
+        hardware=server.system.name,
+    )
 
 
 def _percent(share: float) -> str:

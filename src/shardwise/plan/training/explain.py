@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, overload
 
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.hardware.scale import scaled
+from shardwise.plan.decisions import Decision
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Plan, Range, Reason
+from shardwise.plan.schema.training import Loss, Plan, Range, Reason
 from shardwise.plan.training import reasons as why
 from shardwise.plan.training.crossovers import Crossover, crossovers
-from shardwise.plan.training.decisions import Decision, path
+from shardwise.plan.training.decisions import path
 from shardwise.plan.training.operations import operations
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
@@ -72,7 +73,7 @@ class Explanation:
             where there is no other.
         sides: seconds at peak rates of everything that could bind: compute, hbm, each role.
         plan, runner_up: the plan, and the best strategy on another mesh (None: there is no other).
-        loses: what the runner-up spends more of.
+        loses_on: what the runner-up spends more of.
         sensitivities: by name, see `shardwise.sensitivity`.
         path: the decisions in the order of the book.
         crossovers: the table of thresholds.
@@ -87,7 +88,7 @@ class Explanation:
     sides: dict[str, float]
     plan: Outcome
     runner_up: Outcome | None
-    loses: str | None
+    loses_on: Loss | None
     sensitivities: dict[str, Sensitivity]
     path: tuple[Decision, ...]
     crossovers: tuple[Crossover, ...]
@@ -135,7 +136,7 @@ def explain(
         sides=sides,
         plan=_outcome(case, chosen),
         runner_up=_outcome(case, others[0]) if others else None,
-        loses=why.loses_on(others[0], chosen) if others else None,
+        loses_on=why.loses_on(others[0], chosen) if others else None,
         sensitivities=sensitivities(case, others, search=search),
         path=path(case, chosen, table),
         crossovers=table,

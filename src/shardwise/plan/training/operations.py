@@ -42,7 +42,7 @@ def _matmuls(
     layout, bandwidth = chosen.layout, rates.hbm
     kernels = replace(rates, kernels=Kernels())
     for matmul in chosen.works.matmuls:
-        at_end = is_end(matmul.name)
+        at_end = is_end(matmul)
         once = (1.0 if at_end else float(stage.share)) * layout.n_microbatches
         # Work that runs again does so in the layers that remat applies to.
         share = min(1.0, (layout.remat_layers or model.n_layers) / model.n_layers)

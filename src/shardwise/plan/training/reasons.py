@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
-from shardwise import units
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
-from shardwise.plan.schema.training import Alternative, Operation, Range, Reason
+from shardwise.plan.schema.training import Alternative, Loss, Operation, Range, Reason
+from shardwise.plan.schema.training_reasons import (
+    Bubble,
+    Communication,
+    KvHeads,
+    MaxSeq,
+    MemoryRoom,
+    Overlap,
+    Padding,
+    TensorSplit,
+    TokensPerChip,
+    TokensPerSlice,
+)
 from shardwise.plan.training.transfers import is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
-ms = units.show_seconds
 NO_BUBBLE = 1e-3  # shares of a step below it are none
 CARRIED = 0.05  # a plan rests on an overlap that hides more than this share of its step
-# Parts of a step that no collective spends, in words.
-ON_CHIP = {
-    "layers": "work on the chip",
-    "ends": "work at the embedding and the head",
-    "bubble": "bubble",
-    "update": "work of the optimizer",
-}
 
 
 def step_range(candidate: Candidate) -> Range:
@@ -68,27 +72,16 @@ def reasons(
 def _communication(chosen: Candidate) -> Iterator[Reason]:
     """The slowest role against the work on the chip; one chip has nothing to send."""
     roofline = chosen.roofline
-    times = {r: float(t) for r, t in roofline.traffic_s.items() if t > 0}
-    role, slowest = slowest_role(chosen)
+    times = {role: float(t) for role, t in roofline.traffic_s.items() if t > 0}
     if not times:
         return
     on_chip = float(roofline.on_chip_s)
-    margin = on_chip / slowest
-    if margin >= 1:
-        hides = _listed({r: t for r, t in times.items() if is_hidden(chosen, r)})
-        waits = _listed({r: t for r, t in times.items() if not is_hidden(chosen, r)})
-        text = (
-            f"At peak {hides} of traffic can hide under {ms(on_chip)} on the chip"
-            if hides
-            else "No traffic is hidden"
-        )
-        text += f"; layers wait for {waits}." if waits else "."
-    else:
-        text = (
-            f"At peak {role} traffic takes {ms(slowest)} against {ms(on_chip)} on the "
-            f"chip: communication-bound x{1 / margin:.1f}."
-        )
-    yield Reason(constraint="communication", margin=margin, text=text)
+    yield Communication(
+        margin=on_chip / slowest_role(chosen)[1],
+        on_chip_s=on_chip,
+        traffic_s=times,
+        hidden=tuple(role for role in times if is_hidden(chosen, role)),
+    )
 
 
 def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
@@ -98,19 +91,15 @@ def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
         return
     stage = stages(model.n_layers, layout)
     idle = float(time.bubble_s / time.step_s)
-    chunks = f" of {stage.chunks} chunks" if stage.chunks > 1 else ""
-    empty = (
-        "1 place for a layer stays" if stage.spare == 1 else f"{stage.spare} places for layers stay"
-    )
-    uneven = f", {empty} empty" if stage.spare else ""
-    yield Reason(
-        constraint="bubble",
+    yield Bubble(
         margin=1 / max(idle, NO_BUBBLE),
-        text=(
-            f"{layout.n_microbatches} microbatches of {layout.micro_batch} through "
-            f"{layout.mesh.pipe} stages{chunks} ({layout.schedule}): {idle:.1%} of the step is "
-            f"bubble{uneven}."
-        ),
+        share=idle,
+        schedule=layout.schedule,
+        n_microbatches=layout.n_microbatches,
+        micro_batch=layout.micro_batch,
+        stages=layout.mesh.pipe,
+        chunks=stage.chunks,
+        spare=stage.spare,
     )
 
 
@@ -122,25 +111,13 @@ def _assumption(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
     if not hidden:
         return
     safe = min((c for c in ranked if c.fits), key=lambda c: float(c.time.upper_s), default=chosen)
-    without = f"with nothing hidden the step takes {ms(float(time.upper_s))}"
-    if safe is not chosen:
-        without += f", and {safe.mesh} {ms(float(safe.time.upper_s))}"
-    yield Reason(
-        constraint="overlap",
+    yield Overlap(
         margin=float(time.step_s / time.upper_s),
-        text=f"Rests on hiding {_listed(hidden)} beside other work: {without}.",
+        hidden_s=hidden,
+        without_s=float(time.upper_s),
+        best_mesh=None if safe is chosen else safe.mesh.sizes,
+        best_s=float(safe.time.upper_s),
     )
-
-
-def _listed(times: dict[str, float]) -> str:
-    """`293 ms fsdp and 22.7 ms data`."""
-    return listed([f"{ms(t)} {role}" for role, t in times.items()])
-
-
-def listed(words: Sequence[str]) -> str:
-    """`data`, `data and fsdp`, `data, fsdp and pipe`."""
-    *some, last = words or [""]
-    return f"{', '.join(some)} and {last}" if some else last
 
 
 def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
@@ -151,24 +128,16 @@ def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
         return
     other = others[0]
     role, slowest = slowest_role(other)
-    on_chip = float(other.roofline.on_chip_s)
-    name = "Without tensor" if split else f"With tensor {other.mesh.tensor}"
-    if slowest > on_chip:
-        needs = "gathers and reductions" if role == "fsdp" else "traffic"
-        told = f"has at peak {ms(slowest)} of {role} {needs} for {ms(on_chip)} on the chip: "
-        told += f"communication-bound x{slowest / on_chip:.1f}"
-    elif not other.fits:
-        told = loses_on(other, chosen)
-    else:
-        told = f"has {loses_on(other, chosen)}"
-    expected = ""
-    if other.fits:
-        here = ms(float(chosen.time.step_s))
-        expected = f"; expected {ms(float(other.time.step_s))}, here {here}"
-    yield Reason(
+    yield TensorSplit(
         constraint="tensor" if split else "data",
         margin=float(other.time.step_s / chosen.time.step_s),
-        text=f"{name} ({other.mesh}) {told}{expected}.",
+        mesh=other.mesh.sizes,
+        fits=other.fits,
+        step_s=float(other.time.step_s),
+        role=role,
+        traffic_s=slowest,
+        on_chip_s=float(other.roofline.on_chip_s),
+        loses_on=loses_on(other, chosen),
     )
 
 
@@ -182,20 +151,21 @@ def _tokens_per_chip(
     if system.n_chips == 1:
         return
     per_chip = job.tokens_per_step / system.n_chips / chosen.layout.n_microbatches
-    rate, over = _gather_rate(system)
+    rate, network, axes = _gather_rate(system)
+    experts = (model.n_experts, model.experts_per_token) if model.is_moe else (1, 1)
     needed = system.chip.peak(job.compute) / rate
     if model.is_moe:
         needed *= model.n_experts / model.experts_per_token
-        over += f", times E/k = {model.n_experts}/{model.experts_per_token}"
-    side = "below" if per_chip < needed else "above"
-    each = "chip" if chosen.layout.n_microbatches == 1 else "chip and microbatch"
-    yield Reason(
-        constraint="tokens_per_chip",
+    yield TokensPerChip(
         margin=per_chip / needed,
-        text=(
-            f"{per_chip:,.0f} tokens per {each}, {side} the {needed:,.0f} (peak over {over}) "
-            "from which pure data sharding hides."
-        ),
+        tokens=per_chip,
+        needed=needed,
+        bytes_per_s=rate,
+        network=network,
+        axes=axes,
+        n_experts=experts[0],
+        experts_per_token=experts[1],
+        n_microbatches=chosen.layout.n_microbatches,
     )
 
 
@@ -208,49 +178,42 @@ def _across_slices(job: Train, system: System, chosen: Candidate) -> Iterator[Re
         return
     rate = system.chip.need("dcn_bytes_per_s_per_chip")
     needed, tokens = system.chip.peak(job.compute) / rate, job.tokens_per_step / system.n_slices
-    side = "below" if tokens < needed else "above"
     over = [r for r, span in chosen.placement.spans if any(t.name == "dcn" for t in span.tiers)]
-    yield Reason(
-        constraint="dcn",
+    yield TokensPerSlice(
         margin=tokens / needed,
-        text=(
-            f"{listed(over)} cross{'es' if len(over) == 1 else ''} {system.n_slices} slices: "
-            f"{units.show_count(tokens)} tokens per slice, {side} the {needed:,.0f} (peak over "
-            f"{units.show_rate(rate, 'B/s')} of DCN) from which gradients over DCN hide."
-        ),
+        roles=tuple(over),
+        n_slices=system.n_slices,
+        tokens=tokens,
+        needed=needed,
+        bytes_per_s=rate,
     )
 
 
-def _gather_rate(system: System) -> tuple[float, str]:
-    """Bytes/s at which each chip's share of the machine takes in gathered weights, and its name."""
+def _gather_rate(system: System) -> tuple[float, Literal["ici", "scale_out", "node"], int]:
+    """(bytes/s at which each chip's share of the machine takes in gathered weights, the network,
+    its axes)."""
     chip, topology = system.chip, system.topology
     if isinstance(topology, Torus):
         used = [w for n, w in zip(topology.shape, topology.wrapped, strict=True) if n > 1]
         rate = chip.need("ici.link_bytes_per_s_one_way") * sum(2 if w else 1 for w in used)
-        return rate, f"{units.show_rate(rate, 'B/s')} of {len(used)} ICI axes"
+        return rate, "ici", len(used)
     if topology.n_nodes > 1:
         rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way") * topology.domain
-        return rate, f"{units.show_rate(rate, 'B/s')} of a node"
-    rate = chip.need("node.bytes_per_s_per_gpu_one_way")
-    return rate, f"{units.show_rate(rate, 'B/s')} of the node's links"
+        return rate, "scale_out", 1
+    return chip.need("node.bytes_per_s_per_gpu_one_way"), "node", 1
 
 
 def _memory(chosen: Candidate) -> Reason:
-    memory, layout = chosen.memory, chosen.layout
-    total = float(memory.total)
-    return Reason(
-        constraint="memory",
+    memory = chosen.memory
+    total, reserved = float(memory.total), float(memory.margin)
+    return MemoryRoom(
         margin=float((memory.capacity - memory.margin) / total),
-        text=(
-            f"{units.show_gib(total)} of {units.show_gib(memory.capacity)} HBM"
-            f"{_kept_free(float(memory.margin))}, remat {layout.policy}"
-            f"{in_microbatches(layout.n_microbatches)}."
-        ),
+        total=total,
+        capacity=float(memory.capacity),
+        reserved=reserved,
+        remat=chosen.layout.policy,
+        n_microbatches=chosen.layout.n_microbatches,
     )
-
-
-def _kept_free(margin: float) -> str:
-    return f" ({units.show_gib(margin)} kept free)" if margin else ""
 
 
 def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason]:
@@ -258,32 +221,16 @@ def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason
     tensor = chosen.mesh.tensor
     if model.vocab % tensor:
         padded = -(-model.vocab // tensor) * tensor
-        yield Reason(
-            constraint="padding",
-            margin=model.vocab / padded,
-            text=(
-                f"vocab {model.vocab:,} does not divide over tensor {tensor}: padded to {padded:,}."
-            ),
-        )
+        yield Padding(margin=model.vocab / padded, vocab=model.vocab, tensor=tensor, padded=padded)
     attention = model.main_attention
     if attention and tensor > attention.n_kv_heads and not attention.mla:
-        copies = tensor // model.n_kv_heads
-        yield Reason(
-            constraint="kv_heads",
+        yield KvHeads(
             margin=model.n_kv_heads / tensor,
-            text=f"Each of {model.n_kv_heads} key/value heads is held by {copies} chips.",
+            n_kv_heads=model.n_kv_heads,
+            copies=tensor // model.n_kv_heads,
         )
     if model.max_seq and job.seq > model.max_seq:
-        yield Reason(
-            constraint="max_seq",
-            margin=model.max_seq / job.seq,
-            text=f"{job.seq:,} tokens a sequence: the model's authors state {model.max_seq:,}.",
-        )
-
-
-def in_microbatches(n: int) -> str:
-    """How the batch is cut, where it is."""
-    return f", in {n} microbatches" if n > 1 else ""
+        yield MaxSeq(margin=model.max_seq / job.seq, seq=job.seq, max_seq=model.max_seq)
 
 
 def alternatives(chosen: Candidate, ranked: list[Candidate], n: int = 3) -> tuple[Alternative, ...]:
@@ -304,7 +251,7 @@ def alternatives(chosen: Candidate, ranked: list[Candidate], n: int = 3) -> tupl
                 step_s=step_range(other),
                 memory_bytes_per_chip=float(other.memory.total),
                 fits=other.fits,
-                text=loses_on(other, chosen),
+                loses_on=loses_on(other, chosen),
             )
         )
     shown = found[:n]
@@ -312,22 +259,19 @@ def alternatives(chosen: Candidate, ranked: list[Candidate], n: int = 3) -> tupl
     return tuple(shown)
 
 
-def loses_on(other: Candidate, chosen: Candidate) -> str:
+def loses_on(other: Candidate, chosen: Candidate) -> Loss:
     """What a candidate spends more of than the chosen one."""
     if not other.fits:
         memory = other.memory
-        over = float(memory.total / (memory.capacity - memory.margin))
-        return f"does not fit: x{over:.2f} of the memory"
+        return Loss(kind="memory", amount=float(memory.total / (memory.capacity - memory.margin)))
     mine, its = parts_of(chosen), parts_of(other)
     more = {name: its.get(name, 0.0) - mine.get(name, 0.0) for name in {*mine, *its}}
     worst = max(sorted(more), key=lambda name: more[name])
     if more[worst] <= 0:
-        return "equal"
-    if worst in ON_CHIP:
-        again = other.layout.policy != chosen.layout.policy
-        with_remat = f", remat {other.layout.policy}" if again else ""
-        return f"{ms(more[worst])} more {ON_CHIP[worst]}{with_remat}"
-    return f"{ms(more[worst])} more {worst} traffic to wait for"
+        return Loss(kind="none")
+    policy = other.layout.policy
+    remat = None if policy == chosen.layout.policy else policy
+    return Loss(kind="time", part=worst, amount=more[worst], remat=remat)
 
 
 def parts_of(candidate: Candidate) -> dict[str, float]:

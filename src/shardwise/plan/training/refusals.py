@@ -10,7 +10,6 @@ from shardwise.errors import DoesNotFit, NoStrategy
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
-from shardwise.plan.training import reasons
 from shardwise.search.training import rank
 from shardwise.search.training.forms import Fixed
 from shardwise.search.training.legal import batch_shards, legal_meshes, tensor_widths, worth_cutting
@@ -35,7 +34,7 @@ def no_strategy(
     if isinstance(pieces, int) and job.tokens_per_step % pieces:
         problems.append(f"loss_chunks {pieces} divides the tokens of no chip.")
     if fixed or most:
-        given = reasons.listed([*fixed, *most])
+        given = " and ".join([*fixed, *most])
         return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")
     if shards:
         listed = ", ".join(f"{s:,}" for s in shards[:8])

@@ -22,7 +22,7 @@ from shardwise.models import ModelConfig
 from shardwise.ops import collective
 from shardwise.ops.einsum import shards
 from shardwise.ops.layers import RESIDUAL, passing
-from shardwise.ops.program import Transfer, base_name
+from shardwise.ops.program import Transfer
 from shardwise.plan.schema.training import Operation
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import Stages
@@ -62,7 +62,7 @@ def _derived(work: Work, transfer: Transfer) -> Iterator[Operation]:
     """A collective of the algebra, and what remat does again of it."""
     chosen, layout, move = work.chosen, work.chosen.layout, transfer.move
     mesh = chosen.mesh.sizes
-    share = 1.0 if is_end(transfer.name) else float(work.stage.share)
+    share = 1.0 if is_end(transfer) else float(work.stage.share)
     times = transfer.count * share * layout.n_microbatches
     times *= float(times_sent(transfer, work.model, layout))
     n_bytes = float(transfer_bytes(transfer, chosen.works.weights, work.rates, mesh))
@@ -72,7 +72,7 @@ def _derived(work: Work, transfer: Transfer) -> Iterator[Operation]:
         role=transfer.role,
         kind=move.kind,
         axes=move.axes,
-        what=str(move),
+        what=move,
         count=times,
         n_bytes=n_bytes,
     )
@@ -93,11 +93,10 @@ def _derived(work: Work, transfer: Transfer) -> Iterator[Operation]:
 
 def _passed_on(model: ModelConfig, transfer: Transfer) -> bool:
     """Whether what a block reads or writes goes round the chips of `tensor` under its products."""
-    if transfer.role != "tensor" or is_end(transfer.name):
+    if transfer.role != "tensor" or is_end(transfer):
         return False
-    residual = base_name(transfer.move.before) in RESIDUAL
-    block = transfer.name.split(".")[0]
-    return residual and block in passing(model.groups[transfer.group].layer)
+    residual = transfer.move.before.base in RESIDUAL
+    return residual and transfer.term.module in passing(model.groups[transfer.group].layer)
 
 
 def _round(sent: Sent, n: int) -> Sent:
@@ -150,7 +149,7 @@ def _sums(work: Work) -> Iterator[Operation]:
         for sent in sums:
             if (sent.kind, sent.axes) == (bucket.kind, bucket.axes) and bucket.n_bytes:
                 part_s = seconds * float(sent.n_bytes / bucket.n_bytes)
-                if sent.name.endswith(".vectors"):
+                if sent.part == "vectors":
                     vectors_s += part_s
                 else:
                     yield from _listed(work, sent, part_s)

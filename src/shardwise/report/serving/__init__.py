@@ -1,1 +1,1 @@
-"""Serving for the terminal: plans, explanations, sweeps, traffic."""
+"""Serving plans in words."""

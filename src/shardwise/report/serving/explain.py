@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.plan.serving.changes import Change
 from shardwise.plan.serving.explain import AtBatch, ServingExplanation, ServingWhatIf
+from shardwise.report.serving.changes import difference_text, engine_text
+from shardwise.report.serving.decisions import decision_text
+from shardwise.report.serving.reasons import BOUNDS, reason_text
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import mesh_text, percent
 
@@ -32,8 +35,8 @@ def blocks(told: ServingExplanation, *, verbose: bool = False) -> Iterator[Block
     if verbose:
         yield ""
         yield strong("The way to this deployment, in the order of the book")
-        yield labelled((decision.step, decision.text) for decision in told.path)
-        yield labelled(("why" if i == 0 else "", r.text) for i, r in enumerate(told.why))
+        yield labelled((decision.step, decision_text(decision)) for decision in told.path)
+        yield labelled(("why" if i == 0 else "", reason_text(r)) for i, r in enumerate(told.why))
     else:
         last = 'type  -v tells the way there  ·  --what-if "ici x2" asks another machine'
         yield quiet(last)
@@ -61,12 +64,12 @@ def _what_if(found: ServingWhatIf, now: Change) -> str:
     asked = ", ".join(f"{name} ×{factor:g}" for name, factor in found.factors.items())
     change = percent(abs(found.same.tpot_s / now.tpot_s - 1))
     more = "more" if found.same.tpot_s > now.tpot_s else "less"
-    text = f"{asked}: {ms(found.same.tpot_s)} a token, {change} {more}, now {found.bound}. "
+    text = f"{asked}: {ms(found.same.tpot_s)} a token, {change} {more}, now {BOUNDS[found.bound]}. "
     if found.same.max_batch < found.same.batch:
         text += f"{found.same.max_batch:,} sequences fit. "
     if found.best is None:
         return text + "No engine fits this batch there."
-    return text + f"The best for this batch: {found.best.engine}, {ms(found.best.tpot_s)}."
+    return text + f"The best for this batch: {engine_text(found.best)}, {ms(found.best.tpot_s)}."
 
 
 def _batches(told: ServingExplanation) -> Block:
@@ -109,7 +112,7 @@ def _thresholds(told: ServingExplanation) -> Iterator[tuple[str, str]]:
     yield "FLOPs", f"bind products from so many sequences in a pass: {listed}."
     for reason in told.why:
         if reason.constraint in WORDS:
-            yield {"tensor": "links", "gathered": "FSDP"}[reason.constraint], reason.text
+            yield {"tensor": "links", "gathered": "FSDP"}[reason.constraint], reason_text(reason)
     prefill = told.prefill
     text = f"{ms(prefill.step_s.expected)} each, at {percent(prefill.at_mfu.mfu)} MFU "
     text += ms(prefill.at_mfu.step_s)
@@ -132,7 +135,8 @@ def _changes(told: ServingExplanation) -> Block:
     rows = []
     for change in told.changes:
         usd = change.usd_per_million_output_tokens
-        name = change.name + (f": {change.engine}" if change.engine else "")
+        engine = engine_text(change)
+        name = difference_text(change.differs) + (f": {engine}" if engine else "")
         same = change is first
         rows.append(
             [

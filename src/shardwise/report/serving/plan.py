@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan.schema.serving import Servers, ServingPlan, ServingPoint
 from shardwise.report.serving.details import details
+from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
 from shardwise.report.serving.traffic import seen
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
@@ -57,7 +58,7 @@ def headline(plan: ServingPlan) -> str:
     dollars = f", {units.show_dollars(money.output)} per million output tokens" if money else ""
     reads = f" + {servers(strategy.prefill)} for prompts" if strategy.prefill else ""
     return (
-        f"{told.bound}. {servers(strategy.servers)}{reads}, {_dtypes(plan)}: "
+        f"{BOUNDS[told.bound]}. {servers(strategy.servers)}{reads}, {_dtypes(plan)}: "
         f"{_token(plan)} a token, {_rate(told.tokens_per_s_per_chip)} tokens/s/chip{dollars}."
     )
 
@@ -131,7 +132,7 @@ def _total(plan: ServingPlan) -> str:
     money = told.usd_per_million_tokens
     if money and money.input is not None:
         text += f", {units.show_dollars(money.input)} per million input tokens"
-    return f"{text}. Taken: {plan.strategy.rule}"
+    return f"{text}. Taken: {rule_text(plan.strategy.rule)}"
 
 
 def _source(plan: ServingPlan) -> str:
@@ -167,14 +168,14 @@ def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
         told.sort(key=lambda r: rank[r.constraint])
     left, shown = room or 0, []
     for reason in told:
-        took = _lines(reason.text, INDENT)
+        took = _lines(reason_text(reason), INDENT)
         if room is None or took <= left:
             shown.append(reason)
             left -= took
     if not (shown or plan.estimate.traffic):
-        shown = sorted(told, key=lambda r: len(r.text))[:1]
+        shown = sorted(told, key=lambda r: len(reason_text(r)))[:1]
     for i, reason in enumerate(shown):
-        yield "" if i else "why", reason.text
+        yield "" if i else "why", reason_text(reason)
 
 
 def _few(points: Sequence[ServingPoint]) -> Sequence[ServingPoint]:

@@ -105,7 +105,7 @@ def tables(told: TrafficEstimate) -> Iterator[Block]:
     )
     if told.tried:
         heads = ["simulated before", ">chips", ">within"]
-        rows_tried = [[f"  {t.text}", f"{t.n_chips:,}", percent3(t.within)] for t in told.tried]
+        rows_tried = [[f"  {t}", f"{t.n_chips:,}", percent3(t.within)] for t in told.tried]
         yield table(heads, rows_tried)
     if told.capacity:
         pairs = [[f"  {_rate(r)}/s", percent3(share)] for r, share in told.capacity.tried]

@@ -1,1 +1,1 @@
-"""Training for the terminal: plans, explanations, sweeps, runs."""
+"""Training plans in words."""

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.hardware import show_value
+from shardwise.plan.decisions import Decision
 from shardwise.plan.training.crossovers import Crossover
-from shardwise.plan.training.decisions import Decision
 from shardwise.plan.training.explain import Explanation, Outcome, WhatIf
 from shardwise.report.style import Block, labelled, quiet, strong, table
+from shardwise.report.training.decisions import decision_text
+from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import mesh_text
 from shardwise.search.training.sensitivity import HARDWARE, BreakEven, Searched, Sensitivity
 
@@ -48,8 +50,8 @@ def blocks(told: Explanation, *, verbose: bool = False) -> Iterator[Block]:
     if verbose:
         yield ""
         yield strong("The way to this split, in the order of the book")
-        yield labelled((decision.step, decision.text) for decision in told.path)
-        yield labelled(("why" if i == 0 else "", r.text) for i, r in enumerate(told.why))
+        yield labelled((decision.step, decision_text(decision)) for decision in told.path)
+        yield labelled(("why" if i == 0 else "", reason_text(r)) for i, r in enumerate(told.why))
     else:
         yield quiet('type  -v tells the way there  ·  --what-if "ici x0.5" asks another machine')
 
@@ -95,7 +97,8 @@ def _runner_up(told: Explanation) -> Iterator[tuple[str, str]]:
     else:
         now, then = told.plan.step_s.expected, other.step_s.expected
         faster = then < now
-        lost = f"although it has {told.loses}" if faster else told.loses
+        loss = loss_text(told.loses_on) if told.loses_on else ""
+        lost = f"although it has {loss}" if faster else loss
         yield (
             "better" if faster else "runner-up",
             f"{mesh_text(other.mesh)}: {ms(then)} ({_change(now, then)}), {lost}",
@@ -161,9 +164,8 @@ def _searches(told: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
         found = "; ".join(_searched(one, verbose) for one in s.searched)
         if found:
             yield s.name, found
-        if verbose and s.overtaken:
-            other = s.overtaken.to.replace(" x ", " × ")
-            yield s.name, f"{_at(s.overtaken)}: {other} is faster"
+        if verbose and s.overtaken and not isinstance(s.overtaken.to, str):
+            yield s.name, f"{_at(s.overtaken)}: {mesh_text(s.overtaken.to)} is faster"
 
 
 def _searched(found: Searched, verbose: bool) -> str:

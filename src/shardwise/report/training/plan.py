@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
+from shardwise.plan.schema.training_reasons import TensorSplit
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.training.details import details
+from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
-from shardwise.strategy.mesh import Mesh
 
 SHOWN_ALTERNATIVES = 2
 SHOWN_REASONS = 4  # and all under -v
@@ -167,21 +167,16 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[tuple[str, str]]:
     if len(told) > SHOWN_REASONS and not verbose:
         told = [r for r in told if r.constraint != "tokens_per_chip"]
     for i, reason in enumerate(told):
-        yield "" if i else "why", _times_sign(reason.text)
-
-
-def _times_sign(text: str) -> str:
-    """`data 4 x fsdp 8`, `x1.6` -> ×."""
-    return re.sub(r" x(?=[ \d])", " ×", text)
+        yield "" if i else "why", reason_text(reason)
 
 
 def _alternatives(plan: Plan) -> Iterator[tuple[str, str]]:
     """The best of other tensor sizes, but the one that a reason tells of."""
-    told = " ".join(reason.text for reason in plan.why)
+    told = [reason.mesh for reason in plan.why if isinstance(reason, TensorSplit)]
     others = plan.alternatives[:SHOWN_ALTERNATIVES]
-    for i, other in enumerate(o for o in others if f"({Mesh(**o.mesh)})" not in told):
+    for i, other in enumerate(o for o in others if o.mesh not in told):
         yield (
             "" if i else "next",
             f"{mesh_text(other.mesh)}: expected {units.show_seconds(other.step_s.expected)}, "
-            f"{other.text}",
+            f"{loss_text(other.loses_on)}",
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from shardwise import units
 from shardwise.arrays import Num
@@ -11,6 +13,23 @@ from shardwise.search.serving.deployments import Points
 from shardwise.workload import Serve
 
 DIGITS = 9  # values that differ by the order of their sums alone are equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What the search chooses a deployment by, among those within the bounds.
+
+    Args:
+        aim: fewest chips, most tokens/s/chip, or the knee: most of tokens/s/chip times tokens/s of
+            a sequence.
+        percentile: share of the requests within the bounds; None where their means are.
+    """
+
+    aim: Literal["chips", "throughput", "knee"]
+    rate: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    percentile: float | None = None
 
 
 def per_chip(points: Points, job: Serve) -> Num:
@@ -35,7 +54,7 @@ def within(points: Points, job: Serve) -> Num:
 
 def ordered(
     points: Points, job: Serve, *, sized: bool, name: Callable[[int], str] = str
-) -> tuple[Num, str]:
+) -> tuple[Num, Rule]:
     """The deployments that meet the bounds, the one to take first, and the rule of the order.
 
     Args:
@@ -52,20 +71,19 @@ def ordered(
         raise NoStrategy(*unmet(points, job, name))
     some = points.take(rows)
     each, tpot = _rounded(per_chip(some, job)), _rounded(some.tpot_s)
+    fewest = Rule(aim="chips", rate=job.rate, ttft_s=job.ttft_s, tpot_s=job.tpot_s)
     if job.rate:
         order = np.lexsort((some.ttft_s, tpot, some.chips))
-        return rows[order], f"fewest chips that serve {job.rate:g}/s{_bounds(job)}"
+        return rows[order], fewest
     if job.tpot_s or job.ttft_s:
         first = np.zeros(len(some)) if sized else some.chips
         order = np.lexsort((some.ttft_s, tpot, -each, first))
-        rule = "most tokens/s/chip" if sized else "fewest chips"
-        return rows[order], rule + _bounds(job)
+        return rows[order], replace(fewest, aim="throughput") if sized else fewest
     order = np.lexsort((some.ttft_s, -_rounded(each / tpot)))
     _, firsts = np.unique(some.chips[order], return_index=True)
     knees = order[firsts]  # of every number of chips its knee, the one of most tokens/s/chip first
     knees = knees[np.lexsort((some.chips[knees], -each[knees]))]
-    rule = "knee, most tokens/s/chip × tokens/s of a sequence"
-    return rows[np.concatenate([knees, np.delete(order, firsts)])], rule
+    return rows[np.concatenate([knees, np.delete(order, firsts)])], Rule(aim="knee")
 
 
 def front(points: Points, job: Serve) -> Num:
@@ -106,12 +124,6 @@ def unmet(points: Points, job: Serve, name: Callable[[int], str]) -> list[str]:
             f"{ms(float(points.ttft_s[points.tpot_s <= job.tpot_s].min()))}."
         )
     return told
-
-
-def _bounds(job: Serve) -> str:
-    named = (("TTFT", job.ttft_s), ("TPOT", job.tpot_s))
-    told = [f"{name} ≤ {units.show_seconds(v)}" for name, v in named if v]
-    return f" with mean {' and '.join(told)}" if told else ""
 
 
 def _rounded(values: Num) -> Num:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
-from shardwise.errors import DoesNotFit, NoStrategy, UnknownFigure
+from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigure
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import shares
 from shardwise.estimate.serving.overhead import USUAL
@@ -14,6 +14,7 @@ from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.search.serving import choose
 from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.choose import Rule
 from shardwise.search.serving.deployments import Points, apart, joined, together
 from shardwise.search.serving.evaluate import BUSY, Block, blocks
 from shardwise.search.serving.layouts import Sites, machines, sites
@@ -38,7 +39,7 @@ class Ranking:
     """
 
     candidates: list[Candidate]
-    rule: str
+    rule: Rule
     front: list[Candidate]
     n_points: int
     sized: bool
@@ -115,13 +116,13 @@ def rank(asked: Request, keep: int = SHOWN, *, each_reader: bool = False) -> Ran
         each_reader: engines beside other readers of prompts are other deployments.
 
     Raises:
-        NoStrategy: no engine is legal, or none meets the bounds.
+        NoLegalEngine: no engine is legal. NoStrategy: none meets the bounds.
         DoesNotFit: no engine holds one sequence, or the batch that is asked for.
         UnknownFigure: a figure that the chip's file does not have.
     """
     every = asked.sites()
     if every is None:
-        raise NoStrategy("no engine is legal.")
+        raise NoLegalEngine("no engine is legal.")
     options = [(job, asked.rates(job)) for job in asked.jobs]
     found = blocks(asked.config, every, options, asked.fixed)
     if not found:

@@ -18,6 +18,7 @@ from shardwise.hardware.scale import PEAKS, scaled
 from shardwise.hardware.system import OVERRIDES
 from shardwise.search.training.problem import Case
 from shardwise.search.training.rank import Candidate
+from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
 
 # Name of a sensitivity -> what `scaled` multiplies.
@@ -37,6 +38,8 @@ OCTAVES = 6  # break-evens are looked for between 1/64 and 64 times the number
 RIVALS = 4  # other strategies that may become faster
 CLOSE = 1e-3  # relative, of a break-even
 
+State = str | Mesh  # what holds at a factor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
@@ -44,13 +47,13 @@ class BreakEven:
 
     Args:
         factor, value: of the number.
-        to: what it is beyond it: "communication" or "chip" for what binds, a mesh for the faster
-            strategy, "fits" or "does not fit".
+        to: what it is beyond it: "communication" or "chip" for what binds, "fits" or "does not
+            fit", or the mesh of the faster strategy.
     """
 
     factor: float
     value: float
-    to: str
+    to: str | dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +206,7 @@ class _Probe:
             return None
         return "fits" if found.fits else "does not fit"
 
-    def fastest(self, factor: float) -> str | None:
+    def fastest(self, factor: float) -> Mesh | None:
         """The mesh of the fastest rival that fits and is faster than the case, or its own."""
         mine = self.at(factor)
         if mine is None:
@@ -213,7 +216,7 @@ class _Probe:
             other = self.at(factor, i)
             if other and other.fits and other.time.step_s < best.time.step_s * (1 - CLOSE):
                 best = other
-        return str(best.mesh)
+        return best.mesh
 
 
 def _hardware(probe: _Probe, name: str) -> Sensitivity:
@@ -246,9 +249,13 @@ def _step(probe: _Probe, factor: float) -> float | None:
 def _told(
     probe: _Probe, name: str, unit: str, value: float, slope: float | None, *, whole: bool = False
 ) -> Sensitivity:
-    def crossing(state: Callable[[float], str | None]) -> BreakEven | None:
+    def crossing(state: Callable[[float], State | None]) -> BreakEven | None:
         found = nearest(state, whole=whole)
-        return found and BreakEven(factor=found[0], value=found[0] * value, to=found[1])
+        if found is None:
+            return None
+        factor, there = found
+        to = there.sizes if isinstance(there, Mesh) else there
+        return BreakEven(factor=factor, value=factor * value, to=to)
 
     return Sensitivity(
         name=name,
@@ -262,8 +269,8 @@ def _told(
 
 
 def nearest(
-    state: Callable[[float], str | None], *, whole: bool = False
-) -> tuple[float, str] | None:
+    state: Callable[[float], State | None], *, whole: bool = False
+) -> tuple[float, State] | None:
     """The factor nearest to 1 at which a state changes, and what it changes to.
 
     Octave by octave to both sides, then by bisection; `whole` leaves it at powers of 2. A state of
@@ -272,7 +279,7 @@ def nearest(
     now = state(1.0)
     open_sides = {1, -1}
     for octave in range(1, OCTAVES + 1):
-        found: list[tuple[float, str]] = []
+        found: list[tuple[float, State]] = []
         for side in sorted(open_sides):
             there = state(2.0 ** (side * octave))
             if there is None:
@@ -286,8 +293,8 @@ def nearest(
 
 
 def _bisect(
-    state: Callable[[float], str | None], now: str | None, inner: float, outer: float
-) -> tuple[float, str]:
+    state: Callable[[float], State | None], now: State | None, inner: float, outer: float
+) -> tuple[float, State]:
     """The last factor, coming from `inner`, that is not in the present state any more."""
     while abs(math.log(outer / inner)) > CLOSE:
         middle = math.sqrt(inner * outer)

@@ -19,6 +19,7 @@ from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
 from shardwise.ops.collective import time_s
+from shardwise.ops.notation import parse_array
 from shardwise.ops.program import training_step
 from shardwise.search.training import rank
 from shardwise.strategy.layout import Layout, table
@@ -319,13 +320,14 @@ def test_dtypes_of_what_is_sent() -> None:
     assert {"wq", "w_down", "embedding", "unembedding"} <= weights
     assert not weights & {"k", "v", "x", "y"}
     job = Train(batch=8, seq=512, weights="fp8", compute="fp8", gradients="fp32")
-    assert element_bytes("wq", weights, job) == 1
-    assert element_bytes("dwq", weights, job) == 4
-    assert element_bytes("x", weights, job) == element_bytes("dx", weights, job) == 2
+    wq, x = parse_array("wq[D,N,H]"), parse_array("x[B,T,D]")
+    assert element_bytes(wq, weights, job) == 1
+    assert element_bytes(wq.gradient(), weights, job) == 4
+    assert element_bytes(x, weights, job) == element_bytes(x.gradient(), weights, job) == 2
     fp32 = Train(batch=8, seq=512, weights="fp32", compute="fp32")
-    assert element_bytes("x", weights, fp32) == element_bytes("wq", weights, fp32) == 4
+    assert element_bytes(x, weights, fp32) == element_bytes(wq, weights, fp32) == 4
     mixed = Train(batch=8, seq=512, weights="fp32")
-    assert element_bytes("wq", weights, mixed) == 2  # cast before it is sent or multiplied
+    assert element_bytes(wq, weights, mixed) == 2  # cast before it is sent or multiplied
 
 
 def test_what_is_hidden() -> None:

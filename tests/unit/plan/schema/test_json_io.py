@@ -10,7 +10,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadFile
-from shardwise.plan import Plan, decode, encode, load, save
+from shardwise.plan import Plan, decode, encode, load, write
+from shardwise.report.document import document
 
 CASES = [
     ("llama3-8b", "v5p:4x4x4", sw.Train(batch=64, seq=4096, tokens=1e12)),
@@ -49,7 +50,7 @@ def test_a_plan_is_read_back_equal(name: str, machine: str, job: sw.Train, tmp_p
     assert sw.load(path) == plan
     assert decode(encode(plan)) == plan
     again = tmp_path / "again.json"
-    save(load(path), again)
+    write(load(path), again)
     assert again.read_bytes() == path.read_bytes()
 
 
@@ -61,7 +62,7 @@ def test_a_pipeline_is_read_back_equal(fixed: dict[str, int | str]) -> None:
 
 
 def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
-    assert raw["schema"] == "shardwise.plan/1"
+    assert raw["schema"] == "shardwise.plan/2"
     assert set(raw) == {"schema", "model", "hardware", "workload", "strategy", "estimate",
                         "operations", "why", "alternatives", "xla_flags"}  # fmt: skip
     assert set(raw["strategy"]) >= {
@@ -89,9 +90,53 @@ def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
     }  # fmt: skip
     assert set(raw["alternatives"][0]) >= {
         "mesh", "schedule", "zero", "remat", "n_microbatches", "step_s", "memory_bytes_per_chip",
-        "fits", "text",
+        "fits", "loses_on",
     }  # fmt: skip
-    assert set(raw["why"][0]) == {"constraint", "margin", "text"}
+    assert set(raw["alternatives"][0]["loses_on"]) == {"kind", "part", "amount", "remat"}
+    for reason in raw["why"]:
+        assert {"constraint", "margin"} < set(reason)
+        assert "text" not in reason
+
+
+@pytest.mark.parametrize(("name", "machine", "job"), CASES)
+def test_words_stand_beside_values_and_are_left_out_on_reading(
+    name: str, machine: str, job: sw.Train
+) -> None:
+    plan = make(name, machine, job)
+    worded = document(plan)
+    assert decode(encode(worded)) == plan
+    for row in (*worded["why"], *worded["alternatives"]):
+        assert row.pop("text")
+    assert worded == json.loads(encode(plan))
+
+
+def test_a_plan_of_the_first_schema_is_refused(raw: dict[str, Any]) -> None:
+    raw["schema"] = "shardwise.plan/1"
+    with pytest.raises(BadFile) as error:
+        decode(json.dumps(raw), "old.json")
+    assert error.value.problems == (
+        'old.json has schema "shardwise.plan/1"; this version reads "shardwise.plan/2".',
+        "Plan again: shardwise plan MODEL HARDWARE ... -o plan.json",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"constraint": "memori"},
+            'unknown constraint "memori" at $.why[0]. Close: memory, tensor.',
+        ),
+        ({"constraint": 3}, "Expected `str`, got `int` - at `$.why[0].constraint`"),
+        ({"totl": 1.0}, "plan: unknown key $.why[0].totl. Close: total."),
+        ({"total": "much"}, "Expected `float`, got `str` - at `$.total` of `$.why[0]`"),
+    ],
+)
+def test_reasons_that_are_broken(raw: dict[str, Any], change: dict[str, Any], told: str) -> None:
+    raw["why"] = [{**raw["why"][-1], **change}]
+    with pytest.raises(BadFile) as error:
+        decode(json.dumps(raw))
+    assert told in str(error.value)
 
 
 def test_the_document_is_plain_json(small: Plan) -> None:
@@ -107,7 +152,7 @@ def test_text_that_is_no_plan(small: Plan) -> None:
     for text in (b"", b"{", b"not json", encode(small)[:-10], b"\xff\xfe"):
         with pytest.raises(BadFile, match=r"^plan is not JSON: "):
             decode(text)
-    for text in ("[]", "3", "null", "{}", '{"schema": 3}', '{"schema": "shardwise.plan/2"}'):
+    for text in ("[]", "3", "null", "{}", '{"schema": 3}', '{"schema": "shardwise.plan/3"}'):
         with pytest.raises(BadFile, match=r'plan has schema ".*"; this version reads "shardwise'):
             decode(text)
 
@@ -170,7 +215,7 @@ def test_files_that_cannot_be_read_or_written(small: Plan, tmp_path: Path) -> No
     with pytest.raises(BadFile, match=r"Is a directory\.$"):
         load(tmp_path)
     with pytest.raises(BadFile, match=r"Is a directory\. Nothing was saved\.$"):
-        save(small, tmp_path)
+        write(small, tmp_path)
     with pytest.raises(BadFile, match=r"No such file or directory\. Nothing was saved\.$"):
         small.save(str(tmp_path / "none" / "plan.json"))
     (tmp_path / "text.json").write_text("hello")

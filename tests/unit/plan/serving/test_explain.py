@@ -11,6 +11,7 @@ from shardwise.errors import BadFile, BadInput
 from shardwise.plan.serving.explain import ServingExplanation
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.time_parts import kv_batch
+from shardwise.report.serving.changes import difference_text, engine_text
 
 LLAMA = sw.model("llama3-70b")
 DEEPSEEK = sw.model("deepseek-v3")
@@ -119,7 +120,7 @@ def test_short_contexts_outweigh_at_no_batch() -> None:
 
 
 def test_each_change_is_the_plan_of_the_changed_job(told: ServingExplanation) -> None:
-    found = {change.name: change for change in told.changes}
+    found = {difference_text(change.differs): change for change in told.changes}
     engine = {"tensor": 16, "kv": "batch", "fsdp": 1, "expert": 1, "pipe": 1, "context": 1}
     for name, job in (
         ("int8 weights", {"weights": "int8", "compute": "int8"}),
@@ -135,13 +136,13 @@ def test_each_change_is_the_plan_of_the_changed_job(told: ServingExplanation) ->
 
 
 def test_fewer_heads_read_less_and_fsdp_is_a_mistake(told: ServingExplanation) -> None:
-    found = {change.name: change for change in told.changes}
+    found = {difference_text(change.differs): change for change in told.changes}
     first = told.changes[0]
     assert found["1 KV head"].tpot_s < found["4 KV heads"].tpot_s < first.tpot_s
     assert found["1 KV head"].max_batch > 7 * first.max_batch
     assert found["FSDP, as in training"].tpot_s > 50 * first.tpot_s
     twice = found["twice the chips"]
-    assert twice.engine == "tensor 32, v5e:4x8"
+    assert engine_text(twice) == "tensor 32, v5e:4x8"
     assert first.tpot_s / 2 < twice.tpot_s < first.tpot_s
 
 

@@ -41,7 +41,7 @@ def test_what_binds(both: Both) -> None:
 def test_the_runner_up_is_the_next_of_the_search(both: Both) -> None:
     plan, told = both
     if plan.hardware.n_chips == 1:
-        assert told.runner_up is told.loses is None
+        assert told.runner_up is told.loses_on is None
         return
     case = sw.model(plan.model.name), sw.hardware(plan.hardware.name)
     job = sw.Train(batch=plan.workload.batch, seq=plan.workload.seq)
@@ -50,7 +50,7 @@ def test_the_runner_up_is_the_next_of_the_search(both: Both) -> None:
     assert told.runner_up.mesh == second.strategy.mesh
     assert told.runner_up.step_s == second.step
     assert told.runner_up.step_s.expected >= plan.step.expected
-    assert told.loses
+    assert told.loses_on
 
 
 def test_the_table_has_the_numbers_of_the_book(both: Both) -> None:

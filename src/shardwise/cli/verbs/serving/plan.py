@@ -14,6 +14,7 @@ from shardwise.cli.progress import progress
 from shardwise.cli.verbs.serving.traffic import read_traffic
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs
 from shardwise.plan.serving import build
+from shardwise.report.document import plans_document, save
 from shardwise.report.serving import plan as report
 
 
@@ -107,12 +108,12 @@ def run(
         )
     best_plan = plans[0]
     if file:
-        best_plan.save(file)
+        save(best_plan, file)
     blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
     if plan_count > 1:
         blocks = [*blocks, "", report.ranked(plans)]
     return Answer(
-        document=lambda: best_plan if plan_count == 1 else {"plans": plans},
+        document=lambda: plans_document(plans),
         blocks=blocks,
         as_json=json,
     )

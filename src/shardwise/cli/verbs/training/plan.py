@@ -22,6 +22,7 @@ from shardwise.cli.options import output, rates
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.training.workload import check_workload, read_job
 from shardwise.errors import BadInput, NoPlan
+from shardwise.report.document import plans_document, save
 from shardwise.report.training import plan as report
 
 PARETO_AXES = ("memory", "chips")
@@ -110,13 +111,13 @@ def run(
 def _answer(plans: list[sw.Plan], file: str, *, verbose: bool, as_json: bool) -> Answer:
     best_plan = plans[0]
     if file:
-        best_plan.save(file)
+        save(best_plan, file)
     blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
     fits = best_plan.memory.total + best_plan.memory.margin <= best_plan.memory.capacity
     return Answer(
-        document=lambda: best_plan if len(plans) == 1 else {"plans": plans},
+        document=lambda: plans_document(plans),
         blocks=blocks,
         as_json=as_json,
         exit_code=0 if fits else NoPlan.exit_code,

@@ -50,6 +50,10 @@ PRODUCED = {
     "latent": ("gate", "up"),  # what tokens are sent as
     "latent_output": ("down", "activation"),
 }
+# What eager frameworks keep beside them: the activated gate, and an output that nothing reads.
+ACTIVATED = {"hidden": "activated_hidden", "shared_hidden": "activated_shared_hidden"}
+UNREAD = "unread_ffn_output"
+PRODUCED |= dict.fromkeys(ACTIVATED.values(), ("activation",)) | {UNREAD: ("down",)}
 ALWAYS = ("layer_input",)  # remat starts from it
 # Tokens as sent to their experts: sent again only where all products of the experts run again.
 SENT = ("expert_input", ("gate", "up"))
@@ -112,11 +116,11 @@ def layers_held(
         terms = {k.array.name: activation_term(k, _times(k, job, split, local)) for k in rows}
         ffn = group.layer.ffn
         if not software.fused and ffn and ffn.gated:  # the activated gate, beside the product
-            hidden = [k for k in rows if k.array.name in ("hidden", "shared_hidden")]
-            terms |= {f"activated_{k.array.name}": activation_term(k) for k in hidden}
+            hidden = [k for k in rows if k.array.name in ACTIVATED]
+            terms |= {ACTIVATED[k.array.name]: activation_term(k) for k in hidden}
         if not software.compiled and split.remat == "selective" and not split.recomputes("down"):
             source = next(k for k in rows if k.array.name == "layer_input")
-            terms["unread_ffn_output"] = activation_term(source)
+            terms[UNREAD] = activation_term(source)
         dropped = {name for name in terms if runs_again(split, name, group.layer)}
         offloaded = {name for name in terms if waits_outside(split, name)} - dropped
         every = local.total(terms.values())
@@ -169,7 +173,7 @@ def runs_again(split: Form, name: str, layer: Layer) -> bool:
         return all(map(split.recomputes, SENT[1]))
     if name in ("attended", "scanned") and not split.recomputes("norms"):
         return False
-    parts = PRODUCED[name.removeprefix("activated_").removeprefix("unread_")]
+    parts = PRODUCED[name]
     latent = layer.attention is not None and layer.attention.mla is not None
     known = [p for p in parts if p != "mla_up" or latent]
     return any(map(split.recomputes, known))
@@ -177,7 +181,7 @@ def runs_again(split: Form, name: str, layer: Layer) -> bool:
 
 def waits_outside(split: Form, name: str) -> bool:
     """Whether this array waits in host memory."""
-    parts = PRODUCED.get(name.removeprefix("activated_"), (name,))
+    parts = () if name == UNREAD else PRODUCED.get(name, (name,))
     return any(word in split.offload for word in ("activations", *parts))
 
 
