@@ -47,7 +47,7 @@ def one_by_one(model: sw.ModelConfig, system: sw.System, job: sw.Train, ranking:
         layout = layouts[done % len(layouts)]
         one = LayoutStep(model, system, job, layout)
         one.at(cal, Kernels())
-        step_memory(model, job, one.works, layout, capacity)
+        step_memory(model, job, one.program, layout, capacity)
         done += 1
     return done / (time.process_time() - start)
 

@@ -34,7 +34,7 @@ def as_devices(plan: Plan) -> tuple[Plan, str]:
         return plan, ""
     given = (case.model, case.job, case.system, dealt.layout, case.cal, case.placement)
     device = rank.evaluate(*given)
-    works = operations(case.model, case.job, case.system.chip, device)
+    works = operations(device)
     found = replace(
         plan,
         operations=tuple(_times(op, n) for op in works),

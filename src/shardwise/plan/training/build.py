@@ -151,7 +151,7 @@ def _write(
     asked: tuple[Fixed, Mapping[str, int]] = ({}, {}),
 ) -> training.Plan:
     mesh, layout = chosen.mesh.sizes, chosen.layout
-    works = operations(model, job, system.chip, chosen)
+    works = operations(chosen)
     return training.Plan(
         model=planned_model(model),
         hardware=planned_hardware(system),

@@ -8,7 +8,7 @@ from shardwise import units
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.training import Alternative, Operation, Range, Reason
-from shardwise.plan.training.transfers import is_hidden
+from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.training.legal import divisors, legal_meshes, worth_cutting
@@ -25,7 +25,7 @@ class Cells:
         meshes, placements: of every cell, arrays of objects.
         sizes: role -> chips.
         micro_batch, n_microbatches: sequences of one data shard, and how many such make its batch.
-        prices: of collectives.
+        costs: of collectives.
     """
 
     meshes: Num
@@ -33,7 +33,7 @@ class Cells:
     sizes: Mapping[str, Num]
     micro_batch: Num
     n_microbatches: Num
-    prices: Prices
+    costs: CollectiveCost
 
     def __len__(self) -> int:
         return len(self.meshes)
@@ -46,7 +46,7 @@ class Cells:
             sizes={role: n[rows] for role, n in self.sizes.items()},
             micro_batch=self.micro_batch[rows],
             n_microbatches=self.n_microbatches[rows],
-            prices=self.prices.take(rows),
+            costs=self.costs.take(rows),
         )
 
 
@@ -84,7 +84,7 @@ def cells(
         sizes={r: np.repeat(sizes[:, i], n_cells) for i, r in enumerate(rows[0][0].sizes)},
         micro_batch=cut[:, 0],
         n_microbatches=cut[:, 1],
-        prices=Prices(placements).take(np.concatenate(index)),
+        costs=CollectiveCost(placements).take(np.concatenate(index)),
     )
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import Calibration
-from shardwise.estimate.collective_cost import Prices
 from shardwise.estimate.training.chip_rates import Kernels, Rates
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.framework import planned
 from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -40,12 +40,14 @@ class Candidate:
     Args:
         time: at the rates of the calibration.
         roofline: at the peaks, products only.
+        program: of one microbatch.
+        peak: what the items of the roofline are priced by.
     """
 
     layout: Layout
     placement: Placement
-    works: Step
-    prices: Prices
+    program: Step
+    peak: PricedLayout
     time: StepTime
     roofline: StepTime
     memory: Memory
@@ -107,11 +109,11 @@ def evaluate(
     return Candidate(
         layout=layout,
         placement=one.placement,
-        works=one.works,
-        prices=one.prices,
+        program=one.program,
+        peak=one.priced(),
         time=one.at(cal, Kernels()),
         roofline=one.at(),
-        memory=step_memory(config, job, one.works, layout, capacity, planned(system.chip.kind)),
+        memory=step_memory(config, job, one.program, layout, capacity, planned(system.chip.kind)),
     )
 
 

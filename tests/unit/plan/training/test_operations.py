@@ -12,8 +12,7 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.plan.schema.training import Operation
-from shardwise.plan.training.operations import operations
-from shardwise.plan.training.transfers import is_hidden
+from shardwise.plan.training.operations import is_hidden, operations
 from shardwise.search.training import rank
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import PARTS, Layout
@@ -35,7 +34,7 @@ def listed(
 ) -> tuple[Candidate, tuple[Operation, ...]]:
     config, system = load(name), parse_system(machine)
     one = rank.evaluate(config, job, system, layout, PEAK)
-    return one, operations(config, job, system.chip, one)
+    return one, operations(one)
 
 
 def compare(one: Candidate, found: tuple[Operation, ...]) -> None:
