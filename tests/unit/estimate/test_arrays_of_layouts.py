@@ -56,7 +56,7 @@ def forms(name: str, machine: str, job: Train) -> list[list[tuple[Layout, Placem
     """Layouts by their words, each on one of its placements."""
     config, system = load(name), parse_system(machine)
     by_words: dict[Words, list[Layout]] = defaultdict(list)
-    for layout in every_layout(config, job, system):
+    for layout in every_layout(config, system, job):
         by_words[words_of(layout)].append(layout)
     found = []
     for k, alike in enumerate(by_words.values()):

@@ -169,8 +169,8 @@ def test_what_tensor_parallelism_splits() -> None:
     assert tensor_widths(MODELS["hybrid"]) == {"n_heads": 8, "d_ff": 256, "n_groups": 4}
     assert tensor_widths(paired()) == {"n_heads": 16, "d_ff": 512, "n_groups": 4}
     system, job = parse_system("h100:8"), Train(batch=BATCH, seq=SEQ)
-    assert problems(paired(), job, system, {"tensor": 4}, whole=False) == []
-    assert "n_groups 4 (/8 = 0.5)" in problems(paired(), job, system, {"tensor": 8}, whole=False)[0]
+    assert problems(paired(), system, job, {"tensor": 4}, whole=False) == []
+    assert "n_groups 4 (/8 = 0.5)" in problems(paired(), system, job, {"tensor": 8}, whole=False)[0]
 
 
 @EVERY

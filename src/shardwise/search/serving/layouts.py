@@ -121,7 +121,7 @@ def sites(
 
     rows: list[tuple[int, Mesh, Placement]] = []
     for i, system in enumerate(systems):
-        for mesh in engines(config, job, system, fixed, most, filling=filling):
+        for mesh in engines(config, system, job, fixed, most, filling=filling):
             try:
                 ways = place(*on(system, mesh), best=True)
             except NoStrategy:
@@ -170,8 +170,8 @@ def side_by_side(system: System, n: int) -> int:
 
 def engines(
     config: ModelConfig,
-    job: Serve,
     system: System,
+    job: Serve,
     fixed: Fixed,
     most: Mapping[str, int],
     *,

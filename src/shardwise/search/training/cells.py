@@ -52,8 +52,8 @@ class Cells:
 
 def cells(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     fixed: Mapping[str, int],
     most: Mapping[str, int],
 ) -> Cells | None:
@@ -65,7 +65,7 @@ def cells(
     """
     import numpy as np
 
-    rows = [row for row in _rows(config, job, system, fixed, most) if row[1] and row[2]]
+    rows = [row for row in _rows(config, system, job, fixed, most) if row[1] and row[2]]
     if not rows:
         return None
     n_cells = [len(ways) * len(cuts) for _, ways, cuts in rows]
@@ -105,13 +105,13 @@ def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
 
 def _rows(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     fixed: Mapping[str, int],
     most: Mapping[str, int],
 ) -> Iterator[tuple[Mesh, Sequence[Placement], Sequence[tuple[int, int]]]]:
     """Every mesh with its placements and microbatches."""
-    for mesh in legal_meshes(config, job, system, fixed):
+    for mesh in legal_meshes(config, system, job, fixed):
         if any(mesh.sizes[role] > n for role, n in most.items()):
             continue
         if "context" not in fixed and not worth_cutting(job.seq, mesh.context):

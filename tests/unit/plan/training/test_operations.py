@@ -33,7 +33,7 @@ def listed(
     name: str, machine: str, job: Train, layout: Layout
 ) -> tuple[Candidate, tuple[Operation, ...]]:
     config, system = load(name), parse_system(machine)
-    one = rank.evaluate(config, job, system, layout, PEAK)
+    one = rank.evaluate(config, system, job, layout, PEAK)
     return one, operations(one)
 
 
@@ -64,7 +64,7 @@ def compare(one: Candidate, found: tuple[Operation, ...]) -> None:
 
 @pytest.mark.parametrize(("name", "machine", "job"), CASES)
 def test_operations_sum_to_the_roofline(name: str, machine: str, job: Train) -> None:
-    every = list(every_layout(load(name), job, parse_system(machine)))
+    every = list(every_layout(load(name), parse_system(machine), job))
     some = every[:: max(1, len(every) // 60)]
     assert {layout.schedule for layout in some} >= {"none", "interleaved"}
     for layout in some:
