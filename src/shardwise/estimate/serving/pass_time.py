@@ -157,9 +157,8 @@ def _collective(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedIt
     n_bytes = move.joined_bytes({**transfer.sizes, "B": rows}, engine.mesh, width)
     if is_weight and is_routed(move.before):
         n_bytes = n_bytes / engine.mesh["expert"]
-    item = PricedItem(
+    return engine.collective(
         name=transfer.name,
-        phase="forward",
         work=transfer,
         role=transfer.role,
         kind=move.kind,
@@ -167,7 +166,6 @@ def _collective(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedIt
         count=transfer.count,
         joined_bytes=n_bytes,
     )
-    return engine.priced(item)
 
 
 def _elementwise_s(engine: PricedEngine, load: Load) -> Num:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from shardwise.arrays import Num, where
@@ -12,6 +12,7 @@ from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import shards
 from shardwise.ops.forward import Forward, forward
+from shardwise.ops.program import Transfer
 from shardwise.strategy.serving_layout import ServeLayout, ServeLayouts, serve_table
 
 
@@ -41,11 +42,36 @@ class PricedEngine:
         """Chips by role."""
         return {**self.layout.sizes}
 
-    def priced(self, item: PricedItem) -> PricedItem:
-        """A collective with the seconds of one occurrence; nothing over one chip."""
+    def collective(
+        self,
+        *,
+        name: str,
+        role: str,
+        kind: str,
+        axes: tuple[str, ...],
+        count: Num,
+        joined_bytes: Num,
+        what: str = "",
+        work: Transfer | None = None,
+    ) -> PricedItem:
+        """A collective at its price."""
+        return PricedItem(
+            name=name,
+            phase="forward",
+            role=role,
+            kind=kind,
+            axes=axes,
+            count=count,
+            joined_bytes=joined_bytes,
+            what=what,
+            work=work,
+            occurrence_s=self._collective_s(kind, axes, joined_bytes),
+        )
+
+    def _collective_s(self, kind: str, axes: tuple[str, ...], joined_bytes: Num) -> Num:
+        """Seconds of one collective; nothing over one chip."""
         shares, software = self.rates.shares, self.rates.engine
-        cost = self.costs.of(item.kind, item.axes)
-        moved_s = cost.time_s(item.joined_bytes / shares.network)
-        n = shards(item.axes, self.mesh)
+        moved_s = self.costs.of(kind, axes).time_s(joined_bytes / shares.network)
+        n = shards(axes, self.mesh)
         start_s = shares.message_s + software.message_s + (n - 1) * software.hop_s
-        return replace(item, occurrence_s=moved_s + where(n > 1, start_s, 0.0))
+        return moved_s + where(n > 1, start_s, 0.0)

@@ -146,9 +146,14 @@ class Rates:
         return "fp16" if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s else dtype
 
     def product(
-        self, matmul: Matmul, config: ModelConfig, program: Step, layout: Layout | Layouts
+        self,
+        matmul: Matmul,
+        config: ModelConfig,
+        program: Step,
+        layout: Layout | Layouts,
+        part: str = "",
     ) -> PricedItem:
-        """All `count` occurrences of a product in one microbatch."""
+        """All `count` occurrences of a product in one microbatch, of a part of a layer."""
         mesh, dtype = layout.sizes, self.dtype(matmul)
         flops = matmul.flops(mesh)
         n_bytes = hbm_bytes(matmul, program.weights, self.job, mesh)
@@ -175,6 +180,7 @@ class Rates:
             name=matmul.name,
             phase=matmul.phase,
             count=matmul.count * matmul.pieces,
+            part=part,
             work=matmul,
             flops=flops,
             n_bytes=n_bytes,

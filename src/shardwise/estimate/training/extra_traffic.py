@@ -25,11 +25,6 @@ def extra_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
     back from experts is not needed again: tokens are weighted before the last product, which
     nothing reads.
     """
-    for item in _extra_traffic(priced):
-        yield priced.priced(item)
-
-
-def _extra_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
     yield from _to_experts(priced)
     if priced.layout.context_kind == "ulysses":
         yield from _heads_for_tokens(priced)
@@ -69,7 +64,7 @@ def _to_experts(priced: PricedLayout) -> Iterator[PricedItem]:
             kind, n_bytes = f"{SENT_ONCE}{k}", local
         for phase in ("forward", "backward"):
             for name, what in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
-                yield PricedItem(
+                yield priced.collective(
                     name=name,
                     phase=phase,
                     part=_part(name, phase),
@@ -81,11 +76,11 @@ def _to_experts(priced: PricedLayout) -> Iterator[PricedItem]:
                     joined_bytes=n_bytes,
                 )
         if whole and not layout.sequence_parallel and not moe.d_ff_shared:
-            yield from _joined(group.count, tokens)
+            yield from _joined(priced, group.count, tokens)
         elif not whole and layout.sequence_parallel:
             ways = minimum(layout.expert_tensor or mesh["tensor"], mesh["tensor"])
             count = where(mesh["expert"] > 1, group.count, 0)
-            yield from _gathered(count, local * k * ways)
+            yield from _gathered(priced, count, local * k * ways)
 
 
 def _part(name: str, phase: str) -> str:
@@ -93,7 +88,7 @@ def _part(name: str, phase: str) -> str:
     return DISPATCH if (name, phase) == (DISPATCH, "forward") else ""
 
 
-def _gathered(count: Num, n_bytes: Num) -> Iterator[PricedItem]:
+def _gathered(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
     """Tokens that have arrived, for the parts of their experts on the chips of `tensor`."""
     for phase, name, kind in (
         ("forward", DISPATCH, "all_gather"),
@@ -101,7 +96,7 @@ def _gathered(count: Num, n_bytes: Num) -> Iterator[PricedItem]:
         ("backward", COMBINE, "all_gather"),
         ("backward", DISPATCH, "reduce_scatter"),
     ):
-        yield PricedItem(
+        yield priced.collective(
             name=name,
             phase=phase,
             part=_part(name, phase),
@@ -114,10 +109,10 @@ def _gathered(count: Num, n_bytes: Num) -> Iterator[PricedItem]:
         )
 
 
-def _joined(count: Num, n_bytes: Num) -> Iterator[PricedItem]:
+def _joined(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
     """Parts of the sequence that come back from whole experts to a residual that is not split."""
     for phase, name in (("forward", COMBINE), ("backward", DISPATCH)):
-        yield PricedItem(
+        yield priced.collective(
             name=name,
             phase=phase,
             role="tensor",
@@ -174,7 +169,7 @@ def _heads_for_tokens(priced: PricedLayout) -> Iterator[PricedItem]:
         }
         for phase in phases:
             for what, width in widths.items():
-                yield PricedItem(
+                yield priced.collective(
                     name=f"attn.{what}",
                     phase=phase,
                     role="context",
@@ -193,7 +188,7 @@ def _states(priced: PricedLayout) -> Iterator[PricedItem]:
     for m, n in priced.config.mambas:
         local = priced.layout.micro_batch * m.d_inner * m.d_state / mesh["tensor"]
         for phase in ("forward", "backward"):
-            yield PricedItem(
+            yield priced.collective(
                 name="mamba.states",
                 phase=phase,
                 role="context",
@@ -221,7 +216,7 @@ def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
         if not layout.sequence_parallel:
             moves.append(("stage.join", "all_gather", ("tensor",), n_bytes))
         for name, kind, axes, joined_bytes in moves:
-            item = PricedItem(
+            yield priced.collective(
                 name=name,
                 phase=phase,
                 role="pipe",
@@ -231,4 +226,3 @@ def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
                 count=priced.stage.passes,
                 joined_bytes=joined_bytes,
             )
-            yield priced.priced(item)

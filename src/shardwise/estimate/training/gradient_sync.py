@@ -252,23 +252,32 @@ def sync_time(priced: PricedLayout) -> SyncTime:
     layout = priced.layout
     reduce_s: Num = 0.0
     gather_s: Num = 0.0
-    for bucket, _ in _buckets(priced):
+    for bucket in _buckets(priced):
         if layout.zero in (1, 2) and bucket.kind not in ("reduce_scatter", "all_to_all"):
-            gather_s = gather_s + bucket.occurrence_s
+            gather_s = gather_s + bucket.seconds
         else:
-            reduce_s = reduce_s + bucket.occurrence_s
+            reduce_s = reduce_s + bucket.seconds
     times = layout.n_microbatches if layout.zero == 2 else 1
     return SyncTime(reduce_s=reduce_s, times=times, gather_s=gather_s)
 
 
-def _buckets(priced: PricedLayout) -> Iterator[tuple[PricedItem, list[PricedItem]]]:
-    """(what is sent over the same axes at once, its arrays)."""
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Arrays that are sent over the same axes at once: their bytes, and seconds of one time."""
+
+    kind: str
+    items: list[PricedItem]
+    n_bytes: Num
+    seconds: Num
+
+
+def _buckets(priced: PricedLayout) -> Iterator[_Bucket]:
     buckets: dict[tuple[str, tuple[str, ...]], list[PricedItem]] = {}
     for item in _collectives(priced):
         buckets.setdefault((item.kind, item.axes), []).append(item)
-    for items in buckets.values():
+    for (kind, axes), items in buckets.items():
         n_bytes = sum((item.joined_bytes for item in items), 0.0)
-        yield priced.priced(replace(items[-1], joined_bytes=n_bytes)), items
+        yield _Bucket(kind, items, n_bytes, priced.collective_s(kind, axes, n_bytes))
 
 
 def sync_items(priced: PricedLayout) -> Iterator[PricedItem]:
@@ -277,11 +286,9 @@ def sync_items(priced: PricedLayout) -> Iterator[PricedItem]:
     Sums of vectors have the time of their parts of all buckets.
     """
     vectors_s = 0.0
-    for bucket, items in _buckets(priced):
-        for item in items:
-            if not bucket.joined_bytes:
-                continue
-            seconds = float(bucket.occurrence_s) * float(item.joined_bytes / bucket.joined_bytes)
+    for bucket in _buckets(priced):
+        for item in bucket.items if bucket.n_bytes else ():
+            seconds = float(bucket.seconds) * float(item.joined_bytes / bucket.n_bytes)
             if item.name.endswith(".vectors"):
                 vectors_s += float(item.count) * seconds
             else:

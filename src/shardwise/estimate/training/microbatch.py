@@ -153,9 +153,9 @@ def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     yield from rates.casts(program, priced.mesh)
     yield from rates.added_gradients(program, layout)
     for matmul in program.matmuls:
-        item = rates.product(matmul, priced.config, program, layout)
         in_forward = matmul.phase == "forward" and not is_end(matmul.name)
-        yield replace(item, part=part_of(matmul)) if in_forward else item
+        part = part_of(matmul) if in_forward else ""
+        yield rates.product(matmul, priced.config, program, layout, part)
     if rates.kernels.ideal:
         return
     n_bytes = elementwise_bytes(priced.config, layout, rates)
@@ -231,7 +231,7 @@ def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]
         if exchanged or _once_a_step(transfer, weights, layout):
             continue
         move = transfer.move
-        item = PricedItem(
+        yield priced.collective(
             name=transfer.name,
             phase=transfer.phase,
             part="norms" if _gathers_input(transfer) else "",
@@ -242,7 +242,6 @@ def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]
             count=transfer.count * occurrences(transfer, priced),
             joined_bytes=_joined_bytes(transfer, weights, priced),
         )
-        yield priced.priced(item)
 
 
 def _gathers_input(transfer: Transfer) -> bool:

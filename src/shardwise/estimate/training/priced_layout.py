@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from shardwise.arrays import Num, where
@@ -11,6 +11,7 @@ from shardwise.estimate.items import PricedItem
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import shards
+from shardwise.ops.program import Transfer
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.stages import Stages, stages
 from shardwise.workload import Train
@@ -53,10 +54,37 @@ class PricedLayout:
         layers = self.layout.remat_layers
         return min(1.0, layers / self.config.n_layers) if layers else 1.0
 
-    def priced(self, item: PricedItem) -> PricedItem:
-        """A collective with the seconds of one occurrence; nothing over one chip."""
+    def collective(
+        self,
+        *,
+        name: str,
+        phase: str,
+        role: str,
+        kind: str,
+        axes: tuple[str, ...],
+        count: Num,
+        joined_bytes: Num,
+        what: str = "",
+        work: Transfer | None = None,
+        part: str = "",
+    ) -> PricedItem:
+        """A collective at its price."""
+        return PricedItem(
+            name=name,
+            phase=phase,
+            role=role,
+            kind=kind,
+            axes=axes,
+            count=count,
+            joined_bytes=joined_bytes,
+            what=what,
+            work=work,
+            part=part,
+            occurrence_s=self.collective_s(kind, axes, joined_bytes),
+        )
+
+    def collective_s(self, kind: str, axes: tuple[str, ...], joined_bytes: Num) -> Num:
+        """Seconds of one collective; nothing over one chip."""
         cal = self.rates.cal
-        cost = self.costs.of(item.kind, item.axes)
-        moved_s = cost.time_s(item.joined_bytes, cal.links, cal.network)
-        start_s = where(shards(item.axes, self.mesh) > 1, cal.collective_s, 0.0)
-        return replace(item, occurrence_s=moved_s + start_s)
+        moved_s = self.costs.of(kind, axes).time_s(joined_bytes, cal.links, cal.network)
+        return moved_s + where(shards(axes, self.mesh) > 1, cal.collective_s, 0.0)
