@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from shardwise import units
 from shardwise.arrays import Num, ceil_div, maximum
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.training.memory.parameters import FIRST, is_experts
+from shardwise.estimate.training.memory.parameters import end_weights, is_experts
 from shardwise.estimate.training.optimizer import state_bytes, update_flops
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.models import ModelConfig
-from shardwise.models.weights import Weight, layer_weights, outer_weights
+from shardwise.models.weights import Weight, layer_weights
 from shardwise.ops.einsum import shards
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.rules import TRAIN
@@ -68,20 +68,17 @@ class Parameters:
 
 @functools.lru_cache(maxsize=64)
 def parameters(config: ModelConfig) -> Parameters:
-    """Count them. A tied embedding lies on both ends of a pipeline."""
+    """Parameters of a model, by what sums their gradients."""
     every = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
-    outer = [(w, 1) for w in outer_weights(config)]
-    last = [(w, n) for w, n in outer if w.name not in FIRST]
-    if config.tied_embeddings:
-        last += [(w, n) for w, n in outer if w.name == "embedding"]
+    first, last, both = (_held([(w, 1) for w in weights]) for weights in end_weights(config))
     routed = [(w, n) for w, n in every if is_experts(w)]
     return Parameters(
         layers=_held([(w, n) for w, n in every if not is_experts(w)]),
         routed=float(sum(n * w.size for w, n in routed)),
         routed_arrays=len(routed),
-        first=_held([(w, n) for w, n in outer if w.name in FIRST]),
-        last=_held(last),
-        both=_held(outer),
+        first=first,
+        last=last,
+        both=both,
     )
 
 
