@@ -47,7 +47,7 @@ def one_by_one(model: sw.ModelConfig, system: sw.System, job: sw.Train, ranking:
         layout = layouts[done % len(layouts)]
         one = LayoutStep(model, system, job, layout)
         one.at(cal, Kernels())
-        step_memory(model, job, one.works, layout, capacity)
+        step_memory(model, job, one.program, layout, capacity)
         done += 1
     return done / (time.process_time() - start)
 
@@ -56,8 +56,8 @@ def measure(name: str, machine: str, job: sw.Train) -> dict[str, Any]:
     """One case."""
     model, system = sw.model(name), sw.hardware(machine)
     cal = calibration(system.chip.name)
-    all_s, every = cpu_s(lambda: rank.rank(model, job, system, cal, exhaustive=True))
-    plan_s, best = cpu_s(lambda: rank.rank(model, job, system, cal))
+    all_s, every = cpu_s(lambda: rank.rank(model, system, job, cal, exhaustive=True))
+    plan_s, best = cpu_s(lambda: rank.rank(model, system, job, cal))
     if best.candidates[0].rank != every.candidates[0].rank:
         raise SystemExit(f"{name}: the bound left the best strategy out")
     alone = one_by_one(model, system, job, best)

@@ -21,7 +21,7 @@ from shardwise.workload import Train
 ROLES = ("tensor", "context", "expert", "fsdp", "data")
 
 
-def every_mesh(config: ModelConfig, job: Train, system: System) -> Iterator[Mesh]:
+def every_mesh(config: ModelConfig, system: System, job: Train) -> Iterator[Mesh]:
     """Every mesh of all chips against which nothing is said, and that lies on the machine."""
     for sizes in itertools.product(divisors(system.n_chips), repeat=len(ROLES)):
         rest = system.n_chips
@@ -32,7 +32,7 @@ def every_mesh(config: ModelConfig, job: Train, system: System) -> Iterator[Mesh
         else:
             found = {**dict(zip(ROLES, sizes, strict=True)), "pipe": rest}
             few_tokens = found["context"] > 1 and job.seq < found["context"] * LEAST_TOKENS
-            if few_tokens or problems(config, job, system, found, whole=True):
+            if few_tokens or problems(config, system, job, found, whole=True):
                 continue
             try:
                 place(system, found)
@@ -104,9 +104,9 @@ def words(config: ModelConfig, job: Train, mesh: Mesh) -> Iterator[dict[str, obj
         }
 
 
-def every_layout(config: ModelConfig, job: Train, system: System) -> Iterator[Layout]:
+def every_layout(config: ModelConfig, system: System, job: Train) -> Iterator[Layout]:
     """Every legal layout of a job."""
-    for mesh in every_mesh(config, job, system):
+    for mesh in every_mesh(config, system, job):
         forms = list(words(config, job, mesh))
         for b, n in cuts(job, mesh):
             for schedule, virtual in pipelines(config, mesh, n):
@@ -123,7 +123,7 @@ def every_layout(config: ModelConfig, job: Train, system: System) -> Iterator[La
 
 @st.composite
 def layouts(
-    draw: st.DrawFn, config: ModelConfig, job: Train, system: System, meshes: list[Mesh]
+    draw: st.DrawFn, config: ModelConfig, system: System, job: Train, meshes: list[Mesh]
 ) -> Layout:
     """A legal layout: a mesh of `every_mesh` first, so that each is as likely."""
     mesh = draw(st.sampled_from(meshes))

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from shardwise import units
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
-from shardwise.estimate.collective_cost import Prices
-from shardwise.estimate.training import chip_rates, microbatch, step
+from shardwise.estimate.collective_cost import CollectiveCost
+from shardwise.estimate.training import chip_rates, microbatch, overlap
 from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
 from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
 from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.formulas import cost, roofline
 from shardwise.formulas.flops import compute_s, mfu
@@ -127,7 +128,7 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Train, "activation_bytes", n_bytes(2))
     for module, name in NAMED_BYTES:
         monkeypatch.setattr(module, name, n_bytes(getattr(module, name)))
-    monkeypatch.setattr(step, "TINY", seconds(step.TINY))
+    monkeypatch.setattr(overlap, "TINY", seconds(overlap.TINY))
     plain = Program.local_flops
     counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
     monkeypatch.setattr(Program, "local_flops", counted)
@@ -167,13 +168,14 @@ def one_step(
     remat = "full" if layout.remat == "full" else "none"
     works = training_step(config, batch, 2048, table(layout), remat=remat)
     spans = tuple((axis, span) for axis, n in layout.sizes.items() if n > 1)
-    prices = Prices([Placement(spans, (4, 5, 4), (True, True, True))])
+    costs = CollectiveCost([Placement(spans, (4, 5, 4), (True, True, True))])
     kernels = IDEAL if cal is PEAK_RATES else Kernels()
     reached = Rates(chip=device or Device(), job=job, cal=cal, kernels=kernels)
-    one = microbatch.passes(config, works, layout, prices, reached)
+    priced = PricedLayout(config=config, layout=layout, rates=reached, costs=costs)
+    one = microbatch.microbatch_time(priced, works)
     software = Software(logit_bytes=n_bytes(LOSS_IN_PLACE))
     held = step_memory(config, job, works, layout, reached.chip.need("hbm_bytes"), software)
-    return step_time(config, layout, one, prices, reached), held
+    return step_time(priced, one), held
 
 
 CORRECTED = Calibration(

@@ -57,7 +57,7 @@ def best(name: str, system: System, job: sw.Train, peak: bool = False) -> rank.C
     """The best strategy, or None where no mesh is legal or fits."""
     cal = PEAK if peak else calibration(system.chip.name)
     try:
-        found = rank.rank(sw.model(name), job, system, cal, keep=1).candidates[0]
+        found = rank.rank(sw.model(name), system, job, cal, keep=1).candidates[0]
     except NoPlan:
         return None
     return found if found.fits else None
@@ -65,7 +65,7 @@ def best(name: str, system: System, job: sw.Train, peak: bool = False) -> rank.C
 
 @functools.cache
 def meshes(name: str, machine: str, job: sw.Train) -> list[Mesh]:
-    return list(every_mesh(sw.model(name), job, sw.hardware(machine)))
+    return list(every_mesh(sw.model(name), sw.hardware(machine), job))
 
 
 def faster(system: System, what: str, times: float) -> System:
@@ -118,13 +118,13 @@ def test_a_layout_on_a_faster_machine_is_never_slower(
     model, system = sw.model(name), sw.hardware(machine)
     if not meshes(*case):
         return
-    layout = data.draw(layouts(model, job, system, meshes(*case)))
+    layout = data.draw(layouts(model, system, job, meshes(*case)))
     cal = PEAK if peak else calibration(system.chip.name)
     other = faster(system, what, times)
     ways = zip(place(system, layout.sizes), place(other, layout.sizes), strict=True)
     for here, there in itertools.islice(ways, 3):
-        before = rank.evaluate(model, job, system, layout, cal, here)
-        after = rank.evaluate(model, job, other, layout, cal, there)
+        before = rank.evaluate(model, system, job, layout, cal, here)
+        after = rank.evaluate(model, other, job, layout, cal, there)
         assert after.time.step_s <= before.time.step_s * LOOSE
         assert after.roofline.lower_s <= before.roofline.lower_s * LOOSE
         assert after.time.upper_s <= before.time.upper_s * LOOSE
@@ -142,7 +142,7 @@ def test_what_hides_does_not_count_twice(zero: int, what: str) -> None:
     for slow in (1.0, 1 / 8, 1 / 64):
         system = faster(sw.hardware("v5p:2x4x4"), "ici", slow)
         times = [
-            rank.evaluate(model, job, faster(system, what, 2.0**k), layout, PEAK).time.step_s
+            rank.evaluate(model, faster(system, what, 2.0**k), job, layout, PEAK).time.step_s
             for k in range(5)
         ]
         assert all(b <= a * LOOSE for a, b in itertools.pairwise(times))
@@ -153,7 +153,7 @@ def test_where_the_head_is_the_longest_stage_no_more_is_waited_for() -> None:
     model, job = sw.model("gemma-2b"), sw.Train(batch=64, seq=2048)
     layout = Layout(mesh=Mesh(fsdp=2, pipe=8), zero=3, n_microbatches=32, schedule="1f1b")
     slow, fast = (
-        rank.evaluate(model, job, faster(sw.hardware("v5e:4x4"), "hbm", times), layout, PEAK).time
+        rank.evaluate(model, faster(sw.hardware("v5e:4x4"), "hbm", times), job, layout, PEAK).time
         for times in (1.0, 2.0)
     )
     assert fast.compute_s < slow.compute_s
@@ -183,8 +183,8 @@ def test_no_legal_strategy_beats_the_plan(
     if not meshes(*case):
         assert best(*case[:1], system, job) is None
         return
-    layout = data.draw(layouts(model, job, system, meshes(*case)))
-    one = rank.evaluate(model, job, system, layout, calibration(system.chip.name))
+    layout = data.draw(layouts(model, system, job, meshes(*case)))
+    one = rank.evaluate(model, system, job, layout, calibration(system.chip.name))
     if one.fits:
         found = best(name, system, job)
         assert found is not None
@@ -239,7 +239,7 @@ def test_a_word_about_an_axis_of_one_chip_changes_nothing(
     model, system = sw.model(name), sw.hardware(machine)
     if not meshes(*case):
         return
-    layout = data.draw(layouts(model, job, system, meshes(*case)))
+    layout = data.draw(layouts(model, system, job, meshes(*case)))
     mesh, same = layout.mesh, []
     if mesh.context == 1:
         same += [dataclasses.replace(layout, context_kind=k) for k in ("gather", "ring", "ulysses")]
@@ -248,7 +248,7 @@ def test_a_word_about_an_axis_of_one_chip_changes_nothing(
     if mesh.data * mesh.fsdp * mesh.context * mesh.expert == 1:
         same += [dataclasses.replace(layout, zero=z) for z in range(4)]
     cal = calibration(system.chip.name)
-    times = [rank.evaluate(model, job, system, one, cal).time for one in (layout, *same)]
+    times = [rank.evaluate(model, system, job, one, cal).time for one in (layout, *same)]
     for time in times[1:]:
         assert time.step_s == pytest.approx(times[0].step_s, rel=1e-12)
         assert time.upper_s == pytest.approx(times[0].upper_s, rel=1e-12)
@@ -263,7 +263,7 @@ def test_fixing_a_role_is_never_faster(
     model, system = sw.model(name), sw.hardware(machine)
     cal = calibration(system.chip.name)
     try:
-        fixed = rank.rank(model, job, system, cal, {role: size}, keep=1).candidates[0]
+        fixed = rank.rank(model, system, job, cal, {role: size}, keep=1).candidates[0]
     except NoPlan:
         return
     assert getattr(fixed.mesh, role) == size

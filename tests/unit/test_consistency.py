@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from shardwise.estimate.training.gradient_sync import summed_parameters
+from shardwise.estimate.training.gradient_sync import gradient_groups
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.models import ModelConfig, Moe, count, load, names
 from shardwise.ops.program import Step, training_step
@@ -107,7 +107,7 @@ def test_parameters_of_a_job_are_those_of_the_model(name: str) -> None:
     """What a chip holds, what it sums gradients of, and what the model counts."""
     config, one, job = model(name), Layout(mesh=Mesh()), Train(batch=BATCH, seq=SEQ)
     total = count.parameters(config).total
-    summed = summed_parameters(config, one, stages(config.n_layers, one))
-    assert sum(n for _, n in summed) == total
+    summed = gradient_groups(config, one, stages(config.n_layers, one))
+    assert sum(group.elements for group in summed) == total
     assert step_memory(config, job, step(name), one, 1.0).weights == 2 * total
     assert job.state_bytes == 2 + 2 + 8

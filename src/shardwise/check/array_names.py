@@ -79,7 +79,7 @@ class Words:
     """Names for the arrays of one plan's program."""
 
     def __init__(self, case: Case) -> None:
-        works, sizes, layout = case.evaluate().works, case.layout.sizes, case.layout
+        works, sizes, layout = case.evaluate().program, case.layout.sizes, case.layout
         self.known: list[Named] = [_named(works.logits.array, works.logits.sizes, sizes, "logits")]
         if layout.loss_chunks > 1:
             self.known.append(_chunk(self.known[0], layout.loss_chunks))

@@ -32,9 +32,9 @@ def as_devices(plan: Plan) -> tuple[Plan, str]:
     n = dealt.per_chip
     if n == 1:
         return plan, ""
-    given = (case.model, case.job, case.system, dealt.layout, case.cal, case.placement)
+    given = (case.model, case.system, case.job, dealt.layout, case.cal, case.placement)
     device = rank.evaluate(*given)
-    works = operations(case.model, case.job, case.system.chip, device)
+    works = operations(device)
     found = replace(
         plan,
         operations=tuple(_times(op, n) for op in works),

@@ -92,7 +92,7 @@ def _next(case: Case, ratio: float, seen: list[Layout]) -> Layout | None:
     for fixed in (dict(sizes), dict(case.fixed)):
         fixed.pop("remat", None)
         try:
-            ranked = rank.rank(case.model, case.job, system, case.cal, fixed, most).candidates
+            ranked = rank.rank(case.model, system, case.job, case.cal, fixed, most).candidates
         except NoPlan:
             continue
         new = [c.layout for c in ranked if c.fits and c.layout not in seen]

@@ -1,4 +1,4 @@
-"""Prices of collectives on placed meshes: numbers for one placement, arrays for many."""
+"""Costs of collectives on placed meshes: numbers for one placement, arrays for many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[Kind, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class CollectiveCost:
     """Looks up what a kind of collective costs over some mesh axes, for every layout at once.
 
     Args:
@@ -31,10 +31,10 @@ class Prices:
     known: dict[Key, Price] = field(default_factory=dict)
     found: dict[Key, Price] = field(default_factory=dict)
 
-    def take(self, rows: Num) -> Prices:
+    def take(self, rows: Num) -> CollectiveCost:
         """The prices of some of the layouts."""
         index = rows if self.index is None else self.index[rows]
-        return Prices(self.placements, index, self.known)
+        return CollectiveCost(self.placements, index, self.known)
 
     def of(self, kind: Kind, axes: tuple[str, ...]) -> Price:
         """Price over `axes` taken as one."""

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
-from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.estimate.training.microbatch import passes
+from shardwise.estimate.training.layout_step import LayoutStep, training_program
+from shardwise.estimate.training.microbatch import microbatch_time
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import parse_system
 from shardwise.models import load
-from shardwise.ops.program import training_step
-from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
+from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.mesh import Placement, place
 from shardwise.workload import Train
 from tests.strategies import every_layout
@@ -56,7 +56,7 @@ def forms(name: str, machine: str, job: Train) -> list[list[tuple[Layout, Placem
     """Layouts by their words, each on one of its placements."""
     config, system = load(name), parse_system(machine)
     by_words: dict[Words, list[Layout]] = defaultdict(list)
-    for layout in every_layout(config, job, system):
+    for layout in every_layout(config, system, job):
         by_words[words_of(layout)].append(layout)
     found = []
     for k, alike in enumerate(by_words.values()):
@@ -66,7 +66,7 @@ def forms(name: str, machine: str, job: Train) -> list[list[tuple[Layout, Placem
     return found[:: max(1, len(found) // FORMS)]
 
 
-def together(alike: list[tuple[Layout, Placement]]) -> tuple[Layouts, Prices]:
+def together(alike: list[tuple[Layout, Placement]]) -> tuple[Layouts, CollectiveCost]:
     """The layouts as arrays, in the manner of the search: one table with all axes."""
     rows = [layout for layout, _ in alike]
     first = rows[0]
@@ -83,7 +83,7 @@ def together(alike: list[tuple[Layout, Placement]]) -> tuple[Layouts, Prices]:
     )
     distinct = {placement: i for i, placement in enumerate(dict.fromkeys(p for _, p in alike))}
     index = np.array([distinct[placement] for _, placement in alike])
-    return split, Prices(list(distinct)).take(index)
+    return split, CollectiveCost(list(distinct)).take(index)
 
 
 def numbers(time: StepTime) -> dict[str, object]:
@@ -103,12 +103,10 @@ def test_arrays_of_layouts_take_what_each_takes(
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=kernels)
     every = forms(name, machine, job)
     for alike in every:
-        split, prices = together(alike)
-        batch = split.micro_batch * data_shards(split.sizes)
-        remat = "full" if split.remat == "full" else "none"
-        works = training_step(config, batch, job.seq, table(split), remat=remat)
-        one = passes(config, works, split, prices, rates)
-        columns = numbers(step_time(config, split, one, prices, rates))
+        split, costs = together(alike)
+        priced = PricedLayout(config=config, layout=split, rates=rates, costs=costs)
+        microbatch = microbatch_time(priced, training_program(config, job, split))
+        columns = numbers(step_time(priced, microbatch))
         for i, (layout, placement) in enumerate(alike):
             step = LayoutStep(config, system, job, layout, placement)
             expected = numbers(step.at(cal, kernels))
@@ -142,12 +140,10 @@ def test_a_calibration_changes_arrays_and_numbers_alike(name: str) -> None:
     )  # fmt: skip
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels(flash=False, fused=False))
     for alike in itertools.islice(forms(name, "h100:16", job), 0, None, 5):
-        split, prices = together(alike)
-        batch = split.micro_batch * data_shards(split.sizes)
-        remat = "full" if split.remat == "full" else "none"
-        works = training_step(config, batch, job.seq, table(split), remat=remat)
-        one = passes(config, works, split, prices, rates)
-        column = step_time(config, split, one, prices, rates).step_s
+        split, costs = together(alike)
+        priced = PricedLayout(config=config, layout=split, rates=rates, costs=costs)
+        microbatch = microbatch_time(priced, training_program(config, job, split))
+        column = step_time(priced, microbatch).step_s
         for i, (layout, placement) in enumerate(alike):
             alone = LayoutStep(config, system, job, layout, placement)
             expected = alone.at(cal, Kernels(flash=False, fused=False)).step_s

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwise.estimate.training.chip_rates import Rates
-from shardwise.estimate.training.gradient_sync import summed_parameters
+from shardwise.estimate.training.gradient_sync import gradient_groups
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.microbatch import elementwise_bytes
@@ -86,8 +86,8 @@ def test_what_the_layers_keep_is_what_the_model_says(config: ModelConfig) -> Non
 def test_parameters_of_a_job_are_those_of_the_model(config: ModelConfig) -> None:
     one, job = Layout(mesh=Mesh()), Train(batch=BATCH, seq=SEQ)
     total = count.parameters(config).total
-    summed = summed_parameters(config, one, stages(config.n_layers, one))
-    assert sum(n for _, n in summed) == total
+    summed = gradient_groups(config, one, stages(config.n_layers, one))
+    assert sum(group.elements for group in summed) == total
     memory = step_memory(config, job, step(config), one, 1.0)
     assert memory.weights == 2 * total
     kept = count.activation_bytes(config, BATCH * SEQ, element=2)
@@ -147,7 +147,7 @@ def test_states_are_sent_over_context() -> None:
     sent = works.at().traffic_s["context"]
     m = paired().mambas[0][0]
     n_bytes = BATCH * m.d_inner * m.d_state * 2 * 8
-    each = works.prices.of("all_gather", ("context",)).time_s(n_bytes)
+    each = works.costs.of("all_gather", ("context",)).time_s(n_bytes)
     assert sent == pytest.approx(2 * 4 * each, rel=1e-12)
     alone = LayoutStep(
         paired(), parse_system("h100:1"), job, Layout(mesh=Mesh(), micro_batch=BATCH)
@@ -169,8 +169,8 @@ def test_what_tensor_parallelism_splits() -> None:
     assert tensor_widths(MODELS["hybrid"]) == {"n_heads": 8, "d_ff": 256, "n_groups": 4}
     assert tensor_widths(paired()) == {"n_heads": 16, "d_ff": 512, "n_groups": 4}
     system, job = parse_system("h100:8"), Train(batch=BATCH, seq=SEQ)
-    assert problems(paired(), job, system, {"tensor": 4}, whole=False) == []
-    assert "n_groups 4 (/8 = 0.5)" in problems(paired(), job, system, {"tensor": 8}, whole=False)[0]
+    assert problems(paired(), system, job, {"tensor": 4}, whole=False) == []
+    assert "n_groups 4 (/8 = 0.5)" in problems(paired(), system, job, {"tensor": 8}, whole=False)[0]
 
 
 @EVERY

@@ -6,17 +6,18 @@ of `tensor` copies them, or splits them over the batch (two AllToAlls) or the se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
+from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import head_share
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
-from shardwise.formulas.roofline import bounds
-from shardwise.models import Attention, Mamba, ModelConfig
+from shardwise.estimate.serving.priced_engine import PricedEngine
+from shardwise.models import Attention, Mamba
 from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
 from shardwise.strategy.serving_layout import ServeForm
 
@@ -36,23 +37,47 @@ class Core:
     prompts: Num
 
 
-def core(
-    config: ModelConfig,
-    form: ServeForm,
-    sizes: Mapping[str, Num],
-    rates: ServeRates,
-    load: Load,
-) -> Core:
-    """Attention and scans of all layers under the layouts of a form."""
+def core(engine: PricedEngine, load: Load) -> Core:
+    """Attention and scans of all layers."""
+    given = (engine.layout, engine.mesh, engine.rates, load)
     caches: Num = 0.0
     prompts: Num = 0.0
-    for a, n in config.attentions:
-        caches = caches + n * _caches_s(a, form, sizes, rates, load)
-        prompts = prompts + n * _prompts_s(a, form, sizes, rates, load)
-    for m, n in config.mambas:
-        caches = caches + n * _states_s(m, form, sizes, rates, load)
-        prompts = prompts + n * _scan_s(m, form, sizes, rates, load)
+    for a, n in engine.config.attentions:
+        caches = caches + n * _caches_s(a, *given)
+        prompts = prompts + n * _prompts_s(a, *given)
+    for m, n in engine.config.mambas:
+        caches = caches + n * _states_s(m, *given)
+        prompts = prompts + n * _scan_s(m, *given)
     return Core(caches=caches, prompts=prompts)
+
+
+def core_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """Attention of one engine, with all its seconds on what binds it."""
+    rates, n_layers = engine.rates, engine.config.n_layers
+    seconds = core(engine, load)
+    if seconds.caches > 0:
+        yield PricedItem(
+            name="attn.caches",
+            phase="forward",
+            what="queries against the keys and values of earlier tokens",
+            count=n_layers,
+            flops=sum(
+                n * float(_cache_flops(a, engine.layout, engine.mesh, load))
+                for a, n in engine.config.attentions
+            ),
+            flops_per_s=rates.attention_flops_per_s,
+            n_bytes=seconds.caches * rates.hbm,
+            bytes_per_s=rates.hbm,
+        )
+    if seconds.prompts > 0:
+        yield PricedItem(
+            name="attn.prompts",
+            phase="forward",
+            what="causal attention of the prompt",
+            count=n_layers,
+            flops=seconds.prompts * rates.attention_flops_per_s,
+            flops_per_s=rates.attention_flops_per_s,
+        )
 
 
 def visible(attention: Attention, context: Num) -> Num:
@@ -78,12 +103,11 @@ def _caches_s(
     """Seconds of one layer for the sequences that generate."""
     keys = load.decode * visible(a, load.context)
     n_bytes = keys * kv_elements(a) * units.bytes_per_element(rates.job.kv)
-    local_bytes = n_bytes / kv_shards(a, form, sizes)
-    flops = cache_flops(a, form, sizes, load)
-    return bounds(flops, rates.attention_flops_per_s, local_bytes, rates.hbm).lower
+    read_s = n_bytes / kv_shards(a, form, sizes) / rates.hbm
+    return maximum(read_s, _cache_flops(a, form, sizes, load) / rates.attention_flops_per_s)
 
 
-def cache_flops(a: Attention, form: ServeForm, sizes: Mapping[str, Num], load: Load) -> Num:
+def _cache_flops(a: Attention, form: ServeForm, sizes: Mapping[str, Num], load: Load) -> Num:
     """FLOPs of one chip in one layer for the sequences that generate."""
     keys = load.decode * visible(a, load.context)
     width = 2 * a.mla.kv_lora_rank + a.mla.d_rope if a.mla else a.d_head + a.d_head_v

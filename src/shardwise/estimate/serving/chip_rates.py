@@ -1,4 +1,4 @@
-"""What a chip reaches while it serves: roofline of one product, of attention, of one message."""
+"""What a chip reaches while it serves: its rates, and one product at them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import depth_share, tile_share, warp_share
 from shardwise.estimate.serving.efficiency import AT_PEAK, Shares
 from shardwise.estimate.serving.overhead import IDEAL, Engine
 from shardwise.estimate.training.chip_rates import CLOCK, figure
-from shardwise.formulas.roofline import bounds
 from shardwise.hardware import Chip
-from shardwise.ops.einsum import local_size, shards
+from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
+HEAD_BYTES = 2.0  # of an unembedding's weight: it stays in 16 bits
 ROW_TILE = 16  # rows of the smallest tile: M of mma.m16n8k16; wgmma takes few rows as its columns
 
 
@@ -86,29 +86,48 @@ class ServeRates:
         narrow = self.job.compute in self.chip.peak_flops_per_s
         return self.wide if head or not narrow else self.job.compute
 
-    def product_s(
+    def product(
         self,
         matmul: Matmul,
-        sizes: Mapping[str, Num],
+        rows: Num,
         mesh: Mapping[str, Num],
         weight_elements: Num,
         *,
         groups: Num = 1.0,
         head: bool = False,
-    ) -> Num:
-        """Seconds of one product: FLOPs at the rate of whole tiles, or the bytes it reads."""
+    ) -> PricedItem:
+        """All `count` occurrences of a product: FLOPs at the rate of whole tiles, or what it reads.
+
+        Args:
+            rows: tokens of the pass; of none nothing is computed.
+            weight_elements: that one occurrence reads.
+            groups: experts of a chip among them.
+            head: an unembedding, whose weights stay in 16 bits.
+        """
         local, dtype = matmul.program.local, self.dtype(head=head)
-        flops = matmul.program.local_flops(sizes, mesh)
-        moved = weight_elements * (2.0 if head else self.weight_bytes)
+        sizes = {**matmul.sizes, "B": rows}
+        n_bytes = weight_elements * (HEAD_BYTES if head else self.weight_bytes)
         if not self.ideal:
-            rows = local.left.local_elements(sizes, mesh) + local.output.local_elements(sizes, mesh)
-            moved = moved + 2.0 * rows
+            moved = local.left.local_elements(sizes, mesh) + local.output.local_elements(
+                sizes, mesh
+            )
+            n_bytes = n_bytes + 2.0 * moved
         reached = self.shares.matmul(dtype) * self._tiles(matmul, sizes, mesh, dtype, groups)
         if matmul.program.einsum.chosen:
             reached = reached * self.shares.grouped
-        if self.widens and not head and (each := self.flops_per_clock(self.wide)):
-            reached = reached * warp_share(each)
-        return bounds(flops, self.chip.peak(dtype) * reached, moved, self.hbm).lower
+        if self.widens and not head and (per_clock := self.flops_per_clock(self.wide)):
+            reached = reached * warp_share(per_clock)
+        count = where(rows > 0, matmul.count, 0)
+        return PricedItem(
+            name=matmul.name,
+            phase="forward",
+            count=count,
+            work=matmul,
+            flops=count * matmul.program.local_flops(sizes, mesh),
+            n_bytes=count * n_bytes,
+            flops_per_s=self.chip.peak(dtype) * reached,
+            bytes_per_s=self.hbm,
+        )
 
     def _tiles(
         self,
@@ -133,17 +152,3 @@ class ServeRates:
         # Few rows: tiles are cut thinner and the sum is split over SMs, down to one row of tiles.
         thin = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
         return maximum(minimum(thin, 0.5), tile_share(m, n, sms, groups) * depth_share(k, each))
-
-    def send_s(
-        self,
-        prices: Prices,
-        kind: str,
-        axes: tuple[str, ...],
-        n_bytes: Num,
-        mesh: Mapping[str, Num],
-    ) -> Num:
-        """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
-        sent = prices.of(kind, axes).time_s(n_bytes / self.shares.network)
-        n = shards(axes, mesh)
-        start = self.shares.message_s + self.engine.message_s + (n - 1) * self.engine.hop_s
-        return sent + where(n > 1, start, 0.0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, maximum, where
-from shardwise.estimate.collective_cost import Prices
-from shardwise.estimate.serving.attention import core
-from shardwise.estimate.serving.chip_rates import ServeRates
-from shardwise.estimate.serving.extra_traffic import batch_shards, exchanges, rows_here
+from shardwise.arrays import Num, maximum
+from shardwise.estimate.items import PricedItem
+from shardwise.estimate.serving.attention import core, core_items
+from shardwise.estimate.serving.extra_traffic import batch_shards, extra_traffic, rows_here
 from shardwise.estimate.serving.launches import elementwise_bytes, layer_kernels
 from shardwise.estimate.serving.load import Load
+from shardwise.estimate.serving.priced_engine import PricedEngine
+from shardwise.estimate.training.chip_rates import is_routed
 from shardwise.formulas.experts import hit_share
-from shardwise.models import ModelConfig, Moe
-from shardwise.ops.forward import Forward
+from shardwise.models import Moe
 from shardwise.ops.program import Matmul, Transfer
 from shardwise.strategy.serving_layout import ServeForm
 
@@ -66,69 +66,68 @@ class PassTime:
         return self.local_s + self.comm_s + self.host
 
 
-def pass_time(
-    config: ModelConfig,
-    works: Forward,
-    form: ServeForm,
-    sizes: Mapping[str, Num],
-    prices: Prices,
-    rates: ServeRates,
-    load: Load,
-) -> PassTime:
-    """Seconds of one pass under the layouts of a form.
+def pass_time(engine: PricedEngine, load: Load) -> PassTime:
+    """Seconds of one pass.
 
     Args:
-        works: of the form's table.
-        sizes: chips by role of the mesh.
-        prices: of collectives on the layouts' placements.
         load: what the pass computes; in a pipeline, of one of its batches in flight.
     """
-    found = core(config, form, sizes, rates, load)
+    rates, layout, mesh = engine.rates, engine.layout, engine.mesh
+    attention = core(engine, load)
     traffic: dict[str, Num] = {}
-    for role, seconds in _collectives(works, sizes, prices, rates, load):
-        traffic[role] = traffic.get(role, 0.0) + seconds
-    for sent in exchanges(config, form, sizes, load):
-        one = rates.send_s(prices, sent.kind, sent.axes, sent.n_bytes, sizes)
-        traffic[sent.role] = traffic.get(sent.role, 0.0) + sent.count * one
-    kernels = layer_kernels(config, load) * rates.shares.kernel_s
+    for item in collectives(engine, load):
+        role = str(item.role)
+        traffic[role] = traffic.get(role, 0.0) + item.seconds
     # Each rank of the batch has its own scheduler.
-    sequences = load.decode / batch_shards(form, sizes) + (load.prefill > 0)
+    sequences = load.decode / batch_shards(layout, mesh) + (load.prefill > 0)
     return PassTime(
-        weights=sum((_product_s(m, form, sizes, rates, load.rows) for m in works.matmuls), 0.0),
-        caches=found.caches,
-        prompts=found.prompts,
-        elementwise=_elementwise_s(config, form, sizes, rates, load),
-        kernels=kernels,
+        weights=sum((item.seconds for item in products(engine, load)), 0.0),
+        caches=attention.caches,
+        prompts=attention.prompts,
+        elementwise=_elementwise_s(engine, load),
+        kernels=layer_kernels(engine.config, load) * rates.shares.kernel_s,
         traffic=traffic,
-        head=sum(
-            (
-                _product_s(m, form, sizes, rates, load.head_rows, head=True)
-                for m in works.head_matmuls
-            ),
-            0.0,
-        ),
+        head=sum((item.seconds for item in head_products(engine, load)), 0.0),
         host=rates.engine.pass_s + rates.engine.sequence_s * sequences,
         overlaps=rates.engine.overlaps,
     )
 
 
-def _product_s(
-    matmul: Matmul,
-    form: ServeForm,
-    sizes: Mapping[str, Num],
-    rates: ServeRates,
-    rows: Num,
-    *,
-    head: bool = False,
-) -> Num:
-    """Seconds of all `count` occurrences."""
-    given = {**matmul.sizes, "B": rows}
-    elements, groups = weights_read(matmul, form, sizes, rows)
-    one = rates.product_s(matmul, given, sizes, elements, groups=groups, head=head)
-    return where(rows > 0, matmul.count * one, 0.0)
+def pass_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """All that one engine runs in a pass on its busiest chip."""
+    yield from products(engine, load)
+    yield from core_items(engine, load)
+    yield from head_products(engine, load)
+    yield from collectives(engine, load)
 
 
-def weights_read(
+def products(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """Products in the layers."""
+    for matmul in engine.program.matmuls:
+        yield _product(engine, matmul, load.rows, head=False)
+
+
+def head_products(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """Products of the unembedding."""
+    for matmul in engine.program.head_matmuls:
+        yield _product(engine, matmul, load.head_rows, head=True)
+
+
+def collectives(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """Collectives of the sharding algebra, and those beside it."""
+    for transfer in engine.program.transfers:
+        yield _collective(engine, transfer, load.rows)
+    for transfer in engine.program.head_transfers:
+        yield _collective(engine, transfer, load.head_rows)
+    yield from extra_traffic(engine, load)
+
+
+def _product(engine: PricedEngine, matmul: Matmul, rows: Num, *, head: bool) -> PricedItem:
+    elements, groups = _weights_read(matmul, engine.layout, engine.mesh, rows)
+    return engine.rates.product(matmul, rows, engine.mesh, elements, groups=groups, head=head)
+
+
+def _weights_read(
     matmul: Matmul, form: ServeForm, sizes: Mapping[str, Num], rows: Num
 ) -> tuple[Num, Num]:
     """(elements of weights, experts of a chip) that one occurrence reads; experts that are hit."""
@@ -143,50 +142,29 @@ def weights_read(
     return elements * hit / sizes["expert"], groups
 
 
-def _collectives(
-    works: Forward,
-    sizes: Mapping[str, Num],
-    prices: Prices,
-    rates: ServeRates,
-    load: Load,
-) -> Iterator[tuple[str, Num]]:
-    ends = [(t, load.head_rows) for t in works.head_transfers]
-    for transfer, rows in [*((t, load.rows) for t in works.transfers), *ends]:
-        yield transfer.role, _transfer_s(transfer, works, sizes, prices, rates, rows)
-
-
-def _transfer_s(
-    transfer: Transfer,
-    works: Forward,
-    sizes: Mapping[str, Num],
-    prices: Prices,
-    rates: ServeRates,
-    rows: Num,
-) -> Num:
-    move, n_bytes = transfer.move, sent_bytes(transfer, works, sizes, rates, rows)
-    return transfer.count * rates.send_s(prices, move.kind, move.axes, n_bytes, sizes)
-
-
-def sent_bytes(
-    transfer: Transfer, works: Forward, sizes: Mapping[str, Num], rates: ServeRates, rows: Num
-) -> Num:
-    """Bytes of the array of one collective, summed over the shards that it joins."""
+def _collective(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedItem:
     move = transfer.move
-    given = {**transfer.sizes, "B": rows}
-    is_weight = move.before.name in works.weights
-    element = rates.weight_bytes if is_weight else ACTIVATION_BYTES
-    n_bytes = move.joined_bytes(given, sizes, element)
-    if is_weight and len(move.before.dims) == 3 and move.before.dims[0].name == "E":
-        n_bytes = n_bytes / sizes["expert"]
-    return n_bytes
+    is_weight = move.before.name in engine.program.weights
+    width = engine.rates.weight_bytes if is_weight else ACTIVATION_BYTES
+    n_bytes = move.joined_bytes({**transfer.sizes, "B": rows}, engine.mesh, width)
+    if is_weight and is_routed(move.before):
+        n_bytes = n_bytes / engine.mesh["expert"]
+    return engine.collective(
+        name=transfer.name,
+        work=transfer,
+        role=transfer.role,
+        kind=move.kind,
+        axes=move.axes,
+        count=transfer.count,
+        joined_bytes=n_bytes,
+    )
 
 
-def _elementwise_s(
-    config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
-) -> Num:
+def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
+    config, rates = engine.config, engine.rates
     if rates.ideal:
         return 0.0
-    rows = rows_here(form, sizes, load.rows)
+    rows = rows_here(engine.layout, engine.mesh, load.rows)
     routed = sum(g.count for g in config.groups if isinstance(g.layer.ffn, Moe))
-    n_bytes = rows * elementwise_bytes(config, sizes["tensor"])
+    n_bytes = rows * elementwise_bytes(config, engine.mesh["tensor"])
     return n_bytes / rates.hbm + routed * rates.shares.routed_s

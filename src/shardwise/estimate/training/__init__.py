@@ -1,1 +1,1 @@
-"""A training step: what its parts take on chips and links, and what each chip holds."""
+"""What a training step takes: time, traffic, memory."""

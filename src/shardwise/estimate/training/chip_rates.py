@@ -1,4 +1,4 @@
-"""Seconds that one chip takes for local work and that links take for what it sends.
+"""Work of one chip, priced at the rates that it reaches.
 
 A matmul is a roofline at the achieved shares of the peak and of HBM (`Calibration`); at `PEAK` and
 `IDEAL` all of it is the bare roofline of the book.
@@ -7,13 +7,13 @@ A matmul is a roofline at the achieved shares of the peak and of HBM (`Calibrati
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from shardwise import units
-from shardwise.arrays import Num, maximum, where
+from shardwise.arrays import Num, maximum
 from shardwise.estimate.calibration import PEAK, Calibration
-from shardwise.estimate.collective_cost import Kind, Prices
+from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import (
     EXPONENTIALS,
     depth_share,
@@ -23,11 +23,10 @@ from shardwise.estimate.kernels import (
     tiled_keys,
     warp_share,
 )
-from shardwise.formulas.roofline import bounds
 from shardwise.hardware import Chip, catalog_chip, chip_names
 from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
-from shardwise.ops.einsum import Array, local_size, shards
+from shardwise.ops.einsum import Array, local_size
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
@@ -46,6 +45,7 @@ DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles 
 CAST_BYTES = 4.0
 ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, beside the sum that it is added to
 NARROW = ("fp8", "fp4", "int8")
+ELEMENTWISE = "elementwise"  # norms, sums, rotations, activation functions
 # The backward pass of attention in tiles: five products for four. That of a scan computes scores
 # and states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
 SCORES_AGAIN = 1.25
@@ -142,31 +142,49 @@ class Rates:
         dtype = dtype or self.job.compute
         return "fp16" if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s else dtype
 
-    def matmul_s(
-        self, matmul: Matmul, config: ModelConfig, works: Step, split: Layout | Layouts
-    ) -> Num:
-        """Seconds of all `count` occurrences in one microbatch."""
-        mesh, core = split.sizes, is_core(matmul)
-        flops, n_bytes = matmul.flops(mesh), hbm_bytes(matmul, works.weights, self.job, mesh)
-        starts: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
-        if core:
-            scanned = is_scan(matmul)
-            reached = self.cal.scanned if scanned else self._attention(config)
-            flops = flops * (self._chunks(matmul) if scanned else self._scores(matmul))
-            if not (self.kernels.flash or scanned):
+    def product(
+        self,
+        matmul: Matmul,
+        config: ModelConfig,
+        program: Step,
+        layout: Layout | Layouts,
+        part: str = "",
+    ) -> PricedItem:
+        """All `count` occurrences of a product in one microbatch, of a part of a layer."""
+        mesh, dtype = layout.sizes, self.dtype(matmul)
+        flops = matmul.flops(mesh)
+        n_bytes = hbm_bytes(matmul, program.weights, self.job, mesh)
+        start_s: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
+        if is_scan(matmul):
+            reached = self.cal.scanned
+            flops = flops * self._chunks(matmul)
+        elif is_attention(matmul):
+            reached = self._attention(config)
+            flops = flops * self._scores(matmul)
+            if not self.kernels.flash:
                 n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
         else:
-            reached = self.cal.matmul(self.dtype(matmul))
-            here = experts_here(matmul, split)
+            reached = self.cal.matmul(dtype)
+            experts = experts_here(matmul, layout)
             if self.units:
-                each = self.flops_per_clock(self.dtype(matmul))
-                reached = reached * tiles(matmul, mesh, self.units, each, here)
+                per_clock = self.flops_per_clock(dtype)
+                reached = reached * tiles(matmul, mesh, self.units, per_clock, experts)
             if matmul.program.einsum.chosen:
                 reached = reached * self.cal.grouped
-                starts = starts + (0.0 if self.kernels.graphs else here * self.cal.expert_s)
-        peak = self.chip.peak(self.dtype(matmul)) * self.clock_share
-        time = bounds(flops, peak * reached, n_bytes, self.hbm)
-        return time.lower + matmul.count * matmul.pieces * starts
+                if not self.kernels.graphs:
+                    start_s = start_s + experts * self.cal.expert_s
+        return PricedItem(
+            name=matmul.name,
+            phase=matmul.phase,
+            count=matmul.count * matmul.pieces,
+            part=part,
+            work=matmul,
+            flops=flops,
+            n_bytes=n_bytes,
+            flops_per_s=self.chip.peak(dtype) * self.clock_share * reached,
+            bytes_per_s=self.hbm,
+            occurrence_s=start_s,
+        )
 
     def _attention(self, config: ModelConfig) -> float:
         """Share of the peak in attention: a head narrower than the matrix unit fills a part, and
@@ -228,65 +246,55 @@ class Rates:
         visible, tile = float(matmul.share) * chunk, MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
         return times * min(float(tiled_keys(visible, 1, tile)), chunk) / visible
 
-    def elementwise_s(self, n_bytes: Num) -> Num:
-        """Seconds of steps that read and write `n_bytes` when they are fused."""
-        if self.kernels.ideal:
-            return 0.0 * n_bytes
-        return (1.0 if self.kernels.fused else UNFUSED) * n_bytes / self.hbm
+    def elementwise(self, phase: str, n_bytes: Num, part: str = "") -> PricedItem:
+        """Steps that read and write `n_bytes` when they are fused."""
+        times = 1.0 if self.kernels.fused else UNFUSED
+        return replace(self._memory_work(ELEMENTWISE, phase, times * n_bytes), part=part)
 
-    def casts_s(self, works: Step, mesh: Mapping[str, Num], phase: str) -> Num:
+    def casts(self, program: Step, mesh: Mapping[str, Num]) -> Iterator[PricedItem]:
         """Inputs of products in 8 or 4 bits, made from 16 bits: each read and written once.
 
         Both products of a backward pass use the same gradient, and one fused product the input of
         its neighbours: each array is cast once.
         """
         if self.job.compute not in NARROW or self.kernels.ideal:
-            return 0.0
-        arrays: dict[tuple[int, str], Num] = {}
-        for matmul in works.matmuls:
+            return
+        arrays: dict[str, dict[tuple[int, str], Num]] = {}
+        for matmul in program.matmuls:
             left = matmul.program.local.left
-            if matmul.phase != phase or is_core(matmul) or is_end(matmul):
+            if is_core(matmul) or is_end(matmul):
                 continue
-            if phase == "backward" and not left.gradient_of:
+            if matmul.phase == "backward" and not left.gradient_of:
                 continue  # kept from the forward pass
             n = matmul.count * left.local_elements(matmul.sizes, mesh)
             if matmul.program.einsum.chosen and "R" not in left.names:
                 n = n * matmul.sizes["R"]
             block = matmul.term.module if left.name == "x" else ""
-            arrays[matmul.group, block + left.name] = n
-        return sum(arrays.values(), 0.0) * CAST_BYTES / self.hbm
+            arrays.setdefault(matmul.phase, {})[matmul.group, block + left.name] = n
+        for phase, elements in arrays.items():
+            n_bytes = sum(elements.values(), 0.0) * CAST_BYTES
+            yield self._memory_work("casts", phase, n_bytes)
 
-    def added_s(self, works: Step, split: Layout | Layouts) -> Num:
+    def added_gradients(self, program: Step, layout: Layout | Layouts) -> Iterator[PricedItem]:
         """Gradients of weights added to their sum by a kernel of its own, not by the product.
 
         ZeRO-3 scatters gradients at once.
         """
-        if self.kernels.adds or split.zero == 3:
-            return 0.0
+        if self.kernels.adds or layout.zero == 3:
+            return
         total: Num = 0.0
-        for matmul in works.matmuls:
+        for matmul in program.matmuls:
             output = matmul.program.local.output
-            if output.gradient_of in works.weights:
-                here = matmul.count * output.local_elements(matmul.sizes, split.sizes)
-                total = total + (0.0 if is_end(matmul) else here)
+            is_gradient = output.gradient_of in program.weights
+            if is_gradient and not is_end(matmul):
+                elements = output.local_elements(matmul.sizes, layout.sizes)
+                total = total + matmul.count * elements
         n_bytes = ADDED_BYTES + 2 * units.bytes_per_element(self.job.gradients)
-        return total * n_bytes / self.hbm
+        yield self._memory_work("gradients.add", "backward", total * n_bytes)
 
-    def send_s(
-        self,
-        prices: Prices,
-        kind: Kind,
-        axes: tuple[str, ...],
-        n_bytes: Num,
-        mesh: Mapping[str, Num],
-    ) -> Num:
-        """Seconds of one collective on an array of `n_bytes`; nothing over one chip."""
-        sent = prices.of(kind, axes).time_s(n_bytes, self.cal.links, self.cal.network)
-        return sent + self.start_s(axes, mesh)
-
-    def start_s(self, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
-        """Seconds to start a collective, if there is anything to collect."""
-        return where(shards(axes, mesh) > 1, self.cal.collective_s, 0.0)
+    def _memory_work(self, name: str, phase: str, n_bytes: Num) -> PricedItem:
+        """Work that only reads and writes HBM."""
+        return PricedItem(name=name, phase=phase, n_bytes=n_bytes, bytes_per_s=self.hbm)
 
 
 def figure(chip: Chip, name: str, default: float) -> float:
@@ -310,9 +318,9 @@ def is_scan(matmul: Matmul) -> bool:
     return is_core(matmul) and matmul.term.module == "mamba"
 
 
-def is_end(work: Matmul | Transfer) -> bool:
-    """Embedding and unembedding, which are in no layer."""
-    return work.term.module in ENDS
+def is_end(work: Matmul | Transfer | None) -> bool:
+    """Whether work of the algebra belongs to the embedding or the unembedding, not to a layer."""
+    return work is not None and work.term.module in ENDS
 
 
 def is_routed(array: Array) -> bool:

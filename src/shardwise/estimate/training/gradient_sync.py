@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise import units
 from shardwise.arrays import Num, ceil_div, maximum
-from shardwise.estimate.collective_cost import Prices
-from shardwise.estimate.training.chip_rates import Rates
-from shardwise.estimate.training.extra_traffic import Sent
-from shardwise.estimate.training.memory.parameters import FIRST, is_experts
+from shardwise.estimate.items import PricedItem
+from shardwise.estimate.training.memory.parameters import end_weights, is_experts
 from shardwise.estimate.training.optimizer import state_bytes, update_flops
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.models import ModelConfig
-from shardwise.models.weights import Weight, layer_weights, outer_weights
+from shardwise.models.weights import Weight, layer_weights
 from shardwise.ops.einsum import shards
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.rules import TRAIN
@@ -69,20 +68,17 @@ class Parameters:
 
 @functools.lru_cache(maxsize=64)
 def parameters(config: ModelConfig) -> Parameters:
-    """Count them. A tied embedding lies on both ends of a pipeline."""
+    """Parameters of a model, by what sums their gradients."""
     every = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
-    outer = [(w, 1) for w in outer_weights(config)]
-    last = [(w, n) for w, n in outer if w.name not in FIRST]
-    if config.tied_embeddings:
-        last += [(w, n) for w, n in outer if w.name == "embedding"]
+    first, last, both = (_held([(w, 1) for w in weights]) for weights in end_weights(config))
     routed = [(w, n) for w, n in every if is_experts(w)]
     return Parameters(
         layers=_held([(w, n) for w, n in every if not is_experts(w)]),
         routed=float(sum(n * w.size for w, n in routed)),
         routed_arrays=len(routed),
-        first=_held([(w, n) for w, n in outer if w.name in FIRST]),
-        last=_held(last),
-        both=_held(outer),
+        first=first,
+        last=last,
+        both=both,
     )
 
 
@@ -109,7 +105,7 @@ def _held(weights: Sequence[tuple[Weight, int]]) -> Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summed:
+class GradientGroup:
     """Weights whose gradients are summed over the same chips.
 
     Args:
@@ -125,118 +121,116 @@ class Summed:
     arrays: int
 
 
-def summed(config: ModelConfig, split: Layout | Layouts, stage: Stages) -> Iterator[Summed]:
+def gradient_groups(
+    config: ModelConfig, layout: Layout | Layouts, stage: Stages
+) -> Iterator[GradientGroup]:
     """The weights on a chip of the busiest stage.
 
     Experts are dealt out over `expert`: their gradients need no sum among them. ZeRO-3 has summed
     over all that shards the weights already; what is left are whole copies.
     """
-    mesh, n, tensor = split.sizes, parameters(config), split.sizes["tensor"]
+    mesh, n, tensor = layout.sizes, parameters(config), layout.sizes["tensor"]
     whole = stage.held / config.n_layers
     axes: tuple[str, ...] = (*BATCH, "context")
     shared, routed = 1, 1
-    if split.zero == 3:
+    if layout.zero == 3:
         routed = mesh["fsdp"] * mesh["context"]
         axes, shared = ("data",), routed * mesh["expert"]
     first, last, both = n.first, n.last, n.both
-    if split.schedule == "none" or find(split.schedule).ends_meet:
+    if layout.schedule == "none" or find(layout.schedule).ends_meet:
         ends, end = both.over(tensor), both
     else:
         ends, end = maximum(first.over(tensor), last.over(tensor)), last
-    copied = n.layers.copied * whole + end.copied
-    arrays = n.layers.arrays
-    yield Summed(
-        what="matrices",
-        axes=axes,
-        elements=n.layers.over(tensor) * whole / shared,
-        arrays=arrays[0],
-    )
-    yield Summed(what="ends", axes=axes, elements=ends / shared, arrays=both.arrays[0])
-    yield Summed(
-        what="copied", axes=axes, elements=copied / shared, arrays=arrays[1] + both.arrays[1]
-    )
-    yield Summed(
-        what="vectors",
-        axes=axes,
-        elements=(n.layers.vectors * whole + end.vectors) / shared,
-        arrays=arrays[2] + both.arrays[2],
-    )
+    layers = n.layers
+    counts = {
+        "matrices": (layers.over(tensor) * whole, layers.arrays[0]),
+        "ends": (ends, both.arrays[0]),
+        "copied": (layers.copied * whole + end.copied, layers.arrays[1] + both.arrays[1]),
+        "vectors": (layers.vectors * whole + end.vectors, layers.arrays[2] + both.arrays[2]),
+    }
+    for what, (elements, arrays) in counts.items():
+        yield GradientGroup(what=what, axes=axes, elements=elements / shared, arrays=arrays)
     if n.routed:
         of_experts = tuple(a for a in axes if a != "expert")
         experts = n.routed * whole / (mesh["expert"] * tensor * routed)
-        yield Summed(what="experts", axes=of_experts, elements=experts, arrays=n.routed_arrays)
+        yield GradientGroup(
+            what="experts", axes=of_experts, elements=experts, arrays=n.routed_arrays
+        )
 
 
-def summed_parameters(
-    config: ModelConfig, split: Layout | Layouts, stage: Stages
-) -> Iterator[tuple[tuple[str, ...], Num]]:
-    """(axes over which gradients are summed, parameters that one chip sums over them)."""
-    for part in summed(config, split, stage):
-        yield part.axes, part.elements
-
-
-def weight_sums(
-    config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates
-) -> Iterator[Sent]:
-    """The collectives of a step over copies of weights.
+def _collectives(priced: PricedLayout) -> Iterator[PricedItem]:
+    """The collectives of a step over copies of weights, not yet priced.
 
     ZeRO 0 sums gradients in an AllReduce; so does ZeRO-3, of the shards of which there are copies.
     ZeRO 1 and 2 scatter them, and gather the updated weights; ZeRO-2 keeps a shard of the gradients
     only, so it scatters those of every microbatch. Where `tensor` splits the sequence, its chips
     have parts of the gradients of weights that all of them hold. Vectors are priced as if they
-    travelled with the matrices beside them; how they are sent is said by `vector_sum`.
+    travelled with the matrices beside them; how they are sent is said by `_vectors`.
 
     Chips that round to int8 add nothing up on the way: each sends every other its part (V of the
     AllToAll is all that they hold), and the AllReduce ends in a gather of sums in int8.
     """
-    job, times = rates.job, split.n_microbatches if split.zero == 2 else 1
-    for part in () if rates.extras.frozen else summed(config, split, stage):
-        n_bytes, scatters = part.elements * job.reduce_bytes, split.zero in (1, 2)
-        if job.sums_in_int8 and part.what != "vectors":
-            sent = part.elements * job.rounded_bytes
-            held = sent * shards(part.axes, split.sizes)
-            yield replace(_sum(part, "all_to_all", part.axes, held), count=times)
+    job, layout, mesh = priced.job, priced.layout, priced.mesh
+    times = layout.n_microbatches if layout.zero == 2 else 1
+    scatters = layout.zero in (1, 2)
+    if priced.rates.extras.frozen:
+        return
+    for group in gradient_groups(priced.config, layout, priced.stage):
+        n_bytes = group.elements * job.reduce_bytes
+        if job.sums_in_int8 and group.what != "vectors":
+            rounded = group.elements * job.rounded_bytes
+            joined = rounded * shards(group.axes, mesh)
+            yield _collective(group, "all_to_all", group.axes, joined, count=times)
             if not scatters:
-                yield _sum(part, "all_gather", part.axes, sent, "gradients")
+                yield _collective(group, "all_gather", group.axes, rounded)
         else:
-            one = _sum(part, "reduce_scatter" if scatters else "all_reduce", part.axes, n_bytes)
-            yield replace(one, count=times)
-        if part.what in ("copied", "vectors") and split.sequence_parallel:
-            shard = n_bytes / shards(part.axes, split.sizes) if scatters else n_bytes
-            yield _sum(part, "all_reduce", ("tensor",), shard)
+            kind = "reduce_scatter" if scatters else "all_reduce"
+            yield _collective(group, kind, group.axes, n_bytes, count=times)
+        if group.what in ("copied", "vectors") and layout.sequence_parallel:
+            shard = n_bytes / shards(group.axes, mesh) if scatters else n_bytes
+            yield _collective(group, "all_reduce", ("tensor",), shard)
         if scatters:
-            each = min(job.weight_bytes, job.activation_bytes)  # as products read them
-            yield _sum(part, "all_gather", part.axes, part.elements * each, "weights")
+            width = min(job.weight_bytes, job.activation_bytes)  # as products read them
+            yield _collective(
+                group, "all_gather", group.axes, group.elements * width, what="weights"
+            )
 
 
-def vector_sum(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Sent:
+def _vectors(priced: PricedLayout) -> PricedItem:
     """Gradients of norms, summed once a step over every chip that has a copy: they are too small
     to be dealt out, under ZeRO-3 too."""
-    mesh = split.sizes
-    part = next(part for part in summed(config, split, stage) if part.what == "vectors")
-    shared = mesh["fsdp"] * mesh["context"] * mesh["expert"] if split.zero == 3 else 1
-    return _sum(part, "all_reduce", COPIES, part.elements * shared * rates.job.reduce_bytes)
+    mesh, layout = priced.mesh, priced.layout
+    groups = gradient_groups(priced.config, layout, priced.stage)
+    group = next(group for group in groups if group.what == "vectors")
+    shared = mesh["fsdp"] * mesh["context"] * mesh["expert"] if layout.zero == 3 else 1
+    n_bytes = group.elements * shared * priced.job.reduce_bytes
+    return _collective(group, "all_reduce", COPIES, n_bytes)
 
 
-def _sum(
-    part: Summed, kind: str, axes: tuple[str, ...], n_bytes: Num, what: str = "gradients"
-) -> Sent:
-    return Sent(
-        name=f"{what}.{part.what}",
+def _collective(
+    group: GradientGroup,
+    kind: str,
+    axes: tuple[str, ...],
+    n_bytes: Num,
+    *,
+    count: Num = 1,
+    what: str = "gradients",
+) -> PricedItem:
+    return PricedItem(
+        name=f"{what}.{group.what}",
         phase="update" if what == "weights" else "backward",
         role="data",
         kind=kind,
         axes=axes,
-        what=f"{what} of {WORDS[part.what]}",
-        count=1,
-        n_bytes=n_bytes,
-        parts=part.arrays,
-        part=part.what,
+        what=f"{what} of {WORDS[group.what]}",
+        count=count,
+        joined_bytes=n_bytes,
+        arrays=group.arrays,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
+class SyncTime:
     """Seconds to sum gradients once, how often that is done, and what follows once: the sums of
     shards over `tensor`, and updated weights sent back."""
 
@@ -250,34 +244,58 @@ class Sums:
         return self.times * self.reduce_s + self.gather_s
 
 
-def gradient_sums(
-    config: ModelConfig, split: Layout | Layouts, stage: Stages, prices: Prices, rates: Rates
-) -> Sums:
-    """Seconds of `weight_sums`."""
+def sync_time(priced: PricedLayout) -> SyncTime:
+    """Seconds of all buckets."""
+    layout = priced.layout
     reduce_s: Num = 0.0
     gather_s: Num = 0.0
-    for sent in buckets(weight_sums(config, split, stage, rates)):
-        one = rates.send_s(prices, sent.kind, sent.axes, sent.n_bytes, split.sizes)
-        if split.zero in (1, 2) and sent.kind not in ("reduce_scatter", "all_to_all"):
-            gather_s = gather_s + one
+    for bucket in _buckets(priced):
+        if layout.zero in (1, 2) and bucket.kind not in ("reduce_scatter", "all_to_all"):
+            gather_s = gather_s + bucket.seconds
         else:
-            reduce_s = reduce_s + one
-    times = split.n_microbatches if split.zero == 2 else 1
-    return Sums(reduce_s=reduce_s, times=times, gather_s=gather_s)
+            reduce_s = reduce_s + bucket.seconds
+    times = layout.n_microbatches if layout.zero == 2 else 1
+    return SyncTime(reduce_s=reduce_s, times=times, gather_s=gather_s)
 
 
-def buckets(sums: Iterable[Sent]) -> list[Sent]:
-    """What is sent over the same axes travels together."""
-    found: dict[tuple[str, tuple[str, ...]], Sent] = {}
-    for sent in sums:
-        key = sent.kind, sent.axes
-        before = found[key].n_bytes if key in found else 0.0
-        found[key] = replace(sent, n_bytes=before + sent.n_bytes)
-    return list(found.values())
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Arrays that are sent over the same axes at once: their bytes, and seconds of one time."""
+
+    kind: str
+    items: list[PricedItem]
+    n_bytes: Num
+    seconds: Num
 
 
-def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates: Rates) -> Num:
-    """Optimizer state and weights read and written once, gradients read.
+def _buckets(priced: PricedLayout) -> Iterator[_Bucket]:
+    buckets: dict[tuple[str, tuple[str, ...]], list[PricedItem]] = {}
+    for item in _collectives(priced):
+        buckets.setdefault((item.kind, item.axes), []).append(item)
+    for (kind, axes), items in buckets.items():
+        n_bytes = sum((item.joined_bytes for item in items), 0.0)
+        yield _Bucket(kind, items, n_bytes, priced.collective_s(kind, axes, n_bytes))
+
+
+def sync_items(priced: PricedLayout) -> Iterator[PricedItem]:
+    """The collectives over copies of one layout's weights: each with its part of a bucket's time.
+
+    Sums of vectors have the time of their parts of all buckets.
+    """
+    vectors_s = 0.0
+    for bucket in _buckets(priced):
+        for item in bucket.items if bucket.n_bytes else ():
+            seconds = float(bucket.seconds) * float(item.joined_bytes / bucket.n_bytes)
+            if item.name.endswith(".vectors"):
+                vectors_s += float(item.count) * seconds
+            else:
+                yield replace(item, occurrence_s=seconds)
+    if not priced.rates.extras.frozen:
+        yield replace(_vectors(priced), occurrence_s=vectors_s)
+
+
+def update_s(priced: PricedLayout) -> Num:
+    """Seconds of the optimizer: state and weights read and written once, gradients read.
 
     What sums in int8 have lost is read and written too.
 
@@ -285,26 +303,40 @@ def update_s(config: ModelConfig, split: Layout | Layouts, stage: Stages, rates:
     computes is dealt out evenly over all chips, each matrix on one of them (arXiv 2502.16982); the
     gathers for it are not counted.
     """
-    job, mesh = rates.job, split.sizes
+    job, mesh, rates = priced.job, priced.mesh, priced.rates
     if rates.extras.frozen:
         return 0.0
-    shared = split.zero in (1, 2)
-    parts = list(summed_parameters(config, split, stage))
-    held = sum(n / shards(axes, mesh) if shared else n for axes, n in parts)
-    rounded = sum(n * (shards(axes, mesh) > 1) for axes, n in parts) if job.sums_in_int8 else 0.0
-    state = state_bytes(config, job)
-    kept = 2 * job.weight_bytes + units.bytes_per_element(job.gradients)
-    if "optimizer" in split.offload:
+    layout = priced.layout
+    sharded: Num = 0
+    rounded: Num = 0
+    for group in gradient_groups(priced.config, layout, priced.stage):
+        copies = shards(group.axes, mesh)
+        sharded = sharded + (group.elements / copies if layout.zero in (1, 2) else group.elements)
+        if job.sums_in_int8:
+            rounded = rounded + group.elements * (copies > 1)
+    state = state_bytes(priced.config, job)
+    copied = 2 * job.weight_bytes + units.bytes_per_element(job.gradients)
+    if "optimizer" in layout.offload:
         pcie = rates.chip.need("pcie_bytes_per_s_per_chip")
-        seconds = held * kept / rates.hbm + held * 2 * state / pcie
+        seconds = sharded * copied / rates.hbm + sharded * 2 * state / pcie
     else:
-        seconds = held * (kept + 2 * state) / rates.hbm
-    flops = update_flops(config, job)
+        seconds = sharded * (copied + 2 * state) / rates.hbm
+    flops = update_flops(priced.config, job)
     if flops:
-        seconds = seconds + flops / (n_chips(mesh) * rates.matmul_flops_per_s)
-    return seconds + 2 * rounded * job.lost_bytes / rates.hbm
+        seconds = seconds + flops / (shards(tuple(mesh), mesh) * rates.matmul_flops_per_s)
+    if job.sums_in_int8:
+        seconds = seconds + 2 * rounded * job.lost_bytes / rates.hbm
+    return seconds
 
 
-def n_chips(mesh: Mapping[str, Num]) -> Num:
-    """Chips of a mesh."""
-    return shards(tuple(mesh), mesh)
+def update(priced: PricedLayout) -> PricedItem:
+    """The optimizer, all its seconds booked on HBM."""
+    groups = gradient_groups(priced.config, priced.layout, priced.stage)
+    n = sum(float(group.elements) for group in groups)
+    return PricedItem(
+        name=f"optimizer.{priced.job.optimizer}",
+        phase="update",
+        what=f"{units.show_count(n)} parameters on the chip <- gradients",
+        n_bytes=update_s(priced) * priced.rates.hbm,
+        bytes_per_s=priced.rates.hbm,
+    )

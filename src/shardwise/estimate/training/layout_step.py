@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.estimate.calibration import PEAK, Calibration
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.training.chip_rates import IDEAL, Extras, Kernels, Rates, is_end
-from shardwise.estimate.training.microbatch import passes
+from shardwise.estimate.training.microbatch import microbatch_time
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array
 from shardwise.ops.program import Step, training_step
-from shardwise.strategy.layout import Layout, rules_of
+from shardwise.strategy.layout import Layout, Layouts, data_shards, rules_of, table
 from shardwise.strategy.mesh import Placement, place
 from shardwise.workload import Train
 
 
 class LayoutStep:
-    """The works of a layout, where they run, and what they take.
+    """The program of a layout, where it runs, and what it takes.
 
     Args:
         placement: of the mesh on the machine; the one with the least traffic when not given.
@@ -39,64 +40,80 @@ class LayoutStep:
         placement: Placement | None = None,
         extras: Extras | None = None,
     ) -> None:
-        self.config, self.system, self.job, self.layout = config, system, job, layout
-        batch = layout.micro_batch * layout.data_shards
-        remat = "full" if layout.remat == "full" else "none"
+        self.config = config
+        self.system = system
+        self.job = job
+        self.layout = layout
         self.extras = extras or Extras()
-        works = training_step(config, batch, job.seq, rules_of(layout), remat=remat)
-        works = works.in_chunks(layout.loss_chunks)
-        works = whole_layers_again(works) if self.extras.whole_remat else works
-        self.works: Step = without_gradients(works) if self.extras.frozen else works
+        self.program = training_program(config, job, layout, self.extras)
         self.placement = placement or min(place(system, layout.sizes), key=self._traffic)
-        self.prices = Prices([self.placement])
+        self.costs = CollectiveCost([self.placement])
 
-    def at(self, cal: Calibration = PEAK, kernels: Kernels = IDEAL) -> StepTime:
-        """The step at the rates of a calibration; by default the bare roofline."""
+    def priced(self, cal: Calibration = PEAK, kernels: Kernels = IDEAL) -> PricedLayout:
+        """The layout at the rates of a calibration; by default the bare roofline."""
         rates = Rates(
             chip=self.system.chip, job=self.job, cal=cal, kernels=kernels, extras=self.extras
         )
-        one = passes(self.config, self.works, self.layout, self.prices, rates)
-        return step_time(self.config, self.layout, one, self.prices, rates)
+        return PricedLayout(config=self.config, layout=self.layout, rates=rates, costs=self.costs)
+
+    def at(self, cal: Calibration = PEAK, kernels: Kernels = IDEAL) -> StepTime:
+        """The time of the step at the rates of a calibration."""
+        priced = self.priced(cal, kernels)
+        return step_time(priced, microbatch_time(priced, self.program))
 
     def _traffic(self, placement: Placement) -> float:
         """What all collectives take on a placement: the choice between several."""
-        prices, mesh = Prices([placement]), self.layout.sizes
+        costs, mesh = CollectiveCost([placement]), self.layout.sizes
         return sum(
-            float(prices.of(t.move.kind, t.move.axes).time_s(t.elements(mesh)))
-            for t in self.works.transfers
+            float(costs.of(t.move.kind, t.move.axes).time_s(t.elements(mesh)))
+            for t in self.program.transfers
         )
 
 
-def without_gradients(works: Step) -> Step:
-    """The works of a step whose weights stay: no products and no sums of their gradients."""
+def training_program(
+    config: ModelConfig, job: Train, layout: Layout | Layouts, extras: Extras | None = None
+) -> Step:
+    """The products and collectives of one microbatch under a layout, or under arrays of layouts."""
+    rules = rules_of(layout) if isinstance(layout, Layout) else table(layout)
+    batch = layout.micro_batch * data_shards(layout.sizes)
+    remat = "full" if layout.remat == "full" else "none"
+    program = training_step(config, batch, job.seq, rules, remat=remat)
+    program = program.in_chunks(layout.loss_chunks)
+    if extras and extras.whole_remat:
+        program = whole_layers_again(program)
+    return without_gradients(program) if extras and extras.frozen else program
+
+
+def without_gradients(program: Step) -> Step:
+    """The program of a step whose weights stay: no products and no sums of their gradients."""
 
     def kept(array: Array) -> bool:
-        return array.gradient_of not in works.weights
+        return array.gradient_of not in program.weights
 
     return replace(
-        works,
-        matmuls=tuple(m for m in works.matmuls if kept(m.program.einsum.output)),
-        transfers=tuple(t for t in works.transfers if kept(t.move.before)),
+        program,
+        matmuls=tuple(m for m in program.matmuls if kept(m.program.einsum.output)),
+        transfers=tuple(t for t in program.transfers if kept(t.move.before)),
     )
 
 
-def whole_layers_again(works: Step) -> Step:
-    """The works of full remat that also runs the last products of a layer, which nothing reads."""
-    again = {(m.group, m.name) for m in works.matmuls if m.phase == "remat"}
-    sent = {(t.name, t.move) for t in works.transfers if t.phase == "remat"}
+def whole_layers_again(program: Step) -> Step:
+    """A program of full remat that also runs the last products of a layer, which nothing reads."""
+    again = {(m.group, m.name) for m in program.matmuls if m.phase == "remat"}
+    sent = {(t.name, t.move) for t in program.transfers if t.phase == "remat"}
     if not again:
-        return works
+        return program
     matmuls = [
         replace(m, phase="remat")
-        for m in works.matmuls
+        for m in program.matmuls
         if m.phase == "forward" and not is_end(m) and (m.group, m.name) not in again
     ]
     transfers = [  # weights are gathered once for both
         replace(t, phase="remat")
-        for t in works.transfers
+        for t in program.transfers
         if t.phase == "forward" and not is_end(t) and t.role != "fsdp"
         if (t.name, t.move) not in sent
     ]
     return replace(
-        works, matmuls=(*works.matmuls, *matmuls), transfers=(*works.transfers, *transfers)
+        program, matmuls=(*program.matmuls, *matmuls), transfers=(*program.transfers, *transfers)
     )

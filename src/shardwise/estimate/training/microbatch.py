@@ -1,30 +1,33 @@
 """What one microbatch takes on its way through all layers and both ends of the model, in seconds.
 
-Derived from the works of the sharding algebra; what the algebra cannot see (element-wise steps,
+Derived from the program of the sharding algebra; what the algebra cannot see (element-wise steps,
 routing of tokens, the way keys and values travel) is added here by name. A pipeline gives each
 stage its share of the layers; that is the business of `step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shardwise.arrays import Num
-from shardwise.estimate.collective_cost import Prices
+from shardwise.arrays import Num, minimum
+from shardwise.estimate.items import PricedItem
 from shardwise.estimate.training.chip_rates import (
+    ELEMENTWISE,
     Rates,
     element_bytes,
     is_attention,
     is_end,
     is_routed,
 )
-from shardwise.estimate.training.extra_traffic import exchanges, remat_share, sent_again, times_sent
+from shardwise.estimate.training.extra_traffic import DISPATCH, extra_traffic, occurrences
 from shardwise.estimate.training.memory.activations import layers_held
 from shardwise.estimate.training.memory.framework import PLANNED
 from shardwise.estimate.training.memory.local_elements import Local
 from shardwise.estimate.training.memory.parameters import with_experts
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.models import Layer, ModelConfig, Moe
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Form, Layout, Layouts
@@ -34,7 +37,7 @@ from shardwise.strategy.layout import Form, Layout, Layouts
 # activation of F; in a Mamba block the convolution, the gated norm, and states, which are written
 # in fp32 (one more than the product writes), read, and passed on in 16 bits (state-spaces/mamba,
 # ssd_combined.py, `states_in_fp32`). The backward pass has twice as many.
-ELEMENTWISE = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
+WIDTHS = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
 BACKWARD = 2.0
 # Products whose part of `strategy.layout.PARTS` has another name.
 PART = {
@@ -52,97 +55,114 @@ PART = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class MicrobatchTime:
     """Seconds of one microbatch. Numbers, or arrays over layouts.
 
     Args:
         layers: phase -> matmuls and attention of all layers.
-        parts: part of a layer -> its matmuls in one forward pass of all layers.
-        elementwise: element-wise steps of one forward pass of all layers.
+        parts: part of a layer -> its compute in one forward pass of all layers, which remat of that
+            part runs a second time.
         attention: attention in `layers`, all phases.
-        first, last: embedding; unembedding.
-        traffic: role -> collectives inside the layers, and `ends` the same at the ends.
-        regather: gathers over `tensor` of the inputs of blocks, in one forward pass.
-        resent: role -> what goes to experts in one forward pass.
-        offloaded: what all layers keep, out to host memory and back.
+        embedding, unembedding: the ends of the model.
+        traffic: role -> collectives inside the layers.
+        end_traffic: the same at the ends of the model.
+        repeated: part of a layer -> role -> the collectives of which the same holds.
+        host: kept activations of all layers, out to host memory and back.
     """
 
     layers: Mapping[str, Num]
     parts: Mapping[str, Num]
-    elementwise: Num
     attention: Num
-    first: Num
-    last: Num
+    embedding: Num
+    unembedding: Num
     traffic: Mapping[str, Num] = field(default_factory=dict)
-    ends: Mapping[str, Num] = field(default_factory=dict)
-    regather: Num = 0.0
-    resent: Mapping[str, Num] = field(default_factory=dict)
-    offloaded: Num = 0.0
+    end_traffic: Mapping[str, Num] = field(default_factory=dict)
+    repeated: Mapping[str, Mapping[str, Num]] = field(default_factory=dict)
+    host: Num = 0.0
 
-    def take(self, rows: Num) -> Passes:
+    def take(self, rows: Num) -> MicrobatchTime:
         """The same of some of the layouts."""
 
         def some(value: Any) -> Any:
             if isinstance(value, Mapping):
-                return {name: some(one) for name, one in value.items()}
+                return {name: some(item) for name, item in value.items()}
             return value[rows] if getattr(value, "ndim", 0) else value
 
-        return Passes(**{f.name: some(getattr(self, f.name)) for f in fields(self)})
+        return MicrobatchTime(**{f.name: some(getattr(self, f.name)) for f in fields(self)})
 
 
-def passes(
-    config: ModelConfig,
-    works: Step,
-    split: Layout | Layouts,
-    prices: Prices,
-    rates: Rates,
-    like: Passes | None = None,
-) -> Passes:
-    """Seconds of one microbatch under the layouts of a split.
+def microbatch_time(
+    priced: PricedLayout, program: Step, like: MicrobatchTime | None = None
+) -> MicrobatchTime:
+    """Seconds of one microbatch.
 
     Args:
-        works: of one microbatch under the split's table, with or without full remat.
-        prices: of collectives on the layouts' placements.
-        like: of the same works and layouts with another way of the context, whose products are
+        program: of one microbatch under the layout's table, with or without full remat.
+        like: of the same program and layouts with another way of the context, whose products are
             the same.
     """
-    found = like or _products(config, works, split, rates)
+    time = like or _compute_time(priced, program)
+    traffic: dict[str, Num] = {}
+    end_traffic: dict[str, Num] = {}
+    repeated: dict[str, dict[str, Num]] = {}
+    for item in collectives(priced, program):
+        role, seconds = str(item.role), item.seconds
+        total = end_traffic if is_end(item.work) else traffic
+        total[role] = total.get(role, 0.0) + seconds
+        if item.part:
+            again = repeated.setdefault(item.part, {})
+            again[role] = again.get(role, 0.0) + seconds
     return replace(
-        found,
-        traffic=_traffic(config, works, split, prices, rates, at_ends=False),
-        ends=_traffic(config, works, split, prices, rates, at_ends=True),
-        regather=_regather(config, works, split, prices, rates),
-        resent=_resent(config, split, prices, rates),
-        offloaded=_offloaded(config, works, split, rates),
+        time,
+        traffic=traffic,
+        end_traffic=end_traffic,
+        repeated=repeated,
+        host=sum(item.seconds for item in offload(priced, program)),
     )
 
 
-def _products(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Passes:
+def _compute_time(priced: PricedLayout, program: Step) -> MicrobatchTime:
     """What the chip itself computes."""
-    layers = {p: rates.casts_s(works, split.sizes, p) for p in ("forward", "backward", "remat")}
-    layers["backward"] = layers["backward"] + rates.added_s(works, split)
+    layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
     parts: dict[str, Num] = {}
     ends: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
     attention: Num = 0.0
-    for matmul in works.matmuls:
-        seconds = rates.matmul_s(matmul, config, works, split)
-        if is_end(matmul):
-            end = matmul.term.module
+    for item in compute(priced, program):
+        seconds = item.seconds
+        if item.work and is_end(item.work):
+            end = item.work.term.module
             ends[end] = ends[end] + seconds
             continue
-        layers[matmul.phase] = layers[matmul.phase] + seconds
-        attention = attention + (seconds if is_attention(matmul) else 0.0)
-        if matmul.phase == "forward":
-            part = part_of(matmul)
-            parts[part] = parts.get(part, 0.0) + seconds
-    return Passes(
+        layers[item.phase] = layers[item.phase] + seconds
+        if item.part:
+            parts[item.part] = parts.get(item.part, 0.0) + seconds
+        if isinstance(item.work, Matmul) and is_attention(item.work):
+            attention = attention + seconds
+    return MicrobatchTime(
         layers=layers,
         parts=parts,
-        elementwise=rates.elementwise_s(elementwise_bytes(config, split, rates)),
         attention=attention,
-        first=ends["embed"],
-        last=ends["unembed"],
+        embedding=ends["embed"],
+        unembedding=ends["unembed"],
     )
+
+
+def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
+    """Work of the chip for one microbatch."""
+    rates, layout = priced.rates, priced.layout
+    yield from rates.casts(program, priced.mesh)
+    yield from rates.added_gradients(program, layout)
+    for matmul in program.matmuls:
+        in_forward = matmul.phase == "forward" and not is_end(matmul)
+        part = part_of(matmul) if in_forward else ""
+        yield rates.product(matmul, priced.config, program, layout, part)
+    if rates.kernels.ideal:
+        return
+    n_bytes = elementwise_bytes(priced.config, layout, rates)
+    yield rates.elementwise("forward", n_bytes, part=ELEMENTWISE)
+    yield rates.elementwise("backward", BACKWARD * n_bytes)
+    if layout.remat == "full":
+        yield rates.elementwise("remat", n_bytes)
 
 
 def part_of(matmul: Matmul) -> str:
@@ -150,11 +170,24 @@ def part_of(matmul: Matmul) -> str:
     return PART.get(matmul.term.product, matmul.term.product)
 
 
-def elementwise_bytes(config: ModelConfig, split: Layout | Layouts, rates: Rates) -> Num:
+def repeated_parts(form: Form) -> tuple[str, ...]:
+    """The parts of a forward pass that remat runs again, where its program does not hold them.
+
+    The program of full remat has its own products and collectives, but not the dispatch of tokens.
+    """
+    parts = [*form.recomputed]
+    if {"norms", "activation"} & {*form.recomputed}:
+        parts.append(ELEMENTWISE)
+    if form.recomputes("gate") and form.recomputes("up"):
+        parts.append(DISPATCH)
+    return tuple(parts)
+
+
+def elementwise_bytes(config: ModelConfig, layout: Layout | Layouts, rates: Rates) -> Num:
     """Bytes that norms, sums, rotations and activations of one forward pass read and write."""
-    tokens = split.micro_batch * rates.job.seq / split.sizes["context"]
-    tensor = split.sizes["tensor"]
-    whole = 1 if split.sequence_parallel else tensor
+    tokens = layout.micro_batch * rates.job.seq / layout.sizes["context"]
+    tensor = layout.sizes["tensor"]
+    whole = 1 if layout.sequence_parallel else tensor
     total: Num = 0.0
     for group in config.groups:
         along, across = elementwise_widths(config, group.layer)
@@ -163,123 +196,107 @@ def elementwise_bytes(config: ModelConfig, split: Layout | Layouts, rates: Rates
 
 
 def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
-    """Reads and writes of a token in one layer: of width D, and of widths that `tensor` splits."""
+    """Reads and writes of a token in one layer: of width D, and of widths that `tensor` layouts."""
     D = config.d_model
-    along, across = ELEMENTWISE["D"] * D * (1.0 if layer.has_both else 0.5), 0.0
+    along, across = WIDTHS["D"] * D * (1.0 if layer.has_both else 0.5), 0.0
     if a := layer.attention:
-        across += ELEMENTWISE["heads"] * (a.n_heads + a.n_kv_heads) * a.d_head
+        across += WIDTHS["heads"] * (a.n_heads + a.n_kv_heads) * a.d_head
     if m := layer.mamba:
-        across += ELEMENTWISE["conv"] * m.d_scanned + ELEMENTWISE["gated_norm"] * m.d_inner
-        across += ELEMENTWISE["states"] * m.d_inner * m.d_state / m.chunk
+        across += WIDTHS["conv"] * m.d_scanned + WIDTHS["gated_norm"] * m.d_inner
+        across += WIDTHS["states"] * m.d_inner * m.d_state / m.chunk
     if isinstance(ffn := layer.ffn, Moe):
-        across += ELEMENTWISE["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
+        across += WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
         # Tokens are copied to their experts and their results back and added.
         along += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
     elif ffn:
-        across += ELEMENTWISE["F"] * ffn.d_ff
+        across += WIDTHS["F"] * ffn.d_ff
     return along, across
 
 
-def _traffic(
-    config: ModelConfig,
-    works: Step,
-    split: Layout | Layouts,
-    prices: Prices,
-    rates: Rates,
-    *,
-    at_ends: bool,
-) -> dict[str, Num]:
-    """Seconds of collectives by role, in the layers or at the ends."""
-    found: dict[str, Num] = {}
-    for transfer in works.transfers:
-        if is_end(transfer) != at_ends or waits(transfer, works.weights, split):
+def collectives(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
+    """Collectives for one microbatch in all layers and at both ends."""
+    yield from derived_traffic(priced, program)
+    yield from extra_traffic(priced)
+
+
+def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
+    """Collectives of the sharding algebra.
+
+    Remat of norms gathers the inputs of blocks over `tensor` again.
+    """
+    layout, weights = priced.layout, program.weights
+    for transfer in program.transfers:
+        exchanged = transfer.role == "context" and layout.context_kind == "ulysses"
+        if exchanged or _once_a_step(transfer, weights, layout):
             continue
-        if transfer.role == "context" and split.context_kind == "ulysses":
-            continue
-        seconds = transfer_s(transfer, works.weights, split.sizes, prices, rates)
-        seconds = seconds * times_sent(transfer, config, split)
-        found[transfer.role] = found.get(transfer.role, 0.0) + seconds
-    if at_ends:
-        return found
-    for sent in exchanges(config, split, rates):
-        seconds = sent.time_s(prices, rates, split.sizes)
-        found[sent.role] = found.get(sent.role, 0.0) + seconds
-    return found
+        move = transfer.move
+        yield priced.collective(
+            name=transfer.name,
+            phase=transfer.phase,
+            part="norms" if _gathers_input(transfer) else "",
+            work=transfer,
+            role=transfer.role,
+            kind=move.kind,
+            axes=move.axes,
+            count=transfer.count * occurrences(transfer, priced),
+            joined_bytes=_joined_bytes(transfer, weights, priced),
+        )
 
 
-def _resent(
-    config: ModelConfig, split: Layout | Layouts, prices: Prices, rates: Rates
-) -> dict[str, Num]:
-    """Seconds, by role, to send tokens to their experts once more."""
-    found: dict[str, Num] = {}
-    for sent in sent_again(config, split, rates):
-        seconds = sent.time_s(prices, rates, split.sizes)
-        found[sent.role] = found.get(sent.role, 0.0) + seconds
-    return found
-
-
-def _regather(
-    config: ModelConfig, works: Step, split: Layout | Layouts, prices: Prices, rates: Rates
-) -> Num:
-    """Seconds to gather the inputs of blocks once more."""
-    found: Num = 0.0
-    for transfer in works.transfers:
-        if regathers(transfer):
-            seconds = transfer_s(transfer, works.weights, split.sizes, prices, rates)
-            found = found + seconds * times_sent(transfer, config, split)
-    return found * remat_share(config, split)
-
-
-def regathers(transfer: Transfer) -> bool:
-    """Whether it gathers the input of a block over `tensor`, which remat of norms does again."""
+def _gathers_input(transfer: Transfer) -> bool:
+    """Whether it gathers the input of a block over `tensor`."""
     gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
     return gathers and transfer.phase == "forward" and not is_end(transfer)
 
 
-def _offloaded(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:
-    """Seconds on the chip's PCIe link for activations that wait in host memory; none where no
-    public source gives its rate."""
-    link = rates.chip.pcie_bytes_per_s_per_chip
-    if "activations" not in split.offload or not link:
-        return 0.0
-    return offloaded_bytes(config, works, split, rates) / link
-
-
-def offloaded_bytes(config: ModelConfig, works: Step, split: Layout | Layouts, rates: Rates) -> Num:
-    """What all layers keep of one microbatch, out to host memory and back."""
-    mesh = with_experts(split, split.sizes)
-    local = Local(mesh, {**{d: works.logits.sizes[d] for d in "BT"}, "tensor": mesh["tensor"]})
-    whole = replace(split, offload=(), offload_layers=None)
-    kept = layers_held(config, rates.job, works, whole, local, config.n_layers, PLANNED)
-    elements = sum(g.count * k.kept for g, k in zip(config.groups, kept, strict=True))
-    return 2 * elements * rates.job.activation_bytes
-
-
-def waits(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
+def _once_a_step(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
     """Sums of gradients happen once a step, unless ZeRO-3 scatters them at once."""
-    summed = transfer.move.before.gradient_of in weights
-    return transfer.role == "data" or (form.zero < 3 and summed)
+    is_gradient = transfer.move.before.gradient_of in weights
+    return transfer.role == "data" or (form.zero < 3 and is_gradient)
 
 
-def transfer_bytes(
-    transfer: Transfer, weights: frozenset[str], rates: Rates, mesh: Mapping[str, Num]
-) -> Num:
+def _joined_bytes(transfer: Transfer, weights: frozenset[str], priced: PricedLayout) -> Num:
     """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
-    before = transfer.move.before
-    summed = before.gradient_of in weights
-    each = rates.job.reduce_bytes if summed else element_bytes(before, weights, rates.job)
-    n_bytes = transfer.elements(mesh) * each
-    return n_bytes / mesh["expert"] if is_routed(before) else n_bytes
+    before, job = transfer.move.before, priced.job
+    is_gradient = before.gradient_of in weights
+    width = job.reduce_bytes if is_gradient else element_bytes(before, weights, job)
+    n_bytes = transfer.elements(priced.mesh) * width
+    return n_bytes / priced.mesh["expert"] if is_routed(before) else n_bytes
 
 
-def transfer_s(
-    transfer: Transfer,
-    weights: frozenset[str],
-    mesh: Mapping[str, Num],
-    prices: Prices,
-    rates: Rates,
-) -> Num:
-    """Seconds of all occurrences of a collective in one microbatch."""
-    n_bytes = transfer_bytes(transfer, weights, rates, mesh)
-    move = transfer.move
-    return transfer.count * rates.send_s(prices, move.kind, move.axes, n_bytes, mesh)
+def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
+    """Kept activations of all layers that wait in host memory, out and back over the PCIe link.
+
+    It takes no time where no public source gives the rate of the link.
+    """
+    if "activations" in priced.layout.offload:
+        count = 2 * priced.config.n_layers
+        n_bytes = _offloaded_bytes(priced, program)
+        yield PricedItem(
+            name="activations.offload",
+            phase="forward",
+            role="host",
+            kind="permute",
+            what="kept activations",
+            count=count,
+            joined_bytes=n_bytes / count,
+            n_bytes=n_bytes,
+            bytes_per_s=priced.rates.chip.pcie_bytes_per_s_per_chip or math.inf,
+        )
+
+
+def offload_share(priced: PricedLayout) -> Num:
+    """Share of a stage's layers whose activations wait in host memory."""
+    layers = priced.layout.offload_layers
+    return minimum(1.0, layers / priced.stage.held) if layers else 1.0
+
+
+def _offloaded_bytes(priced: PricedLayout, program: Step) -> Num:
+    """What all layers keep of one microbatch, out to host memory and back."""
+    config, job, mesh = priced.config, priced.job, with_experts(priced.layout, priced.mesh)
+    sizes = {dim: program.logits.sizes[dim] for dim in "BT"}
+    local = Local(mesh, {**sizes, "tensor": mesh["tensor"]})
+    whole = replace(priced.layout, offload=(), offload_layers=None)
+    kept = layers_held(config, job, program, whole, local, config.n_layers, PLANNED)
+    elements = sum(g.count * k.kept for g, k in zip(config.groups, kept, strict=True))
+    return 2 * elements * job.activation_bytes

@@ -69,15 +69,15 @@ def search(
     fixed, most = dict(fixed or {}), dict(most or {})
     check_fixed(fixed, most)
     sizes = {r: k for r, k in fixed.items() if r in INSIDE_OUT and isinstance(k, int)}
-    raise_all(NotDivisible, problems(model, job, system, sizes, whole=False))
+    raise_all(NotDivisible, problems(model, system, job, sizes, whole=False))
     cal = rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, job, system, cal, fixed, most, keep=max(n, rank.SHOWN))
+        ranking = rank.rank(model, system, job, cal, fixed, most, keep=max(n, rank.SHOWN))
     except NoStrategy:
-        raise refusals.no_strategy(model, job, system, fixed, most) from None
+        raise refusals.no_strategy(model, system, job, fixed, most) from None
     ranked = ranking.candidates
     if not ranked[0].fits:
-        raise refusals.does_not_fit(model, job, system, ranked)
+        raise refusals.does_not_fit(model, system, job, ranked)
     fitting = [c for c in ranked if c.fits][:n]
     asked = (fixed, most)
     return [_write(model, system, job, cal, c, ranked, asked) for c in fitting]
@@ -105,13 +105,13 @@ def evaluate(
     mesh = split if isinstance(split, Mesh) else split.mesh
     fixed = {**mesh.sizes, **(words or {})}
     check_fixed(fixed, {})
-    raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
+    raise_all(NotDivisible, problems(model, system, job, mesh.sizes, whole=True))
     cal = rates(system, peak=peak)
     if isinstance(split, Mesh):
         try:
-            ranked = rank.rank(model, job, system, cal, fixed, keep=1).candidates
+            ranked = rank.rank(model, system, job, cal, fixed, keep=1).candidates
         except NoStrategy:
-            raise refusals.no_strategy(model, job, system, fixed, {}) from None
+            raise refusals.no_strategy(model, system, job, fixed, {}) from None
     else:
         if split.global_batch != job.batch:
             raise NotDivisible(
@@ -120,7 +120,7 @@ def evaluate(
                 f"{split.data_shards:,} shards); the batch has {job.batch:,}."
             )
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
-        ranked = [rank.evaluate(model, job, system, split, cal)]
+        ranked = [rank.evaluate(model, system, job, split, cal)]
     return _write(model, system, job, cal, ranked[0], ranked)
 
 
@@ -152,7 +152,7 @@ def _write(
     asked: tuple[Fixed, Mapping[str, int]] = ({}, {}),
 ) -> training.Plan:
     mesh, layout = chosen.mesh.sizes, chosen.layout
-    works = operations(model, job, system.chip, chosen)
+    works = operations(chosen)
     return training.Plan(
         model=planned_model(model),
         hardware=planned_hardware(system),
@@ -197,7 +197,7 @@ def _write(
         ),
         estimate=_estimate(model, system, job, cal, chosen, works),
         operations=works,
-        why=reasons.reasons(model, job, system, chosen, ranked),
+        why=reasons.reasons(model, system, job, chosen, ranked),
         alternatives=reasons.alternatives(chosen, ranked),
         xla_flags=flags_for(system),
     )

@@ -192,7 +192,7 @@ def _margin(plan: Plan, sides: Mapping[str, float]) -> float | None:
 
 def _outcome(case: Case, candidate: Candidate) -> Outcome:
     layout, memory = candidate.layout, candidate.memory
-    works = operations(case.model, case.job, case.system.chip, candidate)
+    works = operations(candidate)
     return Outcome(
         mesh=candidate.mesh.sizes,
         schedule=layout.schedule,

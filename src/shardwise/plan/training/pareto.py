@@ -73,11 +73,11 @@ def memory_front(
     check_fixed(fixed, most)
     cal = build.rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, job, system, cal, fixed, most, front=True)
+        ranking = rank.rank(model, system, job, cal, fixed, most, front=True)
     except NoStrategy:
-        raise refusals.no_strategy(model, job, system, fixed, most) from None
+        raise refusals.no_strategy(model, system, job, fixed, most) from None
     if not ranking.front:
-        raise refusals.does_not_fit(model, job, system, ranking.candidates)
+        raise refusals.does_not_fit(model, system, job, ranking.candidates)
     points = [_point(model, system, job, c) for c in ranking.front]
     kept = [p for p in _marked(points, "memory_bytes") if p.on_front]
     return Front(

@@ -20,7 +20,7 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerChip,
     TokensPerSlice,
 )
-from shardwise.plan.training.transfers import is_hidden
+from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
@@ -54,14 +54,14 @@ def slowest_role(candidate: Candidate) -> tuple[str, float]:
 
 
 def reasons(
-    model: ModelConfig, job: Train, system: System, chosen: Candidate, ranked: list[Candidate]
+    model: ModelConfig, system: System, job: Train, chosen: Candidate, ranked: list[Candidate]
 ) -> tuple[Reason, ...]:
     """Every reason with its margin (above 1: the constraint is met with room)."""
     return (
         *_communication(chosen),
         *_tensor(chosen, ranked),
-        *_tokens_per_chip(model, job, system, chosen),
-        *_across_slices(job, system, chosen),
+        *_tokens_per_chip(model, system, job, chosen),
+        *_across_slices(system, job, chosen),
         *_bubble(model, chosen),
         *_assumption(chosen, ranked),
         *_notes(model, job, chosen),
@@ -142,7 +142,7 @@ def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
 
 
 def _tokens_per_chip(
-    model: ModelConfig, job: Train, system: System, chosen: Candidate
+    model: ModelConfig, system: System, job: Train, chosen: Candidate
 ) -> Iterator[Reason]:
     """The book's threshold for pure data sharding: tokens per chip against C / W. §5, §12.
 
@@ -169,7 +169,7 @@ def _tokens_per_chip(
     )
 
 
-def _across_slices(job: Train, system: System, chosen: Candidate) -> Iterator[Reason]:
+def _across_slices(system: System, job: Train, chosen: Candidate) -> Iterator[Reason]:
     """Tokens of a slice from which sums of gradients over DCN hide: C / W_dcn. Book §5.
 
     Every chip of a slice sends its shard, so chips cancel out.

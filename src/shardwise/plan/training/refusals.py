@@ -20,7 +20,7 @@ NEAR = 1.25  # offer batches and machines within a quarter of what was asked
 
 
 def no_strategy(
-    model: ModelConfig, job: Train, system: System, fixed: Fixed, most: Mapping[str, int]
+    model: ModelConfig, system: System, job: Train, fixed: Fixed, most: Mapping[str, int]
 ) -> NoStrategy:
     """Why no mesh is legal, with batches and machines that have one."""
     asked = "".join(f", {role} {n}" for role, n in fixed.items())
@@ -42,7 +42,7 @@ def no_strategy(
             f"Without a pipeline it must be a multiple of one of {listed}: {system.n_chips:,} "
             "chips over the tensor and context sizes that divide the model."
         )
-    offers = [*_batches(model, job, system, shards), *_machines(model, job, system)]
+    offers = [*_batches(model, system, job, shards), *_machines(model, system, job)]
     if offers:
         problems.append("What works: " + ", or ".join(offers) + ".")
     return NoStrategy(*problems)
@@ -53,7 +53,7 @@ def _sizes(model: ModelConfig) -> str:
     return ", ".join(f"{k} {v:,}" for k, v in {**widths, "d_model": model.d_model}.items())
 
 
-def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) -> list[str]:
+def _batches(model: ModelConfig, system: System, job: Train, shards: list[int]) -> list[str]:
     """The batch near the one asked for that runs best per token."""
     near = {-(-job.batch // s) * s for s in shards} | {job.batch // s * s for s in shards}
     near = {b for b in near if job.batch / NEAR <= b <= job.batch * NEAR}
@@ -62,7 +62,7 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
         other = dataclasses.replace(job, batch=batch)
         try:
             given = {"pipe": 1}
-            best = rank.rank(model, other, system, PEAK, given, keep=1).candidates[0]
+            best = rank.rank(model, system, other, PEAK, given, keep=1).candidates[0]
         except NoStrategy:
             continue
         if best.fits:
@@ -73,11 +73,11 @@ def _batches(model: ModelConfig, job: Train, system: System, shards: list[int]) 
     ]
 
 
-def _machines(model: ModelConfig, job: Train, system: System) -> list[str]:
+def _machines(model: ModelConfig, system: System, job: Train) -> list[str]:
     """The legal machine of the same chip, nearest in size, on which the batch divides."""
     found = []
     for other in nearby(system):
-        meshes = legal_meshes(model, job, other, {})
+        meshes = legal_meshes(model, other, job, {})
         if any(worth_cutting(job.seq, mesh.context) for mesh in meshes):
             found.append((abs(other.n_chips - system.n_chips), other))
     found.sort(key=lambda pair: pair[0])
@@ -104,7 +104,7 @@ def renamed(system: System, topology: Torus | Switched) -> System:
 
 
 def does_not_fit(
-    model: ModelConfig, job: Train, system: System, ranked: list[Candidate]
+    model: ModelConfig, system: System, job: Train, ranked: list[Candidate]
 ) -> DoesNotFit:
     """The part that is too large, and what would hold it."""
     least = min(ranked, key=lambda c: float(c.memory.total))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import engine_memory, max_batch
@@ -55,8 +55,8 @@ class Server:
         return self._at(ServeRates(chip=self.rates.chip, job=self.job))
 
     def _at(self, rates: ServeRates) -> Engine:
-        prices = Prices([self.placement])
-        return Engine(config=self.config, layout=self.layout, prices=prices, rates=rates)
+        costs = CollectiveCost([self.placement])
+        return Engine(config=self.config, layout=self.layout, costs=costs, rates=rates)
 
     @property
     def n_chips(self) -> int:

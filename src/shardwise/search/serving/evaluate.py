@@ -163,7 +163,7 @@ def block(
 def _engine(config: ModelConfig, form: ServeForm, here: Sites, rates: ServeRates) -> Engine:
     words = {name: getattr(form, name) for name in ServeForm.__dataclass_fields__}
     layouts = ServeLayouts(**words, sizes=here.sizes)
-    return Engine(config=config, layout=layouts, prices=here.prices, rates=rates)
+    return Engine(config=config, layout=layouts, costs=here.costs, rates=rates)
 
 
 def _grid(unit: Num, most: Num) -> tuple[Num, Num]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import BadShape, NoStrategy, UnknownName, raise_all
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import Chip, Switched, System, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
@@ -44,7 +44,7 @@ class Sites:
         systems: the machines; `system` has the index of each element's.
         meshes: of one engine; `data` counts the engines that the machine has room for.
         sizes: role -> chips.
-        prices: of collectives.
+        costs: of collectives.
     """
 
     systems: Sequence[System]
@@ -52,7 +52,7 @@ class Sites:
     meshes: Sequence[Mesh]
     placements: Sequence[Placement]
     sizes: Mapping[str, Num]
-    prices: Prices
+    costs: CollectiveCost
 
     def __len__(self) -> int:
         return len(self.meshes)
@@ -70,7 +70,7 @@ class Sites:
             meshes=[self.meshes[i] for i in rows],
             placements=[self.placements[i] for i in rows],
             sizes={role: n[rows] for role, n in self.sizes.items()},
-            prices=self.prices.take(rows),
+            costs=self.costs.take(rows),
         )
 
 
@@ -121,7 +121,7 @@ def sites(
 
     rows: list[tuple[int, Mesh, Placement]] = []
     for i, system in enumerate(systems):
-        for mesh in engines(config, job, system, fixed, most, filling=filling):
+        for mesh in engines(config, system, job, fixed, most, filling=filling):
             try:
                 ways = place(*on(system, mesh), best=True)
             except NoStrategy:
@@ -138,7 +138,7 @@ def sites(
         meshes=[mesh for _, mesh, _ in rows],
         placements=[way for _, _, way in rows],
         sizes={role: table[:, k] for k, role in enumerate(Mesh().sizes)},
-        prices=Prices(list(distinct)).take(np.array(index)),
+        costs=CollectiveCost(list(distinct)).take(np.array(index)),
     )
 
 
@@ -170,8 +170,8 @@ def side_by_side(system: System, n: int) -> int:
 
 def engines(
     config: ModelConfig,
-    job: Serve,
     system: System,
+    job: Serve,
     fixed: Fixed,
     most: Mapping[str, int],
     *,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.training.legal import divisors, legal_meshes, worth_cutting
@@ -25,7 +25,7 @@ class Cells:
         meshes, placements: of every cell, arrays of objects.
         sizes: role -> chips.
         micro_batch, n_microbatches: sequences of one data shard, and how many such make its batch.
-        prices: of collectives.
+        costs: of collectives.
     """
 
     meshes: Num
@@ -33,7 +33,7 @@ class Cells:
     sizes: Mapping[str, Num]
     micro_batch: Num
     n_microbatches: Num
-    prices: Prices
+    costs: CollectiveCost
 
     def __len__(self) -> int:
         return len(self.meshes)
@@ -46,14 +46,14 @@ class Cells:
             sizes={role: n[rows] for role, n in self.sizes.items()},
             micro_batch=self.micro_batch[rows],
             n_microbatches=self.n_microbatches[rows],
-            prices=self.prices.take(rows),
+            costs=self.costs.take(rows),
         )
 
 
 def cells(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     fixed: Mapping[str, int],
     most: Mapping[str, int],
 ) -> Cells | None:
@@ -65,7 +65,7 @@ def cells(
     """
     import numpy as np
 
-    rows = [row for row in _rows(config, job, system, fixed, most) if row[1] and row[2]]
+    rows = [row for row in _rows(config, system, job, fixed, most) if row[1] and row[2]]
     if not rows:
         return None
     n_cells = [len(ways) * len(cuts) for _, ways, cuts in rows]
@@ -84,7 +84,7 @@ def cells(
         sizes={r: np.repeat(sizes[:, i], n_cells) for i, r in enumerate(rows[0][0].sizes)},
         micro_batch=cut[:, 0],
         n_microbatches=cut[:, 1],
-        prices=Prices(placements).take(np.concatenate(index)),
+        costs=CollectiveCost(placements).take(np.concatenate(index)),
     )
 
 
@@ -105,13 +105,13 @@ def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
 
 def _rows(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     fixed: Mapping[str, int],
     most: Mapping[str, int],
 ) -> Iterator[tuple[Mesh, Sequence[Placement], Sequence[tuple[int, int]]]]:
     """Every mesh with its placements and microbatches."""
-    for mesh in legal_meshes(config, job, system, fixed):
+    for mesh in legal_meshes(config, system, job, fixed):
         if any(mesh.sizes[role] > n for role, n in most.items()):
             continue
         if "context" not in fixed and not worth_cutting(job.seq, mesh.context):

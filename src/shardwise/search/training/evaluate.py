@@ -13,17 +13,19 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.layout_step import training_program
 from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import step_memory
+from shardwise.estimate.training.memory.peak import Memory, step_memory
 from shardwise.estimate.training.memory.stages import Shapes
-from shardwise.estimate.training.microbatch import Passes, passes
+from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import step_time
 from shardwise.models import ModelConfig
-from shardwise.ops.program import Step, training_step
+from shardwise.ops.program import Step
 from shardwise.search.training.cells import Cells
 from shardwise.search.training.forms import MOST_CHUNKS, Fixed, Group
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
-from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
+from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import filled
@@ -152,9 +154,9 @@ class Block:
         self.forms: list[Form] = []
         self.score = np.full((2, n), np.inf)  # does it not fit; its time, or its memory
         self.form = np.full(n, -1)
-        self.known: dict[tuple[str, str, int | None], tuple[Step, Passes, Shapes]] = {}
+        self.known: dict[tuple[str, str, int | None], tuple[Step, MicrobatchTime, Shapes]] = {}
         self.base: tuple[Block, Num] | None = None  # whose cells these are, and which of them
-        self.products: dict[tuple[str, int | None], Passes] = {}
+        self.products: dict[tuple[str, int | None], MicrobatchTime] = {}
         self.legal: dict[tuple[str, str, int | None], Num] = {}
 
     def bound(self) -> tuple[Num, Num]:
@@ -178,12 +180,11 @@ class Block:
         """The same for forms that deal out experts alike."""
         plain = [f for f in forms if f.schedule in ("none", "1f1b")]
         least, fastest = self._layouts(plain[-1]), self._layouts(plain[0])
-        capacity, software = self.rates.chip.need("hbm_bytes"), planned(self.rates.chip.kind)
-        works, one, shapes = self._passes(fastest)  # what is kept does not depend on remat
-        memory = step_memory(self.config, self.job, works, least, capacity, software, shapes)
+        priced = self._priced(fastest)
+        program, one, shapes = self._microbatch(priced)  # what is kept does not depend on remat
+        memory = self._memory(least, program, shapes)
         traffic = {r: t for r, t in one.traffic.items() if r not in ("expert", "context")}
-        bare = replace(one, traffic=traffic)
-        time = step_time(self.config, fastest, bare, self.cells.prices, self.rates)
+        time = step_time(priced, replace(one, traffic=traffic))
         apart = time.comm_s["pipe"] + time.head_s if self.group.piped else 0.0
         return ~memory.fits, time.step_s - time.bubble_s - apart
 
@@ -281,34 +282,43 @@ class Block:
         even = filled(self.config.n_layers, schedule.parts(p, chunks))
         return legal & even & schedule.legal(p, split.n_microbatches, chunks)
 
-    def _passes(self, split: Layouts) -> tuple[Step, Passes, Shapes]:
+    def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, Shapes]:
         """One microbatch, evaluated once for all forms that do not change it."""
-        remat = split.policy if "activations" in split.offload else str(split.remat == "full")
-        key = (split.context_kind, remat, split.expert_tensor)
+        layouts = priced.layout
+        remat = str(layouts.remat == "full")
+        if "activations" in layouts.offload:
+            remat = layouts.policy
+        key = (layouts.context_kind, remat, layouts.expert_tensor)
         if key not in self.known:
-            batch = split.micro_batch * data_shards(split.sizes)
-            remat = "full" if split.remat == "full" else "none"
-            works = training_step(self.config, batch, self.job.seq, table(split), remat=remat)
-            works = works.in_chunks(split.loss_chunks)
-            like = self.products.get((remat, split.expert_tensor))
+            program = training_program(self.config, self.job, layouts)
+            like = self.products.get((remat, layouts.expert_tensor))
             there, rows = self.base or (self, None)
             if key in there.known:
-                found = there.known[key][1].take(rows)
+                time = there.known[key][1].take(rows)
             else:
-                found = passes(self.config, works, split, self.cells.prices, self.rates, like)
-            self.products[remat, split.expert_tensor] = found
-            self.known[key] = (works, found, Shapes(self.config, self.job, works, split))
+                time = microbatch_time(priced, program, like)
+            self.products[remat, layouts.expert_tensor] = time
+            self.known[key] = (program, time, Shapes(self.config, self.job, program, layouts))
         return self.known[key]
+
+    def _priced(self, layouts: Layouts) -> PricedLayout:
+        return PricedLayout(
+            config=self.config, layout=layouts, rates=self.rates, costs=self.cells.costs
+        )
+
+    def _memory(self, layouts: Layouts, program: Step, shapes: Shapes) -> Memory:
+        chip = self.rates.chip
+        given = (chip.need("hbm_bytes"), planned(chip.kind), shapes)
+        return step_memory(self.config, self.job, program, layouts, *given)
 
     def _evaluate(self, split: Layouts, legal: Num, best: Best) -> None:
         """The form on some of the cells."""
         import numpy as np
 
-        works, one, shapes = self._passes(split)
-        prices = self.cells.prices
-        capacity, software = self.rates.chip.need("hbm_bytes"), planned(self.rates.chip.kind)
-        memory = step_memory(self.config, self.job, works, split, capacity, software, shapes)
-        time = step_time(self.config, split, one, prices, self.rates)
+        priced = self._priced(split)
+        program, microbatch, shapes = self._microbatch(priced)
+        memory = self._memory(split, program, shapes)
+        time = step_time(priced, microbatch)
         too_large = ~memory.fits
         value = np.where(too_large, memory.total, time.step_s)
         best.n_strategies += int(legal.sum())

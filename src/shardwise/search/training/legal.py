@@ -54,7 +54,7 @@ def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
 
 
 def problems(
-    config: ModelConfig, job: Train, system: System, sizes: Mapping[str, int], *, whole: bool
+    config: ModelConfig, system: System, job: Train, sizes: Mapping[str, int], *, whole: bool
 ) -> list[str]:
     """Every reason why sizes of mesh roles are not legal, each with what would be.
 
@@ -144,7 +144,7 @@ def near_multiples(n: int, of: int) -> str:
 
 
 def legal_meshes(
-    config: ModelConfig, job: Train, system: System, fixed: Mapping[str, int]
+    config: ModelConfig, system: System, job: Train, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
     """Every mesh that divides evenly; layers need only fill the stages of `pipe`.
 

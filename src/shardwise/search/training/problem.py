@@ -50,7 +50,7 @@ class Case:
     def evaluate(self) -> Candidate:
         """The layout, where it lies."""
         return train.evaluate(
-            self.model, self.job, self.system, self.layout, self.cal, self.placement
+            self.model, self.system, self.job, self.layout, self.cal, self.placement
         )
 
     def rank(self, keep: int = train.SHOWN) -> Ranking:
@@ -60,7 +60,7 @@ class Case:
             NoStrategy: no split is legal.
         """
         given = (self.fixed, self.most)
-        return train.rank(self.model, self.job, self.system, self.cal, *given, keep=keep)
+        return train.rank(self.model, self.system, self.job, self.cal, *given, keep=keep)
 
     def on(self, system: System) -> Case:
         """The same layout on a machine of the same shape with other numbers."""

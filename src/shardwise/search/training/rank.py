@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import Calibration
-from shardwise.estimate.collective_cost import Prices
 from shardwise.estimate.training.chip_rates import Kernels, Rates
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.framework import planned
 from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -40,12 +40,14 @@ class Candidate:
     Args:
         time: at the rates of the calibration.
         roofline: at the peaks, products only.
+        program: of one microbatch.
+        peak: what the items of the roofline are priced by.
     """
 
     layout: Layout
     placement: Placement
-    works: Step
-    prices: Prices
+    program: Step
+    peak: PricedLayout
     time: StepTime
     roofline: StepTime
     memory: Memory
@@ -90,8 +92,8 @@ def score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
 
 def evaluate(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     layout: Layout,
     cal: Calibration,
     placement: Placement | None = None,
@@ -107,18 +109,18 @@ def evaluate(
     return Candidate(
         layout=layout,
         placement=one.placement,
-        works=one.works,
-        prices=one.prices,
+        program=one.program,
+        peak=one.priced(),
         time=one.at(cal, Kernels()),
         roofline=one.at(),
-        memory=step_memory(config, job, one.works, layout, capacity, planned(system.chip.kind)),
+        memory=step_memory(config, job, one.program, layout, capacity, planned(system.chip.kind)),
     )
 
 
 def rank(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     cal: Calibration,
     fixed: Fixed | None = None,
     most: Mapping[str, int] | None = None,
@@ -144,7 +146,7 @@ def rank(
     Raises:
         NoStrategy: when no strategy is legal.
     """
-    asked = (config, job, system, cal)
+    asked = (config, system, job, cal)
     words, sizes = dict(fixed or {}), tuple(sorted((most or {}).items()))
     found = _rank(*asked, tuple(sorted(words.items())), sizes, keep, exhaustive, front)
     for n in LOSS_CHUNKS if "loss_chunks" not in words else ():
@@ -161,8 +163,8 @@ def rank(
 @functools.lru_cache(maxsize=REMEMBERED)
 def _rank(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     cal: Calibration,
     given: tuple[tuple[str, int | str], ...],
     most: tuple[tuple[str, int], ...],
@@ -172,7 +174,7 @@ def _rank(
 ) -> Ranking:
     best = Best(max(keep, SHOWN) if keep > 1 else 1, [] if front else None)
     parts = []
-    for block in _blocks(config, job, system, cal, given, most):
+    for block in _blocks(config, system, job, cal, given, most):
         bounds = block.bound()
         parts += [(least, block, rows, bounds) for least, rows in block.parts(*bounds)]
     for _, block, rows, bounds in sorted(parts, key=lambda part: part[0]):
@@ -184,14 +186,14 @@ def _rank(
     if not best.n_strategies:
         raise NoStrategy("no schedule, microbatch and mesh go together.")
     chosen = [
-        evaluate(config, job, system, layout, cal, placement) for layout, placement in best.first()
+        evaluate(config, system, job, layout, cal, placement) for layout, placement in best.first()
     ]
     return Ranking(
         candidates=sorted(chosen, key=lambda c: c.rank),
         n_strategies=best.n_strategies,
         n_fitting=best.n_fitting,
         front=[
-            evaluate(config, job, system, block.layout(i, n), cal, block.cells.placements[i])
+            evaluate(config, system, job, block.layout(i, n), cal, block.cells.placements[i])
             for _, _, block, i, n in best.front or ()
         ],
     )
@@ -199,8 +201,8 @@ def _rank(
 
 def _blocks(
     config: ModelConfig,
-    job: Train,
     system: System,
+    job: Train,
     cal: Calibration,
     given: tuple[tuple[str, int | str], ...],
     most: tuple[tuple[str, int], ...],
@@ -211,7 +213,7 @@ def _blocks(
         NoStrategy: there are none.
     """
     fixed = dict(given)
-    every = cells(config, job, system, roles_of(fixed), dict(most))
+    every = cells(config, system, job, roles_of(fixed), dict(most))
     if every is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())

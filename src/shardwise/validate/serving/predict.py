@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import Shares, shares
 from shardwise.estimate.serving.engine import Engine
@@ -85,7 +85,7 @@ def engine_of(run: ServeRun, reached: Shares, software: Software) -> Engine:
     return Engine(
         config=run.config,
         layout=layout,
-        prices=Prices(place(run.system, run.mesh.sizes)[:1]),
+        costs=CollectiveCost(place(run.system, run.mesh.sizes)[:1]),
         rates=ServeRates(
             chip=run.system.chip,
             job=job_of(run),

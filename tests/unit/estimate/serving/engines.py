@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.estimate.collective_cost import Prices
+from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import AT_PEAK, Shares
 from shardwise.estimate.serving.engine import Engine
@@ -37,7 +37,7 @@ def engine(
     return Engine(
         config=load(model),
         layout=ServeLayout(mesh=sizes, **form),
-        prices=Prices(place(system, sizes.sizes)[:1]),
+        costs=CollectiveCost(place(system, sizes.sizes)[:1]),
         rates=ServeRates(
             chip=system.chip, job=job or Serve(context=8192), shares=shares, engine=software
         ),

@@ -65,7 +65,7 @@ def test_two_dims_send_what_the_book_says() -> None:
     e = engine("palm-540b", "v4:4x4x4", mesh, Serve(context=2048), weights="2d", kv="batch")
     ours = {"up": 0.0, "down": 0.0}
     batch, config = 64, e.config
-    for transfer in e.works.transfers:
+    for transfer in e.program.transfers:
         name = transfer.name.split(".")
         if name[0] != "mlp":
             continue

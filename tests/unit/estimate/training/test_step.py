@@ -41,11 +41,11 @@ MACHINES = [
 def found(name: str, machine: str, job: Train) -> list[rank.Candidate]:
     """Some legal strategies, evaluated."""
     config, system = load(name), parse_system(machine)
-    every = list(every_layout(config, job, system))
+    every = list(every_layout(config, system, job))
     some = every[:: max(1, len(every) // 40)]
     assert len(some) >= 20
     cal = calibration(system.chip.name)
-    return [rank.evaluate(config, job, system, layout, cal) for layout in some]
+    return [rank.evaluate(config, system, job, layout, cal) for layout in some]
 
 
 def roofline(config: ModelConfig, system: str, job: Train, layout: Layout) -> StepTime:
@@ -105,7 +105,7 @@ def test_shards_of_the_state_add_up(name: str, machine: str, job: Train) -> None
 def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
     config, system, job = load("llama3-8b"), parse_system("v5p:4x4x4"), Train(batch=64, seq=2048)
     cal = calibration("v5p")
-    one = rank.evaluate(config, job, system, layout, cal)
+    one = rank.evaluate(config, system, job, layout, cal)
     step = LayoutStep(config, system, job, layout)
     assert one.placement == step.placement in place(system, layout.sizes)
     assert (one.time, one.roofline) == (step.at(cal, Kernels()), step.at(PEAK))
@@ -129,9 +129,9 @@ def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
 def test_a_layout_is_placed_where_it_is_fastest(machine: str, layout: Layout) -> None:
     config, system = load("llama3.2-1b"), parse_system(machine)
     job, cal = Train(batch=layout.global_batch, seq=2048), calibration("v5p")
-    one = rank.evaluate(config, job, system, layout, cal)
+    one = rank.evaluate(config, system, job, layout, cal)
     ways = [
-        rank.evaluate(config, job, system, layout, cal, placement)
+        rank.evaluate(config, system, job, layout, cal, placement)
         for placement in place(system, layout.sizes)
     ]
     assert one.time.step_s == pytest.approx(min(w.time.step_s for w in ways), rel=1e-12)
@@ -366,7 +366,7 @@ def test_a_figure_that_is_missing() -> None:
 def test_a_model_from_hand() -> None:
     config = ModelConfig.dense(n_layers=2, d_model=64, d_ff=256, n_heads=4, vocab=1000)
     job, system = Train(batch=4, seq=128, remat="none"), parse_system("v5e:2x2")
-    for layout in every_layout(config, job, system):
+    for layout in every_layout(config, system, job):
         for placement in place(system, layout.sizes):
             time = LayoutStep(config, system, job, layout, placement).at()
             assert 0 < time.lower_s <= time.upper_s < math.inf

@@ -12,8 +12,7 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.plan.schema.training import Operation
-from shardwise.plan.training.operations import operations
-from shardwise.plan.training.transfers import is_hidden
+from shardwise.plan.training.operations import is_hidden, operations
 from shardwise.search.training import rank
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import PARTS, Layout
@@ -34,8 +33,8 @@ def listed(
     name: str, machine: str, job: Train, layout: Layout
 ) -> tuple[Candidate, tuple[Operation, ...]]:
     config, system = load(name), parse_system(machine)
-    one = rank.evaluate(config, job, system, layout, PEAK)
-    return one, operations(config, job, system.chip, one)
+    one = rank.evaluate(config, system, job, layout, PEAK)
+    return one, operations(one)
 
 
 def compare(one: Candidate, found: tuple[Operation, ...]) -> None:
@@ -65,7 +64,7 @@ def compare(one: Candidate, found: tuple[Operation, ...]) -> None:
 
 @pytest.mark.parametrize(("name", "machine", "job"), CASES)
 def test_operations_sum_to_the_roofline(name: str, machine: str, job: Train) -> None:
-    every = list(every_layout(load(name), job, parse_system(machine)))
+    every = list(every_layout(load(name), parse_system(machine), job))
     some = every[:: max(1, len(every) // 60)]
     assert {layout.schedule for layout in some} >= {"none", "interleaved"}
     for layout in some:

@@ -24,11 +24,11 @@ CASES = [
 @pytest.mark.parametrize(("name", "machine", "job"), CASES)
 def test_cells_are_every_mesh_with_every_microbatch(name: str, machine: str, job: Train) -> None:
     config, system = load(name), parse_system(machine)
-    found = cells(config, job, system, {}, {})
+    found = cells(config, system, job, {}, {})
     assert found is not None
     rows = set(zip(found.meshes, found.micro_batch.tolist(), found.n_microbatches.tolist(),
                    strict=True))  # fmt: skip
-    expected = {(m, *cut) for m in every_mesh(config, job, system) for cut in cuts(job, m)}
+    expected = {(m, *cut) for m in every_mesh(config, system, job) for cut in cuts(job, m)}
     assert rows == expected
     placed = {*zip(found.meshes, found.placements, found.micro_batch.tolist(), strict=True)}
     assert len(placed) == len(found)  # no cell is there twice
@@ -41,7 +41,7 @@ def test_of_few_placements_none_is_left_out(machine: str) -> None:
     """Of many on a torus only those are tried that no other beats on every axis."""
     config, system = load("qwen1.5-moe-a2.7b,n_layers=4"), parse_system(machine)
     job = Train(batch=64, seq=2048, remat="none")
-    for mesh in {one.mesh for one in every_layout(config, job, system)}:
+    for mesh in {one.mesh for one in every_layout(config, system, job)}:
         assert place(system, mesh.sizes, best=True) == place(system, mesh.sizes)
 
 
@@ -55,14 +55,14 @@ def test_of_many_placements_some_are_left_out() -> None:
 
 def test_the_columns_are_those_of_the_meshes() -> None:
     config, system, job = load("mixtral-8x7b"), parse_system("h100:16"), Train(batch=16, seq=2048)
-    found = cells(config, job, system, {}, {})
+    found = cells(config, system, job, {}, {})
     assert found is not None
     some = found.take([3, 1, len(found) - 1])
     for every in (found, some):
         for role, column in every.sizes.items():
             assert column.tolist() == [mesh.sizes[role] for mesh in every.meshes]
     assert some.meshes.tolist() == [found.meshes[i] for i in (3, 1, len(found) - 1)]
-    price = some.prices.of("all_gather", ("data", "expert"))
+    price = some.costs.of("all_gather", ("data", "expert"))
     for i, placement in enumerate(some.placements):
         expected = collective.price("all_gather", placement.span(("data", "expert")))
         assert (price.s_per_byte[i], price.latency_s[i]) == (
@@ -74,10 +74,10 @@ def test_the_columns_are_those_of_the_meshes() -> None:
 def test_sequences_are_not_cut_into_crumbs_unless_it_is_asked_for() -> None:
     config, system = load("llama3-8b"), parse_system("v5p:4x4x4")
     job = Train(batch=64, seq=2 * LEAST_TOKENS)
-    free = cells(config, job, system, {}, {})
+    free = cells(config, system, job, {}, {})
     assert free is not None
     assert {m.context for m in free.meshes} == {1, 2}
-    asked = cells(config, job, system, {"context": 4}, {})
+    asked = cells(config, system, job, {"context": 4}, {})
     assert asked is not None
     assert {m.context for m in asked.meshes} == {4}
 
@@ -93,7 +93,7 @@ def test_sequences_are_not_cut_into_crumbs_unless_it_is_asked_for() -> None:
 )
 def test_what_is_given_and_limited(fixed: dict[str, int], most: dict[str, int]) -> None:
     config, system, job = load("llama3-8b"), parse_system("v5p:4x4x4"), Train(batch=64, seq=4096)
-    found = cells(config, job, system, fixed, most)
+    found = cells(config, system, job, fixed, most)
     assert found is not None
     columns = {**found.sizes, "micro_batch": found.micro_batch,
                "n_microbatches": found.n_microbatches}  # fmt: skip
@@ -105,9 +105,9 @@ def test_what_is_given_and_limited(fixed: dict[str, int], most: dict[str, int]) 
 
 def test_no_cell() -> None:
     config, system = load("llama3-8b"), parse_system("v5p:4x4x4")
-    assert cells(config, Train(batch=7, seq=99), system, {"pipe": 1}, {}) is None
-    assert cells(config, Train(batch=64, seq=4096), system, {"micro_batch": 3}, {}) is None
-    assert not list(legal_meshes(config, Train(batch=7, seq=99), system, {"pipe": 1}))
+    assert cells(config, system, Train(batch=7, seq=99), {"pipe": 1}, {}) is None
+    assert cells(config, system, Train(batch=64, seq=4096), {"micro_batch": 3}, {}) is None
+    assert not list(legal_meshes(config, system, Train(batch=7, seq=99), {"pipe": 1}))
 
 
 def test_microbatches_divide_the_shard() -> None:

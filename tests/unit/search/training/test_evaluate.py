@@ -41,7 +41,7 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     cal = PEAK if at == "peak" else calibration(system.chip.name)
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
-    every = cells(config, job, system, given, {})
+    every = cells(config, system, job, given, {})
     assert every is not None
     return [Block(config, job, g, some, rates, fixed) for g, some in groups(every, job.seq)]
 
@@ -84,7 +84,7 @@ def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
 def test_groups_part_the_cells(case: Given) -> None:
     """Every cell is in a group, and in a second one where its weights may stay whole."""
     name, machine, job, _ = case
-    every = cells(load(name), job, parse_system(machine), {}, {})
+    every = cells(load(name), parse_system(machine), job, {}, {})
     assert every is not None
     n = 0
     for group, some in groups(every, job.seq):
@@ -106,7 +106,7 @@ def test_a_block_gives_the_layout_that_it_scored() -> None:
         for (_, seconds), _, i in rows[:: max(1, len(rows) // 8)]:
             layout, placement = block.layout(i), block.cells.placements[i]
             cal = calibration(system.chip.name)
-            alone = rank.evaluate(config, job, system, layout, cal, placement)
+            alone = rank.evaluate(config, system, job, layout, cal, placement)
             assert alone.time.step_s == pytest.approx(seconds, rel=1e-12)
 
 
@@ -114,7 +114,7 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     """The best time of a ranking does not hang on the order in which cells are seen."""
     name, machine, job, _ = CASES[0]
     config, system = load(name), parse_system(machine)
-    every = cells(config, job, system, {}, {})
+    every = cells(config, system, job, {}, {})
     assert every is not None
     rng = np.random.default_rng(0)
     rates = Rates(chip=system.chip, job=job, cal=calibration("v5e"), kernels=Kernels())

@@ -77,21 +77,21 @@ def test_legal_meshes_are_all_that_have_no_problem(
         for d, f, t, c, e in itertools.product(divisors(n), repeat=5)
         if n % (d * f * t * c * e) == 0
     ]
-    fine = {m for m in every if not problems(config, job, system, m.sizes, whole=True)}
-    found = list(legal_meshes(config, job, system, {}))
+    fine = {m for m in every if not problems(config, system, job, m.sizes, whole=True)}
+    found = list(legal_meshes(config, system, job, {}))
     assert len(found) == len(set(found))
     assert set(found) == fine
 
 
 def test_fixed_roles_are_kept() -> None:
     system, job = parse_system("v5p:4x4x4"), Train(batch=64, seq=4096)
-    whole = set(legal_meshes(LLAMA, job, system, {}))
+    whole = set(legal_meshes(LLAMA, system, job, {}))
     for fixed in ({"tensor": 4}, {"fsdp": 8, "tensor": 2}, {"data": 1}, {"context": 1},
                   {"pipe": 4}, {"pipe": 2, "data": 2}):  # fmt: skip
-        found = set(legal_meshes(LLAMA, job, system, fixed))
+        found = set(legal_meshes(LLAMA, system, job, fixed))
         assert found == {m for m in whole if all(getattr(m, r) == n for r, n in fixed.items())}
         assert found
-    assert not list(legal_meshes(LLAMA, job, system, {"tensor": 3}))
+    assert not list(legal_meshes(LLAMA, system, job, {"tensor": 3}))
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def test_fixed_roles_are_kept() -> None:
 )
 def test_problems_say_what_would_work(mesh: dict[str, int], told: str) -> None:
     job, system = Train(batch=64, seq=4096), parse_system("v5p:4x4x4")
-    assert told in "\n".join(problems(LLAMA, job, system, mesh, whole=True))
+    assert told in "\n".join(problems(LLAMA, system, job, mesh, whole=True))
 
 
 def test_all_problems_are_found() -> None:
     job, system = Train(batch=7, seq=99), parse_system("v5p:4x4x4")
     mesh = {"tensor": 12, "fsdp": 3, "context": 2, "pipe": 96, "expert": 2}
-    found = problems(LLAMA, job, system, mesh, whole=True)
+    found = problems(LLAMA, system, job, mesh, whole=True)
     for said in ("13,824 chips", "tensor 12 does not", "pipe 96: 80 layers", "expert 2:",
                  "7 sequences", "99 tokens", "d_model 8,192"):  # fmt: skip
         assert sum(said in problem for problem in found) == 1, said
@@ -147,7 +147,7 @@ def test_experts_that_expert_parallelism_deals_out() -> None:
     assert n_experts(load("mixtral-8x7b")) == 8
     assert n_experts(load("deepseek-v3")) == 256  # though its first layers are dense
     job, system = Train(batch=64, seq=4096), parse_system("h100:64")
-    (told,) = problems(load("mixtral-8x7b"), job, system, {"expert": 16}, whole=False)
+    (told,) = problems(load("mixtral-8x7b"), system, job, {"expert": 16}, whole=False)
     assert told == "expert 16 does not divide 8 experts. Sizes that do: 1, 2, 4, 8."
 
 
@@ -178,15 +178,15 @@ def test_key_heads_that_do_not_divide() -> None:
         n_layers=1, d_model=768, d_ff=3072, n_heads=12, n_kv_heads=4, vocab=100
     )
     job, system = Train(batch=6, seq=96), parse_system("h100:6")
-    assert problems(config, job, system, {"tensor": 6}, whole=True) == [
+    assert problems(config, system, job, {"tensor": 6}, whole=True) == [
         "tensor 6 and n_kv_heads 4: neither divides the other."
     ]
 
 
 def test_a_part_of_a_mesh_must_leave_whole_chips() -> None:
     job, system = Train(batch=1120, seq=4096), parse_system("v5p:16x20x28")
-    assert problems(LLAMA, job, system, {"tensor": 4}, whole=False) == []
-    (told,) = problems(LLAMA, job, system, {"fsdp": 1024}, whole=False)[:1]
+    assert problems(LLAMA, system, job, {"tensor": 4}, whole=False) == []
+    (told,) = problems(LLAMA, system, job, {"fsdp": 1024}, whole=False)[:1]
     assert told.startswith("fsdp 1024 leaves 8,960 / 1,024 = 8.75 chips for the other axes")
 
 
@@ -196,7 +196,7 @@ def test_how_many_ways_a_batch_can_be_split() -> None:
     assert 1120 in shards
     assert 1024 not in shards
     for n in shards:
-        assert next(legal_meshes(LLAMA, Train(batch=n, seq=4096), system, {}), None)
+        assert next(legal_meshes(LLAMA, system, Train(batch=n, seq=4096), {}), None)
 
 
 def test_chunks_of_the_loss_divide_the_tokens_of_a_chip() -> None:

@@ -42,7 +42,7 @@ CASES = [
 
 def rank(name: str, machine: str, job: Train, **given: object) -> Ranking:
     system = parse_system(machine)
-    return train.rank(load(name), job, system, calibration(system.chip.name), **given)
+    return train.rank(load(name), system, job, calibration(system.chip.name), **given)
 
 
 def one_by_one(name: str, machine: str, job: Train) -> list[Candidate]:
@@ -50,8 +50,8 @@ def one_by_one(name: str, machine: str, job: Train) -> list[Candidate]:
     config, system = load(name), parse_system(machine)
     cal = calibration(system.chip.name)
     return [
-        train.evaluate(config, job, system, layout, cal, placement)
-        for layout in every_layout(config, job, system)
+        train.evaluate(config, system, job, layout, cal, placement)
+        for layout in every_layout(config, system, job)
         for placement in place(system, layout.sizes)
     ]
 
@@ -108,7 +108,7 @@ def test_where_nothing_fits_the_smallest_is_first(exhaustive: bool) -> None:
     config, system = load(LLAMA), parse_system("v5e:2x2,hbm=1GiB")
     job = Train(batch=2, seq=2048)
     least = math.inf
-    for layout in every_layout(config, job, system):
+    for layout in every_layout(config, system, job):
         batch = layout.micro_batch * layout.data_shards
         works = training_step(config, batch, job.seq, table(layout), remat="none")
         held = step_memory(config, job, works, layout, 2**30, planned(system.chip.kind))
@@ -127,7 +127,7 @@ def test_the_ranking_is_in_order_and_holds_every_tensor_size() -> None:
     whole = rank("llama3-70b", "v5p:4x8x8", job, keep=3, exhaustive=True).candidates
     assert [c.time.step_s for c in found[:3]] == near([c.time.step_s for c in whole[:3]])
     widths, ours = (fastest(some, tensor_of) for some in (whole, found))
-    assert set(widths) == {m.tensor for m in every_mesh(config, job, system)}
+    assert set(widths) == {m.tensor for m in every_mesh(config, system, job)}
     shown = {w: t for w, t in widths.items() if t < FAR * min(widths.values())}
     assert {w: ours.get(w) for w in shown} == near(shown)
 
@@ -151,7 +151,7 @@ def test_strategies_are_counted() -> None:
     """All that are legal, but what is tried only when it is asked for."""
     case = ("llama3.2-1b,n_layers=4", "v5e:2x2", Train(batch=2, seq=2048, remat="none"))
     found = rank(*case, exhaustive=True)
-    legal = every_layout(load(case[0]), case[2], parse_system(case[1]))
+    legal = every_layout(load(case[0]), parse_system(case[1]), case[2])
     tried = [
         one
         for one in legal
@@ -176,7 +176,7 @@ def test_the_fewest_microbatches_that_fit_are_taken() -> None:
     for n in range(1, best.layout.n_microbatches):
         if 8 % n == 0:
             given = {**fixed, "n_microbatches": n}
-            less = train.rank(config, job, system, calibration("v5e"), given).candidates[0]
+            less = train.rank(config, system, job, calibration("v5e"), given).candidates[0]
             assert less.layout.n_microbatches == n
             assert not less.fits
 
@@ -251,7 +251,7 @@ def test_no_schedule_fits_the_numbers() -> None:
 def test_rates_of_the_chip_and_peak_rates() -> None:
     """The search ranks by the rates that it is given."""
     config, system, job = load("llama3-8b"), parse_system("h100:16"), Train(batch=32, seq=4096)
-    peak = train.rank(config, job, system, PEAK).candidates[0]
-    real = train.rank(config, job, system, calibration("h100")).candidates[0]
+    peak = train.rank(config, system, job, PEAK).candidates[0]
+    real = train.rank(config, system, job, calibration("h100")).candidates[0]
     assert peak.time.step_s < real.time.step_s
     assert peak.roofline.lower_s <= peak.time.step_s

@@ -93,19 +93,26 @@ def layers_parameters(config: ModelConfig, rules: Rules, local: Local) -> list[P
 def outer_parameters(
     config: ModelConfig, rules: Rules, local: Local
 ) -> tuple[Parameters, Parameters, Parameters]:
-    """Around the layers: (on the first stage, on the last, on one that is both).
+    """Around the layers: (on the first stage, on the last, on one that is both)."""
+    dense_rules, _ = _rules(rules)
+    first, last, both = (
+        Parameters(dense=local.total(weight_term(w, dense_rules) for w in weights))
+        for weights in end_weights(config)
+    )
+    return first, last, both
+
+
+def end_weights(config: ModelConfig) -> tuple[list[Weight], list[Weight], list[Weight]]:
+    """Weights around the layers: (on the first stage, on the last, on one that is both).
 
     A tied embedding lies on both ends of a pipeline.
     """
-    dense_rules, _ = _rules(rules)
-    weights = outer_weights(config)
-    first = [w for w in weights if w.name in FIRST]
-    last = [w for w in weights if w.name not in FIRST]
+    both = list(outer_weights(config))
+    first = [w for w in both if w.name in FIRST]
+    last = [w for w in both if w.name not in FIRST]
     if config.tied_embeddings:
         last += [w for w in first if w.name == "embedding"]
-    parts = (first, last, weights)
-    held = [local.total(weight_term(w, dense_rules) for w in part) for part in parts]
-    return Parameters(dense=held[0]), Parameters(dense=held[1]), Parameters(dense=held[2])
+    return first, last, both
 
 
 def largest_weights(config: ModelConfig, rules: Rules, local: Local) -> tuple[Num, Num]:

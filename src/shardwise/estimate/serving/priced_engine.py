@@ -1,0 +1,77 @@
+"""An engine with everything that its items are priced by: model, rates, cost of collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwise.arrays import Num, where
+from shardwise.estimate.collective_cost import CollectiveCost
+from shardwise.estimate.items import PricedItem
+from shardwise.estimate.serving.chip_rates import ServeRates
+from shardwise.models import ModelConfig
+from shardwise.ops.einsum import shards
+from shardwise.ops.forward import Forward, forward
+from shardwise.ops.program import Transfer
+from shardwise.strategy.serving_layout import ServeLayout, ServeLayouts, serve_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedEngine:
+    """One engine, or arrays of engines of one form, on chips at given rates.
+
+    Args:
+        config: the model.
+        layout: of one engine, or of many to compare.
+        costs: of collectives on the layouts' placements.
+        rates: of the chip, at the job's dtypes.
+    """
+
+    config: ModelConfig
+    layout: ServeLayout | ServeLayouts
+    costs: CollectiveCost
+    rates: ServeRates
+
+    @cached_property
+    def program(self) -> Forward:
+        """The pass as matmuls and collectives."""
+        return forward(self.config, serve_table(self.layout))
+
+    @cached_property
+    def mesh(self) -> dict[str, Num]:
+        """Chips by role."""
+        return {**self.layout.sizes}
+
+    def collective(
+        self,
+        *,
+        name: str,
+        role: str,
+        kind: str,
+        axes: tuple[str, ...],
+        count: Num,
+        joined_bytes: Num,
+        what: str = "",
+        work: Transfer | None = None,
+    ) -> PricedItem:
+        """A collective at its price."""
+        return PricedItem(
+            name=name,
+            phase="forward",
+            role=role,
+            kind=kind,
+            axes=axes,
+            count=count,
+            joined_bytes=joined_bytes,
+            what=what,
+            work=work,
+            occurrence_s=self._collective_s(kind, axes, joined_bytes),
+        )
+
+    def _collective_s(self, kind: str, axes: tuple[str, ...], joined_bytes: Num) -> Num:
+        """Seconds of one collective; nothing over one chip."""
+        shares, software = self.rates.shares, self.rates.engine
+        moved_s = self.costs.of(kind, axes).time_s(joined_bytes / shares.network)
+        n = shards(axes, self.mesh)
+        start_s = shares.message_s + software.message_s + (n - 1) * software.hop_s
+        return moved_s + where(n > 1, start_s, 0.0)

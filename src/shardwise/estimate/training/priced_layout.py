@@ -1,0 +1,92 @@
+"""A layout with everything that its items are priced by: model, rates, cost of collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from shardwise.arrays import Num, where
+from shardwise.estimate.collective_cost import CollectiveCost, Kind
+from shardwise.estimate.items import PricedItem
+from shardwise.estimate.routing import SendOnce
+from shardwise.estimate.training.chip_rates import Rates
+from shardwise.models import ModelConfig
+from shardwise.ops.einsum import shards
+from shardwise.ops.program import Transfer
+from shardwise.strategy.layout import Layout, Layouts
+from shardwise.strategy.stages import Stages, stages
+from shardwise.workload import Train
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedLayout:
+    """One layout, or arrays of layouts of one form, on chips at given rates.
+
+    Args:
+        config: the model.
+        layout: of a training step.
+        rates: what the chip reaches in the job.
+        costs: of collectives on the placements of the layouts.
+    """
+
+    config: ModelConfig
+    layout: Layout | Layouts
+    rates: Rates
+    costs: CollectiveCost
+
+    @property
+    def job(self) -> Train:
+        """The work."""
+        return self.rates.job
+
+    @cached_property
+    def mesh(self) -> dict[str, Num]:
+        """Chips by role."""
+        return {**self.layout.sizes}
+
+    @cached_property
+    def stage(self) -> Stages:
+        """The fullest stage of the pipeline."""
+        return stages(self.config.n_layers, self.layout)
+
+    @property
+    def remat_share(self) -> float:
+        """Share of the layers that remat applies to."""
+        layers = self.layout.remat_layers
+        return min(1.0, layers / self.config.n_layers) if layers else 1.0
+
+    def collective(
+        self,
+        *,
+        name: str,
+        phase: str,
+        role: str,
+        kind: str,
+        axes: tuple[str, ...],
+        count: Num,
+        joined_bytes: Num,
+        what: str = "",
+        work: Transfer | None = None,
+        part: str = "",
+        send_once: SendOnce | None = None,
+    ) -> PricedItem:
+        """Price a collective; `send_once` prices a token that is sent once to each place."""
+        return PricedItem(
+            name=name,
+            phase=phase,
+            role=role,
+            kind=kind,
+            axes=axes,
+            count=count,
+            joined_bytes=joined_bytes,
+            what=what,
+            work=work,
+            part=part,
+            occurrence_s=self.collective_s(send_once or kind, axes, joined_bytes),
+        )
+
+    def collective_s(self, kind: Kind, axes: tuple[str, ...], joined_bytes: Num) -> Num:
+        """Seconds of one collective; nothing over one chip."""
+        cal = self.rates.cal
+        moved_s = self.costs.of(kind, axes).time_s(joined_bytes, cal.links, cal.network)
+        return moved_s + where(shards(axes, self.mesh) > 1, cal.collective_s, 0.0)
