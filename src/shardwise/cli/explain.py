@@ -20,7 +20,8 @@ from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
 from shardwise.report.training import explain as report
-from shardwise.workload import OPTIMIZER_MOMENTS, REMAT
+from shardwise.vocabulary import REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS
 
 _CHANGE = re.compile(r"\s*(?P<name>[\w]+)\s*[x×*]\s*(?P<factor>\S+)\s*", re.IGNORECASE)
 CHANGES = f'on another machine: "ici x0.5,hbm x2"; {", ".join(SCALABLE)}'
@@ -51,7 +52,7 @@ def run(
     tokens: Annotated[str, typer.Option(metavar="N", help="tokens of the whole run")] = "",
     mesh: Annotated[str, typer.Option(metavar="ROLE=N,...", help="take this split")] = "",
     fix: Annotated[str, typer.Option(metavar="WHAT=...", help="search with these")] = "",
-    remat: Annotated[str, typer.Option(metavar="WORD", help=", ".join(REMAT))] = "auto",
+    remat: Annotated[str, typer.Option(metavar="WORD", help=", ".join(REMAT_WORDS))] = "auto",
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="of the arithmetic")] = "bf16",
     optimizer: Annotated[
         str, typer.Option(metavar="NAME", help=", ".join(OPTIMIZER_MOMENTS))

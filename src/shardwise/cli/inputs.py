@@ -91,9 +91,9 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.search.training.forms import WORDS
+    from shardwise.search.training.forms import names, words
 
-    return parse_given(text, WORDS, fixable())
+    return parse_given(text, words(), names())
 
 
 def parse_given(
@@ -132,13 +132,6 @@ def split_of(whole: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]
 
     sizes = {name: n for name, n in whole.items() if name in roles() and isinstance(n, int)}
     return Mesh(**sizes), {name: value for name, value in whole.items() if name not in sizes}
-
-
-def fixable() -> tuple[str, ...]:
-    """Everything of a strategy that may be given: axes, numbers and words."""
-    from shardwise.search.training.forms import NUMBERS, WORDS
-
-    return (*roles(), *NUMBERS, *WORDS)
 
 
 def roles() -> tuple[str, ...]:

@@ -5,14 +5,8 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
-from shardwise.workload import (
-    CHOSEN_OVERLAPS,
-    OFFLOADED,
-    OPTIMIZER_MOMENTS,
-    REMAT,
-    held_in,
-    parse_batch,
-)
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS, held_in, parse_batch
 
 
 def read_job(
@@ -37,10 +31,10 @@ def read_job(
     total = inputs.read(units.parse_count, tokens, "tokens") if tokens else None
     inputs.read(units.bytes_per_element, dtype)
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
-    inputs.read(parse_word, remat, "remat policy", REMAT)
+    inputs.read(parse_word, remat, "remat policy", REMAT_WORDS)
     if reduce:
         inputs.read(units.bytes_per_element, reduce)
-    words = {"overlap": (overlap, CHOSEN_OVERLAPS), "offload": (offload, OFFLOADED)}
+    words = {"overlap": (overlap, CHOSEN_OVERLAPS), "offload": (offload, CHOSEN_OFFLOADS)}
     for what, (text, known) in words.items():
         for word in listed(text):
             inputs.read(parse_word, word, what, known)

@@ -17,7 +17,8 @@ from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report.training import plan as report
 from shardwise.search.training.forms import Fixed
-from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS
 
 FRONTS = ("memory", "chips")
 MOST = 100  # plans that one command lists
@@ -81,7 +82,7 @@ def run(
         ),
     ] = "",
     remat: Annotated[
-        str, typer.Option(metavar="WORD", help=", ".join(REMAT), rich_help_panel=SPLIT)
+        str, typer.Option(metavar="WORD", help=", ".join(REMAT_WORDS), rich_help_panel=SPLIT)
     ] = "auto",
     dtype: Annotated[
         str,
@@ -105,7 +106,9 @@ def run(
     offload: Annotated[
         str,
         typer.Option(
-            metavar="WORDS", help=f"in host memory: {', '.join(OFFLOADED)}", rich_help_panel=SPLIT
+            metavar="WORDS",
+            help=f"in host memory: {', '.join(CHOSEN_OFFLOADS)}",
+            rich_help_panel=SPLIT,
         ),
     ] = "",
     peak: Annotated[

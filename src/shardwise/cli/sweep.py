@@ -19,10 +19,12 @@ from shardwise.cli.jobs import listed
 from shardwise.cli.ranges import MOST_POINTS, parse_batches, parse_values
 from shardwise.errors import BadShape, NoPlan
 from shardwise.report.training import sweep as report
-from shardwise.search.training.forms import WORDS
-from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
+from shardwise.search.training.forms import words
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS
 
 N, WORD = "1-8*2|1,2", "WORD,..."
+KNOWN = words()
 SIZES = re.compile(r"(?P<chip>[^:,]+):(?P<sizes>[^:,x*]+-[^:,x]+)$")
 PATIENCE_LINE = "\r{done:,} of {n:,} {what} ..."
 Whole = Annotated[str, typer.Option(metavar=N, rich_help_panel=SPLIT)]
@@ -83,17 +85,18 @@ def run(
     schedule: Annotated[
         str,
         typer.Option(
-            metavar=WORD, help=f"or all: {', '.join(WORDS['schedule'])}", rich_help_panel=SPLIT
+            metavar=WORD, help=f"or all: {', '.join(KNOWN['schedule'])}", rich_help_panel=SPLIT
         ),
     ] = "",
     context_kind: Annotated[
         str,
         typer.Option(
-            metavar=WORD, help=f"or all: {', '.join(WORDS['context_kind'])}", rich_help_panel=SPLIT
+            metavar=WORD, help=f"or all: {', '.join(KNOWN['context_kind'])}", rich_help_panel=SPLIT
         ),
     ] = "",
     remat: Annotated[
-        str, typer.Option(metavar=WORD, help=f"or all: {', '.join(REMAT)}", rich_help_panel=SPLIT)
+        str,
+        typer.Option(metavar=WORD, help=f"or all: {', '.join(REMAT_WORDS)}", rich_help_panel=SPLIT),
     ] = "auto",
     dtype: Annotated[
         str, typer.Option(metavar=WORD, help="of the arithmetic", rich_help_panel=WORK)
@@ -111,7 +114,7 @@ def run(
         str, typer.Option(metavar="WORDS", help=", ".join(CHOSEN_OVERLAPS), rich_help_panel=SPLIT)
     ] = "",
     offload: Annotated[
-        str, typer.Option(metavar="WORDS", help=", ".join(OFFLOADED), rich_help_panel=SPLIT)
+        str, typer.Option(metavar="WORDS", help=", ".join(CHOSEN_OFFLOADS), rich_help_panel=SPLIT)
     ] = "",
     peak: Annotated[
         bool, typer.Option("--peak", help="expect peak rates", rich_help_panel=TOLD)
@@ -136,9 +139,9 @@ def run(
         "virtual": virtual, "zero": zero,
     }  # fmt: skip
     words = {
-        "schedule": (schedule, WORDS["schedule"]),
-        "context_kind": (context_kind, WORDS["context_kind"]),
-        "remat": (remat, REMAT),
+        "schedule": (schedule, KNOWN["schedule"]),
+        "context_kind": (context_kind, KNOWN["context_kind"]),
+        "remat": (remat, REMAT_WORDS),
         "optimizer": (optimizer, tuple(OPTIMIZER_MOMENTS)),
         "dtype": (dtype, tuple(units.BYTES_PER_ELEMENT)),
         "reduce": (reduce, tuple(units.BYTES_PER_ELEMENT)),
@@ -149,7 +152,7 @@ def run(
     options = {**_numbers(inputs, numbers), **_words(inputs, words)}
     total = inputs.read(units.parse_count, tokens, "tokens") if tokens else None
     hidden = inputs.read(_known, overlap, "overlap", CHOSEN_OVERLAPS)
-    waiting = inputs.read(_known, offload, "offload", OFFLOADED)
+    waiting = inputs.read(_known, offload, "offload", CHOSEN_OFFLOADS)
     if output:
         inputs.read(parse_word, output, "format", report.FORMATS)
     inputs.done()

@@ -105,7 +105,7 @@ def test_arrays_of_layouts_take_what_each_takes(
     for alike in every:
         split, prices = together(alike)
         batch = split.micro_batch * data_shards(split.sizes)
-        remat = "full" if split.remat == "full" else "none"
+        remat = "full" if split.full_remat else "none"
         works = training_step(config, batch, job.seq, table(split), remat=remat)
         one = passes(config, works, split, prices, rates)
         columns = numbers(step_time(config, split, one, prices, rates))
@@ -144,7 +144,7 @@ def test_a_calibration_changes_arrays_and_numbers_alike(name: str) -> None:
     for alike in itertools.islice(forms(name, "h100:16", job), 0, None, 5):
         split, prices = together(alike)
         batch = split.micro_batch * data_shards(split.sizes)
-        remat = "full" if split.remat == "full" else "none"
+        remat = "full" if split.full_remat else "none"
         works = training_step(config, batch, job.seq, table(split), remat=remat)
         one = passes(config, works, split, prices, rates)
         column = step_time(config, split, one, prices, rates).step_s

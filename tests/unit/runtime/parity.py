@@ -17,6 +17,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 from tests.unit.runtime.steps import Trained, apart, step_on, trained
 
@@ -49,14 +50,13 @@ DENSE = {
         micro_batch=2,
         n_microbatches=2,
         zero=3,
-        remat="full",
+        recomputed=(LAYER,),
         loss_chunks=4,
     ),
     "fsdp, tensor, norms again": Layout(
         mesh=Mesh(fsdp=4, tensor=2),
         micro_batch=4,
         zero=3,
-        remat="selective",
         recomputed=("norms",),
         sequence_parallel=True,
     ),
@@ -64,7 +64,6 @@ DENSE = {
         mesh=Mesh(fsdp=2, tensor=4),
         micro_batch=8,
         zero=3,
-        remat="selective",
         recomputed=("norms",),
         sequence_parallel=True,
         overlap=("tp_comm",),
@@ -97,7 +96,7 @@ PIPELINE = {
         tensor=2,
         zero=3,
         sequence_parallel=True,
-        remat="full",
+        recomputed=(LAYER,),
         loss_chunks=16,
     ),
     "zb-h1, zero 2, tensor": _piped("zb-h1", 4, pipe=2, data=2, tensor=2, zero=2),

@@ -199,7 +199,7 @@ def _heads_for_tokens(config: ModelConfig, split: Layout | Layouts, rates: Rates
     once.
     """
     tokens = split.micro_batch * rates.job.seq * rates.job.activation_bytes
-    phases = ("forward", "remat", "backward") if split.remat == "full" else ("forward", "backward")
+    phases = ("forward", "remat", "backward") if split.full_remat else ("forward", "backward")
     chips = split.sizes["tensor"] * split.sizes["context"]
     for a, n in config.attentions:
         kv_heads = maximum(a.n_kv_heads, chips)

@@ -40,7 +40,7 @@ class LayoutStep:
     ) -> None:
         self.config, self.system, self.job, self.layout = config, system, job, layout
         batch = layout.micro_batch * layout.data_shards
-        remat = "full" if layout.remat == "full" else "none"
+        remat = "full" if layout.full_remat else "none"
         self.extras = extras or Extras()
         works = training_step(config, batch, job.seq, rules_of(layout), remat=remat)
         works = works.in_chunks(layout.loss_chunks)

@@ -23,6 +23,7 @@ from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import Times, find
 from shardwise.strategy.stages import Stages, stages
+from shardwise.vocabulary import NO_SCHEDULE
 
 TP_CHUNKS = 4  # pieces of an overlapped product (Transformer Engine's user buffers)
 TURNS = ("fsdp", "expert", "context")  # roles that hide beside the layers, one after the other
@@ -87,7 +88,7 @@ def step_time(
     if sends_again(split):
         for role, seconds in one.resent.items():
             traffic[role] = traffic.get(role, 0.0) + m * seconds * stage.share
-    if split.schedule != "none":
+    if split.schedule != NO_SCHEDULE:
         sends = between_stages(config, split, stage, rates)
         traffic["pipe"] = m * sum(sent.time_s(prices, rates, split.sizes) for sent in sends)
     if "activations" in split.offload:
@@ -98,7 +99,7 @@ def step_time(
     beside = m * layers + head  # all that the busiest stage computes
     exposed = _exposed(config, split, one, stage, traffic, beside, rates)
     waited: Num = 0.0
-    if split.schedule != "none":  # on the stages without a head, which the bubble is made of
+    if split.schedule != NO_SCHEDULE:  # on the stages without a head, which the bubble is made of
         waited = sum(_exposed(config, split, one, stage, traffic, m * layers, rates).values()) / m
     if "norms" in split.recomputed and "tensor" in traffic:
         # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
@@ -119,9 +120,9 @@ def step_time(
 
 def _again(config: ModelConfig, split: Layout | Layouts, one: Passes) -> Num:
     """What remat runs a second time in all layers."""
-    if split.remat == "none":
+    if not split.recomputed:
         return 0.0
-    if split.remat == "full":
+    if split.full_remat:
         seconds = one.layers["remat"] + one.elementwise
     else:
         seconds = sum((one.parts.get(part, 0.0) for part in split.recomputed), 0.0)
@@ -152,7 +153,7 @@ def _ends(
         # Its layer has both blocks, also where those of the model have one.
         blocks = 1 if config.main_layer.has_both else 2
         last = last + rates.extras.mtp_layers * (last + blocks * each + join_s)
-    if split.schedule == "none":
+    if split.schedule == NO_SCHEDULE:
         return m * (one.first + last)
     schedule = find(split.schedule)
     if schedule.ends_meet:
@@ -176,7 +177,7 @@ def _bubble(split: Layout | Layouts, stage: Stages, forward: Num, backward: Num,
     A schedule that these numbers do not fit (a remainder of microbatches) is taken as its
     whole rounds: (p - 1) / v of a microbatch.
     """
-    if split.schedule == "none":
+    if split.schedule == NO_SCHEDULE:
         return 0.0
     p, m, v = split.sizes["pipe"], split.n_microbatches, stage.chunks
     # What a stage does for a microbatch is `passes` chunks of work.
@@ -216,7 +217,7 @@ def _exposed(
         found["fsdp"] = maximum(first, found["fsdp"] - compute)
         if not rates.kernels.prefetch:  # one of three: weights twice, gradients once
             found["fsdp"] = maximum(found["fsdp"], traffic["fsdp"] / 3)
-    if split.schedule == "dualpipe":
+    if split.schedule != NO_SCHEDULE and find(split.schedule).pairs:
         # In pairs, what one direction sends runs beside what the other computes.
         m = split.n_microbatches
         alone = minimum(1.0, (split.sizes["pipe"] + 1) / m)

@@ -13,7 +13,8 @@ from shardwise.plan.schema.training import Plan, PlannedHardware
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
-from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, Train
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_POLICIES
+from shardwise.workload import Train
 
 
 def rebuild(plan: Plan) -> Case:
@@ -81,12 +82,13 @@ def _job(plan: Plan) -> Train:
         optimizer=work.optimizer,
         remat=work.remat,
         overlap=tuple(asked),
-        offload=tuple(word for word in strategy.offload if word in OFFLOADED),
+        offload=tuple(word for word in strategy.offload if word in CHOSEN_OFFLOADS),
     )
 
 
 def _layout(plan: Plan) -> Layout:
     strategy = plan.strategy
+    full = strategy.remat == "full"  # of which plans saved before 2026-11 name no part
     return Layout(
         mesh=Mesh(**strategy.mesh),
         micro_batch=strategy.micro_batch,
@@ -94,9 +96,8 @@ def _layout(plan: Plan) -> Layout:
         virtual=strategy.virtual,
         zero=strategy.zero,
         schedule=strategy.schedule,
-        remat="selective" if strategy.recomputed else strategy.remat,
         remat_layers=strategy.remat_layers,
-        recomputed=strategy.recomputed,
+        recomputed=REMAT_POLICIES["full"] if full else strategy.recomputed,
         sequence_parallel=strategy.sequence_parallel,
         context_kind=strategy.context_kind,
         expert_tensor=strategy.expert_tensor,

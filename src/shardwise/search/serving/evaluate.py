@@ -14,6 +14,7 @@ from shardwise.models import Attention, ModelConfig
 from shardwise.search.serving.layouts import Sites
 from shardwise.search.training.forms import Fixed
 from shardwise.strategy.serving_layout import ServeForm, ServeLayout, ServeLayouts
+from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
 # Sequences of an engine that are tried: powers of two and their halves between, and what fits.
@@ -54,7 +55,7 @@ class Block:
 def forms(config: ModelConfig, fixed: Fixed) -> Iterator[ServeForm]:
     """Every form; weights are gathered only when it is asked for: a mistake in serving."""
     weights = (fixed["weights"],) if "weights" in fixed else ("stationary", "2d")
-    kv = (fixed["kv"],) if "kv" in fixed else ("copied", "batch", "sequence")
+    kv = (fixed["kv"],) if "kv" in fixed else KV_SPLITS
     experts: tuple[int | None, ...] = (None, 1) if config.is_moe else (None,)
     if "expert_tensor" in fixed:
         experts = (int(fixed["expert_tensor"]),)

@@ -23,8 +23,8 @@ from shardwise.search.training.legal import (
     worth_cutting,
 )
 from shardwise.strategy.mesh import INSIDE_OUT, Mesh, Placement, place
-from shardwise.strategy.serving_layout import KV_SPLITS, WEIGHTS
 from shardwise.strategy.stages import filled
+from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 from shardwise.workload import Serve
 
 # Engines of a chip without a size: up to 32 times the smallest that holds the weights, which no
@@ -32,7 +32,7 @@ from shardwise.workload import Serve
 TIMES, MOST_CHIPS = 32, 256
 THIN = 3  # slices whose sides differ by more are left to those who ask for them
 
-WORDS: dict[str, tuple[str, ...]] = {"weights": WEIGHTS, "kv": KV_SPLITS}
+WORDS: dict[str, tuple[str, ...]] = {"weights": WEIGHT_LAYOUTS, "kv": KV_SPLITS}
 NUMBERS = ("expert_tensor",)
 
 

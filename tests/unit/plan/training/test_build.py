@@ -12,7 +12,7 @@ from shardwise.estimate.calibration import calibration
 from shardwise.plan import Plan
 from shardwise.plan.training import reasons
 from shardwise.plan.training.build import topology_text
-from shardwise.strategy.layout import REMAT_POLICIES
+from shardwise.vocabulary import REMAT_POLICIES
 
 ROLES = ("tensor", "context", "expert", "fsdp", "data", "pipe", "host")
 

@@ -21,8 +21,9 @@ from shardwise.ops.program import training_step
 from shardwise.search.training import rank as train
 from shardwise.search.training.evaluate import FAR
 from shardwise.search.training.rank import Candidate, Ranking
-from shardwise.strategy.layout import REMAT_POLICIES, Layout, table
+from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
+from shardwise.vocabulary import REMAT_POLICIES
 from shardwise.workload import Train
 from tests.strategies import every_layout, every_mesh
 

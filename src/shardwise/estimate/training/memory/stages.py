@@ -72,7 +72,6 @@ class Shapes:
         if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
             return layers_held(*given)
         key = (
-            form.remat,
             form.recomputed,
             form.offload,
             form.expert_tensor,
