@@ -16,7 +16,7 @@ from shardwise.cli.jobs import read_job
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput, NoPlan
 from shardwise.report.training import plan as report
-from shardwise.search.training.forms import Fixed
+from shardwise.search.given import Choices
 from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS
 
@@ -194,7 +194,7 @@ def _front(
     config: sw.ModelConfig,
     system: sw.System,
     job: sw.Train,
-    fixed: Fixed,
+    fixed: Choices,
     limits: Mapping[str, int],
     against: str,
     peak: bool,

@@ -14,12 +14,13 @@ from shardwise.plan.schema.architecture import written
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import operations
 from shardwise.plan.xla_flags import flags_for
+from shardwise.search.given import NOTHING, Choices, Fixed
 from shardwise.search.training import rank
-from shardwise.search.training.forms import Fixed, check_fixed
+from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import Layout, rules_of
-from shardwise.strategy.mesh import INSIDE_OUT, Mesh
+from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 
 
@@ -27,7 +28,7 @@ def plan(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -57,7 +58,7 @@ def search(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
@@ -65,21 +66,18 @@ def search(
 ) -> list[training.Plan]:
     """The `n` best plans on different meshes, best first. Raises as `plan` does."""
     _check(model, system, job)
-    fixed, most = dict(fixed or {}), dict(most or {})
-    check_fixed(fixed, most)
-    sizes = {r: k for r, k in fixed.items() if r in INSIDE_OUT and isinstance(k, int)}
-    raise_all(NotDivisible, problems(model, job, system, sizes, whole=False))
+    given = read_fixed(fixed, most)
+    raise_all(NotDivisible, problems(model, job, system, given.sizes, whole=False))
     cal = rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, job, system, cal, fixed, most, keep=max(n, rank.SHOWN))
+        ranking = rank.rank(model, job, system, cal, given, keep=max(n, rank.SHOWN))
     except NoStrategy:
-        raise refusals.no_strategy(model, job, system, fixed, most) from None
+        raise refusals.no_strategy(model, job, system, given) from None
     ranked = ranking.candidates
     if not ranked[0].fits:
         raise refusals.does_not_fit(model, job, system, ranked)
     fitting = [c for c in ranked if c.fits][:n]
-    asked = (fixed, most)
-    return [_write(model, system, job, cal, c, ranked, asked) for c in fitting]
+    return [_write(model, system, job, cal, c, ranked, given) for c in fitting]
 
 
 def evaluate(
@@ -87,7 +85,7 @@ def evaluate(
     system: System,
     job: Train,
     split: Mesh | Layout,
-    words: Fixed | None = None,
+    words: Choices | None = None,
     *,
     peak: bool = False,
 ) -> training.Plan:
@@ -102,15 +100,14 @@ def evaluate(
     """
     _check(model, system, job)
     mesh = split if isinstance(split, Mesh) else split.mesh
-    fixed = {**mesh.sizes, **(words or {})}
-    check_fixed(fixed, {})
+    given = read_fixed({**mesh.sizes, **(words or {})})
     raise_all(NotDivisible, problems(model, job, system, mesh.sizes, whole=True))
     cal = rates(system, peak=peak)
     if isinstance(split, Mesh):
         try:
-            ranked = rank.rank(model, job, system, cal, fixed, keep=1).candidates
+            ranked = rank.rank(model, job, system, cal, given, keep=1).candidates
         except NoStrategy:
-            raise refusals.no_strategy(model, job, system, fixed, {}) from None
+            raise refusals.no_strategy(model, job, system, given) from None
     else:
         if split.global_batch != job.batch:
             raise NotDivisible(
@@ -148,7 +145,7 @@ def _write(
     cal: Calibration,
     chosen: Candidate,
     ranked: list[Candidate],
-    asked: tuple[Fixed, Mapping[str, int]] = ({}, {}),
+    given: Fixed = NOTHING,
 ) -> training.Plan:
     mesh, layout = chosen.mesh.sizes, chosen.layout
     works = operations(model, job, system.chip, chosen)
@@ -191,8 +188,8 @@ def _write(
             remat_layers=layout.remat_layers,
             offload_layers=layout.offload_layers,
             loss_chunks=layout.loss_chunks,
-            fixed=dict(asked[0]),
-            most=dict(asked[1]),
+            fixed=dict(given),
+            most=dict(given.max_sizes),
         ),
         estimate=_estimate(model, system, job, cal, chosen, works),
         operations=works,

@@ -10,6 +10,7 @@ from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.training import Plan, PlannedHardware
+from shardwise.search.given import fixed_of
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -35,8 +36,7 @@ def rebuild(plan: Plan) -> Case:
             layout=layout,
             placement=_placement(plan, system, layout),
             cal=PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name),
-            fixed=plan.strategy.fixed,
-            most=plan.strategy.most,
+            fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
         )
     except BadFile:
         raise

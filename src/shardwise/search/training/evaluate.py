@@ -20,8 +20,9 @@ from shardwise.estimate.training.microbatch import Passes, passes
 from shardwise.estimate.training.step import step_time
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step, training_step
+from shardwise.search.given import Choices
 from shardwise.search.training.cells import Cells
-from shardwise.search.training.forms import MOST_CHUNKS, Fixed, Group, lighter, smallest
+from shardwise.search.training.forms import MOST_CHUNKS, Group, lighter, smallest
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
 from shardwise.strategy.mesh import Mesh, Placement
@@ -141,7 +142,7 @@ class Block:
         group: Group,
         some: Cells,
         rates: Rates,
-        fixed: Fixed,
+        fixed: Choices,
         chunks: Num = 1,
     ) -> None:
         import numpy as np

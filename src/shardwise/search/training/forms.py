@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import BadShape, UnknownName, raise_all
+from shardwise.errors import BadShape
 from shardwise.models import ModelConfig
+from shardwise.search.given import Choices, Fixed, checked
 from shardwise.strategy import schedules
 from shardwise.strategy.layout import Form
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -19,8 +20,6 @@ MOST_CHUNKS = 16  # of an interleaved stage: beyond it sends outweigh the bubble
 
 # What may be given of a strategy beside the roles of the mesh.
 NUMBERS = ("micro_batch", "n_microbatches", "virtual", "zero", "expert_tensor", "loss_chunks")
-
-Fixed = Mapping[str, int | str]
 
 
 def words() -> dict[str, tuple[str, ...]]:
@@ -55,7 +54,7 @@ class Group:
     copied: bool
     even: bool
 
-    def forms(self, config: ModelConfig, job: Train, fixed: Fixed) -> Iterator[Form]:
+    def forms(self, config: ModelConfig, job: Train, fixed: Choices) -> Iterator[Form]:
         """Every form of the group."""
         options: dict[str, tuple[Any, ...]] = {
             "context_kind": CONTEXT_KINDS if self.cut else ("gather",),
@@ -105,24 +104,13 @@ def policies(job: Train) -> tuple[str, ...]:
     return tuple(REMAT_POLICIES) if job.remat == "auto" else (job.remat,)
 
 
-def check_fixed(fixed: Fixed, most: Mapping[str, int]) -> None:
-    """Refuse names and values that no strategy has.
+def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = None) -> Fixed:
+    """What a search is given, after names and values that no strategy has are refused.
 
     Raises:
         UnknownName: a name or a word that is none. BadShape: a size that is no whole number from 1.
     """
-    problems = []
-    known = words()
-    for name, value in (*fixed.items(), *most.items()):
-        if name in known and name not in most:
-            if value not in known[name]:
-                raise UnknownName(name, str(value), known[name])
-        elif name not in (INSIDE_OUT if name in most else (*INSIDE_OUT, *NUMBERS)):
-            raise UnknownName("mesh role", name, names())
-        elif not isinstance(value, int):
-            problems.append(f"{name} {value!r} is not a whole number.")
-        elif value < (0 if name == "zero" else 1):
-            problems.append(f"{name} {value} is below 1.")
-    if fixed.get("zero", 0) not in range(4) and not problems:
-        problems.append(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
-    raise_all(BadShape, problems)
+    fixed = checked(chosen, max_sizes, words(), NUMBERS)
+    if fixed.get("zero", 0) not in range(4):
+        raise BadShape(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
+    return fixed

@@ -208,11 +208,6 @@ def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
     return sorted(found)
 
 
-def roles_of(fixed: Mapping[str, int | str]) -> dict[str, int]:
-    """The sizes among what is given: of mesh roles and microbatches."""
-    return {name: n for name, n in fixed.items() if isinstance(n, int)}
-
-
 def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
     """Whether heads can be exchanged for tokens: each chip needs whole ones. True elsewhere."""
     split = sizes["tensor"] * sizes["context"]

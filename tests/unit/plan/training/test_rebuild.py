@@ -43,7 +43,7 @@ def test_saved_and_rebuilt_a_plan_gives_its_numbers(
     for plan in sw.search(model, system, job, fixed, n=3):
         case = rebuild(decode(encode(plan)))
         assert (case.model, case.system, case.job) == (model, system, job)
-        assert case.fixed == fixed
+        assert dict(case.fixed) == fixed
         assert not case.peak
         assert same_numbers(case.evaluate(), plan)
 

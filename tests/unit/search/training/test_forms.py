@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.errors import BadShape, UnknownName
 from shardwise.models import load
-from shardwise.search.training.forms import Group, check_fixed, policies
+from shardwise.search.training.forms import Group, policies, read_fixed
 from shardwise.strategy import schedules
 from shardwise.vocabulary import CONTEXT_KINDS, DEFAULT_OVERLAPS, REMAT_POLICIES
 from shardwise.workload import Train
@@ -86,13 +86,24 @@ def test_names_and_values_that_no_strategy_has(
     fixed: dict[str, int | str], most: dict[str, int], error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error) as raised:
-        check_fixed(fixed, most)
+        read_fixed(fixed, most)
     assert told in str(raised.value)
 
 
 def test_names_and_values_that_strategies_have() -> None:
-    check_fixed(
+    fixed = read_fixed(
         {"tensor": 8, "zero": 0, "virtual": 2, "micro_batch": 1, "schedule": "zb-v",
          "remat": "dots", "context_kind": "ring", "expert_tensor": 1, "loss_chunks": 4},
         {"pipe": 4, "tensor": 1},
     )  # fmt: skip
+    assert (fixed["zero"], fixed.sizes, len(fixed)) == (0, {"tensor": 8}, 9)
+    assert fixed.max_sizes == (("pipe", 4), ("tensor", 1))
+
+
+def test_what_is_given_is_a_value() -> None:
+    fixed = read_fixed({"tensor": 8, "schedule": "1f1b"}, {"pipe": 4})
+    assert hash(fixed) == hash(read_fixed(dict(fixed), dict(fixed.max_sizes)))
+    assert fixed != read_fixed(dict(fixed))
+    assert str(fixed) == ", tensor 8, schedule 1f1b, pipe at most 4"
+    assert fixed.change(tensor=4, zero=1).numbers == {"tensor": 4, "zero": 1}
+    assert fixed.change(zero=1).max_sizes == fixed.max_sizes
