@@ -7,8 +7,10 @@ from typing import Any
 
 from shardwise.errors import BadFile, nearest
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import SCHEMA, Plan
+from shardwise.plan.schema.training import LAYOUT_WORDS, SCHEMA, Plan
+from shardwise.vocabulary import REMAT_POLICIES
 
+LATER = ("loss_chunks",)  # words that plans from before are without: they are at their default
 AnyPlan = Plan | ServingPlan
 
 
@@ -34,6 +36,7 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema != SCHEMA:
         raise BadFile(f'{name} has schema "{schema}"; this version reads "{SCHEMA}".')
+    _complete(raw)
     try:
         work = raw.get("workload")
         kind = work.get("kind") if isinstance(work, dict) else None
@@ -42,6 +45,8 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
     problems = _unknown(raw, msgspec.to_builtins(plan), "$")
+    if isinstance(plan, Plan):
+        problems += _missing(raw["strategy"])
     if problems:
         raise BadFile(*(f"{name}: {p}" for p in problems))
     return plan
@@ -71,6 +76,19 @@ def save(plan: AnyPlan, path: str | os.PathLike[str]) -> None:
             file.write(encode(plan) + b"\n")
     except OSError as error:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}. Nothing was saved.") from None
+
+
+def _complete(raw: dict[str, Any]) -> None:
+    """Add to a plan from before what full remat runs again: it named no part."""
+    strategy = raw.get("strategy")
+    if isinstance(strategy, dict) and strategy.get("remat") == "full":
+        strategy["recomputed"] = strategy.get("recomputed") or list(REMAT_POLICIES["full"])
+
+
+def _missing(strategy: dict[str, Any]) -> list[str]:
+    """Words of a layout that a document leaves out, though plans always had them."""
+    words = [name for name in LAYOUT_WORDS if name not in strategy and name not in LATER]
+    return [f"missing required field `{name}` - at `$.strategy`." for name in words]
 
 
 def _unknown(raw: Any, known: Any, at: str) -> list[str]:
