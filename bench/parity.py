@@ -29,9 +29,10 @@ from kept import ROOT, Found, refresh
 
 import shardwise as sw
 from shardwise.models import Attention, Layer, LayerGroup, Moe
-from shardwise.strategy.layout import REMAT_POLICIES, Layout
+from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
+from shardwise.vocabulary import REMAT_POLICIES
 
 sys.path.insert(0, str(ROOT))  # the steps are those of the tests
 
@@ -80,8 +81,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "zb-h1": ("pipe", {"schedule": "zb-h1", **PIPED}),
     "zb-v": ("pipe", {"schedule": "zb-v", **PIPED}),
     "accumulated": ("accumulated", {"n_microbatches": 2}),
-    "full": ("remat", {"remat": "full"}),
-    "norms": ("remat", {"remat": "selective", "recomputed": REMAT_POLICIES["norms"]}),
+    "full": ("remat", {"recomputed": REMAT_POLICIES["full"]}),
+    "norms": ("remat", {"recomputed": REMAT_POLICIES["norms"]}),
 }
 # What stands in no square: it is the same beside all of them.
 BESIDE: dict[str, dict[str, Any]] = {

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from shardwise.errors import NoStrategy
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.training.forms import MOST_CHUNKS, OVERLAP
+from shardwise.search.training.forms import MOST_CHUNKS
 from shardwise.search.training.legal import LEAST_TOKENS, divisors, problems
-from shardwise.strategy.layout import REMAT_POLICIES, Layout
+from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.schedules import find, names
 from shardwise.strategy.stages import FILLED
+from shardwise.vocabulary import DEFAULT_OVERLAPS, REMAT_POLICIES
 from shardwise.workload import Train
 
 ROLES = ("tensor", "context", "expert", "fsdp", "data")
@@ -91,15 +92,13 @@ def words(config: ModelConfig, job: Train, mesh: Mesh) -> Iterator[dict[str, obj
     for zero, policy, kind, ways in itertools.product(
         zeros(mesh), policies, context_kinds(config, mesh), experts
     ):
-        parts = REMAT_POLICIES[policy]
         yield {
             "zero": zero,
-            "remat": "selective" if parts else policy,
-            "recomputed": parts,
+            "recomputed": REMAT_POLICIES[policy],
             "context_kind": kind,
             "expert_tensor": ways,
             "sequence_parallel": mesh.tensor > 1 and even,
-            "overlap": (*OVERLAP, *job.overlap),
+            "overlap": (*DEFAULT_OVERLAPS, *job.overlap),
             "offload": job.offload,
         }
 

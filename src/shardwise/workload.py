@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
 
 # What an optimizer may treat differently: the matrices of the layers, the two tables over the
 # vocabulary (embedding, unembedding) with learned positions, and all that is no matrix.
@@ -22,11 +23,6 @@ _OTHER_MOMENTS = {
     ("muon", "embedding"): 2.0,
     ("muon", "vector"): 2.0,
 }
-REMAT = ("none", "norms", "dots", "mlp", "full", "auto")
-# Communication that is hidden when it is asked for: products over `tensor` cut into pieces
-# (collective matmul), tokens on their way to experts beside another half of the batch.
-CHOSEN_OVERLAPS = ("tp_comm", "expert_all_to_all")
-OFFLOADED = ("optimizer", "activations")  # what may wait in host memory
 # Gradients that share a scale where their sums travel in int8, and bytes of the scale.
 SCALED, SCALE_BYTES = 256, 4.0
 LOST = "bf16"  # dtype of what is lost: of it a 512th is lost again
@@ -50,7 +46,7 @@ class Train:
         overlap: words of `CHOSEN_OVERLAPS`.
         reduce: dtype in which gradients are summed over chips; None for that of `gradients`. Under
             `int8` it is that of sums over copies of matrices, and all others are as without it.
-        offload: words of `OFFLOADED`.
+        offload: words of `CHOSEN_OFFLOADS`.
 
     Raises:
         BadInput: for sizes that cannot be; UnknownName for a dtype or optimizer.
@@ -81,11 +77,11 @@ class Train:
                 units.bytes_per_element(dtype)
         if self.optimizer not in OPTIMIZER_MOMENTS:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
-        if self.remat not in REMAT:
-            raise UnknownName("remat policy", self.remat, REMAT)
+        if self.remat not in REMAT_WORDS:
+            raise UnknownName("remat policy", self.remat, REMAT_WORDS)
         for what, words, known in (
             ("overlap", self.overlap, CHOSEN_OVERLAPS),
-            ("offload", self.offload, OFFLOADED),
+            ("offload", self.offload, CHOSEN_OFFLOADS),
         ):
             for word in words:
                 if word not in known:

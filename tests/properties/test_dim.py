@@ -31,6 +31,7 @@ from shardwise.ops.sharded import Program
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.span import Ring, Span, Tier
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds, units_of
 
@@ -147,10 +148,10 @@ LAYOUTS = {
         mesh=Mesh(data=2, fsdp=4, tensor=2, context=2), zero=3, sequence_parallel=True
     ),
     "ring": Layout(mesh=Mesh(data=2, fsdp=4, context=2), zero=3, context_kind="ring"),
-    "zero 2": Layout(mesh=Mesh(data=8, tensor=2, context=2), zero=2, remat="full"),
+    "zero 2": Layout(mesh=Mesh(data=8, tensor=2, context=2), zero=2, recomputed=(LAYER,)),
     "pipeline": Layout(
         mesh=Mesh(data=8, tensor=2, pipe=2), zero=1, n_microbatches=4, schedule="1f1b",
-        remat="selective", recomputed=("norms", "gate", "up", "activation"),
+        recomputed=("norms", "gate", "up", "activation"),
         overlap=("grad_reduce", "param_gather", "pipe_p2p", "tp_comm"),
     ),
     "experts": Layout(
@@ -165,7 +166,7 @@ def one_step(
 ) -> tuple[StepTime, Memory]:
     config, job = load(name), Train(batch=layout.global_batch, seq=2048, master="fp32")
     batch = layout.micro_batch * layout.data_shards
-    remat = "full" if layout.remat == "full" else "none"
+    remat = "full" if layout.full_remat else "none"
     works = training_step(config, batch, 2048, table(layout), remat=remat)
     spans = tuple((axis, span) for axis, n in layout.sizes.items() if n > 1)
     costs = CollectiveCost([Placement(spans, (4, 5, 4), (True, True, True))])

@@ -16,6 +16,7 @@ from shardwise.estimate.calibration import PEAK, calibration
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.hardware import System
 from shardwise.ops.program import training_step
+from shardwise.search.given import fixed_of
 from shardwise.search.training import rank
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
@@ -263,7 +264,7 @@ def test_fixing_a_role_is_never_faster(
     model, system = sw.model(name), sw.hardware(machine)
     cal = calibration(system.chip.name)
     try:
-        fixed = rank.rank(model, system, job, cal, {role: size}, keep=1).candidates[0]
+        fixed = rank.rank(model, system, job, cal, fixed_of({role: size}), keep=1).candidates[0]
     except NoPlan:
         return
     assert getattr(fixed.mesh, role) == size

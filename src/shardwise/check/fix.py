@@ -17,6 +17,7 @@ from shardwise.hardware.chip import with_values
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.build import evaluate
 from shardwise.plan.training.rebuild import rebuild
+from shardwise.search.given import fixed_of
 from shardwise.search.training import rank
 from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
@@ -88,11 +89,11 @@ def _next(case: Case, ratio: float, seen: list[Layout]) -> Layout | None:
     chip = with_values(case.system.chip, {"hbm.capacity": capacity / ratio})
     system = replace(case.system, chip=chip)
     sizes = case.layout.sizes
-    most = {role: sizes[role] for role in STRANGE} | dict(case.most)
-    for fixed in (dict(sizes), dict(case.fixed)):
-        fixed.pop("remat", None)
+    max_sizes = {role: sizes[role] for role in STRANGE} | dict(case.fixed.max_sizes)
+    free = {name: value for name, value in case.fixed.items() if name != "remat"}
+    for fixed in (fixed_of(sizes, max_sizes), fixed_of(free, max_sizes)):
         try:
-            ranked = rank.rank(case.model, system, case.job, case.cal, fixed, most).candidates
+            ranked = rank.rank(case.model, system, case.job, case.cal, fixed).candidates
         except NoPlan:
             continue
         new = [c.layout for c in ranked if c.fits and c.layout not in seen]
@@ -136,7 +137,7 @@ def command(plan: Plan) -> str:
         "zero": strategy.zero,
         "micro_batch": strategy.micro_batch,
     }
-    if strategy.schedule != "none":
+    if strategy.is_pipelined:
         words |= {"schedule": strategy.schedule, "virtual": strategy.virtual}
     if strategy.loss_chunks > 1:
         words["loss_chunks"] = strategy.loss_chunks

@@ -133,7 +133,7 @@ def compiled_sides(plan: Plan, how: How) -> Sides:
 def _taken(case: Case) -> dict[str, tuple[int, ...]]:
     """How often the program of a pipeline takes each side of its choices."""
     layout = case.layout
-    if layout.schedule == "none":
+    if not layout.is_pipelined:
         return {}
     chunks = int(stages(case.model.n_layers, layout).chunks)
     order = find(layout.schedule).order(layout.sizes["pipe"], layout.n_microbatches, chunks)

@@ -111,9 +111,9 @@ def parse_fixed(text: str) -> dict[str, int | str]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.search.training.forms import WORDS
+    from shardwise.search.training.forms import names, words
 
-    return parse_settings(text, WORDS, fixable())
+    return parse_settings(text, words(), names())
 
 
 def parse_settings(
@@ -158,13 +158,6 @@ def split_of(settings: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | s
         else:
             words[name] = value
     return Mesh(**sizes), words
-
-
-def fixable() -> tuple[str, ...]:
-    """Everything of a training strategy that can be fixed: axes, numbers and words."""
-    from shardwise.search.training.forms import NUMBERS, WORDS
-
-    return (*roles(), *NUMBERS, *WORDS)
 
 
 def roles() -> tuple[str, ...]:

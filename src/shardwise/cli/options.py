@@ -13,7 +13,8 @@ import typer
 
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
-from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS
 
 
 def option(group: str, usage: str, text: str) -> Any:
@@ -113,13 +114,15 @@ FixedSettings = Annotated[
 SizeLimits = Annotated[
     str, strategy("--max ROLE=N,...", "search up to these sizes: tensor=8,pipe=4")
 ]
-RematPolicy = Annotated[str, strategy("--remat POLICY", f"rematerialization: {', '.join(REMAT)}")]
+RematPolicy = Annotated[
+    str, strategy("--remat POLICY", f"rematerialization: {', '.join(REMAT_WORDS)}")
+]
 ChosenOverlap = Annotated[
     str,
     strategy("--overlap WORD,...", f"also overlapped with compute: {', '.join(CHOSEN_OVERLAPS)}"),
 ]
 OffloadedState = Annotated[
-    str, strategy("--offload WORD,...", f"in host memory: {', '.join(OFFLOADED)}")
+    str, strategy("--offload WORD,...", f"in host memory: {', '.join(CHOSEN_OFFLOADS)}")
 ]
 Disaggregate = Annotated[
     bool | None,

@@ -11,7 +11,7 @@ from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training import build
-from shardwise.search.training.forms import Fixed
+from shardwise.search.given import Choices
 from shardwise.workload import Serve, Train
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def plan(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -33,7 +33,7 @@ def plan(
     model: ModelConfig,
     system: System | Chip,
     job: Serve,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -45,7 +45,7 @@ def plan(
     model: ModelConfig,
     system: System | Chip,
     job: Train | Serve,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -112,7 +112,7 @@ def search(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
@@ -123,7 +123,7 @@ def search(
     model: ModelConfig,
     system: System | Chip,
     job: Serve,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
@@ -134,7 +134,7 @@ def search(
     model: ModelConfig,
     system: System | Chip,
     job: Train | Serve,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,

@@ -10,41 +10,18 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import BadShape, nearest, raise_all
+from shardwise.strategy import schedules
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN, Rules, only
-
-SCHEDULES = ("none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
-
-REMAT = ("none", "selective", "full")
-
-# Parts of a layer whose results a backward pass reads, in the order of the forward pass.
-PARTS = (
-    "norms", "mla_up", "q", "k", "v", "attention", "out", "gate", "up", "activation", "down",
-)  # fmt: skip
-
-# Policy -> the parts that run again, from most memory to least: "norms" drops the gathered inputs
-# of blocks (Megatron's sequence parallelism gathers them again, arXiv 2205.05198), "dots" keeps the
-# results of matmuls (MaxText's minimal_with_context; not the wide ones of latent attention, as in
-# DeepSeek-V3, arXiv 2412.19437 section 3.2.3), "mlp" those of attention only (MaxText's
-# save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
-REMAT_POLICIES: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "norms": ("norms",),
-    "dots": ("norms", "mla_up", "activation"),
-    "mlp": ("norms", "mla_up", "gate", "up", "activation"),
-    "full": (),
-}
-
-# What may wait in host memory: state, or every kept activation, or those of named parts.
-OFFLOADS = ("weights", "gradients", "optimizer", "activations", "layer_input", *PARTS)
-
-OVERLAPS = ("grad_reduce", "param_gather", "tp_comm", "pipe_p2p", "expert_all_to_all")
-
-
-# How attention sees the tokens of other chips under `context`: their keys and values are gathered
-# ("gather"), passed round while attention runs ("ring", arXiv 2310.01889), or heads are exchanged
-# for tokens ("ulysses", arXiv 2309.14509).
-CONTEXT_KINDS = ("gather", "ring", "ulysses")
+from shardwise.vocabulary import (
+    CONTEXT_KINDS,
+    LAYER,
+    NO_SCHEDULE,
+    OFFLOADS,
+    OVERLAPS,
+    PARTS,
+    REMAT_POLICIES,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +31,10 @@ class Form:
     Args:
         zero: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and weights (FSDP).
         schedule: Of the pipeline; "none" without one.
-        remat: "none" keeps all that the backward pass reads, "full" the inputs of layers,
-            "selective" all but what the parts in `recomputed` produce.
+        recomputed: Parts of a layer that run again in the backward pass (remat): those of a policy,
+            `REMAT_POLICIES["dots"]`, or any of `PARTS`.
         remat_layers: Layers (of the model, or of a stage in a pipeline) that remat applies to;
             None for all.
-        recomputed: Under "selective": parts of a layer that run again.
         sequence_parallel: Activations between blocks are sharded over `tensor` too.
         context_kind: One of `CONTEXT_KINDS`.
         expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`. With
@@ -73,10 +49,9 @@ class Form:
     """
 
     zero: int = 0
-    schedule: str = "none"
-    remat: str = "none"
-    remat_layers: int | None = None
+    schedule: str = NO_SCHEDULE
     recomputed: tuple[str, ...] = ()
+    remat_layers: int | None = None
     sequence_parallel: bool = False
     context_kind: str = "gather"
     expert_tensor: int | None = None
@@ -88,10 +63,20 @@ class Form:
     @property
     def policy(self) -> str:
         """The remat policy by its name, or the parts that run again."""
-        if self.remat != "selective":
-            return self.remat
-        named = [p for p, parts in REMAT_POLICIES.items() if parts == self.recomputed]
-        return named[0] if named else ",".join(self.recomputed)
+        for name, parts in REMAT_POLICIES.items():
+            if parts == self.recomputed:
+                return name
+        return ",".join(self.recomputed)
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the layers are split into the stages of a pipeline."""
+        return self.schedule != NO_SCHEDULE
+
+    @property
+    def full_remat(self) -> bool:
+        """Whether layers under remat run again as a whole."""
+        return LAYER in self.recomputed
 
     @property
     def passes_on(self) -> bool:
@@ -100,7 +85,7 @@ class Form:
 
     def recomputes(self, part: str) -> bool:
         """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
-        return self.remat == "full" or (self.remat == "selective" and part in self.recomputed)
+        return self.full_remat or part in self.recomputed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +176,9 @@ def _names(layout: Layout) -> list[str]:
     problems = []
     if layout.zero not in range(4):
         problems.append(f"zero {layout.zero} is not a stage of ZeRO: 0, 1, 2 or 3.")
-    asked = [("schedule", layout.schedule, SCHEDULES), ("remat", layout.remat, REMAT)]
+    asked = [("schedule", layout.schedule, (NO_SCHEDULE, *schedules.names()))]
     asked += [("context kind", layout.context_kind, CONTEXT_KINDS)]
-    asked += [("recomputed part", part, PARTS) for part in layout.recomputed]
+    asked += [("recomputed part", part, (*PARTS, LAYER)) for part in layout.recomputed]
     asked += [("offload", name, OFFLOADS) for name in layout.offload]
     asked += [("overlap", name, OVERLAPS) for name in layout.overlap]
     for what, name, known in asked:
@@ -205,10 +190,10 @@ def _names(layout: Layout) -> list[str]:
 def _pipeline(layout: Layout) -> list[str]:
     stages, schedule = layout.mesh.pipe, layout.schedule
     problems = []
-    if (stages > 1) != (schedule != "none"):
+    if (stages > 1) != (schedule != NO_SCHEDULE):
         need = "needs a schedule" if stages > 1 else f'has no use for schedule "{schedule}"'
         problems.append(f"pipe {stages} {need}: a pipeline has both or neither.")
-    if (layout.virtual > 1) != (schedule == "interleaved"):
+    if (layout.virtual > 1) != schedules.chunked(schedule):
         problems.append(
             f'virtual {layout.virtual} under schedule "{schedule}": interleaved stages hold 2 or '
             "more chunks, those of other schedules 1."
@@ -234,12 +219,11 @@ def _sharding(layout: Layout) -> list[str]:
 
 def _remat(layout: Layout) -> list[str]:
     problems = []
-    if (layout.remat == "selective") != bool(layout.recomputed):
+    if layout.full_remat and len(layout.recomputed) > 1:
         problems.append(
-            f'remat "{layout.remat}" with recomputed {", ".join(layout.recomputed) or "nothing"}: '
-            "selective names its parts, none and full have none to name."
+            f"recomputed {', '.join(layout.recomputed)}: {LAYER} is all parts; name it alone."
         )
-    if layout.remat_layers is not None and layout.remat == "none":
+    if layout.remat_layers is not None and not layout.recomputed:
         problems.append(f"remat_layers {layout.remat_layers} with remat none: nothing to apply to.")
     if layout.offload_layers is not None and not layout.offload:
         problems.append(f"offload_layers {layout.offload_layers} with nothing to offload.")

@@ -21,9 +21,7 @@ from shardwise.arrays import Num
 from shardwise.errors import BadShape, nearest, raise_all
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN, Rules, only
-
-WEIGHTS = ("stationary", "2d", "gathered")
-KV_SPLITS = ("copied", "batch", "sequence")
+from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ class ServeForm:
     """What layouts of engines have in common that are evaluated together.
 
     Args:
-        weights: one of `WEIGHTS`.
+        weights: one of `WEIGHT_LAYOUTS`.
         kv: one of `KV_SPLITS`.
         expert_tensor: ways to split the matrices of one expert; None for as many as `tensor`. With
             1, whole experts lie on the chips of `tensor` too.
@@ -43,7 +41,8 @@ class ServeForm:
 
     def __post_init__(self) -> None:
         problems = []
-        for what, word, known in (("weights", self.weights, WEIGHTS), ("kv", self.kv, KV_SPLITS)):
+        words = (("weights", self.weights, WEIGHT_LAYOUTS), ("kv", self.kv, KV_SPLITS))
+        for what, word, known in words:
             if word not in known:
                 problems.append(f'unknown {what} "{word}". {nearest(word, known)}')
         raise_all(BadShape, problems)

@@ -35,7 +35,7 @@ class Stages:
 
 def stages(n_layers: int, split: Layout | Layouts) -> Stages:
     """Cut `n_layers` into the equal parts of the split's schedule, rounded up."""
-    if split.schedule == "none":
+    if not split.is_pipelined:
         return Stages(chunks=1, held=n_layers, layers=n_layers, passes=1.0, share=1.0, spare=0)
     schedule = find(split.schedule)
     chunks = schedule.chunks or split.virtual

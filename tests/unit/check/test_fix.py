@@ -18,6 +18,7 @@ from shardwise.check.verdict import CompiledNumbers, Verdict
 from shardwise.cli import main
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 
 GIB = 2.0**30
 
@@ -136,6 +137,6 @@ def test_the_command_plans_the_same_again(
 
 def test_a_change_in_words(oversized: sw.Plan) -> None:
     old = rebuild(oversized).layout
-    new = replace(old, remat="full", n_microbatches=4, micro_batch=1)
+    new = replace(old, recomputed=(LAYER,), n_microbatches=4, micro_batch=1)
     assert change(old, new) == "remat full for none, n_microbatches 4 for 1"
     assert change(old, replace(old, loss_chunks=4)) == "loss_chunks 4 for 1"

@@ -102,7 +102,7 @@ def test_remat_of_projections_drops_the_projected_input() -> None:
             config,
             job,
             step(config),
-            Layout(mesh=Mesh(), remat="selective" if parts else "none", recomputed=parts),
+            Layout(mesh=Mesh(), recomputed=parts),
             1.0,
         ).activations
         for parts in ((), norms, ("q", *norms))

@@ -16,6 +16,7 @@ from shardwise.models import load
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
 MODELS = ("llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2")
@@ -32,7 +33,6 @@ def layouts(draw: st.DrawFn) -> Layout:
     zero = draw(st.sampled_from([0, 1, 2, 3]))
     schedule = draw(st.sampled_from(["none", "1f1b", "gpipe", "interleaved", "zb-h1", "dualpipe"]))
     tensor = draw(powers)
-    remat = draw(st.sampled_from(["none", "selective", "full"]))
     return Layout(
         mesh=Mesh(
             data=draw(powers),
@@ -47,15 +47,14 @@ def layouts(draw: st.DrawFn) -> Layout:
         virtual=2 if schedule == "interleaved" else 1,
         micro_batch=draw(powers),
         n_microbatches=8,
-        remat=remat,
-        recomputed=SELECTIVE if remat == "selective" else (),
+        recomputed=draw(st.sampled_from([(), SELECTIVE, (LAYER,)])),
         sequence_parallel=tensor > 1 and draw(st.booleans()),
     )
 
 
 def memory(name: str, split: Layout | Layouts, kind: str = "cpu") -> Memory:
     config, batch = load(name), split.micro_batch * data_shards(split.sizes)
-    step = training_step(config, batch, JOB.seq, table(split), remat=split.remat)
+    step = training_step(config, batch, JOB.seq, table(split), remat=split.policy)
     return step_memory(config, JOB, step, split, 80e9, planned(kind))
 
 
@@ -91,8 +90,8 @@ def test_more_chips_never_hold_more_weights(name: str, layout: Layout, role: str
 @given(st.sampled_from(MODELS), layouts())
 def test_less_is_kept_the_more_runs_again(name: str, layout: Layout) -> None:
     kept = []
-    for remat, parts in (("none", ()), ("selective", SELECTIVE), ("full", ())):
-        found = memory(name, dataclasses.replace(layout, remat=remat, recomputed=parts))
+    for parts in ((), SELECTIVE, (LAYER,)):
+        found = memory(name, dataclasses.replace(layout, recomputed=parts))
         kept.append(float(found.total))
     assert kept[0] >= kept[1] * (1 - 1e-12)
     assert kept[1] >= kept[2] * (1 - 1e-12)
@@ -127,18 +126,17 @@ def test_zero_holds_less_from_stage_to_stage(
 
 
 @functools.cache
-def form_of(zero: int, schedule: str, remat: str) -> Form:
-    recomputed = SELECTIVE if remat == "selective" else ()
-    return Form(
-        zero=zero, schedule=schedule, remat=remat, recomputed=recomputed, sequence_parallel=True
-    )
+def form_of(zero: int, schedule: str, recomputed: tuple[str, ...]) -> Form:
+    return Form(zero=zero, schedule=schedule, recomputed=recomputed, sequence_parallel=True)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("schedule", ["none", "1f1b", "interleaved", "zb-v", "dualpipe"])
-@pytest.mark.parametrize("remat", ["none", "selective", "full"])
-def test_arrays_hold_what_each_holds(name: str, zero: int, schedule: str, remat: str) -> None:
+@pytest.mark.parametrize("recomputed", [(), SELECTIVE, (LAYER,)])
+def test_arrays_hold_what_each_holds(
+    name: str, zero: int, schedule: str, recomputed: tuple[str, ...]
+) -> None:
     rng = np.random.default_rng(zero)
     n = 12
     sizes = {r: rng.choice([1, 2, 4], n) for r in ("data", "fsdp", "context", "expert")}
@@ -147,7 +145,7 @@ def test_arrays_hold_what_each_holds(name: str, zero: int, schedule: str, remat:
     if zero < 3:
         sizes["fsdp"] = np.ones(n, int)
     micro, virtual = rng.choice([1, 2, 3], n), rng.choice([2, 3], n)
-    form = form_of(zero, schedule, remat)
+    form = form_of(zero, schedule, recomputed)
     words = {f.name: getattr(form, f.name) for f in dataclasses.fields(Form)}
     chunks = virtual if schedule == "interleaved" else 1
     many = Layouts(

@@ -18,6 +18,7 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.training import build
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER, REMAT_POLICIES
 
 L, D, F, V, N, K, H = 4, 4096, 14336, 128256, 32, 8, 128
 SEQ, W, G = 2048, 2, 4  # bytes of a weight and an activation; of a gradient on its way
@@ -102,9 +103,8 @@ def test_copies_of_shards_are_summed_over_data_once_a_step() -> None:
 
 @pytest.mark.parametrize("remat", ["none", "norms", "full"])
 def test_tensor_parallelism_with_a_split_sequence(remat: str) -> None:
-    parts = ("norms",) if remat == "norms" else ()
     layout = Layout(mesh=Mesh(tensor=4, data=2), sequence_parallel=True, micro_batch=2,
-                    remat="selective" if parts else remat, recomputed=parts)  # fmt: skip
+                    recomputed=REMAT_POLICIES[remat])  # fmt: skip
     found = planned(layout)
     residual = 2 * SEQ * D * W
     # Two blocks a layer, forward and backward, and the unembedding; the lookup ends in a sum.
@@ -121,7 +121,9 @@ def test_tensor_parallelism_with_a_split_sequence(remat: str) -> None:
 
 
 def test_remat_of_some_layers_gathers_again_in_those() -> None:
-    layout = Layout(mesh=Mesh(tensor=8), sequence_parallel=True, remat="full", remat_layers=1)
+    layout = Layout(
+        mesh=Mesh(tensor=8), sequence_parallel=True, recomputed=(LAYER,), remat_layers=1
+    )
     found = planned(layout)
     assert found["tensor", "all_gather"].n == 4 * L + 2 + 2
     assert found["tensor", "reduce_scatter"].n == 4 * L + 2 + 1
@@ -129,7 +131,7 @@ def test_remat_of_some_layers_gathers_again_in_those() -> None:
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_keys_and_values_of_other_chips(remat: str) -> None:
-    kind = functools.partial(Layout, mesh=Mesh(context=4, data=2), remat=remat)
+    kind = functools.partial(Layout, mesh=Mesh(context=4, data=2), recomputed=REMAT_POLICIES[remat])
     kv = SEQ * K * H * W  # keys, or values, of one sequence
     again = remat == "full"
     data = ("data", "all_reduce")
@@ -169,7 +171,9 @@ TOKENS = SEQ * D * W  # the residual of one sequence
 
 @pytest.mark.parametrize("remat", ["none", "full"])
 def test_tokens_go_to_their_experts_and_back(remat: str) -> None:
-    layout = Layout(mesh=Mesh(expert=4, data=2), zero=1, n_microbatches=2, remat=remat)
+    layout = Layout(
+        mesh=Mesh(expert=4, data=2), zero=1, n_microbatches=2, recomputed=REMAT_POLICIES[remat]
+    )
     found = planned(layout, MIXTRAL)
     n = (5 if remat == "full" else 4) * LM * 2
     one = found["expert", "all_to_all"]
@@ -264,7 +268,7 @@ LAYOUTS = st.sampled_from([
     Layout(mesh=Mesh(data=8)),
     Layout(mesh=Mesh(data=4, tensor=2), zero=1, sequence_parallel=True),
     Layout(mesh=Mesh(data=2, context=4), zero=1, context_kind="ring"),
-    Layout(mesh=Mesh(data=2, fsdp=4), zero=3, remat="full"),
+    Layout(mesh=Mesh(data=2, fsdp=4), zero=3, recomputed=(LAYER,)),
     Layout(mesh=Mesh(data=2, expert=2, tensor=2), zero=1, sequence_parallel=True),
     Layout(mesh=Mesh(data=2, tensor=2, pipe=2), zero=0, schedule="gpipe"),
 ])  # fmt: skip

@@ -8,7 +8,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadInput, NotDivisible
-from shardwise.strategy.layout import REMAT_POLICIES, Layout
+from shardwise.strategy.layout import Layout
+from shardwise.vocabulary import LAYER, REMAT_POLICIES
 
 LLAMA, SLICE = sw.model("llama3-70b"), sw.hardware("v5p:4x4x8")
 
@@ -17,7 +18,7 @@ def test_a_layout_that_is_given() -> None:
     """A layout is taken as it is; a mesh under its best form, which is no slower."""
     model, system, job = sw.model("llama3-8b"), sw.hardware("h100:16"), sw.Train(batch=64, seq=4096)
     layout = Layout(mesh=sw.Mesh(data=4, pipe=4), zero=1, micro_batch=2, n_microbatches=8,
-                    schedule="1f1b", remat="full")  # fmt: skip
+                    schedule="1f1b", recomputed=(LAYER,))  # fmt: skip
     given = sw.evaluate(model, system, job, layout)
     strategy = given.strategy
     assert (strategy.schedule, strategy.remat, strategy.zero) == ("1f1b", "full", 1)
@@ -63,7 +64,7 @@ def test_evaluate_gives_what_does_not_fit_too() -> None:
     [
         Layout(mesh=sw.Mesh(tensor=8, pipe=16, data=128), zero=1, n_microbatches=16,
                schedule="interleaved", virtual=virtual, sequence_parallel=True,
-               remat="selective", recomputed=REMAT_POLICIES["dots"],
+               recomputed=REMAT_POLICIES["dots"],
                overlap=("grad_reduce", "param_gather", "pipe_p2p"))
         for virtual in (2, 4, 8)
     ],

@@ -8,6 +8,7 @@ from shardwise.models import Attention, Layer, LayerGroup, Mla, Mlp, ModelConfig
 from shardwise.models.numerics import ClampedGlu, Rope, Routing
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 
 VOCAB = 256
 
@@ -56,10 +57,12 @@ LAYOUTS = {
     "expert 4, zero 2, accumulated": Layout(
         mesh=Mesh(data=2, expert=4), micro_batch=1, n_microbatches=2, zero=2
     ),
-    "expert 2, fsdp 4": Layout(mesh=Mesh(expert=2, fsdp=4), micro_batch=2, zero=3, remat="full"),
+    "expert 2, fsdp 4": Layout(
+        mesh=Mesh(expert=2, fsdp=4), micro_batch=2, zero=3, recomputed=(LAYER,)
+    ),
     "split experts": Layout(mesh=SPLIT, micro_batch=8, sequence_parallel=True),
     "whole experts, whole residual": Layout(
-        mesh=SPLIT, micro_batch=8, expert_tensor=1, remat="full"
+        mesh=SPLIT, micro_batch=8, expert_tensor=1, recomputed=(LAYER,)
     ),
     "whole experts, fsdp": Layout(
         mesh=Mesh(expert=2, tensor=2, fsdp=2),
@@ -68,7 +71,7 @@ LAYOUTS = {
         zero=3,
         sequence_parallel=True,
         expert_tensor=1,
-        remat="full",
+        recomputed=(LAYER,),
     ),
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 from tests.unit.runtime.distance import distance
 from tests.unit.runtime.steps import Trained, keeping, step_on, trained
@@ -46,14 +47,13 @@ DENSE = {
         micro_batch=2,
         n_microbatches=2,
         zero=3,
-        remat="full",
+        recomputed=(LAYER,),
         loss_chunks=4,
     ),
     "fsdp, tensor, norms again": Layout(
         mesh=Mesh(fsdp=4, tensor=2),
         micro_batch=4,
         zero=3,
-        remat="selective",
         recomputed=("norms",),
         sequence_parallel=True,
     ),
@@ -61,7 +61,6 @@ DENSE = {
         mesh=Mesh(fsdp=2, tensor=4),
         micro_batch=8,
         zero=3,
-        remat="selective",
         recomputed=("norms",),
         sequence_parallel=True,
         overlap=("tp_comm",),
@@ -94,7 +93,7 @@ PIPELINE = {
         tensor=2,
         zero=3,
         sequence_parallel=True,
-        remat="full",
+        recomputed=(LAYER,),
         loss_chunks=16,
     ),
     "zb-h1, zero 2, tensor": _piped("zb-h1", 4, pipe=2, data=2, tensor=2, zero=2),

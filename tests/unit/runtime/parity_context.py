@@ -14,6 +14,7 @@ from typing import Any
 from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 from tests.unit.runtime.distance import distance
 from tests.unit.runtime.steps import Trained, keeping, step_on, trained
@@ -37,16 +38,16 @@ def layout(mesh: Mesh, kind: str = "gather", **words: Any) -> Layout:
 
 
 MIXED = {"mesh": Mesh(context=2, tensor=2, fsdp=2), "zero": 3, "sequence_parallel": True}
-DOTS = {"remat": "selective", "recomputed": ("norms", "mla_up", "activation")}
+DOTS = {"recomputed": ("norms", "mla_up", "activation")}
 # Two KV heads: `tensor` 4 and 8 hold copies of them, and so do 8 chips that exchange heads.
 CASES: dict[str, tuple[str, Layout]] = {
     "gather, tensor, fsdp": ("two heads", layout(kind="gather", **MIXED)),
     "ring, tensor, fsdp, dots": ("two heads", layout(kind="ring", **MIXED, **DOTS)),
     "ulysses, tensor, fsdp, full remat": (
         "two heads",
-        layout(kind="ulysses", **MIXED, remat="full"),
+        layout(kind="ulysses", **MIXED, recomputed=(LAYER,)),
     ),
-    "ring 8, full remat": ("two heads", layout(Mesh(context=8), "ring", remat="full")),
+    "ring 8, full remat": ("two heads", layout(Mesh(context=8), "ring", recomputed=(LAYER,))),
     "ring 4, zero 2, accumulated, chunks of the loss": (
         "two heads",
         layout(Mesh(context=4, data=2), "ring", zero=2, n_microbatches=2, loss_chunks=2),

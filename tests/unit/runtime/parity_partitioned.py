@@ -15,6 +15,7 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from tests.unit.runtime import parity
 from tests.unit.runtime.distance import distance
 from tests.unit.runtime.steps import keeping, step_on, trained
@@ -29,14 +30,13 @@ LAYOUTS = {
         micro_batch=4,
         n_microbatches=2,
         zero=1,
-        remat="selective",
         recomputed=("norms",),
     ),
     "fsdp, context, tensor, full remat": Layout(
         mesh=Mesh(fsdp=2, context=2, tensor=2),
         micro_batch=8,
         zero=3,
-        remat="full",
+        recomputed=(LAYER,),
         sequence_parallel=True,
     ),
 }

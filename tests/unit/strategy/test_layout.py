@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadShape
-from shardwise.strategy.layout import PARTS, Layout
+from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER, PARTS
 
 
 def test_global_batch_and_degrees() -> None:
@@ -25,8 +26,8 @@ def test_global_batch_and_degrees() -> None:
 def test_what_runs_again() -> None:
     mesh = Mesh()
     assert not any(Layout(mesh=mesh).recomputes(part) for part in PARTS)
-    assert all(Layout(mesh=mesh, remat="full").recomputes(part) for part in PARTS)
-    some = Layout(mesh=mesh, remat="selective", recomputed=("attention",))
+    assert all(Layout(mesh=mesh, recomputed=(LAYER,)).recomputes(part) for part in PARTS)
+    some = Layout(mesh=mesh, recomputed=("attention",))
     assert [part for part in PARTS if some.recomputes(part)] == ["attention"]
 
 
@@ -37,7 +38,7 @@ def test_what_runs_again() -> None:
         ({"micro_batch": 0}, "micro_batch 0 is below 1"),
         ({"offload_layers": 0}, "offload_layers 0 is below 1"),
         ({"schedule": "1f2b"}, 'unknown schedule "1f2b". Close: 1f1b'),
-        ({"remat": "ful"}, 'unknown remat "ful". Close: full'),
+        ({"recomputed": ("layr",)}, 'unknown recomputed part "layr". Close: layer'),
         ({"recomputed": ("mlp",)}, 'unknown recomputed part "mlp"'),
         ({"offload": ("state",)}, 'unknown offload "state"'),
         ({"overlap": ("grads",)}, 'unknown overlap "grads". Close: grad_reduce'),
@@ -48,8 +49,7 @@ def test_what_runs_again() -> None:
         ({"mesh": Mesh(fsdp=2), "zero": 2}, "fsdp 2 with zero 2"),
         ({"sequence_parallel": True}, "sequence_parallel with tensor 1"),
         ({"mesh": Mesh(tensor=4), "expert_tensor": 3}, "expert_tensor 3 does not divide tensor 4"),
-        ({"remat": "selective"}, 'remat "selective" with recomputed nothing'),
-        ({"remat": "full", "recomputed": ("q",)}, 'remat "full" with recomputed q'),
+        ({"recomputed": (LAYER, "q")}, "recomputed layer, q: layer is all parts"),
         ({"remat_layers": 3}, "remat_layers 3 with remat none"),
         ({"offload_layers": 3}, "offload_layers 3 with nothing to offload"),
     ],

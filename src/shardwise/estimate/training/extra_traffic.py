@@ -158,7 +158,7 @@ def _heads_for_tokens(priced: PricedLayout) -> Iterator[PricedItem]:
     """
     mesh, layout, job = priced.mesh, priced.layout, priced.job
     tokens = layout.micro_batch * job.seq * job.activation_bytes
-    phases = ("forward", "remat", "backward") if layout.remat == "full" else ("forward", "backward")
+    phases = ("forward", "remat", "backward") if layout.full_remat else ("forward", "backward")
     chips = mesh["tensor"] * mesh["context"]
     for a, n in priced.config.attentions:
         kv_heads = maximum(a.n_kv_heads, chips)
@@ -208,7 +208,7 @@ def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
     (arXiv 2104.04473, section 4.1; DeepSpeed's pipe_partitioned).
     """
     layout = priced.layout
-    if layout.schedule == "none":
+    if not layout.is_pipelined:
         return
     n_bytes = residual_bytes(priced)
     parts = 1 if layout.sequence_parallel else priced.mesh["tensor"]

@@ -137,7 +137,7 @@ def gradient_groups(
         routed = mesh["fsdp"] * mesh["context"]
         axes, shared = ("data",), routed * mesh["expert"]
     first, last, both = n.first, n.last, n.both
-    if layout.schedule == "none" or find(layout.schedule).ends_meet:
+    if not layout.is_pipelined or find(layout.schedule).ends_meet:
         ends, end = both.over(tensor), both
     else:
         ends, end = maximum(first.over(tensor), last.over(tensor)), last

@@ -76,7 +76,7 @@ def training_program(
     """The products and collectives of one microbatch under a layout, or under arrays of layouts."""
     rules = rules_of(layout) if isinstance(layout, Layout) else table(layout)
     batch = layout.micro_batch * data_shards(layout.sizes)
-    remat = "full" if layout.remat == "full" else "none"
+    remat = "full" if layout.full_remat else "none"
     program = training_step(config, batch, job.seq, rules, remat=remat)
     program = program.in_chunks(layout.loss_chunks)
     if extras and extras.whole_remat:

@@ -161,7 +161,7 @@ def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     n_bytes = elementwise_bytes(priced.config, layout, rates)
     yield rates.elementwise("forward", n_bytes, part=ELEMENTWISE)
     yield rates.elementwise("backward", BACKWARD * n_bytes)
-    if layout.remat == "full":
+    if layout.full_remat:
         yield rates.elementwise("remat", n_bytes)
 
 

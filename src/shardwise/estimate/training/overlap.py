@@ -12,6 +12,7 @@ from shardwise.arrays import Num, maximum, minimum
 from shardwise.estimate.training.gradient_sync import SyncTime
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.formulas import playbook
+from shardwise.strategy.schedules import find
 
 CHUNKS = 4  # pieces of an overlapped product (Transformer Engine's user buffers)
 SHARED = ("fsdp", "expert", "context")  # roles that hide beside the layers, one after the other
@@ -48,7 +49,7 @@ class Overlap:
         for role, rule in rules.items():
             if role in exposed:
                 exposed[role] = rule(exposed[role])
-        if "pipe" in exposed and self.priced.layout.schedule == "dualpipe":
+        if "pipe" in exposed and self._runs_in_pairs:
             exposed["pipe"] = self._in_pairs(exposed["pipe"])
         self._share(exposed)
         if "pipe" in exposed:
@@ -84,7 +85,7 @@ class Overlap:
     def expert(self, traffic: Num) -> Num:
         """Tokens travel beside the other direction of the pipeline, or half of the microbatch."""
         layout = self.priced.layout
-        if layout.schedule == "dualpipe":
+        if self._runs_in_pairs:
             return self._in_pairs(traffic)
         if "expert_all_to_all" in layout.overlap:
             return maximum(traffic / 2, traffic - self.compute)
@@ -97,6 +98,12 @@ class Overlap:
             return traffic
         filling = playbook.bubble(layout.sizes["pipe"], layout.n_microbatches, priced.stage.passes)
         return traffic * minimum(1.0, filling)
+
+    @property
+    def _runs_in_pairs(self) -> bool:
+        """Whether the schedule runs both directions of the pipeline side by side."""
+        layout = self.priced.layout
+        return layout.is_pipelined and find(layout.schedule).pairs
 
     def _in_pairs(self, traffic: Num) -> Num:
         """What one direction of a pipeline sends runs beside what the other computes."""

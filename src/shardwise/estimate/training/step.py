@@ -78,7 +78,7 @@ def step_time(priced: PricedLayout, one: MicrobatchTime) -> StepTime:
     hiding = Overlap(priced=priced, traffic=traffic, compute=busiest, attention=attention)
     exposed = hiding.exposed()
     waited: Num = 0.0
-    if layout.schedule != "none":  # on the stages without a head, which the bubble is made of
+    if layout.is_pipelined:  # on the stages without a head, which the bubble is made of
         without_head = replace(hiding, compute=m * layers)
         waited = sum(without_head.exposed().values()) / m
     sync = sync_time(priced)
@@ -131,7 +131,7 @@ def _traffic(priced: PricedLayout, one: MicrobatchTime) -> dict[str, Num]:
     if DISPATCH in repeated_parts(layout):
         for role, seconds in _repeated(priced, one, DISPATCH).items():
             traffic[role] = traffic.get(role, 0.0) + seconds
-    if layout.schedule != "none":
+    if layout.is_pipelined:
         traffic["pipe"] = m * sum(item.seconds for item in between_stages(priced))
     if "activations" in layout.offload:
         traffic["host"] = m * one.host * stage.share * offload_share(priced)
@@ -151,7 +151,7 @@ def _ends(priced: PricedLayout, one: MicrobatchTime, layers: Num) -> Num:
     m, p = layout.n_microbatches, layout.sizes["pipe"]
     layer_s = layers / stage.layers
     first, last = one.embedding, one.unembedding + _token_prediction(priced, one, layer_s)
-    if layout.schedule == "none":
+    if not layout.is_pipelined:
         return m * (first + last)
     schedule = find(layout.schedule)
     if schedule.ends_meet:
@@ -184,7 +184,7 @@ def _bubble(priced: PricedLayout, forward: Num, backward: Num, comm: Num) -> Num
     whole rounds: (p - 1) / v of a microbatch.
     """
     layout, stage = priced.layout, priced.stage
-    if layout.schedule == "none":
+    if not layout.is_pipelined:
         return 0.0
     p, m, v = layout.sizes["pipe"], layout.n_microbatches, stage.chunks
     # What a stage does for a microbatch is `passes` chunks of work.

@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.errors import BadFile, nearest
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.serving_reasons import SERVING_REASONS
-from shardwise.plan.schema.training import SCHEMA, Plan, Reason
+from shardwise.plan.schema.training import LAYOUT_WORDS, SCHEMA, Plan, Reason
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
 
 AnyPlan = Plan | ServingPlan
@@ -52,6 +52,8 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
     problems = _unknown(raw, msgspec.to_builtins(plan), "$")
+    if isinstance(plan, Plan):
+        problems += _missing(raw["strategy"])
     if problems:
         raise BadFile(*(f"{name}: {p}" for p in problems))
     return plan
@@ -116,6 +118,12 @@ def _reasons(
         except msgspec.ValidationError as error:
             raise msgspec.ValidationError(f"{error} of `$.why[{i}]`") from None
     return tuple(found)
+
+
+def _missing(strategy: dict[str, Any]) -> list[str]:
+    """Words of a layout that a document leaves out."""
+    words = [name for name in LAYOUT_WORDS if name not in strategy]
+    return [f"missing required field `{name}` - at `$.strategy`." for name in words]
 
 
 def _unknown(raw: Any, known: Any, at: str) -> list[str]:

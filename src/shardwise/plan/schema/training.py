@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from shardwise import units
+from shardwise.strategy.layout import Form, Layout
+from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS
+from shardwise.workload import Train
 
 SCHEMA = "shardwise.plan/2"
+PRECISION = ("weights", "compute", "gradients", "reduce", "moments", "master")  # of a job
+LAYOUT_WORDS = tuple(field.name for field in fields(Layout) if field.name != "mesh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,34 +64,36 @@ class PlannedWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStrategy:
-    """Mesh, where its axes lie, the sharding table, and the choices beside it.
+class PlannedStrategy(Form):
+    """A layout, where its axes lie, its sharding table, and what was chosen beside it.
 
     Args:
+        virtual, micro_batch, n_microbatches: as in `Layout`.
+        remat: the policy of `recomputed` by its name, or the parts.
+        precision: dtypes by what is held or computed in them.
         fixed, most: what the search was given; nothing where one layout was evaluated.
     """
 
     mesh: dict[str, int]
     placement: dict[str, str]
     rules: dict[str, tuple[str, ...]]
-    schedule: str
     virtual: int
     micro_batch: int
     n_microbatches: int
     remat: str
-    recomputed: tuple[str, ...]
     precision: dict[str, str | None]
-    zero: int
-    context_kind: str
-    expert_tensor: int | None
-    overlap: tuple[str, ...]
-    offload: tuple[str, ...]
-    sequence_parallel: bool
-    remat_layers: int | None
-    offload_layers: int | None
     fixed: dict[str, int | str]
     most: dict[str, int]
-    loss_chunks: int = 1
+
+    @property
+    def layout(self) -> Layout:
+        """The layout as a value.
+
+        Raises:
+            BadShape: there is no such layout.
+        """
+        words = {name: getattr(self, name) for name in LAYOUT_WORDS}
+        return Layout(mesh=Mesh(**self.mesh), **words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +321,30 @@ class Plan:
     why: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...]
     xla_flags: tuple[XlaFlag, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """The layout that the plan takes."""
+        return self.strategy.layout
+
+    @property
+    def job(self) -> Train:
+        """The work that it was planned for."""
+        work, strategy = self.workload, self.strategy
+        held = strategy.precision
+        dtypes: dict[str, Any] = {name: held[name] for name in PRECISION if held.get(name)}
+        if held.get("reduce") == held.get("gradients"):
+            dtypes.pop("reduce", None)
+        return Train(
+            batch=work.batch,
+            seq=work.seq,
+            tokens=work.tokens,
+            optimizer=work.optimizer,
+            remat=work.remat,
+            overlap=tuple(word for word in strategy.overlap if word in CHOSEN_OVERLAPS),
+            offload=tuple(word for word in strategy.offload if word in CHOSEN_OFFLOADS),
+            **dtypes,
+        )
 
     @property
     def step(self) -> Range:

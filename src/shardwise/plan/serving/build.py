@@ -18,10 +18,10 @@ from shardwise.plan.serving.operations import operations
 from shardwise.plan.serving.time_parts import mesh_of
 from shardwise.plan.serving.traffic_search import STARTS, under_traffic
 from shardwise.plan.training.build import planned_hardware, planned_model
+from shardwise.search.given import Choices
 from shardwise.search.serving import rank
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.layouts import check_fixed, problems
-from shardwise.search.training.forms import Fixed
+from shardwise.search.serving.layouts import problems, read_fixed
 from shardwise.strategy.serving_layout import serve_rules
 from shardwise.workload import Serve
 
@@ -30,7 +30,7 @@ def plan(
     model: ModelConfig,
     where: System | Chip,
     job: Serve | Sequence[Serve],
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -78,7 +78,7 @@ def search(
     model: ModelConfig,
     where: System | Chip,
     job: Serve | Sequence[Serve],
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
@@ -117,7 +117,7 @@ def request(
     model: ModelConfig,
     where: System | Chip,
     job: Serve | Sequence[Serve],
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -129,17 +129,15 @@ def request(
         BadInput, BadShape, UnknownName, NotDivisible: see `plan`.
     """
     jobs = (job,) if isinstance(job, Serve) else tuple(job)
-    fixed, most = dict(fixed or {}), dict(most or {})
     _check(model, where, jobs, disaggregate)
-    check_fixed(fixed, most)
+    given = read_fixed(fixed, most)
     system = where if isinstance(where, System) else None
-    raise_all(NotDivisible, problems(model, system, fixed))
+    raise_all(NotDivisible, problems(model, system, given))
     return rank.Request(
         config=model,
         where=where,
         jobs=jobs,
-        fixed=fixed,
-        most=most,
+        fixed=given,
         peak=peak,
         disaggregate=disaggregate,
     )
@@ -200,7 +198,7 @@ def _write(asked: rank.Request, found: rank.Ranking) -> serving.ServingPlan:
             searched="machine" if asked.sized else "chip",
             rule=found.rule,
             fixed=dict(asked.fixed),
-            most=dict(asked.most),
+            most=dict(asked.fixed.max_sizes),
         ),
         estimate=told,
         operations=(*operations(peak, load, "decode"), *operations(reader.ideal, first, "prefill")),

@@ -16,8 +16,9 @@ from shardwise.plan.serving.time_parts import usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import fewest_heads, whole
 from shardwise.search.serving.rank import Request
-from shardwise.strategy.serving_layout import KV_SPLITS, ServeForm, ServeLayout
+from shardwise.strategy.serving_layout import ServeForm, ServeLayout
 from shardwise.units import bytes_per_element
+from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
 DRAFTED = 3  # tokens of the row of speculation, at the acceptance and draft cost of the work

@@ -157,8 +157,12 @@ def on_twice(asked: Request, chosen: Candidate) -> Candidate | None:
     engines = server.layout.mesh.data
     job = replace(chosen.job, batch=chosen.batch * engines, rate=None, ttft_s=None, tpot_s=None)
     sizes = server.layout.sizes
-    fixed: dict[str, int | str] = {r: sizes[r] for r in ("pipe", "context")}
-    fixed |= {"data": engines, "weights": server.layout.weights}
+    fixed = asked.fixed.only(
+        pipe=sizes["pipe"],
+        context=sizes["context"],
+        data=engines,
+        weights=server.layout.weights,
+    )
     try:
         best = rank(replace(asked, where=larger, jobs=[job], fixed=fixed, disaggregate=False), 0)
     except ShardwiseError:

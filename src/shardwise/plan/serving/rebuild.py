@@ -12,6 +12,7 @@ from shardwise.models import ModelConfig
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import Servers, ServingPlan
 from shardwise.plan.training.rebuild import system_of
+from shardwise.search.given import fixed_of
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.layouts import on, side_by_side
 from shardwise.search.serving.rank import Request
@@ -44,8 +45,7 @@ def _rebuilt(plan: ServingPlan) -> tuple[Request, Candidate]:
         config=model,
         where=system if strategy.searched == "machine" else system.chip,
         jobs=(job,),
-        fixed=strategy.fixed,
-        most=strategy.most,
+        fixed=fixed_of(strategy.fixed, strategy.most),
         peak=told.rates.name == "peak",
         disaggregate=strategy.disaggregated,
     )

@@ -34,11 +34,10 @@ def ranked(asked: Request, keep: int, *, each_reader: bool = False) -> Ranking:
 
 
 def _not_legal(asked: Request) -> NoStrategy:
-    given = " and ".join([*asked.fixed, *asked.most])
-    told = "".join(f", {name} {value}" for name, value in asked.fixed.items())
-    told += "".join(f", {name} at most {n}" for name, n in asked.most.items())
+    given = " and ".join(asked.fixed.names)
     hint = f"Leave {given} free, or choose other sizes." if given else "Ask for another machine."
-    return NoStrategy(f"no engine of {asked.config.name} fills {_name(asked)}{told}.", hint)
+    problem = f"no engine of {asked.config.name} fills {_name(asked)}{asked.fixed}."
+    return NoStrategy(problem, hint)
 
 
 def _name(asked: Request) -> str:
@@ -139,8 +138,8 @@ def _nearest(asked: Request) -> Iterator[str]:
             yield f"At the chip's bare peaks, which no engine reaches, {found[0]} would (--peak)."
     if offers:
         yield f"What meets it: {', or '.join(offers)}."
-    elif asked.fixed or asked.most:
-        yield f"Leave {' and '.join([*asked.fixed, *asked.most])} free, or loosen the bounds."
+    elif asked.fixed.names:
+        yield f"Leave {' and '.join(asked.fixed.names)} free, or loosen the bounds."
     else:
         yield "Loosen the bounds, shorten the context, or take a chip with more HBM bandwidth."
 

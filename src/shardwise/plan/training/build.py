@@ -15,12 +15,13 @@ from shardwise.plan.schema.architecture import written
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import operations
 from shardwise.plan.xla_flags import flags_for
+from shardwise.search.given import NOTHING, Choices, Fixed
 from shardwise.search.training import rank
-from shardwise.search.training.forms import Fixed, check_fixed
+from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import Layout, rules_of
-from shardwise.strategy.mesh import INSIDE_OUT, Mesh
+from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 
 
@@ -28,7 +29,7 @@ def plan(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -58,7 +59,7 @@ def search(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
@@ -66,21 +67,18 @@ def search(
 ) -> list[training.Plan]:
     """The `n` best plans on different meshes, best first. Raises as `plan` does."""
     _check(model, system, job)
-    fixed, most = dict(fixed or {}), dict(most or {})
-    check_fixed(fixed, most)
-    sizes = {r: k for r, k in fixed.items() if r in INSIDE_OUT and isinstance(k, int)}
-    raise_all(NotDivisible, problems(model, system, job, sizes, whole=False))
+    given = read_fixed(fixed, most)
+    raise_all(NotDivisible, problems(model, system, job, given.sizes, whole=False))
     cal = rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, system, job, cal, fixed, most, keep=max(n, rank.SHOWN))
+        ranking = rank.rank(model, system, job, cal, given, keep=max(n, rank.SHOWN))
     except NoStrategy:
-        raise refusals.no_strategy(model, system, job, fixed, most) from None
+        raise refusals.no_strategy(model, system, job, given) from None
     ranked = ranking.candidates
     if not ranked[0].fits:
         raise refusals.does_not_fit(model, system, job, ranked)
     fitting = [c for c in ranked if c.fits][:n]
-    asked = (fixed, most)
-    return [_write(model, system, job, cal, c, ranked, asked) for c in fitting]
+    return [_write(model, system, job, cal, c, ranked, given) for c in fitting]
 
 
 def evaluate(
@@ -88,7 +86,7 @@ def evaluate(
     system: System,
     job: Train,
     split: Mesh | Layout,
-    words: Fixed | None = None,
+    words: Choices | None = None,
     *,
     peak: bool = False,
 ) -> training.Plan:
@@ -103,15 +101,14 @@ def evaluate(
     """
     _check(model, system, job)
     mesh = split if isinstance(split, Mesh) else split.mesh
-    fixed = {**mesh.sizes, **(words or {})}
-    check_fixed(fixed, {})
+    given = read_fixed({**mesh.sizes, **(words or {})})
     raise_all(NotDivisible, problems(model, system, job, mesh.sizes, whole=True))
     cal = rates(system, peak=peak)
     if isinstance(split, Mesh):
         try:
-            ranked = rank.rank(model, system, job, cal, fixed, keep=1).candidates
+            ranked = rank.rank(model, system, job, cal, given, keep=1).candidates
         except NoStrategy:
-            raise refusals.no_strategy(model, system, job, fixed, {}) from None
+            raise refusals.no_strategy(model, system, job, given) from None
     else:
         if split.global_batch != job.batch:
             raise NotDivisible(
@@ -149,7 +146,7 @@ def _write(
     cal: Calibration,
     chosen: Candidate,
     ranked: list[Candidate],
-    asked: tuple[Fixed, Mapping[str, int]] = ({}, {}),
+    given: Fixed = NOTHING,
 ) -> training.Plan:
     mesh, layout = chosen.mesh.sizes, chosen.layout
     works = operations(chosen)
@@ -169,31 +166,14 @@ def _write(
             mesh=mesh,
             placement={r: chosen.placement.describe(r) for r, n in mesh.items() if n > 1},
             rules=dict(rules_of(layout)),
-            schedule=layout.schedule,
-            virtual=layout.virtual,
-            micro_batch=layout.micro_batch,
-            n_microbatches=layout.n_microbatches,
             remat=layout.policy,
-            recomputed=layout.recomputed,
             precision={
-                "weights": job.weights,
-                "compute": job.compute,
-                "gradients": job.gradients,
+                **{name: getattr(job, name) for name in training.PRECISION},
                 "reduce": job.reduce or job.gradients,
-                "moments": job.moments,
-                "master": job.master,
             },
-            zero=layout.zero,
-            context_kind=layout.context_kind,
-            expert_tensor=layout.expert_tensor,
-            overlap=layout.overlap,
-            offload=layout.offload,
-            sequence_parallel=layout.sequence_parallel,
-            remat_layers=layout.remat_layers,
-            offload_layers=layout.offload_layers,
-            loss_chunks=layout.loss_chunks,
-            fixed=dict(asked[0]),
-            most=dict(asked[1]),
+            **{name: getattr(layout, name) for name in training.LAYOUT_WORDS},
+            fixed=dict(given),
+            most=dict(given.max_sizes),
         ),
         estimate=_estimate(model, system, job, cal, chosen, works),
         operations=works,

@@ -13,8 +13,9 @@ from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.plan.schema.training import Range
 from shardwise.plan.training import build, reasons, refusals
+from shardwise.search.given import Choices
 from shardwise.search.training import rank
-from shardwise.search.training.forms import Fixed, check_fixed
+from shardwise.search.training.forms import read_fixed
 from shardwise.workload import Train
 
 OCTAVES = 3  # machines from 1/8 to 8 times the one that is asked about
@@ -60,7 +61,7 @@ def memory_front(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,
@@ -69,13 +70,12 @@ def memory_front(
 
     It takes every legal strategy, where a search for the best leaves most of them out.
     """
-    fixed, most = dict(fixed or {}), dict(most or {})
-    check_fixed(fixed, most)
+    given = read_fixed(fixed, most)
     cal = build.rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, system, job, cal, fixed, most, front=True)
+        ranking = rank.rank(model, system, job, cal, given, front=True)
     except NoStrategy:
-        raise refusals.no_strategy(model, system, job, fixed, most) from None
+        raise refusals.no_strategy(model, system, job, given) from None
     if not ranking.front:
         raise refusals.does_not_fit(model, system, job, ranking.candidates)
     points = [_point(model, system, job, c) for c in ranking.front]
@@ -89,7 +89,7 @@ def chips_front(
     model: ModelConfig,
     system: System,
     job: Train,
-    fixed: Fixed | None = None,
+    fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
     peak: bool = False,

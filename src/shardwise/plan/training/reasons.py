@@ -87,7 +87,7 @@ def _communication(chosen: Candidate) -> Iterator[Reason]:
 def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
     """What the pipeline waits for, and layers that do not divide over it."""
     layout, time = chosen.layout, chosen.time
-    if layout.schedule == "none":
+    if not layout.is_pipelined:
         return
     stage = stages(model.n_layers, layout)
     idle = float(time.bubble_s / time.step_s)

@@ -10,10 +10,10 @@ from shardwise.hardware import System, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.training import Plan, PlannedHardware
+from shardwise.search.given import fixed_of
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
-from shardwise.strategy.mesh import Mesh, Placement, place
-from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, Train
+from shardwise.strategy.mesh import Placement, place
 
 
 def rebuild(plan: Plan) -> Case:
@@ -25,17 +25,21 @@ def rebuild(plan: Plan) -> Case:
         BadFile: the plan's parts are no model, machine, work or layout; says which.
     """
     try:
-        layout = _layout(plan)
+        layout = plan.layout
+        if layout.policy != plan.strategy.remat:
+            raise BadFile(
+                f"the plan's remat {plan.strategy.remat} is not what its recomputed parts are: "
+                f"{layout.policy}. Change both, or plan again with --remat."
+            )
         system = system_of(plan.hardware)
         return Case(
             model=model_of(plan.model.architecture),
             system=system,
-            job=_job(plan),
+            job=plan.job,
             layout=layout,
             placement=_placement(plan, system, layout),
             cal=PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name),
-            fixed=plan.strategy.fixed,
-            most=plan.strategy.most,
+            fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
         )
     except BadFile:
         raise
@@ -62,49 +66,6 @@ def system_of(planned: PlannedHardware) -> System:
 def _like(now: object, value: float | None) -> float | int | None:
     """Counts stay whole numbers."""
     return int(value) if isinstance(now, int) and value is not None else value
-
-
-def _job(plan: Plan) -> Train:
-    work, strategy = plan.workload, plan.strategy
-    held = strategy.precision
-    asked = [word for word in strategy.overlap if word in CHOSEN_OVERLAPS]
-    return Train(
-        batch=work.batch,
-        seq=work.seq,
-        tokens=work.tokens,
-        weights=held["weights"] or "bf16",
-        compute=held["compute"] or "bf16",
-        gradients=held["gradients"] or "bf16",
-        reduce=None if held["reduce"] == held["gradients"] else held["reduce"],
-        moments=held["moments"] or "fp32",
-        master=held["master"],
-        optimizer=work.optimizer,
-        remat=work.remat,
-        overlap=tuple(asked),
-        offload=tuple(word for word in strategy.offload if word in OFFLOADED),
-    )
-
-
-def _layout(plan: Plan) -> Layout:
-    strategy = plan.strategy
-    return Layout(
-        mesh=Mesh(**strategy.mesh),
-        micro_batch=strategy.micro_batch,
-        n_microbatches=strategy.n_microbatches,
-        virtual=strategy.virtual,
-        zero=strategy.zero,
-        schedule=strategy.schedule,
-        remat="selective" if strategy.recomputed else strategy.remat,
-        remat_layers=strategy.remat_layers,
-        recomputed=strategy.recomputed,
-        sequence_parallel=strategy.sequence_parallel,
-        context_kind=strategy.context_kind,
-        expert_tensor=strategy.expert_tensor,
-        offload=strategy.offload,
-        offload_layers=strategy.offload_layers,
-        overlap=strategy.overlap,
-        loss_chunks=strategy.loss_chunks,
-    )
 
 
 def _placement(plan: Plan, system: System, layout: Layout) -> Placement:

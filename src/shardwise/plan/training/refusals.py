@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoStrategy
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
+from shardwise.search.given import Fixed, fixed_of
 from shardwise.search.training import rank
-from shardwise.search.training.forms import Fixed
 from shardwise.search.training.legal import batch_shards, legal_meshes, tensor_widths, worth_cutting
 from shardwise.search.training.rank import Candidate
 from shardwise.workload import Train
 
+NO_PIPELINE = fixed_of({"pipe": 1})
 NEAR = 1.25  # offer batches and machines within a quarter of what was asked
 
 
-def no_strategy(
-    model: ModelConfig, system: System, job: Train, fixed: Fixed, most: Mapping[str, int]
-) -> NoStrategy:
+def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) -> NoStrategy:
     """Why no mesh is legal, with batches and machines that have one."""
-    asked = "".join(f", {role} {n}" for role, n in fixed.items())
-    asked += "".join(f", {role} at most {n}" for role, n in most.items())
     problems = [
         f"no split of {system.n_chips:,} chips divides {job.batch:,} sequences of {job.seq:,} "
-        f"tokens, {_sizes(model)}{asked}."
+        f"tokens, {_sizes(model)}{fixed}."
     ]
     shards = batch_shards(model, job.seq, system)
     pieces = fixed.get("loss_chunks", 1)
     if isinstance(pieces, int) and job.tokens_per_step % pieces:
         problems.append(f"loss_chunks {pieces} divides the tokens of no chip.")
-    if fixed or most:
-        given = " and ".join([*fixed, *most])
-        return NoStrategy(*problems, f"Leave {given} free, or choose other sizes.")
+    if fixed.names:
+        names = " and ".join(fixed.names)
+        return NoStrategy(*problems, f"Leave {names} free, or choose other sizes.")
     if shards:
         listed = ", ".join(f"{s:,}" for s in shards[:8])
         problems.append(
@@ -61,8 +57,7 @@ def _batches(model: ModelConfig, system: System, job: Train, shards: list[int]) 
     for batch in near:
         other = dataclasses.replace(job, batch=batch)
         try:
-            given = {"pipe": 1}
-            best = rank.rank(model, system, other, PEAK, given, keep=1).candidates[0]
+            best = rank.rank(model, system, other, PEAK, NO_PIPELINE, keep=1).candidates[0]
         except NoStrategy:
             continue
         if best.fits:

@@ -13,7 +13,7 @@ from shardwise.models import ModelConfig
 from shardwise.plan.schema.training import Plan, Range
 from shardwise.plan.sweep_grid import HARDWARE, combinations, values_of
 from shardwise.plan.training import build
-from shardwise.search.training.forms import NUMBERS, WORDS
+from shardwise.search.training.forms import names
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.workload import Serve, Train, held_in
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwise.plan.serving.sweep import ServingSweep
 
 JOB = tuple(field.name for field in dataclasses.fields(Train))
-STRATEGY = (*INSIDE_OUT, *NUMBERS, *WORDS)
+STRATEGY = names()
 DTYPE = "dtype"  # of the arithmetic, with weights and gradients held in it or in 16 bits
 OPTIONS = (DTYPE, *JOB, *STRATEGY)
 

@@ -48,7 +48,7 @@ def headline(plan: Plan) -> str:
 def words(plan: Plan) -> str:
     """What of the strategy is not in its mesh: ` (interleaved ×8, ZeRO-1)`."""
     strategy, found = plan.strategy, []
-    if strategy.schedule != "none":
+    if strategy.is_pipelined:
         chunks = f" ×{strategy.virtual}" if strategy.virtual > 1 else ""
         found.append(f"{strategy.schedule}{chunks}")
     if strategy.zero in (1, 2):

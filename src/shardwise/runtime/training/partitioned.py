@@ -151,7 +151,7 @@ class PartitionedStep(TrainStep):
 def not_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]:
     """What a plan asks for that this step does not do."""
     found = []
-    if layout.schedule != "none":
+    if layout.is_pipelined:
         found.append(
             f"schedule {layout.schedule} is a program for each stage, not a layout of arrays: with "
             "--collectives compiler plan with --max pipe=1."

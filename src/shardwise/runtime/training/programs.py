@@ -27,6 +27,7 @@ from shardwise.runtime.weights.descriptions import describe, each
 from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout, rules_of
+from shardwise.strategy.schedules import find
 
 AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
 
@@ -133,8 +134,10 @@ def not_run(case: Case) -> list[str]:
             f"expert_tensor {layout.expert_tensor} is planned for, but not run: 1 (whole experts) "
             "or as many as tensor."
         )
-    if layout.schedule == "dualpipe":
-        found.append("schedule dualpipe is planned for, but not run: --fix schedule=zb-v runs.")
+    if layout.is_pipelined and find(layout.schedule).weight_copies > 1:
+        found.append(
+            f"schedule {layout.schedule} is planned for, but not run: --fix schedule=zb-v runs."
+        )
     if case.job.sums_in_int8 and layout.zero == 2 and layout.n_microbatches > 1:
         found.append(
             f"reduce int8 under zero 2 would round gradients {layout.n_microbatches} times a step, "
@@ -172,7 +175,7 @@ def _not_outside(layout: Layout) -> list[str]:
             f"offload of {layout.offload_layers} layers only is planned for, but not run: what "
             "waits in host memory is of all layers."
         )
-    if layout.schedule != "none" and {*layout.offload} - {*held, "optimizer"}:
+    if layout.is_pipelined and {*layout.offload} - {*held, "optimizer"}:
         found.append(
             "offload of activations beside a pipeline is planned for, but not run: its stages keep "
             "them on the chip. Plan with --max pipe=1, or with --offload optimizer."

@@ -74,7 +74,7 @@ class TrainStep:
     @functools.cached_property
     def stages(self) -> StageLayers | None:
         """Where layers lie in a pipeline; None without one."""
-        piped = self.layout.schedule != "none"
+        piped = self.layout.is_pipelined
         return stage_layers(self.config, self.layout) if piped else None
 
     @functools.cached_property

@@ -11,9 +11,10 @@ from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.steady_state import Steady, aggregated, reading_only
 from shardwise.models import Attention, ModelConfig
+from shardwise.search.given import Choices
 from shardwise.search.serving.layouts import Sites
-from shardwise.search.training.forms import Fixed
 from shardwise.strategy.serving_layout import ServeForm, ServeLayout, ServeLayouts
+from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
 # Sequences of an engine that are tried: powers of two and their halves between, and what fits.
@@ -51,10 +52,10 @@ class Block:
         return ServeLayout(**words, mesh=self.sites.meshes[row])
 
 
-def forms(config: ModelConfig, fixed: Fixed) -> Iterator[ServeForm]:
+def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
     """Every form; weights are gathered only when it is asked for: a mistake in serving."""
     weights = (fixed["weights"],) if "weights" in fixed else ("stationary", "2d")
-    kv = (fixed["kv"],) if "kv" in fixed else ("copied", "batch", "sequence")
+    kv = (fixed["kv"],) if "kv" in fixed else KV_SPLITS
     experts: tuple[int | None, ...] = (None, 1) if config.is_moe else (None,)
     if "expert_tensor" in fixed:
         experts = (int(fixed["expert_tensor"]),)
@@ -64,7 +65,7 @@ def forms(config: ModelConfig, fixed: Fixed) -> Iterator[ServeForm]:
                 yield ServeForm(weights=str(w), kv=str(k), expert_tensor=e)
 
 
-def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed: Fixed) -> Num:
+def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed: Choices) -> Num:
     """Which engines a form makes sense for."""
     split = sizes["fsdp"] > 1
     good = split if form.weights != "stationary" else ~split
@@ -97,7 +98,7 @@ def whole(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num
 
 
 def blocks(
-    config: ModelConfig, every: Sites, options: Sequence[tuple[Serve, ServeRates]], fixed: Fixed
+    config: ModelConfig, every: Sites, options: Sequence[tuple[Serve, ServeRates]], fixed: Choices
 ) -> list[Block]:
     """All operating points that fit, by form and dtype."""
     chosen = best_placed(config, every, *options[0], fixed)
@@ -111,7 +112,7 @@ def blocks(
 
 
 def best_placed(
-    config: ModelConfig, every: Sites, job: Serve, rates: ServeRates, fixed: Fixed
+    config: ModelConfig, every: Sites, job: Serve, rates: ServeRates, fixed: Choices
 ) -> Sites:
     """Of each mesh on each machine, the placement where a decoding pass is shortest."""
     import numpy as np

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
-from shardwise.errors import BadShape, NoStrategy, UnknownName, raise_all
+from shardwise.errors import NoStrategy
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import Chip, Switched, System, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 from shardwise.models.count import parameters
 from shardwise.search import fit
-from shardwise.search.training.forms import Fixed
+from shardwise.search.given import Choices, Fixed, checked
 from shardwise.search.training.legal import (
     divisors,
     kv_heads_divide,
@@ -22,9 +22,9 @@ from shardwise.search.training.legal import (
     tensor_widths,
     worth_cutting,
 )
-from shardwise.strategy.mesh import INSIDE_OUT, Mesh, Placement, place
-from shardwise.strategy.serving_layout import KV_SPLITS, WEIGHTS
+from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.stages import filled
+from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 from shardwise.workload import Serve
 
 # Engines of a chip without a size: up to 32 times the smallest that holds the weights, which no
@@ -32,7 +32,7 @@ from shardwise.workload import Serve
 TIMES, MOST_CHIPS = 32, 256
 THIN = 3  # slices whose sides differ by more are left to those who ask for them
 
-WORDS: dict[str, tuple[str, ...]] = {"weights": WEIGHTS, "kv": KV_SPLITS}
+WORDS: dict[str, tuple[str, ...]] = {"weights": WEIGHT_LAYOUTS, "kv": KV_SPLITS}
 NUMBERS = ("expert_tensor",)
 
 
@@ -108,7 +108,6 @@ def sites(
     job: Serve,
     systems: Sequence[System],
     fixed: Fixed,
-    most: Mapping[str, int],
     *,
     filling: bool,
 ) -> Sites | None:
@@ -121,7 +120,7 @@ def sites(
 
     rows: list[tuple[int, Mesh, Placement]] = []
     for i, system in enumerate(systems):
-        for mesh in engines(config, system, job, fixed, most, filling=filling):
+        for mesh in engines(config, system, job, fixed, filling=filling):
             try:
                 ways = place(*on(system, mesh), best=True)
             except NoStrategy:
@@ -173,7 +172,6 @@ def engines(
     system: System,
     job: Serve,
     fixed: Fixed,
-    most: Mapping[str, int],
     *,
     filling: bool,
 ) -> Iterator[Mesh]:
@@ -181,6 +179,7 @@ def engines(
     chips, d_model = system.n_chips, config.d_model
     widths = math.gcd(*tensor_widths(config).values())
     lengths = [1, *(2**k for k in range(1, 17) if worth_cutting(job.prompt_tokens, 2**k))]
+    limits = dict(fixed.max_sizes)
     split_d = fixed.get("weights", "2d") != "stationary"
     options = {
         "tensor": [n for n in divisors(widths) if kv_heads_divide(config, n)],
@@ -193,12 +192,12 @@ def engines(
         if role in fixed:
             asked = int(fixed[role])
             options[role] = [asked] if asked in every or role == "context" else []
-        options[role] = [n for n in options[role] if n <= most.get(role, chips)]
+        options[role] = [n for n in options[role] if n <= limits.get(role, chips)]
     for n, mesh in _products(list(options.items()), chips):
         count = side_by_side(system, n)
         if not count or (filling and n != chips):
             continue
-        if fixed.get("data", count) == count and count <= most.get("data", count):
+        if fixed.get("data", count) == count and count <= limits.get("data", count):
             yield Mesh(data=count, **mesh)
 
 
@@ -217,22 +216,13 @@ def _products(
             yield size * n, {role: size, **rest}
 
 
-def check_fixed(fixed: Fixed, most: Mapping[str, int]) -> None:
-    """Refuse names and values that no engine has.
+def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = None) -> Fixed:
+    """What a search is given, after names and values that no engine has are refused.
 
     Raises:
         UnknownName: a name or a word that is none. BadShape: a size that is no whole number from 1.
     """
-    problems = []
-    for name, value in (*fixed.items(), *most.items()):
-        if name in WORDS and name not in most:
-            if value not in WORDS[name]:
-                raise UnknownName(name, str(value), WORDS[name])
-        elif name not in (INSIDE_OUT if name in most else (*INSIDE_OUT, *NUMBERS)):
-            raise UnknownName("mesh role", name, (*INSIDE_OUT, *NUMBERS, *WORDS))
-        elif not isinstance(value, int) or value < 1:
-            problems.append(f"{name} {value!r} is not a whole number from 1.")
-    raise_all(BadShape, problems)
+    return checked(chosen, max_sizes, WORDS, NUMBERS)
 
 
 def problems(config: ModelConfig, system: System | None, fixed: Fixed) -> list[str]:

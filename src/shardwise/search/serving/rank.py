@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigure
@@ -12,13 +12,13 @@ from shardwise.estimate.serving.efficiency import shares
 from shardwise.estimate.serving.overhead import USUAL
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
+from shardwise.search.given import NOTHING, Fixed
 from shardwise.search.serving import choose
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.choose import Rule
 from shardwise.search.serving.deployments import Points, apart, joined, together
 from shardwise.search.serving.evaluate import BUSY, Block, blocks
 from shardwise.search.serving.layouts import Sites, machines, sites
-from shardwise.search.training.forms import Fixed
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Serve
 
@@ -54,15 +54,14 @@ class Request:
     Args:
         where: a machine, or a chip whose machines are searched.
         jobs: the same work in several dtypes.
-        fixed, most: what is given of a layout, and largest sizes.
+        fixed: sizes and words that are fixed, and largest sizes.
         disaggregate: True and False ask for one kind; None looks at both where there are bounds.
     """
 
     config: ModelConfig
     where: System | Chip
     jobs: Sequence[Serve]
-    fixed: Fixed = field(default_factory=dict)
-    most: Mapping[str, int] = field(default_factory=dict)
+    fixed: Fixed = NOTHING
     peak: bool = False
     disaggregate: bool | None = None
 
@@ -100,7 +99,7 @@ class Request:
             systems = [self.where]
         else:
             systems = machines(self.config, self.where, min(self.jobs, key=_weight))
-        return sites(self.config, self.job, systems, self.fixed, self.most, filling=not self.sized)
+        return sites(self.config, self.job, systems, self.fixed, filling=not self.sized)
 
 
 def _weight(job: Serve) -> float:

@@ -22,13 +22,15 @@ from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import step_time
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
+from shardwise.search.given import Choices
 from shardwise.search.training.cells import Cells
-from shardwise.search.training.forms import MOST_CHUNKS, Fixed, Group
+from shardwise.search.training.forms import MOST_CHUNKS, Group, lighter, smallest
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.mesh import Mesh, Placement
-from shardwise.strategy.schedules import find
+from shardwise.strategy.schedules import chunked, find
 from shardwise.strategy.stages import filled
+from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
 BLOCK = 1 << 12  # cells that are evaluated together
@@ -142,7 +144,7 @@ class Block:
         group: Group,
         some: Cells,
         rates: Rates,
-        fixed: Fixed,
+        fixed: Choices,
         chunks: Num = 1,
     ) -> None:
         import numpy as np
@@ -162,8 +164,9 @@ class Block:
     def bound(self) -> tuple[Num, Num]:
         """(whether a cell fits under no form, seconds below all its strategies).
 
-        Under 1F1B with full remat and all of ZeRO a cell holds least. No form is faster than 1F1B
-        without remat, bubble, ends, routing, and traffic of the context and between stages.
+        Under 1F1B with full remat and all of ZeRO a cell holds least, but for schedules that say
+        they hold less. No form is faster than 1F1B without remat, bubble, ends, routing, and
+        traffic of the context and between stages.
         """
         given = {name: n for name, n in self.fixed.items() if name == "loss_chunks"}
         forms = list(self.group.forms(self.config, self.job, given))
@@ -178,15 +181,18 @@ class Block:
 
     def _bound(self, forms: Sequence[Form]) -> tuple[Num, Num]:
         """The same for forms that deal out experts alike."""
-        plain = [f for f in forms if f.schedule in ("none", "1f1b")]
-        least, fastest = self._layouts(plain[-1]), self._layouts(plain[0])
+        plain = [f for f in forms if f.schedule in (NO_SCHEDULE, "1f1b")]
+        fastest = self._layouts(plain[0])
         priced = self._priced(fastest)
         program, one, shapes = self._microbatch(priced)  # what is kept does not depend on remat
-        memory = self._memory(least, program, shapes)
+        fits: Num = False
+        for form in [smallest(plain), *lighter(forms)]:
+            memory = self._memory(self._layouts(form), program, shapes)
+            fits = fits | memory.fits
         traffic = {r: t for r, t in one.traffic.items() if r not in ("expert", "context")}
         time = step_time(priced, replace(one, traffic=traffic))
         apart = time.comm_s["pipe"] + time.head_s if self.group.piped else 0.0
-        return ~memory.fits, time.step_s - time.bubble_s - apart
+        return ~fits, time.step_s - time.bubble_s - apart
 
     def parts(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
         """(least bound, rows) of parts of the cells whose bounds are near, least first."""
@@ -207,18 +213,21 @@ class Block:
     def run(self, best: Best) -> None:
         """Evaluate every form."""
         forms = list(self.group.forms(self.config, self.job, self.fixed))
-        self._try([f for f in forms if f.schedule != "interleaved"], best)
-        chunked = [f for f in forms if f.schedule == "interleaved"]
-        if chunked:
-            rows, chunks = self._chunked(chunked[0])
-            if len(rows):
-                some = self.cells.take(rows)
-                given = (self.config, self.job, self.group, some, self.rates, self.fixed)
-                other = Block(*given, chunks)
-                other.base = self, rows
-                other._try(chunked, best)
-                self._join(other, rows)
+        self._try([f for f in forms if not chunked(f.schedule)], best)
+        for schedule in dict.fromkeys(f.schedule for f in forms if chunked(f.schedule)):
+            self._try_chunked([f for f in forms if f.schedule == schedule], best)
         best.add(self)
+
+    def _try_chunked(self, forms: Sequence[Form], best: Best) -> None:
+        """Evaluate the forms of a schedule whose stages hold several chunks of layers."""
+        rows, chunks = self._chunked(forms[0])
+        if len(rows):
+            some = self.cells.take(rows)
+            given = (self.config, self.job, self.group, some, self.rates, self.fixed)
+            other = Block(*given, chunks)
+            other.base = self, rows
+            other._try(forms, best)
+            self._join(other, rows)
 
     def _try(self, forms: Sequence[Form], best: Best) -> None:
         """Evaluate some forms."""
@@ -275,7 +284,7 @@ class Block:
         legal = legal & chunks_fit(split, self.job.seq)
         if form.expert_tensor:
             legal = legal & (sizes["tensor"] > 1) & experts_fit(self.config, form, sizes)
-        if form.schedule == "none":
+        if not form.is_pipelined:
             return legal
         schedule, p = find(form.schedule), sizes["pipe"]
         chunks = schedule.chunks or split.virtual
@@ -285,7 +294,7 @@ class Block:
     def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, Shapes]:
         """One microbatch, evaluated once for all forms that do not change it."""
         layouts = priced.layout
-        remat = str(layouts.remat == "full")
+        remat = str(layouts.full_remat)
         if "activations" in layouts.offload:
             remat = layouts.policy
         key = (layouts.context_kind, remat, layouts.expert_tensor)
@@ -347,5 +356,5 @@ class Block:
             mesh=mesh,
             micro_batch=int(self.cells.micro_batch[i]),
             n_microbatches=int(self.cells.n_microbatches[i]),
-            virtual=int(self.chunks[i]) if form.schedule == "interleaved" else 1,
+            virtual=int(self.chunks[i]) if chunked(form.schedule) else 1,
         )

@@ -208,11 +208,6 @@ def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
     return sorted(found)
 
 
-def roles_of(fixed: Mapping[str, int | str]) -> dict[str, int]:
-    """The sizes among what is given: of mesh roles and microbatches."""
-    return {name: n for name, n in fixed.items() if isinstance(n, int)}
-
-
 def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
     """Whether heads can be exchanged for tokens: each chip needs whole ones. True elsewhere."""
     split = sizes["tensor"] * sizes["context"]
@@ -269,7 +264,7 @@ def layout_problems(config: ModelConfig, layout: Layout, seq: int) -> list[str]:
             f"{layout.expert_degree} chips of tensor and expert. Take fewer of either."
         )
     found += chunk_problems(layout, seq)
-    if layout.schedule == "none":
+    if not layout.is_pipelined:
         return found
     schedule, stages = find(layout.schedule), layout.mesh.pipe
     chunks = schedule.chunks or layout.virtual

@@ -5,14 +5,13 @@ A case can be changed: another machine, job or layout on the same links.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
+from shardwise.search.given import Fixed
 from shardwise.search.training import rank as train
-from shardwise.search.training.forms import Fixed
 from shardwise.search.training.rank import Candidate, Ranking
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Placement
@@ -30,7 +29,7 @@ class Case:
     Args:
         placement: where the mesh lies.
         cal: the rates behind the expected step.
-        fixed, most: what the search was given.
+        fixed: what the search was given.
     """
 
     model: ModelConfig
@@ -40,7 +39,6 @@ class Case:
     placement: Placement
     cal: Calibration
     fixed: Fixed
-    most: Mapping[str, int]
 
     @property
     def peak(self) -> bool:
@@ -59,8 +57,7 @@ class Case:
         Raises:
             NoStrategy: no split is legal.
         """
-        given = (self.fixed, self.most)
-        return train.rank(self.model, self.system, self.job, self.cal, *given, keep=keep)
+        return train.rank(self.model, self.system, self.job, self.cal, self.fixed, keep=keep)
 
     def on(self, system: System) -> Case:
         """The same layout on a machine of the same shape with other numbers."""

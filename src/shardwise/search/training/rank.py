@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
@@ -17,10 +17,9 @@ from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
+from shardwise.search.given import NOTHING, Fixed
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Best, Block, groups
-from shardwise.search.training.forms import Fixed
-from shardwise.search.training.legal import roles_of
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
@@ -122,8 +121,7 @@ def rank(
     system: System,
     job: Train,
     cal: Calibration,
-    fixed: Fixed | None = None,
-    most: Mapping[str, int] | None = None,
+    fixed: Fixed = NOTHING,
     keep: int = SHOWN,
     exhaustive: bool = False,
     front: bool = False,
@@ -136,8 +134,7 @@ def rank(
 
     Args:
         cal: what the chip reaches of its rates.
-        fixed: roles of the mesh and words of a form that are given.
-        most: largest sizes of mesh roles.
+        fixed: sizes and words that are fixed, and largest sizes.
         keep: how many of the best to return, `SHOWN` at least, and the best of every tensor size
             that is no more than `FAR` times slower. With 1 the best alone is looked for.
         exhaustive: evaluate every strategy, also those that the bound excludes.
@@ -147,15 +144,14 @@ def rank(
         NoStrategy: when no strategy is legal.
     """
     asked = (config, system, job, cal)
-    words, sizes = dict(fixed or {}), tuple(sorted((most or {}).items()))
-    found = _rank(*asked, tuple(sorted(words.items())), sizes, keep, exhaustive, front)
-    for n in LOSS_CHUNKS if "loss_chunks" not in words else ():
+    found = _rank(*asked, fixed, keep, exhaustive, front)
+    for n in LOSS_CHUNKS if "loss_chunks" not in fixed else ():
         if found.candidates[0].fits:
             break
-        given = tuple(sorted({**words, "loss_chunks": n}.items()))
+        smaller = fixed.change(loss_chunks=n)
         # A bound below the memory of all strategies.
-        if any(not block.bound()[0].all() for block in _blocks(*asked, given, sizes)):
-            chunked = _rank(*asked, given, sizes, keep, exhaustive, front)
+        if any(not block.bound()[0].all() for block in _blocks(*asked, smaller)):
+            chunked = _rank(*asked, smaller, keep, exhaustive, front)
             found = chunked if chunked.candidates[0].fits else found
     return replace(found, candidates=[*found.candidates], front=[*found.front])
 
@@ -166,15 +162,14 @@ def _rank(
     system: System,
     job: Train,
     cal: Calibration,
-    given: tuple[tuple[str, int | str], ...],
-    most: tuple[tuple[str, int], ...],
+    fixed: Fixed,
     keep: int,
     exhaustive: bool,
     front: bool,
 ) -> Ranking:
     best = Best(max(keep, SHOWN) if keep > 1 else 1, [] if front else None)
     parts = []
-    for block in _blocks(config, system, job, cal, given, most):
+    for block in _blocks(config, system, job, cal, fixed):
         bounds = block.bound()
         parts += [(least, block, rows, bounds) for least, rows in block.parts(*bounds)]
     for _, block, rows, bounds in sorted(parts, key=lambda part: part[0]):
@@ -204,16 +199,14 @@ def _blocks(
     system: System,
     job: Train,
     cal: Calibration,
-    given: tuple[tuple[str, int | str], ...],
-    most: tuple[tuple[str, int], ...],
+    fixed: Fixed,
 ) -> Iterator[Block]:
     """All cells, in groups that share their words.
 
     Raises:
         NoStrategy: there are none.
     """
-    fixed = dict(given)
-    every = cells(config, system, job, roles_of(fixed), dict(most))
+    every = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
     if every is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())

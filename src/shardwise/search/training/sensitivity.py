@@ -147,7 +147,7 @@ def with_batch(case: Case, factor: float) -> Case | None:
         layout = replace(layout, micro_batch=int(large))
     else:
         return None
-    if layout.schedule != "none":
+    if layout.is_pipelined:
         schedule = find(layout.schedule)
         chunks = schedule.chunks or layout.virtual
         if not schedule.legal(layout.mesh.pipe, layout.n_microbatches, chunks):

@@ -31,11 +31,13 @@ __all__ = [
     "Timeline",
     "Times",
     "Writer",
+    "chunked",
     "find",
     "line",
     "multiples",
     "names",
     "schedules",
+    "searched",
     "simulate",
     "vee",
 ]
@@ -43,21 +45,30 @@ __all__ = [
 
 @functools.cache
 def schedules() -> dict[str, Schedule]:
-    """Every schedule of this folder, by name."""
-    found: dict[str, Schedule] = {}
-    for file in sorted(_File(__file__).parent.glob("[a-z]*.py")):
-        schedule: Schedule = importlib.import_module(f"{__name__}.{file.stem}").SCHEDULE
-        found[schedule.name] = schedule
-    return found
+    """Every schedule of this folder, by name, in the order of publication."""
+    files = sorted(_File(__file__).parent.glob("[a-z]*.py"))
+    modules = [importlib.import_module(f"{__name__}.{file.stem}") for file in files]
+    every: list[Schedule] = sorted((m.SCHEDULE for m in modules), key=lambda s: s.published)
+    return {schedule.name: schedule for schedule in every}
 
 
 def names() -> tuple[str, ...]:
-    """Names of all schedules.
+    """Names of all schedules, the oldest first.
 
     >>> names()
-    ('1f1b', 'dualpipe', 'gpipe', 'interleaved', 'zb-h1', 'zb-v')
+    ('gpipe', '1f1b', 'interleaved', 'zb-h1', 'zb-v', 'dualpipe')
     """
-    return tuple(sorted(schedules()))
+    return tuple(schedules())
+
+
+def searched() -> tuple[str, ...]:
+    """Names of the schedules that a search tries without being asked for them."""
+    return tuple(name for name, schedule in schedules().items() if schedule.searched)
+
+
+def chunked(name: str) -> bool:
+    """Whether stages of the schedule hold a number of chunks that is to be chosen."""
+    return name in schedules() and schedules()[name].chunks is None
 
 
 def find(name: str) -> Schedule:

@@ -55,6 +55,12 @@ class Schedule(ABC):
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str]
+    published: ClassVar[
+        str
+    ]  # year and month: of schedules as fast as each other the older is taken
+    searched: ClassVar[bool] = True  # does a search try it without being asked?
+    holds_less: ClassVar[bool] = False  # fewer activations than 1F1B on the fullest stage?
+    pairs: ClassVar[bool] = False  # does a forward pass hide what a backward pass sends, and back?
     splits_backward: ClassVar[bool] = False  # do some `B` have a `W` of their own?
     weight_copies: ClassVar[int] = 1  # times that the layers lie on the stages, taken together
     chunks: ClassVar[int | None] = 1  # chunks on each stage; None: 2 or more, to be chosen

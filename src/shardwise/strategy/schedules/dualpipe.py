@@ -18,6 +18,8 @@ class DualPipe(Schedule):
 
     name = "dualpipe"
     source = "arXiv 2412.19437 §3.2.1; github.com/deepseek-ai/DualPipe, 2025-03"
+    published = "2024-12"
+    pairs = True
     splits_backward = True
     weight_copies = 2
     chunks = 2

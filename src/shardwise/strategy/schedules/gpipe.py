@@ -14,6 +14,8 @@ class GPipe(Schedule):
     name = "gpipe"
     aliases = ("afab",)
     source = "arXiv 1811.06965"
+    published = "2018-11"
+    searched = False  # it takes as long as 1F1B and holds more
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
         run = Writer(stage)

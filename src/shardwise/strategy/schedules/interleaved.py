@@ -13,6 +13,7 @@ class Interleaved(Schedule):
     name = "interleaved"
     aliases = ("interleaved-1f1b", "vpp")
     source = "arXiv 2104.04473 §2.2.2"
+    published = "2021-04"
     chunks = None
 
     def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:

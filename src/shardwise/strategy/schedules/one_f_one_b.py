@@ -14,6 +14,7 @@ class OneFOneB(Schedule):
     name = "1f1b"
     aliases = ("pipedream-flush",)
     source = "arXiv 2104.04473 §2.2.1"
+    published = "2020-06"  # as PipeDream-Flush: arXiv 2006.09503
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
         ahead = min(microbatches, stages - 1 - stage)

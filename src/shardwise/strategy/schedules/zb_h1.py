@@ -14,6 +14,7 @@ class ZeroBubbleH1(Schedule):
     name = "zb-h1"
     aliases = ("zb1p",)
     source = "arXiv 2401.10241 §2.1"
+    published = "2023-11"
     splits_backward = True
 
     def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:

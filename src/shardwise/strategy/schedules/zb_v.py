@@ -17,6 +17,7 @@ class ZeroBubbleV(Schedule):
     name = "zb-v"
     aliases = ("zbv", "v-zb")
     source = "arXiv 2405.15362 and 2401.10241"
+    published = "2024-05"
     splits_backward = True
     chunks = 2
 

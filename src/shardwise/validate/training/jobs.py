@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadFile, nearest
 from shardwise.validate.records.fields import Fields
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
 FRAMEWORKS = ("megatron", "deepspeed", "fsdp", "jax")
@@ -34,6 +35,9 @@ _COMPUTE = {
     "fp8-current": "fp8", "fp8-blockwise": "fp8", "fp8-rowwise": "fp8", "mxfp8": "fp8",
     "nvfp4": "fp4",
 }  # fmt: skip
+
+# Parts that run again -> the policy of the work; "auto" for any other.
+_REMAT = {(): "none", (LAYER,): "full"}
 
 # Recipes of NeMo and Megatron-Bridge set grad_reduce_in_fp32 (grad_sync_dtype) to bf16.
 _BF16_GRADIENTS = ("NVIDIA-NeMo/", "NVIDIA/NeMo", "NVIDIA/dgxc", "mlcommons/")
@@ -77,7 +81,7 @@ def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
     return Origin(source=name, framework="megatron"), {"framework": "megatron, not stated"}
 
 
-def train_of(record: Fields, origin: Origin, remat: str) -> Train:
+def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Train:
     """The work of one step with the dtypes that the framework holds.
 
     - megatron, deepspeed: 16-bit weights, an fp32 copy, fp32 moments; gradients in fp32 beside
@@ -106,7 +110,7 @@ def train_of(record: Fields, origin: Origin, remat: str) -> Train:
         reduce="bf16" if origin.source.startswith(_BF16_SUMS) else None,
         moments="bf16" if origin.source.startswith("DeepSeek-V3") else "fp32",
         master=None if sharded else "fp32",
-        remat=remat if remat in ("none", "full") else "auto",
+        remat=_REMAT.get(recomputed, "auto"),
     )
 
 

@@ -93,7 +93,6 @@ def layout_of(
         n_microbatches=n_micro,
         schedule=schedule,
         virtual=virtual if schedule == "interleaved" else 1,
-        remat=remat.remat,
         remat_layers=remat.remat_layers,
         recomputed=remat.recomputed,
         sequence_parallel=_sequence_parallel(par, origin, tensor, assumed),

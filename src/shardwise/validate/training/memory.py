@@ -134,7 +134,9 @@ def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
 def _row(run: Run, measured: float) -> MemoryRow:
     layout, job = _stated(run)
     batch = layout.micro_batch * data_shards(layout.sizes)
-    step = training_step(run.config, batch, job.seq, table(layout), remat=layout.remat)
+    step = training_step(
+        run.config, batch, job.seq, table(layout), remat="full" if layout.full_remat else "none"
+    )
     capacity = run.system.chip.need("hbm_bytes")
     memory = step_memory(run.config, job, step, layout, capacity, software_of(run))
     predicted = float(memory.total + (memory.margin if run.source in FROM_DRIVER else 0.0))

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import BadFile
-from shardwise.strategy.layout import PARTS
 from shardwise.validate.records.fields import Fields
+from shardwise.vocabulary import LAYER, PARTS
 
 _NORMS = ("norms",)
 
@@ -67,9 +67,8 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
 class Remat:
     """The fields of a Layout that say what is recomputed and what waits in host memory."""
 
-    remat: str = "none"
-    remat_layers: int | None = None
     recomputed: tuple[str, ...] = ()
+    remat_layers: int | None = None
     offload: tuple[str, ...] = ()
     offload_layers: int | None = None
 
@@ -103,9 +102,8 @@ def remat_of(
     if unread:
         assumed["remat"] = f"no part of a layer is known for {', '.join(unread)}"
     return Remat(
-        remat=found.remat,
-        remat_layers=found.remat_layers,
         recomputed=found.recomputed,
+        remat_layers=found.remat_layers,
         offload=(*found.offload, *offload),
         offload_layers=layers,
     ), assumed
@@ -116,23 +114,23 @@ def _read(
 ) -> tuple[Remat, tuple[str, ...]]:
     """What a policy recomputes, and the names in it that are not known."""
     if policy == "full":
-        return Remat(remat="full"), ()
+        return Remat(recomputed=(LAYER,)), ()
     if policy == "full-layers":
-        return Remat(remat="full", remat_layers=recompute.whole("num_layers")), ()
+        return Remat(recomputed=(LAYER,), remat_layers=recompute.whole("num_layers")), ()
     if policy == "selective-layer":  # torchtitan: every second layer
-        return Remat(remat="full", remat_layers=max(1, n_layers // 2)), ()
+        return Remat(recomputed=(LAYER,), remat_layers=max(1, n_layers // 2)), ()
     if policy == "selective-modules":
         # "mlp" is the dense block, "moe" the routed one; of a model with experts few layers have
         # a dense one (DeepSeek-V3: 3 of 61), and its recomputation is left out.
         names = [m for m in recompute.texts("modules") if not (routed and m == "mlp")]
         parts, unread = _parts(names, _MODULES)
-        return _selective(parts), unread
+        return Remat(recomputed=parts), unread
     if policy == "custom":
         return _custom(recompute.inner("tensors"))
     if policy not in _POLICIES:
         raise BadFile(f'unknown recomputation: "{policy}" is none of {", ".join(_POLICIES)}.')
     offload = ("q", "k", "v") if policy == "qkv_proj_offloaded" else ()
-    return _selective(_POLICIES[policy], offload), ()
+    return Remat(recomputed=_POLICIES[policy], offload=offload), ()
 
 
 def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
@@ -143,7 +141,8 @@ def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
         raise BadFile(f"unknown recomputation: {', '.join(bad)} is none of {', '.join(_PLACES)}.")
     kept, unread = _parts([n for n, place in places.items() if place != "remat"], _ARRAYS)
     gone, _ = _parts([n for n, place in places.items() if place == "offload"], _ARRAYS)
-    return _selective(tuple(part for part in _ALL_BUT_LAST if part not in kept), gone), unread
+    again = tuple(part for part in _ALL_BUT_LAST if part not in kept)
+    return Remat(recomputed=again, offload=gone), unread
 
 
 def _parts(
@@ -153,8 +152,3 @@ def _parts(
     found = {part for name in names for part in table.get(name, ())}
     ordered = tuple(part for part in ("layer_input", *PARTS) if part in found)
     return ordered, tuple(name for name in names if name not in table)
-
-
-def _selective(recomputed: tuple[str, ...], offload: tuple[str, ...] = ()) -> Remat:
-    remat = "selective" if recomputed else "none"
-    return Remat(remat=remat, recomputed=recomputed, offload=offload)

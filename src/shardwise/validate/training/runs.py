@@ -140,7 +140,7 @@ def _run(record: Fields) -> Run:
     config = config_of(record.inner("model"), record.whole("seq_len"))
     remat, more = remat_of(record, config.n_layers, routed=config.is_moe)
     assumed = assumed | more
-    job = train_of(record, origin, remat.remat)
+    job = train_of(record, origin, remat.recomputed)
     layout, more = layout_of(record, origin, remat, job.batch, system.n_chips)
     seconds, figure = step_seconds(record, config, job, system.chip, system.n_chips)
     memory = record.inner("measured").maybe_number("memory_gib")

@@ -14,6 +14,7 @@ from shardwise.hardware import catalog_chip, chip_names, parse_system
 from shardwise.models import count, load
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
 LLAMA, MIXTRAL = load("llama3-8b"), load("mixtral-8x7b")
@@ -74,8 +75,8 @@ def test_zero_sums_what_it_does_not_shard() -> None:
 
 def test_full_remat_computes_more_and_selected_parts_less() -> None:
     none = step(Mesh(data=16))
-    some = step(Mesh(data=16), remat="selective", recomputed=("up", "gate"))
-    full = step(Mesh(data=16), remat="full")
+    some = step(Mesh(data=16), recomputed=("up", "gate"))
+    full = step(Mesh(data=16), recomputed=(LAYER,))
     assert none.compute_s < some.compute_s < full.compute_s < 1.4 * none.compute_s
 
 
@@ -155,7 +156,7 @@ def test_the_share_of_a_wider_dtype_stands_in() -> None:
 
 
 def test_checkpointing_may_run_the_last_product_of_a_layer_again() -> None:
-    layout = Layout(mesh=Mesh(tensor=8), n_microbatches=1, remat="full")
+    layout = Layout(mesh=Mesh(tensor=8), n_microbatches=1, recomputed=(LAYER,))
     job = Train(batch=1, seq=4096)
     system = parse_system("h100:8")
     kept, whole = (

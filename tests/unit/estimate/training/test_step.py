@@ -25,6 +25,7 @@ from shardwise.search.training import rank
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.rules import TRAIN
+from shardwise.vocabulary import LAYER, REMAT_POLICIES
 from shardwise.workload import Train
 from tests.strategies import every_layout
 
@@ -150,7 +151,12 @@ def test_full_remat_computes_the_layers_again() -> None:
     config, job = load("llama3-8b"), Train(batch=64, seq=4096)
     system = "v5p:4x4x4,hbm_bandwidth=1000000TB/s"
     none, full = (
-        roofline(config, system, job, Layout(mesh=Mesh(fsdp=64), zero=3, remat=remat))
+        roofline(
+            config,
+            system,
+            job,
+            Layout(mesh=Mesh(fsdp=64), zero=3, recomputed=REMAT_POLICIES[remat]),
+        )
         for remat in ("none", "full")
     )
     counts = count.flops(config, 4096)
@@ -167,9 +173,9 @@ def test_policies_run_again_what_they_do_not_keep() -> None:
     layout = Layout(mesh=Mesh(data=64), zero=1)
     forms = [
         layout,
-        replace(layout, remat="selective", recomputed=("norms", "activation")),
-        replace(layout, remat="selective", recomputed=("norms", "gate", "up", "activation")),
-        replace(layout, remat="full"),
+        replace(layout, recomputed=("norms", "activation")),
+        replace(layout, recomputed=("norms", "gate", "up", "activation")),
+        replace(layout, recomputed=(LAYER,)),
     ]
     work = [roofline(config, "v5p:4x4x4", job, form).compute_s for form in forms]
     assert work[0] == work[1]  # at the roofline element-wise work is free

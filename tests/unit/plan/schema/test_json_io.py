@@ -209,6 +209,23 @@ def test_a_key_that_is_missing(raw: dict[str, Any]) -> None:
         decode(json.dumps(raw))
 
 
+def test_a_word_of_the_layout_that_is_missing(raw: dict[str, Any]) -> None:
+    del raw["strategy"]["zero"]
+    with pytest.raises(BadFile, match=r"missing required field `zero` - at `\$\.strategy`"):
+        decode(json.dumps(raw))
+
+
+def test_full_remat_of_a_plan_from_before_named_no_part() -> None:
+    job = sw.Train(batch=64, seq=2048, remat="full")
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("v5e:4x8"), job)
+    raw = json.loads(encode(plan))
+    assert (raw["strategy"]["remat"], raw["strategy"]["recomputed"]) == ("full", ["layer"])
+    raw["strategy"]["recomputed"] = []
+    assert decode(json.dumps(raw)) == plan
+    assert plan.layout.full_remat
+    assert plan.job == job
+
+
 def test_files_that_cannot_be_read_or_written(small: Plan, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"nothing\.json: No such file or directory\.$"):
         load(tmp_path / "nothing.json")

@@ -12,7 +12,7 @@ from shardwise.plan.schema.training_reasons import Bubble, Communication, Tensor
 from shardwise.plan.training.build import topology_text
 from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import listed
-from shardwise.strategy.layout import REMAT_POLICIES
+from shardwise.vocabulary import REMAT_POLICIES
 
 ROLES = ("tensor", "context", "expert", "fsdp", "data", "pipe", "host")
 

@@ -15,8 +15,9 @@ from shardwise.plan.schema.training import Operation
 from shardwise.plan.training.operations import is_hidden, operations
 from shardwise.search.training import rank
 from shardwise.search.training.rank import Candidate
-from shardwise.strategy.layout import PARTS, Layout
+from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER, PARTS
 from shardwise.workload import Train
 from tests.strategies import every_layout
 
@@ -76,15 +77,14 @@ def test_operations_sum_to_the_roofline(name: str, machine: str, job: Train) -> 
 def test_what_runs_again_is_listed_twice(name: str, part: str) -> None:
     """Whatever part of a layer it is; of MLA the projections go by one name."""
     job = Train(batch=8, seq=1024)
-    layout = Layout(mesh=Mesh(data=8), zero=1, remat="selective", recomputed=(part,))
+    layout = Layout(mesh=Mesh(data=8), zero=1, recomputed=(part,))
     compare(*listed(name, "h100:8", job, layout))
 
 
-@pytest.mark.parametrize("remat", ["full", "selective"])
-def test_what_runs_again_in_some_layers(remat: str) -> None:
+@pytest.mark.parametrize("recomputed", [(LAYER,), ("gate", "up")])
+def test_what_runs_again_in_some_layers(recomputed: tuple[str, ...]) -> None:
     job = Train(batch=8, seq=1024)
-    layout = Layout(mesh=Mesh(data=8), zero=1, remat=remat, remat_layers=8,
-                    recomputed=("gate", "up") if remat == "selective" else ())  # fmt: skip
+    layout = Layout(mesh=Mesh(data=8), zero=1, recomputed=recomputed, remat_layers=8)
     compare(*listed("llama3-8b", "h100:8", job, layout))
 
 

@@ -7,7 +7,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadInput, NoPlan
 from shardwise.plan.training.pareto import Front, chips_front, machines, memory_front
-from shardwise.search.training.forms import Fixed
+from shardwise.search.given import Choices
 
 MODEL, JOB = sw.model("llama3-8b"), sw.Train(batch=16, seq=2048)
 SLICE = sw.hardware("v5e:4x4")
@@ -35,7 +35,7 @@ def test_the_fastest_is_the_plan(against_memory: Front) -> None:
 
 
 @pytest.mark.parametrize("fixed", [{"tensor": 4}, {"remat": "full"}, {"zero": 1, "fsdp": 1}])
-def test_no_search_finds_a_better_one(against_memory: Front, fixed: Fixed) -> None:
+def test_no_search_finds_a_better_one(against_memory: Front, fixed: Choices) -> None:
     """Any plan is beaten by, or is, a point of the front."""
     plan = sw.plan(MODEL, SLICE, JOB, fixed)
     assert any(

@@ -43,7 +43,7 @@ def test_saved_and_rebuilt_a_plan_gives_its_numbers(
     for plan in sw.search(model, system, job, fixed, n=3):
         case = rebuild(decode(encode(plan)))
         assert (case.model, case.system, case.job) == (model, system, job)
-        assert case.fixed == fixed
+        assert dict(case.fixed) == fixed
         assert not case.peak
         assert same_numbers(case.evaluate(), plan)
 
@@ -78,6 +78,7 @@ def test_the_plans_own_figures_count() -> None:
         ("model", {"architecture": {"groups": [{"layer": 3, "count": 1}]}}, "is not a model"),
         ("hardware", {"name": "v5e:5x5x5"}, "cannot be read again"),
         ("strategy", {"placement": {"fsdp": "somewhere"}}, "placement is none of"),
+        ("strategy", {"remat": "mlp"}, "remat mlp is not what its recomputed parts are"),
         ("workload", {"batch": 0}, "not between 1 and"),
     ],
 )

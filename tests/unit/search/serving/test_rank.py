@@ -10,6 +10,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import DoesNotFit, NoStrategy
 from shardwise.hardware.chip import with_values
+from shardwise.search.given import NOTHING, fixed_of
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.choose import front, per_chip
 from shardwise.search.serving.deployments import apart, joined, together
@@ -141,14 +142,14 @@ def test_gathered_weights_are_never_taken_and_slower_when_asked_for() -> None:
     job = sw.Serve(context=4096, batch=16)
     ranking = rank(asked(LLAMA, "h100:8", job), 20)
     assert all(c.server.layout.weights != "gathered" for c in ranking.candidates)
-    gathered = best(LLAMA, "h100:8", job, fixed={"weights": "gathered"})
+    gathered = best(LLAMA, "h100:8", job, fixed=fixed_of({"weights": "gathered"}))
     assert gathered.tpot_s > 2 * ranking.candidates[0].tpot_s
 
 
 @pytest.mark.parametrize("where", ["v5e:4x4", "h100:24", "gb200:72"])
 def test_engines_fit_side_by_side(where: str) -> None:
     system = sw.hardware(where)
-    for mesh in engines(MIXTRAL, system, CHAT, {}, {}, filling=False):
+    for mesh in engines(MIXTRAL, CHAT, system, NOTHING, filling=False):
         n = mesh.n_chips // mesh.data
         assert mesh.n_chips <= system.n_chips
         assert mesh.data == side_by_side(system, n)

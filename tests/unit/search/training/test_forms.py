@@ -8,8 +8,9 @@ import pytest
 
 from shardwise.errors import BadShape, UnknownName
 from shardwise.models import load
-from shardwise.search.training.forms import OVERLAP, SCHEDULES, Group, check_fixed, policies
-from shardwise.strategy.layout import CONTEXT_KINDS, REMAT_POLICIES
+from shardwise.search.training.forms import Group, policies, read_fixed
+from shardwise.strategy import schedules
+from shardwise.vocabulary import CONTEXT_KINDS, DEFAULT_OVERLAPS, REMAT_POLICIES
 from shardwise.workload import Train
 
 DENSE, MOE, JOB = load("llama3-8b"), load("mixtral-8x7b"), Train(batch=64, seq=2048)
@@ -28,11 +29,11 @@ def test_every_word_that_makes_sense_is_tried(flags: tuple[bool, ...]) -> None:
     assert {f.zero for f in forms} == (
         {3} if words["sharded"] else {1, 2} if words["copied"] else {0}
     )
-    assert {f.schedule for f in forms} == ({*SCHEDULES} if words["piped"] else {"none"})
+    assert {f.schedule for f in forms} == ({*schedules.searched()} if words["piped"] else {"none"})
     assert {f.context_kind for f in forms} == ({*CONTEXT_KINDS} if words["cut"] else {"gather"})
     assert {f.policy for f in forms} == {*REMAT_POLICIES}
     assert {f.expert_tensor for f in forms} == {None, 1}
-    assert {f.overlap for f in forms} == {OVERLAP}
+    assert {f.overlap for f in forms} == {DEFAULT_OVERLAPS}
 
 
 def test_a_dense_model_has_no_experts_to_split() -> None:
@@ -44,7 +45,7 @@ def test_what_the_job_asks_for_is_in_every_form() -> None:
     assert policies(job) == ("mlp",)
     for form in group(copied=True).forms(DENSE, job, {}):
         assert form.policy == "mlp"
-        assert form.overlap == (*OVERLAP, "tp_comm")
+        assert form.overlap == (*DEFAULT_OVERLAPS, "tp_comm")
         assert form.offload == ("optimizer",)
 
 
@@ -61,7 +62,7 @@ def test_what_never_wins_is_tried_when_it_is_asked_for() -> None:
     assert list(group(copied=True).forms(DENSE, JOB, {"zero": 3})) == []
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", *SCHEDULES])
+@pytest.mark.parametrize("schedule", ["gpipe", *schedules.searched()])
 def test_without_a_pipeline_there_is_no_schedule(schedule: str) -> None:
     assert list(group().forms(DENSE, JOB, {"schedule": schedule})) == []
 
@@ -85,13 +86,24 @@ def test_names_and_values_that_no_strategy_has(
     fixed: dict[str, int | str], most: dict[str, int], error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error) as raised:
-        check_fixed(fixed, most)
+        read_fixed(fixed, most)
     assert told in str(raised.value)
 
 
 def test_names_and_values_that_strategies_have() -> None:
-    check_fixed(
+    fixed = read_fixed(
         {"tensor": 8, "zero": 0, "virtual": 2, "micro_batch": 1, "schedule": "zb-v",
          "remat": "dots", "context_kind": "ring", "expert_tensor": 1, "loss_chunks": 4},
         {"pipe": 4, "tensor": 1},
     )  # fmt: skip
+    assert (fixed["zero"], fixed.sizes, len(fixed)) == (0, {"tensor": 8}, 9)
+    assert fixed.max_sizes == (("pipe", 4), ("tensor", 1))
+
+
+def test_what_is_given_is_a_value() -> None:
+    fixed = read_fixed({"tensor": 8, "schedule": "1f1b"}, {"pipe": 4})
+    assert hash(fixed) == hash(read_fixed(dict(fixed), dict(fixed.max_sizes)))
+    assert fixed != read_fixed(dict(fixed))
+    assert str(fixed) == ", tensor 8, schedule 1f1b, pipe at most 4"
+    assert fixed.change(tensor=4, zero=1).numbers == {"tensor": 4, "zero": 1}
+    assert fixed.change(zero=1).max_sizes == fixed.max_sizes

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,11 +18,13 @@ from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops.program import training_step
+from shardwise.search.given import fixed_of
 from shardwise.search.training import rank as train
 from shardwise.search.training.evaluate import FAR
 from shardwise.search.training.rank import Candidate, Ranking
-from shardwise.strategy.layout import REMAT_POLICIES, Layout, table
+from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
+from shardwise.vocabulary import REMAT_POLICIES
 from shardwise.workload import Train
 from tests.strategies import every_layout, every_mesh
 
@@ -40,9 +42,10 @@ CASES = [
 ]
 
 
-def rank(name: str, machine: str, job: Train, **given: object) -> Ranking:
+def rank(name: str, machine: str, job: Train, **given: Any) -> Ranking:
     system = parse_system(machine)
-    return train.rank(load(name), system, job, calibration(system.chip.name), **given)
+    fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}))
+    return train.rank(load(name), job, system, calibration(system.chip.name), fixed, **given)
 
 
 def one_by_one(name: str, machine: str, job: Train) -> list[Candidate]:
@@ -175,7 +178,7 @@ def test_the_fewest_microbatches_that_fit_are_taken() -> None:
     assert best.layout.n_microbatches > 1
     for n in range(1, best.layout.n_microbatches):
         if 8 % n == 0:
-            given = {**fixed, "n_microbatches": n}
+            given = fixed_of({**fixed, "n_microbatches": n})
             less = train.rank(config, system, job, calibration("v5e"), given).candidates[0]
             assert less.layout.n_microbatches == n
             assert not less.fits

@@ -99,7 +99,7 @@ def two_layouts() -> tuple[Run, Run]:
     """One job in two layouts, the first predicted to be faster, both measured as predicted."""
     run = next(r for r in load() if r.id == "sc21-145.6b-1536")
     assert isinstance(run, Run)
-    longer = dataclasses.replace(run.layout, remat="none")
+    longer = dataclasses.replace(run.layout, recomputed=())
     pair = [dataclasses.replace(run, id="a", layout=longer), dataclasses.replace(run, id="b")]
     told = [predict(r) for r in pair]
     found = [

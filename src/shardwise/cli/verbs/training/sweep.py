@@ -17,8 +17,11 @@ from shardwise.cli.sweeping import read_numbers, read_words, sweep_answer
 from shardwise.cli.verbs.training.workload import check_workload, parse_choices
 from shardwise.errors import BadShape
 from shardwise.report.training import sweep as report
-from shardwise.search.training.forms import WORDS
-from shardwise.workload import CHOSEN_OVERLAPS, OFFLOADED, OPTIMIZER_MOMENTS, REMAT
+from shardwise.search.training.forms import words
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS
+
+CHOICES = words()
 
 
 def run(
@@ -42,11 +45,13 @@ def run(
     virtual: Annotated[str, strategy("--virtual N", "chunks per interleaved stage")] = "",
     zero: Annotated[str, strategy("--zero STAGE", "stages of ZeRO: 0,1,2,3")] = "",
     schedule: Annotated[
-        str, strategy("--schedule WORD", f"of the pipeline: {', '.join(WORDS['schedule'])}")
+        str, strategy("--schedule WORD", f"of the pipeline: {', '.join(CHOICES['schedule'])}")
     ] = "",
     context_kind: Annotated[
         str,
-        strategy("--context-kind WORD", f"context parallelism: {', '.join(WORDS['context_kind'])}"),
+        strategy(
+            "--context-kind WORD", f"context parallelism: {', '.join(CHOICES['context_kind'])}"
+        ),
     ] = "",
     remat: options.RematPolicy = "auto",
     overlap: options.ChosenOverlap = "",
@@ -79,16 +84,16 @@ def run(
     dtypes = tuple(units.BYTES_PER_ELEMENT)
     word_options = read_words(
         inputs,
-        schedule=(schedule, WORDS["schedule"]),
-        context_kind=(context_kind, WORDS["context_kind"]),
-        remat=(remat, REMAT),
+        schedule=(schedule, CHOICES["schedule"]),
+        context_kind=(context_kind, CHOICES["context_kind"]),
+        remat=(remat, REMAT_WORDS),
         optimizer=(optimizer, tuple(OPTIMIZER_MOMENTS)),
         dtype=(dtype, dtypes),
         reduce=(reduce, dtypes),
     )
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
-    offloads = inputs.read(parse_choices, offload, "offload", OFFLOADED)
+    offloads = inputs.read(parse_choices, offload, "offload", CHOSEN_OFFLOADS)
     inputs.optional(parse_word, output, "format", report.FORMATS)
     inputs.done()
     job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)

@@ -5,14 +5,8 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
-from shardwise.workload import (
-    CHOSEN_OVERLAPS,
-    OFFLOADED,
-    OPTIMIZER_MOMENTS,
-    REMAT,
-    held_in,
-    parse_batch,
-)
+from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS, held_in, parse_batch
 
 
 def check_workload(inputs: Inputs, train: bool, serve: bool) -> None:
@@ -45,10 +39,10 @@ def read_job(
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     inputs.read(units.bytes_per_element, dtype)
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
-    inputs.read(parse_word, remat, "remat policy", REMAT)
+    inputs.read(parse_word, remat, "remat policy", REMAT_WORDS)
     inputs.optional(units.bytes_per_element, reduce)
     overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
-    offloads = inputs.read(parse_choices, offload, "offload", OFFLOADED)
+    offloads = inputs.read(parse_choices, offload, "offload", CHOSEN_OFFLOADS)
     inputs.done()
     held = held_in(dtype)
     return sw.Train(

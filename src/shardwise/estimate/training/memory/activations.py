@@ -118,7 +118,7 @@ def layers_held(
         if not software.fused and ffn and ffn.gated:  # the activated gate, beside the product
             hidden = [k for k in rows if k.array.name in ACTIVATED]
             terms |= {ACTIVATED[k.array.name]: activation_term(k) for k in hidden}
-        if not software.compiled and split.remat == "selective" and not split.recomputes("down"):
+        if not software.compiled and split.recomputed and not split.recomputes("down"):
             source = next(k for k in rows if k.array.name == "layer_input")
             terms[UNREAD] = activation_term(source)
         dropped = {name for name in terms if runs_again(split, name, group.layer)}

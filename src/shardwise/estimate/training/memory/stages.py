@@ -72,7 +72,6 @@ class Shapes:
         if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
             return layers_held(*given)
         key = (
-            form.remat,
             form.recomputed,
             form.offload,
             form.expert_tensor,
@@ -99,7 +98,7 @@ class FullestStages:
         split, pipe, m = self.split, self.sizes["pipe"], self.split.n_microbatches
         first, last, both = self.outer
         held = stage_layers(self.config, split)
-        if split.schedule == "none":
+        if not split.is_pipelined:
             yield self._stage(held, both, 1, start=True, head=True)
             return
         schedule = find(split.schedule)

@@ -13,6 +13,7 @@ from shardwise.models.weights import layer_weights
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
 JOB = Train(batch=8, seq=1024, master="fp32")
@@ -24,7 +25,7 @@ def memory(
     config: ModelConfig, layout: Layout, software: Software = PLANNED, job: Train = JOB
 ) -> Memory:
     batch = layout.micro_batch * layout.data_shards
-    step = training_step(config, batch, job.seq, table(layout), remat=layout.remat)
+    step = training_step(config, batch, job.seq, table(layout), remat=layout.policy)
     return step_memory(config, job, step, layout, 80e9, software)
 
 
@@ -87,7 +88,7 @@ def test_ends_of_the_model_take_the_place_of_a_layer() -> None:
 
 def test_gradients_in_place() -> None:
     config = load("llama3-8b")
-    layout = Layout(mesh=Mesh(), remat="full", loss_chunks=64)
+    layout = Layout(mesh=Mesh(), recomputed=(LAYER,), loss_chunks=64)
     D, F, kv = 4096, 14336, 1024
     plain = memory(config, layout)
     written = memory(config, layout, Software(in_place=True))
@@ -97,7 +98,7 @@ def test_gradients_in_place() -> None:
 
 
 def test_weights_that_were_whole_leave_their_room() -> None:
-    config, layout = load("llama3-8b"), Layout(mesh=Mesh(fsdp=8), zero=3, remat="full")
+    config, layout = load("llama3-8b"), Layout(mesh=Mesh(fsdp=8), zero=3, recomputed=(LAYER,))
     layout = dataclasses.replace(layout, offload=("gradients", "optimizer"), loss_chunks=64)
     whole = 2 * count.parameters(config).total
     software = Software(whole_at_start=True, in_place=True)
@@ -113,7 +114,7 @@ def test_weights_that_were_whole_leave_their_room() -> None:
 def test_without_a_compiler_results_are_kept_that_nothing_reads() -> None:
     config = load("llama3-8b")
     parts = ("norms", "k", "out", "up", "activation")
-    layout = Layout(mesh=Mesh(), remat="selective", recomputed=parts)
+    layout = Layout(mesh=Mesh(), recomputed=parts)
     plain, eager = (memory(config, layout, Software(compiled=c)) for c in (True, False))
     assert eager.activations - plain.activations == 2 * 1024 * 4096 * config.n_layers
     again = dataclasses.replace(layout, recomputed=(*parts, "down"))

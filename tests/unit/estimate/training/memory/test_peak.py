@@ -14,6 +14,7 @@ from shardwise.models.weights import layer_weights
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh
+from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
 MIXED = Train(batch=8, seq=1024, gradients="fp32", master="fp32")
@@ -25,7 +26,7 @@ def memory(
     config: ModelConfig, layout: Layout, job: Train = MIXED, software: Software = PLANNED
 ) -> Memory:
     batch = layout.micro_batch * layout.data_shards
-    step = training_step(config, batch, job.seq, table(layout), remat=layout.remat)
+    step = training_step(config, batch, job.seq, table(layout), remat=layout.policy)
     return step_memory(config, job, step, layout, H100, software)
 
 
@@ -135,7 +136,7 @@ def test_stages_of_equal_work() -> None:
 
 def test_the_root_unit_is_gathered_as_one() -> None:
     config = load("llama3-8b")
-    layout = Layout(mesh=Mesh(fsdp=8), zero=3, micro_batch=4, remat="full")
+    layout = Layout(mesh=Mesh(fsdp=8), zero=3, micro_batch=4, recomputed=(LAYER,))
     own, root = memory(config, layout), memory(config, layout, software=Software(root_unit=True))
     embedding, final_norm = config.vocab * config.d_model, config.d_model
     assert root.other - own.other == (2 + 4) * (embedding + final_norm)
@@ -155,7 +156,7 @@ def test_what_remat_keeps_of_a_layer() -> None:
     tokens, D, F, kv = 1024, 4096, 14336, 1024
 
     def kept(*parts: str) -> float:
-        layout = Layout(mesh=Mesh(), remat="selective" if parts else "none", recomputed=parts)
+        layout = Layout(mesh=Mesh(), recomputed=parts)
         return float(memory(config, layout).activations) / (2 * tokens * config.n_layers)
 
     assert kept() == 6 * D + 2 * kv + 3 * F
@@ -163,16 +164,16 @@ def test_what_remat_keeps_of_a_layer() -> None:
     assert kept("norms", "activation") == 4 * D + 2 * kv + 2 * F
     assert kept("norms", "attention", "activation") == 3 * D + 2 * kv + 2 * F
     assert kept("norms", "k", "out", "up", "activation") == 3 * D + kv + F
-    full = memory(config, Layout(mesh=Mesh(), remat="full"))
+    full = memory(config, Layout(mesh=Mesh(), recomputed=(LAYER,)))
     assert full.activations == 2 * tokens * config.n_layers * D
-    some = memory(config, Layout(mesh=Mesh(), remat="full", remat_layers=8))
+    some = memory(config, Layout(mesh=Mesh(), recomputed=(LAYER,), remat_layers=8))
     none = memory(config, Layout(mesh=Mesh()))
     assert some.activations == (8 * full.activations + 24 * none.activations) / 32
 
 
 def test_mla_runs_its_up_projections_again() -> None:
     config = load("deepseek-v3")
-    layout = Layout(mesh=Mesh(), remat="selective", recomputed=("norms", "mla_up"))
+    layout = Layout(mesh=Mesh(), recomputed=("norms", "mla_up"))
     none, some = memory(config, Layout(mesh=Mesh())), memory(config, layout)
     per_token = (none.activations - some.activations) / (2 * 1024 * config.n_layers)
     q, k, v, latents, norms = 128 * 192, 128 * 128, 128 * 128, 1536 + 576, 2 * 7168
@@ -185,7 +186,7 @@ def test_scores_are_kept_without_flash_attention() -> None:
     flash, old = memory(config, layout), memory(config, layout, software=Software(flash=False))
     scores = 5 * config.n_heads * 1024**2 * config.n_layers  # arXiv 2205.05198: 5 a s^2 b
     assert old.activations - flash.activations == scores
-    again = dataclasses.replace(layout, remat="selective", recomputed=("attention",))
+    again = dataclasses.replace(layout, recomputed=("attention",))
     kept = memory(config, again, software=Software(flash=False))
     assert kept.activations == flash.activations
 
@@ -229,7 +230,7 @@ def test_gradients_are_cast_for_a_wider_optimizer() -> None:
 
 
 def test_pieces_of_the_loss() -> None:
-    config, layout = load("llama3-8b"), Layout(mesh=Mesh(), micro_batch=8, remat="full")
+    config, layout = load("llama3-8b"), Layout(mesh=Mesh(), micro_batch=8, recomputed=(LAYER,))
     whole = memory(config, layout)
     pieces = memory(config, dataclasses.replace(layout, loss_chunks=32))
     assert whole.other > 8 * 8192 * config.vocab > pieces.other
@@ -249,7 +250,6 @@ def test_llama3_405b_fits_where_it_was_trained() -> None:
             schedule=schedule,
             virtual=virtual,
             sequence_parallel=True,
-            remat="selective",
             recomputed=("norms", "activation"),
         )
         assert layout.global_batch == 2048
@@ -267,7 +267,7 @@ def test_deepseek_v3_fits_where_it_was_trained() -> None:
         zero=1,
         n_microbatches=120,
         schedule="dualpipe",
-        remat="full",
+        recomputed=(LAYER,),
     )
     assert layout.global_batch == 15_360
     assert memory(config, layout, job).fits
