@@ -95,7 +95,7 @@ def _trained(as_json: bool) -> Answer:
             found = sources.find([str(p) for p in _python()], "*.py", "text")
             text = tokenize(found, Bytes(), str(folder / "tokens"))
         say(lines.tokenized(text, ""))
-        job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32")
+        job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32")
         plan = sw.plan(_small(), sw.hardware(f"{folder / 'host.toml'}:{DEVICES}"), job)
         steps = max(FEWEST, min(MOST, int(MINUTE_S / plan.step.expected)))
         told = Lines(plan, steps, quiet=as_json)

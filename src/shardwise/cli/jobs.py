@@ -45,14 +45,12 @@ def read_job(
         for word in listed(text):
             inputs.read(parse_word, word, what, known)
     inputs.done()
-    held = held_in(dtype)
     return sw.Train(
         batch=sequences,
         seq=length,
         tokens=total,
-        weights=held,
+        weights=held_in(dtype),
         compute=dtype,
-        gradients=held,
         optimizer=optimizer,
         remat=remat,
         reduce=reduce or None,

@@ -30,7 +30,7 @@ def rebuild(plan: Plan) -> Case:
         return Case(
             model=model_of(plan.model.architecture),
             system=system,
-            job=_job(plan),
+            job=job_of(plan),
             layout=layout,
             placement=_placement(plan, system, layout),
             cal=PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name),
@@ -64,7 +64,8 @@ def _like(now: object, value: float | None) -> float | int | None:
     return int(value) if isinstance(now, int) and value is not None else value
 
 
-def _job(plan: Plan) -> Train:
+def job_of(plan: Plan) -> Train:
+    """The step that a plan is of."""
     work, strategy = plan.workload, plan.strategy
     held = strategy.precision
     asked = [word for word in strategy.overlap if word in CHOSEN_OVERLAPS]
