@@ -38,18 +38,15 @@ from tests.host import host
 
 STEPS, HALF, FEW, LONG = 4, 2, 5, 50
 BATCH = "8x32"
-LAYOUTS = {
-    "sharded": Layout(mesh=Mesh(fsdp=2), micro_batch=2, n_microbatches=2, zero=3),
-    # The master is dealt out over copies, and waits in host memory.
-    "stages": Layout(
-        mesh=Mesh(pipe=2, data=2),
-        micro_batch=1,
-        n_microbatches=4,
-        schedule="1f1b",
-        zero=1,
-        offload=("optimizer",),
-    ),
-}
+# The master is dealt out over copies, and waits in host memory.
+STAGES = Layout(
+    mesh=Mesh(pipe=2, data=2),
+    micro_batch=1,
+    n_microbatches=4,
+    schedule="1f1b",
+    zero=1,
+    offload=("optimizer",),
+)
 
 
 def learned(model: sw.ModelConfig, folder: Path, data: str) -> dict[str, Any]:
@@ -90,31 +87,27 @@ def _made(plan: sw.Plan, recipe: Recipe) -> TrainStep:
 
 
 def resumed(model: sw.ModelConfig, folder: Path, data: str) -> dict[str, Any]:
-    """Runs under several layouts, broken off and gone on with, and what they hold."""
+    """A run in stages, broken off and gone on with, and what it holds."""
     recipe = Recipe(steps=STEPS, rate=0.01)
-    found = {}
-    for name, layout in reversed(LAYOUTS.items()):  # four devices first
-        plan = sw.evaluate(model, host(folder, layout.mesh.n_chips), read_job(BATCH), layout)
-        at, out = folder / name, folder / f"{name}-out"
-        fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
-        whole = Told(plan, data, recipe, fresh, export=str(out))
-        if whole.failed["kind"] != "nothing":
-            raise RuntimeError(whole.failed["said"])
-        through = _fingerprints(at)
-        held = _held(plan, at)
-        shutil.rmtree(at / str(STEPS))
-        later = Told(plan, data, recipe, again)
-        exported = tensors(out)["model.norm.weight"]
-        found[name] = {
-            "failed": [whole.failed, later.failed],
-            "losses": [record.loss for record in whole.records],
-            "masters": sum("master" in key for key in through),
-            "equal": through == _fingerprints(at),
-            "dtypes": [str(held[0].dtype), str(held[1].dtype), str(exported.dtype)],
-            "rounded": bool((held[0].astype(jnp.bfloat16) == held[1]).all()),
-            "exact": bool((held[0] == exported).all()) and bool((held[0] != held[1]).any()),
-        }
-    return found
+    plan = sw.evaluate(model, host(folder, STAGES.mesh.n_chips), read_job(BATCH), STAGES)
+    at, out = folder / "stages", folder / "out"
+    fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
+    whole = Told(plan, data, recipe, fresh, export=str(out))
+    if whole.failed["kind"] != "nothing":
+        raise RuntimeError(whole.failed["said"])
+    through = _fingerprints(at)
+    master, weight = _held(plan, at)
+    shutil.rmtree(at / str(STEPS))
+    later = Told(plan, data, recipe, again)
+    exported = tensors(out)["model.norm.weight"]
+    return {
+        "failed": later.failed,
+        "masters": sum("master" in key for key in through),
+        "equal": through == _fingerprints(at),
+        "dtypes": [str(x.dtype) for x in (master, weight, exported)],
+        "rounded": bool((master.astype(jnp.bfloat16) == weight).all()),
+        "exact": bool((master == exported).all()) and bool((master != weight).any()),
+    }
 
 
 def _held(plan: sw.Plan, folder: Path) -> tuple[Any, Any]:
@@ -144,7 +137,7 @@ def main(folder: Path) -> None:
     config.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16"}))
     model = sw.model(str(config))
     found = {"resumed": resumed(model, folder, data), "learned": learned(model, folder, data)}
-    keys = json.loads((folder / "sharded-out" / "config.json").read_text())
+    keys = json.loads((folder / "out" / "config.json").read_text())
     print(json.dumps(found | {"dtype": keys["torch_dtype"]}))
 
 

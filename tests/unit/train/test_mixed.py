@@ -30,18 +30,12 @@ def test_it_learns_what_fp32_learns(found: Any) -> None:
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["sharded", "stages"])
-def test_masters_go_through_a_break_and_are_published(found: Any, name: str) -> None:
-    told = found["resumed"][name]
-    assert told["failed"] == [{"kind": "nothing"}] * 2
+def test_masters_go_through_a_break_and_are_published(found: Any) -> None:
+    told = found["resumed"]
+    assert told["failed"] == {"kind": "nothing"}
     assert told["masters"] == 12
     assert told["equal"], "a run that goes on has the bits of one that was not broken off"
     assert told["dtypes"] == ["float32", "bfloat16", "float32"]
     assert told["rounded"], "weights are the master in bf16"
     assert told["exact"], "the master is what is published"
     assert found["dtype"] == "float32"
-
-
-def test_layouts_agree(found: Any) -> None:
-    sharded, stages = (found["resumed"][name]["losses"] for name in ("sharded", "stages"))
-    assert sharded == pytest.approx(stages, rel=1e-3)
