@@ -88,7 +88,8 @@ def export(folder: str, step: TrainStep, state: Tree, start: str) -> str:
     from shardwise.train.portable import Portable
 
     at, config = Path(folder), step.config
-    plain = Portable(step=step).weights_of(state.get("master", state["weights"]))
+    exact = state["master"] if "master" in state else state["weights"]
+    plain = Portable(step=step).weights_of(exact)
     try:
         save_weights(at, config, plain)
         keys = _keys(config, start)
