@@ -43,7 +43,7 @@ STAGES = Layout(
     mesh=Mesh(pipe=2, data=2),
     micro_batch=1,
     n_microbatches=4,
-    schedule="1f1b",
+    schedule="zb-v",
     zero=1,
     offload=("optimizer",),
 )
