@@ -37,8 +37,11 @@ class Train:
         batch: sequences in the global batch.
         seq: tokens of one sequence.
         tokens: tokens of the whole run, or None for a single step.
-        weights, compute, gradients, moments: dtypes held and computed in.
-        master: dtype of a second, exact copy of the weights, or None.
+        weights, compute, gradients, moments: dtypes held and computed in. Gradients of microbatches
+            are added up in theirs.
+        master: dtype of a second, exact copy of the weights, which the optimizer updates: without
+            one most updates are rounded away from weights of 16 bits. `auto` is fp32 beside
+            narrower weights; None is no copy.
         optimizer: `adamw`, `momentum`, `sgd`, `adafactor` or `muon`.
         remat: `none` keeps every array that the backward pass reads, `norms` all but the gathered
             inputs of blocks, `dots` the results of matmuls, `mlp` those of attention, `full` the
@@ -57,9 +60,9 @@ class Train:
     tokens: float | None = None
     weights: str = "bf16"
     compute: str = "bf16"
-    gradients: str = "bf16"
+    gradients: str = "fp32"
     moments: str = "fp32"
-    master: str | None = None
+    master: str | None = "auto"
     optimizer: str = "adamw"
     remat: str = "auto"
     reduce: str | None = None
@@ -71,7 +74,9 @@ class Train:
         if self.tokens is not None and not 1 <= self.tokens <= 1e18:
             problems.append(f"tokens {self.tokens:g} is not between 1 and 1e18.")
         raise_all(BadInput, problems)
-        held = (self.weights, self.compute, self.gradients, self.moments, self.master)
+        units.bytes_per_element(self.weights)
+        object.__setattr__(self, "master", _master(self.weights, self.master))
+        held = (self.compute, self.gradients, self.moments, self.master)
         for dtype in (*held, self.reduce):
             if dtype is not None:
                 units.bytes_per_element(dtype)
@@ -98,7 +103,7 @@ class Train:
 
     @property
     def optimizer_bytes(self) -> float:
-        """Bytes per parameter of moments and master copy. Book §5: 8 for Adam in fp32.
+        """Bytes per parameter of moments and master copy: 12 for Adam in fp32 with an fp32 copy.
 
         This is a matrix of a layer, as nearly all parameters of a large model are. `adafactor` and
         `muon` hold more for some others: see `optimizer_bytes_of`.
@@ -109,7 +114,7 @@ class Train:
         """Bytes per parameter of moments and master copy, by the kind of the parameter.
 
         >>> [Train(batch=1, seq=1, optimizer="muon").optimizer_bytes_of(k) for k in PARAMETER_KINDS]
-        [4.0, 8.0, 8.0]
+        [8.0, 12.0, 12.0]
 
         Args:
             kind: one of `PARAMETER_KINDS` (see `estimate.optimizers.parameter_kind`).
@@ -270,8 +275,15 @@ def parse_batch(text: str) -> tuple[int, int]:
     return sequences, units.parse_whole(parts[1], "sequence length")
 
 
+def _master(weights: str, master: str | None) -> str | None:
+    """The dtype of the exact copy of the weights; None where it would be the weights again."""
+    if master == "auto":
+        return "fp32" if units.bytes_per_element(weights) < 4 else None
+    return None if master == weights else master
+
+
 def held_in(dtype: str) -> str:
-    """The dtype of weights and gradients under arithmetic in `dtype`: 16 bits at least.
+    """The dtype of weights under arithmetic in `dtype`: 16 bits at least.
 
     >>> held_in("fp8"), held_in("fp32")
     ('bf16', 'fp32')

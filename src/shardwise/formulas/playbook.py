@@ -28,7 +28,7 @@ def state_bytes(params: Num, *, fp32_gradients: bool = False) -> Num:
 
     bf16 weights and gradients, everything else in fp32; summed as `Train` sums it.
     """
-    job = Train(batch=1, seq=1, master="fp32")
+    job = Train(batch=1, seq=1, gradients="bf16", master="fp32")
     return params * (job.state_bytes + (4.0 if fp32_gradients else 0.0))
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shardwise.runtime.weights.descriptions import Tree
 
 CONFIG = "config.json"
+DTYPE_KEYS = {"torch_dtype", "dtype"}  # in it: what transformers loads the weights in
 
 
 def check(config: ModelConfig, start: str, export: str) -> None:
@@ -71,8 +72,10 @@ def _like(wide: Tree, held: Tree) -> Tree:
     return found
 
 
-def export(folder: str, step: TrainStep, weights: Tree, start: str) -> str:
+def export(folder: str, step: TrainStep, state: Tree, start: str) -> str:
     """Write weights as the model's family publishes them, and its config.json; says what was done.
+
+    They are the exact ones: of the master where there is one.
 
     The folder may be `start`, or have another model: its files are replaced when the new ones are
     complete. `first` has read `start` before, as all of its numbers are in arrays then.
@@ -85,17 +88,24 @@ def export(folder: str, step: TrainStep, weights: Tree, start: str) -> str:
     from shardwise.train.portable import Portable
 
     at, config = Path(folder), step.config
-    plain = Portable(step=step).weights_of(weights)
+    exact = state["master"] if "master" in state else state["weights"]
+    plain = Portable(step=step).weights_of(exact)
     try:
         save_weights(at, config, plain)
         keys = _keys(config, start)
         if is_first() and keys is not None:
+            keys |= dict.fromkeys(DTYPE_KEYS & keys.keys(), _dtype_name(plain))
             (at / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
     except OSError as error:
         raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
     if keys is None:
         return f"weights are in {folder}; {CONFIG} is not written: none is of this model."
     return f"weights and {CONFIG} are in {folder}."
+
+
+def _dtype_name(weights: Tree) -> str:
+    """The dtype of the weights by its long name: `float32`."""
+    return str(weights["outer"]["embedding"].dtype)
 
 
 def _keys(config: ModelConfig, start: str) -> dict[str, Any] | None:

@@ -137,7 +137,7 @@ def train(
         ended = _run(loop)
         written = _last(loop.checkpoints, loop.step)
         if export:
-            hooks.on_note(pretrained.export(export, loop.made, loop.state["weights"], start))
+            hooks.on_note(pretrained.export(export, loop.made, loop.state, start))
         text = _sample(loop, sample) if sample is not None else None
     return Run(
         name=plan.model.name,

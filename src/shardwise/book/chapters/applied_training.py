@@ -14,7 +14,7 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.units import DAY, YEAR
 from shardwise.workload import Train
 
-JOB = Train(batch=1, seq=1)  # bf16 weights, Adam moments in fp32
+JOB = Train(batch=1, seq=1, master=None)  # bf16 weights, Adam moments in fp32
 
 
 def _alpha(g: Given) -> float:

@@ -101,7 +101,7 @@ def _train(as_json: bool) -> Answer:
             modules = sources.find([str(path) for path in _modules()], "*.py", "text")
             dataset = tokenize(modules, Bytes(), str(folder / "tokens"))
         say(train_report.tokenized(dataset, ""))
-        job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32")
+        job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32")
         plan = sw.plan(_small_model(), sw.hardware(f"{folder / 'host.toml'}:{N_DEVICES}"), job)
         n_steps = max(MIN_STEPS, min(MAX_STEPS, int(MINUTE_S / plan.step.expected)))
         run_lines = RunLines(plan, n_steps, quiet=as_json)

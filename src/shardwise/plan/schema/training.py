@@ -333,6 +333,7 @@ class Plan:
         work, strategy = self.workload, self.strategy
         held = strategy.precision
         dtypes: dict[str, Any] = {name: held[name] for name in PRECISION if held.get(name)}
+        dtypes["master"] = held.get("master")
         if held.get("reduce") == held.get("gradients"):
             dtypes.pop("reduce", None)
         return Train(

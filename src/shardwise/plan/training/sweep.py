@@ -111,7 +111,8 @@ def sweep(
         progress: called before each row with its number from 0 and the number of rows.
         options: fields of `Train`, roles of the mesh and words of a strategy, each with its values:
             `tensor=[1, 2, 4]`, `schedule=["1f1b", "interleaved"]`, `remat=["none", "full"]`; and
-            `dtype`, of the arithmetic, which also sets weights and gradients (16 bits at least).
+            `dtype`, of the arithmetic, which also sets weights (16 bits at least), with fp32
+            gradients and an fp32 master of narrower weights.
             One value, not in a list, holds for all rows.
 
     Raises:
@@ -147,12 +148,16 @@ def _row(
     empty = Row(swept=told, hardware=system.name, n_chips=system.n_chips)
     try:
         if DTYPE in given:
-            held = held_in(given[DTYPE])
-            work = {"compute": given[DTYPE], "weights": held, "gradients": held, **work}
+            work = {**_mixed(given[DTYPE]), **work}
         best = build.plan(model, system, dataclasses.replace(job, **work), fixed, peak=peak)
     except ShardwiseError as error:
         return dataclasses.replace(empty, problem=error.problems[0])
     return _filled(empty, best)
+
+
+def _mixed(dtype: str) -> dict[str, str]:
+    """Fields of `Train` under arithmetic in `dtype`."""
+    return {"compute": dtype, "weights": held_in(dtype), "gradients": "fp32", "master": "auto"}
 
 
 def _filled(row: Row, plan: Plan) -> Row:

@@ -12,6 +12,7 @@ from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.training.details import details
 from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import chips, mesh_text, percent, seconds_span
+from shardwise.workload import OPTIMIZER_MOMENTS
 
 SHOWN_ALTERNATIVES = 2
 SHOWN_REASONS = 4  # and all under -v
@@ -24,7 +25,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield strong(headline(plan))
     yield labelled(_times(plan))
     yield table(["", ">", "", ""], _bars(plan, verbose))
-    yield labelled([*_reasons(plan, verbose), *_alternatives(plan)])
+    yield labelled([("state", _state(plan)), *_reasons(plan, verbose), *_alternatives(plan)])
     if verbose:
         yield from details(plan)
     yield (
@@ -159,6 +160,20 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     if strategy.n_microbatches > 1:
         share += f", cut in {strategy.n_microbatches:,}"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), share]
+
+
+def _state(plan: Plan) -> str:
+    """The dtypes of what is held of a parameter, and its bytes."""
+    job = plan.job
+    moments = f"{job.optimizer} moments" if OPTIMIZER_MOMENTS[job.optimizer] else ""
+    parts = {"weights": job.weights, "master": job.master, "gradients": job.gradients}
+    names: dict[str, list[str]] = {}
+    for name, dtype in (parts | {moments: job.moments}).items():
+        if name and dtype:
+            names.setdefault(dtype, []).append(name)
+    text = "; ".join(f"{dtype} {', '.join(of)}" for dtype, of in names.items())
+    kind = " of a matrix" if job.optimizer in ("adafactor", "muon") else ""
+    return f"{text}: {job.state_bytes:g} B a parameter{kind}"
 
 
 def _reasons(plan: Plan, verbose: bool) -> Iterator[tuple[str, str]]:

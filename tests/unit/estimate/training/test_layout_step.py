@@ -67,7 +67,8 @@ def test_stages_share_the_layers() -> None:
 
 def test_zero_sums_what_it_does_not_shard() -> None:
     found = {z: step(Mesh(data=16), zero=z).traffic_s["data"] for z in (0, 1)}
-    assert found[0] == pytest.approx(found[1], rel=1e-12)  # 16 bits both ways: the same bytes
+    # Gradients are scattered in 32 bits, weights gathered in 16: three quarters of the AllReduce.
+    assert found[1] == pytest.approx(0.75 * found[0], rel=1e-12)
     three = step(Mesh(fsdp=16), zero=3)
     assert three.traffic_s["data"] == 0.0
     assert three.traffic_s["fsdp"] > found[1]  # weights are gathered for every microbatch

@@ -60,7 +60,7 @@ def test_kinds_of_weights_that_look_like_another() -> None:
 
 
 def optimizer_bytes(name: str, optimizer: str) -> float:
-    job = sw.Train(batch=1, seq=1, optimizer=optimizer)
+    job = sw.Train(batch=1, seq=1, optimizer=optimizer, master=None)
     return sum(n * job.optimizer_bytes_of(kind) for kind, n in by_kind(name).items())
 
 

@@ -193,7 +193,8 @@ def test_policies_run_again_what_they_do_not_keep() -> None:
 
 def test_the_gathers_of_fsdp_by_hand() -> None:
     """V / (n_ax W) for each layer's weights, twice, and once for its gradients. Book §5."""
-    config, job, system = load("llama2-7b"), Train(batch=64, seq=4096), parse_system("v5p:4x4x4")
+    config, system = load("llama2-7b"), parse_system("v5p:4x4x4")
+    job = Train(batch=64, seq=4096, reduce="bf16")
     one = LayoutStep(config, system, job, Layout(mesh=Mesh(fsdp=64), zero=3))
     span = one.placement.span(("fsdp",))
     layer = sum(
@@ -298,7 +299,7 @@ def test_a_dense_model_has_no_experts_to_sum() -> None:
     """Sums over a latency of hops: one for all weights, none for experts that there are not."""
     config, system = load("llama2-7b"), parse_system("v5p:4x4x4")
     one = LayoutStep(config, system, Train(batch=64, seq=2048), Layout(mesh=Mesh(data=64)))
-    n_bytes = 2.0 * count.parameters(config).total
+    n_bytes = 4.0 * count.parameters(config).total
     expected = time_s("all_reduce", n_bytes, one.placement.span(("data",)))
     assert one.at().traffic_s["data"] == pytest.approx(expected, rel=1e-12)
 

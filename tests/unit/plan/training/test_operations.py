@@ -100,7 +100,7 @@ def test_chunks_of_the_loss_read_the_unembedding_again_and_compute_the_same() ->
         again = ends[4][name]
         assert again.flops == op.flops
         assert (op.count, again.count) == (1, 4)
-        times = 6 if name == "unembed.d_unembedding" else 3  # a sum is read and written
+        times = 12 if name == "unembed.d_unembedding" else 3  # a sum in fp32 is read and written
         assert again.hbm_bytes - op.hbm_bytes == times * bytes_of_w
         assert op.hbm_bytes > logits
 

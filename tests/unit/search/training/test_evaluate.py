@@ -27,7 +27,7 @@ CASES = [
 ]
 # Memory that few strategies fit in.
 TIGHT = [
-    ("llama3.2-1b", "v5e:2x4,hbm=5GiB", Train(batch=64, seq=2048), {}),
+    ("llama3.2-1b", "v5e:2x4,hbm=6GiB", Train(batch=64, seq=2048), {}),
     ("mixtral-8x7b", "h100:16,hbm=60GB", Train(batch=64, seq=4096), {}),
     ("deepseek-v2-lite", "v5p:4x4x4,hbm=12GB", Train(batch=64, seq=1024), {}),
     ("gemma-2b", "h100:8,hbm=20GB", Train(batch=8, seq=4096, moments="bf16"), {}),

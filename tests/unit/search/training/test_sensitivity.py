@@ -23,7 +23,7 @@ from shardwise.search.training.sensitivity import (
 )
 
 CASES = [
-    ("llama3-8b", "v5e:4x4", sw.Train(batch=16, seq=2048), {"fsdp": 16}),
+    ("llama3-8b", "v6e:4x4", sw.Train(batch=16, seq=2048), {"fsdp": 16}),
     ("llama3-8b", "h100:16", sw.Train(batch=64, seq=4096), {"tensor": 4}),
     ("mixtral-8x7b", "h100:32", sw.Train(batch=128, seq=2048), {"pipe": 2}),
     ("llama3-8b", "v5e:4x4*2", sw.Train(batch=64, seq=2048), {}),

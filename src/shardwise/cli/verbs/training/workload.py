@@ -44,14 +44,12 @@ def read_job(
     overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", CHOSEN_OFFLOADS)
     inputs.done()
-    held = held_in(dtype)
     return sw.Train(
         batch=sequences,
         seq=length,
         tokens=total_tokens,
-        weights=held,
+        weights=held_in(dtype),
         compute=dtype,
-        gradients=held,
         optimizer=optimizer,
         remat=remat,
         reduce=reduce or None,

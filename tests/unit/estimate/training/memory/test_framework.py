@@ -16,7 +16,7 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
-JOB = Train(batch=8, seq=1024, master="fp32")
+JOB = Train(batch=8, seq=1024, gradients="bf16", master="fp32")
 SMALL = ModelConfig.dense(n_layers=8, d_model=256, d_ff=1024, n_heads=4, vocab=8192)
 PIPED = Layout(mesh=Mesh(pipe=2, data=4), zero=1, n_microbatches=8, schedule="1f1b")
 

@@ -207,7 +207,7 @@ def test_gathered_layers_of_zero_3() -> None:
     found = memory(config, Layout(mesh=Mesh(fsdp=8), zero=3), job)
     layer = sum(w.size for w in layer_weights(config, config.main_layer))
     working = 2 * count.activation_bytes(config, 128) / config.n_layers / 2  # with gradients: once
-    assert found.other == (2 * 2 + 2) * layer + working
+    assert found.other == (2 * 2 + 4) * layer + working
 
 
 def test_fp8_copies_of_weights() -> None:
