@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from shardwise.errors import NoStrategy
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
+from shardwise.search.model_sizes import MIN_TOKENS_PER_CHIP, divisors
 from shardwise.search.training.forms import MOST_CHUNKS
-from shardwise.search.training.legal import LEAST_TOKENS, divisors, problems
+from shardwise.search.training.legal import problems
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.schedules import find, names
@@ -32,7 +33,7 @@ def every_mesh(config: ModelConfig, system: System, job: Train) -> Iterator[Mesh
             rest //= size
         else:
             found = {**dict(zip(ROLES, sizes, strict=True)), "pipe": rest}
-            few_tokens = found["context"] > 1 and job.seq < found["context"] * LEAST_TOKENS
+            few_tokens = found["context"] > 1 and job.seq < found["context"] * MIN_TOKENS_PER_CHIP
             if few_tokens or problems(config, system, job, found, whole=True):
                 continue
             try:

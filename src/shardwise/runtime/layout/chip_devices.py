@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import NotDivisible
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.training.legal import kv_heads_divide, tensor_widths
+from shardwise.search.model_sizes import kv_heads_divide, tensor_widths
 from shardwise.strategy.layout import Layout
 
 

@@ -11,7 +11,8 @@ from shardwise.errors import NoStrategy
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.training.legal import divisors, legal_meshes, worth_cutting
+from shardwise.search.model_sizes import divisors, worth_cutting
+from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
