@@ -11,7 +11,7 @@ from shardwise.errors import NoStrategy
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.model_sizes import MIN_TOKENS_PER_CHIP, divisors
-from shardwise.search.training.forms import MOST_CHUNKS
+from shardwise.search.training.forms import MAX_CHUNKS
 from shardwise.search.training.legal import problems
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
@@ -56,7 +56,7 @@ def pipelines(config: ModelConfig, mesh: Mesh, microbatches: int) -> Iterator[tu
         return
     for name in names():
         schedule = find(name)
-        several = range(2, min(MOST_CHUNKS, config.n_layers // 2) + 1)
+        several = range(2, min(MAX_CHUNKS, config.n_layers // 2) + 1)
         for chunks in [schedule.chunks] if schedule.chunks else several:
             parts = schedule.parts(mesh.pipe, chunks)
             places = -(-config.n_layers // parts) * parts

@@ -71,7 +71,7 @@ def search(
     raise_all(NotDivisible, problems(model, system, job, given.sizes, whole=False))
     cal = rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, system, job, cal, given, keep=max(n, rank.SHOWN))
+        ranking = rank.rank(model, system, job, cal, given, keep=max(n, rank.RANKED))
     except NoStrategy:
         raise refusals.no_strategy(model, system, job, given) from None
     ranked = ranking.candidates
