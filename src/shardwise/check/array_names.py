@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.check.hlo.memory import Held
+from shardwise.check.hlo.memory import LiveArray
 from shardwise.check.verdict import Buffer
 from shardwise.estimate.training.memory.activations import runs_again
 from shardwise.ops.einsum import Array
@@ -103,7 +103,7 @@ class Words:
                 one = _named(array, matmul.sizes, sizes, category, scope)
                 self.known.append(one)
 
-    def of(self, held: Held) -> Buffer:
+    def of(self, held: LiveArray) -> Buffer:
         """One array that is held at the peak."""
         state = held.category in ("arguments", "weights", "optimizer")
         found = None if state else self._kept(held) or self._made(held) or self._stack(held)
@@ -111,7 +111,7 @@ class Words:
         plain = f"{first} and {len(more)} more" if more else first
         return found or _buffer(held, plain or _state(held.op_name), None, held.category)
 
-    def _kept(self, held: Held) -> Buffer | None:
+    def _kept(self, held: LiveArray) -> Buffer | None:
         """What layers keep for their backward passes."""
         fits = _like([n for n in self.known if n.kept], held)
         if not fits or held.category not in ("activations", "temporaries"):
@@ -120,7 +120,7 @@ class Words:
         told = " or ".join(names) if len(names) <= LISTED else "what the backward pass reads"
         return _buffer(held, f"{told}, kept by {fits[0].kept} layers", fits[0], "activations")
 
-    def _made(self, held: Held) -> Buffer | None:
+    def _made(self, held: LiveArray) -> Buffer | None:
         """An input or output of the operation that made it; of a copy without a name, the only
         array with its dims."""
         fits = _like([n for n in self.known if not n.kept], held)
@@ -133,7 +133,7 @@ class Words:
         category = "logits" if here[0].category == "logits" else held.category
         return _buffer(held, f"{held.scope or here[0].scopes[0]} {here[0].name}", here[0], category)
 
-    def _stack(self, held: Held) -> Buffer | None:
+    def _stack(self, held: LiveArray) -> Buffer | None:
         """A weight of all layers."""
         fits = _like(self.stacks, held)
         if not fits:
@@ -163,14 +163,14 @@ def grouped(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     return tuple(sorted(found.values(), key=lambda b: -b.n * b.bytes))
 
 
-def unnamed(held: Held) -> Buffer:
+def unnamed(held: LiveArray) -> Buffer:
     """One array of a program of which no plan is known, by its own scopes."""
     if held.category == "arguments":
         return _buffer(held, held.op_name, None, held.category)
     return _buffer(held, own_scope(held.op_name), None, held.category)
 
 
-def _buffer(held: Held, name: str, known: Named | None, category: str) -> Buffer:
+def _buffer(held: LiveArray, name: str, known: Named | None, category: str) -> Buffer:
     dtype = DTYPES.get(held.shape.dtype, held.shape.dtype)
     return Buffer(
         n=1,
@@ -231,7 +231,7 @@ def _of_layers(one: Named, n: int) -> Named:
     )
 
 
-def _like(known: Sequence[Named], held: Held) -> list[Named]:
+def _like(known: Sequence[Named], held: LiveArray) -> list[Named]:
     """Arrays with these dims; where none has them in this order, in another one, since a compiler
     lays dims out as it likes."""
     dims = tuple(d for d in held.shape.dims if d > 1)

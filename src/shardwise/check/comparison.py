@@ -50,14 +50,14 @@ def held_against(
 def _side_by_side(
     key: tuple[str, str], planned: PlannedCollective | None, found: list[Collective]
 ) -> CheckedCollective:
-    total = sum(one.received_bytes * one.count for one in found)
-    beside = sum(one.received_bytes * one.count for one in found if one.form != "sync")
+    total = sum(one.received_bytes * one.n_runs for one in found)
+    beside = sum(one.received_bytes * one.n_runs for one in found if one.form != "sync")
     return CheckedCollective(
         role=key[0],
         kind=key[1],
         planned_n=planned.n if planned else 0,
         planned_bytes=planned.received_bytes if planned else 0.0,
-        compiled_n=sum(one.count for one in found),
+        compiled_n=sum(one.n_runs for one in found),
         compiled_bytes=float(total),
         asynchronous=beside / total if total else 0.0,
     )

@@ -9,13 +9,13 @@ from pathlib import Path
 from shardwise.check.array_names import grouped
 from shardwise.check.compiling.result import Compiled
 from shardwise.check.hlo.collectives import Collective, collectives
-from shardwise.check.hlo.costs import Op, costs
-from shardwise.check.hlo.loops import runs
-from shardwise.check.hlo.memory import Peak, peak
+from shardwise.check.hlo.costs import ScheduledOp, program_costs
+from shardwise.check.hlo.loops import count_runs
+from shardwise.check.hlo.memory import Peak, memory_peak
 from shardwise.check.hlo.text import Module, parse
-from shardwise.check.timeline.build import Timed, time_program
+from shardwise.check.timeline.build import TimedProgram, time_program
 from shardwise.check.timeline.kernels import attention_cost
-from shardwise.check.timeline.places import devices_at
+from shardwise.check.timeline.places import compiler_places
 from shardwise.check.timeline.trace import write_trace
 from shardwise.check.verdict import Buffer, CompiledNumbers, CompiledSeconds
 from shardwise.errors import CheckFailed
@@ -33,8 +33,8 @@ class Read:
 
     compiled: Compiled
     module: Module
-    timed: dict[str, Timed]
-    ops: list[Op]
+    timed: dict[str, TimedProgram]
+    ops: list[ScheduledOp]
     collectives: list[Collective]
     peak: Peak | None
 
@@ -70,10 +70,10 @@ def read_program(
     """
     module = parse(compiled.hlo)
     target, timed = compiled.target, {}
-    counted = runs(module, sides)
+    counted = count_runs(module, sides)
     if target.platform != "cpu":
         places = compiled.places
-        devices = devices_at(
+        devices = compiler_places(
             system,
             [p.coords for p in places],
             [p.core for p in places],
@@ -88,9 +88,9 @@ def read_program(
         compiled=compiled,
         module=module,
         timed=timed,
-        ops=costs(module, attention_cost, counted),
+        ops=program_costs(module, attention_cost, counted),
         collectives=collectives(module, compiled.mesh, counted),
-        peak=peak(module, of, counted) if target.proves_memory else None,
+        peak=memory_peak(module, of, counted) if target.proves_memory else None,
     )
 
 
@@ -116,14 +116,14 @@ def numbers(read: Read, buffers: tuple[Buffer, ...]) -> CompiledNumbers:
         capacity_bytes=capacity and n * capacity,
         flops=n * read.flops,
         step_s=seconds,
-        exposed_s=best.timeline.exposed if best else {},
+        exposed_s=best.timeline.exposed_s if best else {},
         by_category=dict(sorted(held.items(), key=lambda pair: -pair[1])),
     )
 
 
 def held_at_peak(read: Read, words: Callable[..., Buffer]) -> tuple[Buffer, ...]:
     """Everything that is held at the peak in somebody's words, the largest first."""
-    return grouped(map(words, read.peak.buffers)) if read.peak else ()
+    return grouped(map(words, read.peak.arrays)) if read.peak else ()
 
 
 def draw(read: Read, path: str | Path, title: str) -> None:

@@ -179,7 +179,7 @@ def _rows(plan: ServingPlan, step: str, read: Read) -> tuple[CheckedCollective, 
     def told_apart(one: Collective) -> Collective:
         """What samples a token is in no plan; the compiler rewrites it, and its name is lost."""
         least = (comparison.SLIGHT if one.op_name else comparison.SAME) * total
-        return one if one.received_bytes * one.count > least else replace(one, axes=())
+        return one if one.received_bytes * one.n_runs > least else replace(one, axes=())
 
     return comparison.held_against(plan, map(told_apart, read.collectives), step)
 

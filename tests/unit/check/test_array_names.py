@@ -6,8 +6,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.check.array_names import Words, argument, grouped, own_scope, unnamed
-from shardwise.check.hlo.memory import Held
-from shardwise.check.hlo.shape import shapes
+from shardwise.check.hlo.memory import LiveArray
+from shardwise.check.hlo.shape import parse_shapes
 from shardwise.plan.training.rebuild import rebuild
 from tests.unit.check.test_comparison import MODEL
 
@@ -19,9 +19,9 @@ def words() -> Words:
     return Words(rebuild(sw.plan(MODEL, sw.hardware("v5e:2x2"), job, {"tensor": 2, "fsdp": 2})))
 
 
-def held(shape: str, scope: str = "", category: str = "temporaries", op_name: str = "") -> Held:
-    (found,) = shapes(shape)
-    return Held(
+def held(shape: str, scope: str = "", category: str = "temporaries", op_name: str = "") -> LiveArray:
+    (found,) = parse_shapes(shape)
+    return LiveArray(
         bytes=found.bytes,
         shape=found,
         instruction="i",

@@ -28,15 +28,15 @@ def made(kind: str, axes: tuple[str, ...], received: float, op_name: str = "x") 
         axes=axes,
         group_size=2,
         dtype="bf16",
-        parts=(int(2 * received),),
+        array_bytes=(int(2 * received),),
         received_bytes=int(received),
-        count=1,
+        n_runs=1,
         form="sync",
         computation="main",
         instruction="i",
         done="",
         op_name=op_name,
-        beside=(),
+        overlapped=(),
         groups=np.array([[0, 1], [2, 3]]),
     )
 

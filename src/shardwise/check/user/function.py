@@ -178,7 +178,7 @@ def _flops(read: Read) -> dict[str, float]:
     for op in read.ops:
         for op_name, n in op.cost.products:
             key = own_scope(op_name)
-            total[key] = total.get(key, 0.0) + float(n * op.count)
+            total[key] = total.get(key, 0.0) + float(n * op.n_runs)
     return dict(sorted(total.items(), key=lambda pair: -pair[1]))
 
 
@@ -193,19 +193,19 @@ def _collectives(read: Read) -> tuple[FoundCollective, ...]:
 def _row(
     axes: tuple[str, ...], kind: str, ones: Sequence[Collective], read: Read
 ) -> FoundCollective:
-    total = sum(one.received_bytes * one.count for one in ones)
-    moved = sum(one.received_bytes * one.count for one in ones if one.form != "sync")
+    total = sum(one.received_bytes * one.n_runs for one in ones)
+    moved = sum(one.received_bytes * one.n_runs for one in ones if one.form != "sync")
     seen: dict[str, int] = {}
     for one in ones:
         block = read.module.computations[one.computation]
-        for name in one.beside:
+        for name in one.overlapped:
             scope = own_scope(block.instructions[name].op_name)
             if scope:
-                seen[scope] = seen.get(scope, 0) + one.count
+                seen[scope] = seen.get(scope, 0) + one.n_runs
     return FoundCollective(
         axes=axes,
         kind=kind,
-        n=sum(one.count for one in ones),
+        n=sum(one.n_runs for one in ones),
         bytes=float(total),
         asynchronous=moved / total if total else 0.0,
         beside=tuple(sorted(seen, key=lambda scope: -seen[scope])[:BESIDE]),
