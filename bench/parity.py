@@ -265,9 +265,9 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
         )
         sides = taken(ticks(order))
     found = collectives(module, dict(made.table.on.mesh.shape), count_runs(module, sides))
-    pairs = comparison.held_against(plan, found)
-    lost = comparison.missing(pairs)
-    apart = comparison.differences(pairs, layout.n_microbatches)
+    pairs = comparison.compare_collectives(plan, found)
+    lost = comparison.missing_roles(pairs)
+    apart = comparison.collective_differences(pairs, layout.n_microbatches)
     return {
         "collectives": f"missing: {', '.join(lost)}" if lost else "more" if apart else "as planned",
         "differences": [one.text for one in apart],

@@ -18,7 +18,7 @@ from shardwise.errors import BadInput
 from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
-    from shardwise.check.training import How
+    from shardwise.check.options import CompileOptions
     from shardwise.plan.schema.json_io import AnyPlan
 
 FAILED = 4
@@ -103,14 +103,16 @@ def run(
     )
 
 
-def _told(answer: Callable[[How], Answer], no_cache: bool, collectives: str = "plan") -> Answer:
+def _told(
+    answer: Callable[[CompileOptions], Answer], no_cache: bool, collectives: str = "plan"
+) -> Answer:
     """The answer, with the stage of each compile shown on a terminal."""
-    from shardwise.check.training import How
+    from shardwise.check.options import CompileOptions
 
     stages = _Stages()
     try:
         shown = stages if sys.stderr.isatty() else None
-        return answer(How(cache=not no_cache, on_stage=shown, collectives=collectives))
+        return answer(CompileOptions(cache=not no_cache, on_stage=shown, collectives=collectives))
     finally:
         stages.done()
 
@@ -119,7 +121,7 @@ def _plan(
     plan: AnyPlan,
     on: str,
     depths: tuple[int, ...],
-    how: How,
+    how: CompileOptions,
     trace: str,
     fix: bool,
     save: str,
@@ -153,11 +155,13 @@ def _plan(
     )
 
 
-def _function(name: str, args: str, on: str, how: How, trace: str, as_json: bool) -> Answer:
-    from shardwise.check.user.function import check_by_name
+def _function(
+    name: str, args: str, on: str, how: CompileOptions, trace: str, as_json: bool
+) -> Answer:
+    from shardwise.check.user.function import check_named_function
     from shardwise.report.check import function as report
 
-    found = check_by_name(name, args, on, how, trace or None)
+    found = check_named_function(name, args, on, how, trace or None)
     return Answer(
         document=lambda: found,
         blocks=report.blocks(found),

@@ -39,11 +39,11 @@ class _Links:
 
     Args:
         advances: instruction -> fused collectives that progress while it runs.
-        ends: instruction -> collectives that it waits for; a recv-done ends a send.
+        awaited_by: instruction -> collectives that it waits for; a recv-done ends a send.
     """
 
     advances: dict[str, tuple[str, ...]]
-    ends: dict[str, tuple[str, ...]]
+    awaited_by: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Lowering:
         """Yield the steps of one instruction."""
         opcode = instruction.opcode
         started = self.collectives.get((computation.name, instruction.name))
-        ended = links.ends.get(instruction.name)
+        ended = links.awaited_by.get(instruction.name)
         if started:
             yield from self._collective(instruction, started)
             yield from self._link_work(computation, instruction, links)
@@ -138,19 +138,20 @@ class Lowering:
 
     def _links(self, computation: Computation) -> _Links:
         advances: dict[str, tuple[str, ...]] = {}
-        ends: dict[str, tuple[str, ...]] = {}
+        awaited_by: dict[str, tuple[str, ...]] = {}
         for (computation_name, start), started in self.collectives.items():
             if computation_name != computation.name:
                 continue
             for collective in started:
                 if collective.done:
-                    ends[collective.done] = (*ends.get(collective.done, ()), start)
+                    done = collective.done
+                    awaited_by[done] = (*awaited_by.get(done, ()), start)
                 if collective.form == "fused":
                     chain_ids = self._chain_ids(computation.instructions[start])
                     for name in (start, *collective.overlapped, collective.done):
                         if chain_ids & self._chain_ids(computation.instructions[name]):
                             advances[name] = (*advances.get(name, ()), start)
-        return _Links(advances, ends)
+        return _Links(advances, awaited_by)
 
     def _chain_ids(self, instruction: Instruction) -> set[str]:
         """Chains of fused collectives of which a fusion is a link."""
@@ -192,9 +193,9 @@ class Lowering:
 
     def _copy(self, start: Instruction) -> Transfer:
         """A copy between memories; the shapes of its start are target and source."""
-        ends = [shape for shape in start.shapes if shape.elements > 1] or list(start.shapes[:1])
-        spaces = [shape.memory_space for shape in ends]
-        n_bytes = float(min(shape.padded_bytes for shape in ends))
+        sides = [shape for shape in start.shapes if shape.elements > 1] or list(start.shapes[:1])
+        spaces = [shape.memory_space for shape in sides]
+        n_bytes = float(min(shape.padded_bytes for shape in sides))
         label = "hbm"
         engine = "hbm"
         seconds = n_bytes * spaces.count(HBM) / self.rates.hbm_bytes_per_s

@@ -199,13 +199,13 @@ class Network:
         if not isinstance(topology, Torus):
             raise BadShape(f"{chip.name} has no torus.")
         positions = self.places.chips[sources].copy()
-        ends = self.places.chips[targets]
+        target_positions = self.places.chips[targets]
         domains = self.places.domains[sources]
         rate = chip.need("ici.link_bytes_per_s_one_way")
         slopes = {}
         n_hops = 0
         for axis, (size, wrapped) in enumerate(zip(topology.shape, topology.wrapped, strict=True)):
-            distance = ends[:, axis] - positions[:, axis]
+            distance = target_positions[:, axis] - positions[:, axis]
             if wrapped:
                 distance = (distance + size // 2) % size - size // 2
                 distance = np.where(2 * np.abs(distance) == size, size // 2, distance)
@@ -214,7 +214,7 @@ class Network:
                 load = _largest_link_load(positions, domains, axis, distance, size)
                 span = Span((Ring(axis, 2, load, False, rate),), 0.0)
                 slopes[AXES[axis]] = price("permute", span).inside_s_per_byte
-                positions[:, axis] = ends[:, axis]
+                positions[:, axis] = target_positions[:, axis]
         latency = n_hops * chip.need("ici.hop_s")
         return {name: Price(slope, latency) for name, slope in slopes.items()}
 
