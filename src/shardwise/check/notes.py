@@ -24,7 +24,7 @@ def compile_error(failure: Failure) -> CheckFailed:
 def memory_note(
     failure: OutOfMemory | None, compiled: CompiledNumbers | None, devices_per_chip: int = 1
 ) -> str:
-    """How much memory is missing, in GiB as compilers and drivers print it."""
+    """A sentence on the missing memory, in GiB as compilers and drivers print it."""
     required = compiled.peak_bytes if compiled else None
     available = compiled.capacity_bytes if compiled else None
     if failure:

@@ -12,7 +12,7 @@ from shardwise.runtime.program import COLLECTIVES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """How programs are compiled.
+    """Options for compiling programs.
 
     Args:
         limits: time and memory that a compile may take.

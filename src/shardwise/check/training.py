@@ -51,7 +51,7 @@ STATE = ("arguments", "weights", "optimizer")  # not listed: as large as planned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """What the compiler made of a plan's training step.
+    """A plan's training step after compilation.
 
     Args:
         program: None where the program does not fit and was not compiled.
@@ -160,7 +160,7 @@ def _compiled_step(
 
 
 def _branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
-    """How often the program of a pipeline takes each branch of its conditionals."""
+    """Runs of each branch of the conditionals in the program of a pipeline."""
     layout = case.layout
     if layout.schedule == "none":
         return {}

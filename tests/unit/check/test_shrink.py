@@ -60,7 +60,7 @@ def test_on_a_tpu_memory_is_near_too() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "words"),
-    [((2, 1), "are not two depths"), ((1,), "are not two depths"), ((1, 9), "check it whole")],
+    [((2, 1), "are not two depths"), ((1,), "are not two depths"), ((1, 9), "check the whole model")],
 )
 def test_depths_that_make_no_line(layers: tuple[int, ...], words: str) -> None:
     with pytest.raises(BadInput, match=words):
@@ -82,11 +82,11 @@ def test_a_smaller_machine_has_less_data_and_the_same_work_of_a_chip() -> None:
     assert found.strategy.mesh == {**plan.strategy.mesh, "data": 1}
     assert found.workload.batch == plan.workload.batch // 4
     assert found.strategy.micro_batch == plan.strategy.micro_batch
-    assert "data 1 in the place of 4 on v5e:4x4" in note
+    assert "with data 1; the plan has data 4 on v5e:4x4" in note
 
 
 @pytest.mark.parametrize(
-    ("on", "words"), [("v5e:1x1", "4, 8 chips"), ("v5p:2x2x1", "of another chip")]
+    ("on", "words"), [("v5e:1x1", "4, 8 chips"), ("v5p:2x2x1", "has another chip")]
 )
 def test_a_machine_that_cuts_other_axes_is_refused(on: str, words: str) -> None:
     plan = planned(2, "v5e:4x4", data=4, tensor=2, fsdp=2)

@@ -31,7 +31,7 @@ _SHARDING = re.compile(r"shard|PartitionSpec|mesh ax", re.I)
 
 
 def classify(error: BaseException, stage: str) -> Failure:
-    """The failure that an exception in `building`, `lowering` or `compiling` stands for."""
+    """The failure of an exception in the stage `building`, `lowering` or `compiling`."""
     text = str(error)
     if "vmem" in text and (sizes := _VMEM.search(text)):
         op_name = _OP_NAME.search(text)

@@ -5,7 +5,7 @@
     loops         how often each computation runs
     groups        which devices a collective joins, and which mesh axes those are
     forms         where each collective starts and ends: sync, async, fused, offloaded
-    reductions    which all-reduces stand for a reduce-scatter
+    reductions    which all-reduces are reduce-scatters in effect
     collectives   every collective once, with its axes, bytes and run count
     traffic       HBM bytes of each instruction
     costs         FLOPs of each instruction

@@ -164,7 +164,7 @@ def _collectives_of(
 
 
 def _shards_of_joined(op: Instruction, kind: str, group_size: int) -> int:
-    """How many of an op's result arrays make up V.
+    """The number of an op's result arrays that make up V.
 
     The result of a reduce-scatter or all-to-all is a shard, as is what a gather or all-to-all
     between slices sends; that of the others is the whole array.

@@ -37,7 +37,7 @@ class CarryElement:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """How a trip writes an element: whether only a slice, by which op, and of which array."""
+    """A write of an element by a trip: whether only a slice, by which op, and of which array."""
 
     is_slice: bool
     op_name: str
@@ -106,7 +106,7 @@ def _has_backward_pass(module: Module, loop: Instruction) -> bool:
 
 
 def _write(module: Module, loop: Instruction, index: int) -> _Write | None:
-    """How a trip writes an element of the carry, None where it passes it on."""
+    """The write of an element of the carry by a trip, None where it passes it on."""
     body = module.loop_body(loop)
     root = body.root_instruction
     if root.opcode != "tuple" or index >= len(root.operands):
@@ -130,7 +130,7 @@ def _write(module: Module, loop: Instruction, index: int) -> _Write | None:
 
 
 def _fused_write(module: Module, body: Computation, fusion: Instruction, element: int) -> _Write:
-    """How a fusion writes one element of its result."""
+    """The write of one element of the result of a fusion."""
     inner = module.callee(fusion)
     root = inner.root_instruction
     if root.opcode == "tuple":

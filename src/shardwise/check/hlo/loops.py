@@ -43,7 +43,7 @@ _PASS_THROUGH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """How often computations run in one run of the program.
+    """Run counts of computations in one run of the program.
 
     Args:
         by_computation: computation -> number of runs, bodies of fusions included.
@@ -134,7 +134,7 @@ def _callers_first(module: Module) -> Iterator[str]:
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs, or None where that cannot be derived."""
+    """The number of runs of the body of a `while`, or None where it cannot be derived."""
     annotation = loop.backend_config.get("known_trip_count")
     if isinstance(annotation, dict) and "n" in annotation:
         return int(annotation["n"])

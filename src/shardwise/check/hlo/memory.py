@@ -258,7 +258,7 @@ class _Categories:
     def _loop_invariant(
         self, body: Computation, element: Instruction
     ) -> tuple[Computation, str] | None:
-        """What the caller of a loop passes as an element that the body never changes."""
+        """The value that the caller passes as an element that the body never changes."""
         if body.name not in self.loops or not _is_unchanged(body, element):
             return None
         caller, loop = self.loops[body.name]

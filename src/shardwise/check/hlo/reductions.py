@@ -1,4 +1,4 @@
-"""Test whether an all-reduce stands for a reduce-scatter.
+"""Detection of all-reduces that are reduce-scatters in effect.
 
 Not every backend forms one. XLA:CPU keeps the all-reduce of the partial sums and slices the result,
 where a chip's own compiler would emit a reduce-scatter; a TPU's puts both into one custom fusion.

@@ -61,7 +61,7 @@ class TransferTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """How long a program takes, and what takes it.
+    """Total time of a program, and its parts.
 
     Args:
         step_s: the whole program.

@@ -81,7 +81,7 @@ def compile_named(
     cache: str = "",
     on_stage: OnStage | None = None,
 ) -> Compiled | Failure:
-    """Compile `module:function` for a machine in a process of its own.
+    """Compile `module:function` for a machine in a separate process.
 
     Args:
         name: the function.
@@ -127,8 +127,8 @@ def build(
     except BadInput as error:
         raise BadInput(
             *error.problems,
-            f"{args} returns the arguments of {name}. "
-            "Write it, or name another function with --args module:function.",
+            f"{args} must return the arguments of {name}: write it, or name another function with "
+            "--args module:function.",
         ) from None
     needs_devices = _needs_devices(make_arguments, args)
     arguments = make_arguments(devices) if needs_devices else make_arguments()

@@ -94,7 +94,7 @@ def check_function(
 def check_named_function(
     name: str, args: str, on: str, options: CompileOptions, trace: str | Path | None = None
 ) -> FunctionReport:
-    """Compile `module:function` in a process of its own and report on it.
+    """Compile `module:function` in a separate process and report on it.
 
     The current folder is searched for the module first.
 

@@ -125,9 +125,9 @@ def test_a_function_by_its_name(args: str, axes: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "words"),
     [
-        ("nowhere.at.all:step", "", 'no module "nowhere" to be found'),
+        ("nowhere.at.all:step", "", 'there is no module "nowhere"'),
         ("train_step", "", "Write module:function"),
-        (f"{PROGRAMS}:args_of_devices", "", "or name another with --args module:function"),
+        (f"{PROGRAMS}:args_of_devices", "", "or name another function with --args module:function"),
         (f"{PROGRAMS}:PROGRAM", "", 'has no "PROGRAM"'),
         (f"{PROGRAMS}:train_step", f"{PROGRAMS}:args_of_two", "takes first, second"),
     ],
