@@ -22,6 +22,7 @@ DTYPES = {"f32": "fp32", "f16": "fp16"}
 PLACES = {"x": "input", "y": "output", "s": "scores", "o": "attended", "h": "hidden"}
 ATTENTION_PRODUCTS = ("attn.scores", "attn.values")  # operations that one kernel computes
 MAX_NAMES = 5  # names that are listed for one shape
+MAX_ARRAYS = 8  # arrays at the peak that a verdict lists
 
 # Arguments of a training step, by their path in the state.
 ARGUMENTS = (
@@ -126,7 +127,7 @@ class ArrayNames:
         matches = _same_dims(self.saved, live)
         if not matches or live.category not in ("activations", "temporaries"):
             return None
-        names = list(dict.fromkeys(array.name for array in matches))
+        names = _distinct_names(matches)
         name = " or ".join(names)
         if len(names) > MAX_NAMES:
             name = "what the backward pass reads"
@@ -156,7 +157,7 @@ class ArrayNames:
         matches = _same_dims(self.weight_stacks, live)
         if not matches:
             return None
-        names = " or ".join(dict.fromkeys(array.name for array in matches))
+        names = " or ".join(_distinct_names(matches))
         category = "gradients"
         use = "gradients or updates"
         if live.category == "gathered weights":
@@ -176,6 +177,14 @@ def merge_equal(arrays: Iterable[PeakArray]) -> tuple[PeakArray, ...]:
             array = replace(array, n=array.n + rows[key].n)
         rows[key] = array
     return tuple(sorted(rows.values(), key=lambda row: -row.n * row.bytes))
+
+
+def largest_arrays(
+    arrays: Iterable[PeakArray], excluded_categories: Sequence[str] = ()
+) -> tuple[PeakArray, ...]:
+    """The first `MAX_ARRAYS` arrays of other categories."""
+    listed = [array for array in arrays if array.category not in excluded_categories]
+    return tuple(listed[:MAX_ARRAYS])
 
 
 def describe_unplanned(live: LiveArray) -> PeakArray:
@@ -269,6 +278,10 @@ def _same_dims(arrays: Sequence[PlannedArray], live: LiveArray) -> list[PlannedA
         return exact
     dims = sorted(dims)
     return [array for array in arrays if sorted(_without_ones(array.dims)) == dims]
+
+
+def _distinct_names(arrays: Iterable[PlannedArray]) -> list[str]:
+    return list(dict.fromkeys(array.name for array in arrays))
 
 
 def _without_ones(dims: Sequence[int]) -> list[int]:

@@ -48,8 +48,11 @@ class AnalyzedProgram:
     @property
     def attention_flops(self) -> float:
         """FLOPs of attention kernels."""
-        kernels = [op for op in self.ops if attention_cost(op.instruction) is not None]
-        return float(sum(op.flops for op in kernels))
+        flops = 0
+        for op in self.ops:
+            if attention_cost(op.instruction) is not None:
+                flops += op.flops
+        return float(flops)
 
     @property
     def recomputed_flops(self) -> float:

@@ -10,7 +10,6 @@ from shardwise.check.verdict import CompiledNumbers
 from shardwise.errors import BadInput, CheckFailed
 from shardwise.plan.schema.training import Operation
 
-MAX_ARRAYS = 8  # rows of arrays at the peak that a verdict lists
 CPU_NOTE = "It widens bf16 to fp32: bytes of collectives are up to twice those of the chip."
 GPU_NOTE = "Times are rooflines of this package: the GPU's compiler estimates none."
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwise import units
 from shardwise.check import comparison
-from shardwise.check.array_names import describe_unplanned
+from shardwise.check.array_names import describe_unplanned, largest_arrays
 from shardwise.check.compiled_costs import (
     AnalyzedProgram,
     analyze_program,
@@ -22,13 +22,7 @@ from shardwise.check.compiling.process import compile_job
 from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
 from shardwise.check.compiling.targets import Target
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.notes import (
-    CPU_NOTE,
-    MAX_ARRAYS,
-    compile_error,
-    first_line,
-    require_joined_bytes,
-)
+from shardwise.check.notes import CPU_NOTE, compile_error, first_line, require_joined_bytes
 from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumbers, Verdict
 from shardwise.hardware import System
@@ -164,7 +158,7 @@ def _verdict(
         compiled=compiled_numbers(program, arrays),
         collectives=rows,
         differences=tuple(_differences(plan, step, program, rows)),
-        largest=tuple(array for array in arrays if array.category != "arguments")[:MAX_ARRAYS],
+        largest=largest_arrays(arrays, ("arguments",)),
         compile_s=program.compiled.total_s,
         versions=program.compiled.versions,
     )

@@ -43,9 +43,13 @@ def on_smaller_system(plan: Plan, system_name: str) -> tuple[Plan, str]:
     if system.chip.name != case.system.chip.name:
         raise BadInput(f"the plan is for {case.system.chip.name}; {system_name} has another chip.")
     if remainder or not 1 <= data <= planned_data or planned_data % data:
-        divisors = [n for n in range(1, planned_data) if planned_data % n == 0]
-        sizes = ", ".join(f"{replica_chips * n:,}" for n in divisors[:MAX_SIZES])
-        choices = f"with {sizes} chips" if sizes else "on no smaller machine"
+        sizes = []
+        for divisor in range(1, planned_data):
+            if planned_data % divisor == 0:
+                sizes.append(f"{replica_chips * divisor:,}")
+        choices = "on no smaller machine"
+        if sizes:
+            choices = f"with {', '.join(sizes[:MAX_SIZES])} chips"
         raise BadInput(
             f"{system_name} has {system.n_chips:,} chips. Only data ({planned_data}) can be "
             f"reduced; the other axes take {replica_chips:,} chips. The program of a chip is the "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.check import comparison
-from shardwise.check.array_names import ArrayNames, argument_category
+from shardwise.check.array_names import ArrayNames, argument_category, largest_arrays
 from shardwise.check.compiled_costs import (
     AnalyzedProgram,
     analyze_program,
@@ -23,7 +23,6 @@ from shardwise.check.device_view import chip_collectives, plan_over_devices
 from shardwise.check.notes import (
     CPU_NOTE,
     GPU_NOTE,
-    MAX_ARRAYS,
     compile_error,
     memory_note,
     require_joined_bytes,
@@ -201,7 +200,7 @@ def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:
         compiled=step.numbers,
         collectives=step.collectives,
         differences=_differences(plan, step),
-        largest=tuple(a for a in step.arrays if a.category not in STATE)[:MAX_ARRAYS],
+        largest=largest_arrays(step.arrays, STATE),
         xla_flags=(),
         compile_s=0.0,
         versions={},

@@ -19,15 +19,7 @@ from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import DeviceRates, OpWork
 from shardwise.check.timeline.network import Network, Route
 from shardwise.check.timeline.schedule import simulate
-from shardwise.check.timeline.steps import (
-    COPY,
-    Await,
-    Compute,
-    Loop,
-    Operation,
-    Step,
-    Transfer,
-)
+from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Operation, Step, Transfer
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 OTHER = "other groups"  # label of collectives whose groups are not those of mesh axes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.check.array_names import describe_unplanned, user_scope
+from shardwise.check.array_names import describe_unplanned, largest_arrays, user_scope
 from shardwise.check.compiled_costs import (
     AnalyzedProgram,
     analyze_program,
@@ -18,7 +18,7 @@ from shardwise.check.compiled_costs import (
 )
 from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.notes import GPU_NOTE, MAX_ARRAYS, compile_error, memory_note
+from shardwise.check.notes import GPU_NOTE, compile_error, memory_note
 from shardwise.check.options import CompileOptions
 from shardwise.check.user.api import compile_function, compile_named
 from shardwise.check.verdict import CompiledNumbers, PeakArray
@@ -176,7 +176,7 @@ def _program_report(
         compiled=numbers,
         flops_by_scope=_flops_by_scope(program),
         collectives=() if failure else _collective_rows(program),
-        largest=arrays[:MAX_ARRAYS],
+        largest=largest_arrays(arrays),
         compile_s=compiled.total_s,
         versions=compiled.versions,
     )
