@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.check import comparison
-from shardwise.check.array_names import ArrayNames, argument_category, largest_arrays
+from shardwise.check.array_names import (
+    ATTENTION_PRODUCTS,
+    ArrayNames,
+    argument_category,
+    largest_arrays,
+)
 from shardwise.check.compiled_costs import (
     AnalyzedProgram,
     analyze_program,
@@ -44,7 +49,6 @@ from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import stages
 
 TRAIN_STEP = "shardwise.runtime.training.programs:train_step"
-ATTENTION_PRODUCTS = ("attn.scores", "attn.values")
 STATE = ("arguments", "weights", "optimizer")  # not listed: as large as planned
 
 

@@ -21,7 +21,7 @@ from shardwise.check.hlo.traffic import padded_hbm_bytes
 # Opcodes whose result is the buffer of their first operand.
 SAME_BUFFER = ("bitcast", "optimization-barrier", "add-dependency", "domain", "while")
 _OUTPUT_ALIAS = re.compile(r"\{(\d*)[\d, ]*\}: \((\d+)")
-Value = list[list[int]]  # elements of a tuple -> buffers of their arrays
+BufferIndices = list[list[int]]  # elements of a tuple -> buffers of their arrays
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class BufferAssignment:
 
     module: Module
     computation: Computation
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, BufferIndices] = field(default_factory=dict)
     buffers: list[ArrayBuffer] = field(default_factory=list)
 
     def find(self, index: int) -> int:
@@ -76,7 +76,7 @@ class BufferAssignment:
             buffer.shape = merged.shape
             buffer.producer = merged.producer
 
-    def operand_value(self, instruction: Instruction, index: int = 0) -> Value:
+    def operand_value(self, instruction: Instruction, index: int = 0) -> BufferIndices:
         """Buffers of an operand."""
         return self.values[instruction.operands[index]]
 
@@ -84,7 +84,9 @@ class BufferAssignment:
         """Buffers of an operand, all elements of a tuple in a row."""
         return list(itertools.chain.from_iterable(self.operand_value(instruction, index)))
 
-    def add(self, instruction: Instruction, shapes: tuple[Shape, ...], position: int) -> Value:
+    def add(
+        self, instruction: Instruction, shapes: tuple[Shape, ...], position: int
+    ) -> BufferIndices:
         """Add a buffer for each array of a result."""
         value = []
         for shape in shapes:
@@ -117,14 +119,13 @@ def assign_buffers(
     assignment = BufferAssignment(module, computation)
     instructions = list(computation.instructions.values())
     positions = {name: i for i, name in enumerate(computation.instructions)}
-    done_of = {}
-    for instruction in instructions:
-        if instruction.opcode.endswith("-done") and instruction.operands:
-            done_of[instruction.operands[0]] = instruction
+    dones = computation.dones()
     for position, instruction in enumerate(instructions):
-        done = done_of.get(instruction.name)
-        assignment.values[instruction.name] = _value(assignment, instruction, position, done)
-    _extend_to_readers(assignment, positions, done_of)
+        done = dones.get(instruction.name)
+        assignment.values[instruction.name] = _result_buffers(
+            assignment, instruction, position, done
+        )
+    _extend_to_readers(assignment, positions, dones)
     if computation.name == module.entry:
         _place_entry_results(assignment)
     else:
@@ -134,9 +135,9 @@ def assign_buffers(
     return assignment
 
 
-def _value(
+def _result_buffers(
     assignment: BufferAssignment, instruction: Instruction, position: int, done: Instruction | None
-) -> Value:
+) -> BufferIndices:
     """Buffers of a result: existing ones where it only names them."""
     opcode = instruction.opcode
     if opcode in SAME_BUFFER:
@@ -205,13 +206,13 @@ def _parameter_number(inner: Computation, name: str) -> int | None:
 
 
 def _extend_to_readers(
-    assignment: BufferAssignment, positions: dict[str, int], done_of: dict[str, Instruction]
+    assignment: BufferAssignment, positions: dict[str, int], dones: dict[str, Instruction]
 ) -> None:
     """Extend live ranges to the last reader; a start reads until its done."""
     for instruction in assignment.computation.instructions.values():
         if instruction.opcode in ("tuple", "get-tuple-element", "bitcast"):
             continue
-        end = positions[done_of.get(instruction.name, instruction).name]
+        end = positions[dones.get(instruction.name, instruction).name]
         for operand_index in range(len(instruction.operands)):
             for index in assignment.operand_buffers(instruction, operand_index):
                 buffer = assignment.buffers[index]
@@ -236,7 +237,7 @@ def _place_entry_results(assignment: BufferAssignment) -> None:
 
 def _place_results(assignment: BufferAssignment, is_loop_body: bool) -> None:
     """Give the results to the caller; merge those of a loop body with its carry."""
-    carry: Value = []
+    carry: BufferIndices = []
     if is_loop_body:
         carry = assignment.values[assignment.computation.parameters[0].name]
     for element, indices in enumerate(assignment.values[assignment.computation.root]):

@@ -60,12 +60,9 @@ def scheduled_collectives(
 ) -> Iterator[ScheduledCollective]:
     """Yield the collectives that start in a computation, in schedule order."""
     chains = _chains(module, computation)
-    done_of = {}
+    dones = computation.dones()
     for instruction in computation.instructions.values():
-        if instruction.opcode.endswith("-done") and instruction.operands:
-            done_of[instruction.operands[0]] = instruction
-    for instruction in computation.instructions.values():
-        done = done_of.get(instruction.name)
+        done = dones.get(instruction.name)
         if instruction.opcode == "fusion":
             yield from _in_fusion(module, instruction, chains)
         elif instruction.opcode in ("async-start", "call-start"):

@@ -102,6 +102,14 @@ class Computation:
         parameters = [i for i in self.instructions.values() if i.opcode == "parameter"]
         return tuple(sorted(parameters, key=lambda parameter: int(parameter.literal)))
 
+    def dones(self) -> dict[str, Instruction]:
+        """Name of an asynchronous start -> the instruction that waits for it."""
+        dones = {}
+        for instruction in self.instructions.values():
+            if instruction.opcode.endswith("-done") and instruction.operands:
+                dones[instruction.operands[0]] = instruction
+        return dones
+
     def users(self, name: str) -> list[Instruction]:
         """Instructions that read the result of the named instruction."""
         return [user for user in self.instructions.values() if name in user.operands]
