@@ -40,7 +40,7 @@ class _Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """Program, machine and lookups from which steps are made.
+    """Conversion of a compiled program to steps, with the lookups that it needs.
 
     Args:
         collectives: (computation, instruction) -> collectives of the program.
@@ -71,10 +71,10 @@ class Lowering:
     ) -> Iterator[Step]:
         """Yield the steps of one instruction."""
         opcode = instruction.opcode
-        started = self.collectives.get((computation.name, instruction.name))
-        ended = links.awaited_by.get(instruction.name)
-        if started:
-            yield from self._collective(instruction, started)
+        collectives = self.collectives.get((computation.name, instruction.name))
+        awaited = links.awaited_by.get(instruction.name)
+        if collectives:
+            yield from self._collective(instruction, collectives)
             yield from self._link_work(computation, instruction, links)
         elif opcode == "while":
             n_trips = trip_count(self.module, computation, instruction)
@@ -89,9 +89,9 @@ class Lowering:
             yield self._copy(instruction)
         elif opcode in ("async-start", "call-start"):
             yield self._offloaded(instruction)
-        elif ended:
+        elif awaited:
             yield from self._link_work(computation, instruction, links)
-            yield from (Await(name=name) for name in ended)
+            yield from (Await(name=name) for name in awaited)
         elif opcode.endswith("-done") and instruction.operands:
             yield Await(name=instruction.operands[0])
         elif not is_idle(instruction) and not opcode.endswith("-start") and opcode != "recv":
@@ -131,10 +131,10 @@ class Lowering:
     def _links(self, computation: Computation) -> _Links:
         advances: dict[str, tuple[str, ...]] = {}
         awaited_by: dict[str, tuple[str, ...]] = {}
-        for (computation_name, start), started in self.collectives.items():
+        for (computation_name, start), collectives in self.collectives.items():
             if computation_name != computation.name:
                 continue
-            for collective in started:
+            for collective in collectives:
                 if collective.done:
                     done = collective.done
                     awaited_by[done] = (*awaited_by.get(done, ()), start)
@@ -152,12 +152,14 @@ class Lowering:
         nested = self.module.callee(instruction).instructions.values()
         return {op.attribute("chain_id") for op in nested} - {""}
 
-    def _collective(self, instruction: Instruction, started: list[Collective]) -> Iterator[Step]:
+    def _collective(
+        self, instruction: Instruction, collectives: list[Collective]
+    ) -> Iterator[Step]:
         """Yield one transfer for the collectives that start in an instruction."""
-        first = started[0]
+        first = collectives[0]
         engines: dict[str, None] = {}
         seconds = 0.0
-        for collective in started:
+        for collective in collectives:
             route = self._route(collective)
             if not route.exact:
                 self.inexact.add(instruction.name)
@@ -173,7 +175,7 @@ class Lowering:
             operation=self.operation_of(first.op_name),
             engines=tuple(engines),
             seconds=seconds,
-            bytes=float(sum(collective.joined_bytes for collective in started)),
+            bytes=float(sum(collective.joined_bytes for collective in collectives)),
         )
         if first.form == "sync":
             yield Await(name=instruction.name)
