@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from shardwise import units
-from shardwise.check.verdict import Buffer, CheckedCollective, CompiledNumbers, Proposal, Verdict
+from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
 from shardwise.report.style import Block, labelled, quiet, strong, table
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
@@ -94,14 +94,14 @@ def _collective(row: CheckedCollective) -> tuple[str, ...]:
     )
 
 
-def memory(compiled: CompiledNumbers, largest: tuple[Buffer, ...]) -> Iterator[Block]:
+def memory(compiled: CompiledNumbers, largest: tuple[PeakArray, ...]) -> Iterator[Block]:
     """What fills the memory at the peak: by category, then the largest arrays."""
     parts = (f"{name} {units.show_gib(n)}" for name, n in compiled.by_category.items())
     yield labelled([("holds", "  ·  ".join(parts))])
     yield table(["largest at the peak", "", ">n", ">all"], map(_buffer, largest[:SHOWN]))
 
 
-def _buffer(one: Buffer) -> tuple[str, str, str, str]:
+def _buffer(one: PeakArray) -> tuple[str, str, str, str]:
     name = one.name or one.category
     shape = f"{one.shape} {one.letters}".strip()
     return (name, shape, f"{one.n}", units.show_gib(one.n * one.bytes))
