@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.book.case import CHAPTERS, Case, cases, select
-from shardwise.book.run import Result, RunAll, document, run_all
+from shardwise.book.run import BookResult, Result, document, run_all
 from shardwise.book.run import run as solve
 from shardwise.cli.answer import Answer
 from shardwise.cli.command import Json
@@ -105,7 +105,7 @@ def _case(result: Result) -> Iterator[Block]:
     yield labelled((label, text) for label, text in rows if text)
 
 
-def _summary(done: RunAll) -> Iterator[Block]:
+def _summary(done: BookResult) -> Iterator[Block]:
     yield strong(
         f"{done.passed} of {done.n} cases agree; {len(done.failed)} do not, "
         f"{len(done.skipped)} skipped."
