@@ -38,8 +38,8 @@ def cache(g: Given) -> Answer:
 
 @solves("esti-2d-ws", formula="8BD/(sqrt(N) W) / (4BD/W); equal at 8 / sqrt(N) = 4")
 def two_dims(g: Given) -> Answer:
-    ratio = stationary.papers_2d_s(1, 1, g["n"], 1) / stationary.papers_1d_s(1, 1, 1)
-    return [ratio, stationary.papers_2d_chips()]
+    ratio = stationary.pope_2d_s(1, 1, g["n"], 1) / stationary.pope_1d_s(1, 1, 1)
+    return [ratio, stationary.pope_2d_chips()]
 
 
 @solves("kipply-kv-52b", formula="2 e L N H")

@@ -137,12 +137,12 @@ def trends(g: Given) -> Answer:
 
 
 SITUATIONS = {
-    "<10B on one node": playbook.first_step(7e9),
-    "10B-100B": playbook.first_step(70e9),
-    "512+ GPUs": playbook.first_step(n_gpus=512),
-    "1024+ GPUs": playbook.first_step(n_gpus=1024),
-    "very long sequences": playbook.first_step(long_sequences=True),
-    "MoE": playbook.first_step(moe=True),
+    "<10B on one node": playbook.recommended_technique(7e9),
+    "10B-100B": playbook.recommended_technique(70e9),
+    "512+ GPUs": playbook.recommended_technique(n_gpus=512),
+    "1024+ GPUs": playbook.recommended_technique(n_gpus=1024),
+    "very long sequences": playbook.recommended_technique(long_sequences=True),
+    "MoE": playbook.recommended_technique(moe=True),
 }
 
 
