@@ -143,8 +143,8 @@ def collective_time(g: Given) -> Answer:
     move = Move(g["op"], axes, before, before.with_axes(axes_after))
     dims = dict(zip(before.names, g["shape"], strict=True))
     n_bytes = move.joined_bytes(dims, g["mesh"], g["bytes_per_elem"])
-    slice_ = _torus_slice(g, ici__link=g["ici_bidi_bytes_per_s"] / 2)
-    span = place(slice_, g["mesh"])[0].span(axes)
+    tpu_slice = _torus_slice(g, ici__link=g["ici_bidi_bytes_per_s"] / 2)
+    span = place(tpu_slice, g["mesh"])[0].span(axes)
     return collective.time_s(g["op"], n_bytes, span)
 
 
