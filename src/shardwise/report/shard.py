@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import units
-from shardwise.formulas.matmul import ShardResult, ShardStep, Way
+from shardwise.formulas.matmul import MatmulOption, ShardResult, ShardStep
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import seconds_span
 
@@ -26,7 +26,7 @@ def document(result: ShardResult) -> dict[str, Any]:
     return made
 
 
-def _way_document(way: Way, raw: dict[str, Any]) -> dict[str, Any]:
+def _way_document(way: MatmulOption, raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "comms_s": way.comms_s, "lower_s": way.lower_s, "upper_s": way.upper_s}
 
 
@@ -48,7 +48,7 @@ def blocks(result: ShardResult) -> Iterator[Block]:
     )
 
 
-def _headline(way: Way) -> str:
+def _headline(way: MatmulOption) -> str:
     times = {"Communication": way.comms_s, "Compute": way.math_s, "HBM": way.hbm_s}
     slowest = max(times, key=lambda name: times[name])
     return f"{slowest}-bound, {seconds_span(way.lower_s, way.upper_s)} (all / nothing overlapped)."
@@ -63,7 +63,7 @@ def _program(result: ShardResult) -> Iterator[Block]:
         yield f"padding: {note}"
 
 
-def _steps(way: Way) -> Block:
+def _steps(way: MatmulOption) -> Block:
     rows = [_step(step) for step in way.before]
     time_s, hbm = max(way.math_s, way.hbm_s), way.hbm_bytes_per_chip
     flops = units.show_count(way.flops_per_chip)

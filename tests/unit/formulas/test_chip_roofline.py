@@ -144,7 +144,7 @@ def test_an_operation_that_the_model_has_not() -> None:
     for name in names:
         found = operation_roofline(load("llama3-70b"), V5E, name, batch=[8], seq=512)
         assert found.points[0].flops > 0
-    with pytest.raises(BadInput, match=r"attn\.scores is over the tokens .* Give seq"):
+    with pytest.raises(BadInput, match=r"attn\.scores runs over the tokens .* Give seq"):
         operation_roofline(load("llama3-70b"), V5E, "attn.scores", batch=[8])
 
 
