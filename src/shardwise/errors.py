@@ -40,10 +40,11 @@ class BadInput(ShardwiseError):
 
 
 class UnknownName(BadInput):
-    """A name that is not in a list, with the close ones."""
+    """A name that is not among the known ones; the message lists the close ones."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        super().__init__(f'unknown {what} "{name}". {nearest(name, known)}{hint and " " + hint}')
+        problem = f'unknown {what} "{name}". {nearest(name, known)} {hint}'
+        super().__init__(problem.rstrip())
 
 
 class BadUnit(BadInput):
@@ -90,18 +91,40 @@ class MissingExtra(ShardwiseError):
     exit_code = 2
 
 
-def nearest(name: str, known: Iterable[str], n: int = 4) -> str:
-    """`Close: a, b.` for the names most like `name`, or `Known: ...` when none is close."""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggestions for an unknown name, as a sentence; names stand in quotes, since one may be none.
+
+    >>> nearest("nine", ["full", "none"]), nearest("x", ["full", "none"])
+    ('Close: "none".', 'Known: "full", "none".')
+    """
     choices = sorted(set(known))
-    low = name.lower()
-    close = [c for c in choices if low and (c.lower().startswith(low) or low.startswith(c.lower()))]
-    close += [c for c in difflib.get_close_matches(low, choices, n, 0.5) if c not in close]
+    close = close_names(name, choices)
     if close:
-        return f"Close: {', '.join(close[:n])}."
-    return f"Known: {', '.join(choices[:12])}{', ...' if len(choices) > 12 else '.'}"
+        return f"Close: {_quoted(close)}."
+    if len(choices) > 12:
+        return f"Known: {_quoted(choices[:12])}, ..."
+    return f"Known: {_quoted(choices)}."
+
+
+def close_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to four of the known names: those that share a prefix with `name`, then similar ones."""
+    choices = sorted(set(known))
+    lower = name.lower()
+    close = []
+    for choice in choices:
+        if lower and (choice.lower().startswith(lower) or lower.startswith(choice.lower())):
+            close.append(choice)
+    for choice in difflib.get_close_matches(lower, choices, 4, 0.5):
+        if choice not in close:
+            close.append(choice)
+    return close[:4]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def raise_all(error: type[ShardwiseError], problems: Sequence[str]) -> None:
-    """Raise `error` with every problem found, or return when there is none."""
+    """Raise `error` with all problems, if there are any."""
     if problems:
         raise error(*problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from shardwise.errors import UnknownName, nearest
+from shardwise.errors import UnknownName, close_names
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.load import load_chip
 
@@ -28,8 +28,8 @@ def find_chip(text: str) -> Chip:
     """A chip by name or alias in any case (`V5P`, `tpu-v5p`, `ironwood`), or by the path of a TOML.
 
     Raises:
-        UnknownName: no such chip, with the close ones.
-        BadFile: the user's file is missing or wrong.
+        UnknownName: no such chip; the message lists the close names.
+        BadFile: the user's file is missing or invalid.
     """
     if text.endswith(".toml"):
         return load_chip(Path(text))
@@ -40,9 +40,10 @@ def find_chip(text: str) -> Chip:
     aliases = {_normal(alias): chip for chip in names for alias in catalog_chip(chip).aliases}
     if name in aliases:
         return catalog_chip(aliases[name])
-    # Aliases only clutter the answer when a name is close already.
-    known = names if nearest(name, names).startswith("Close") else (*names, *aliases)
-    raise UnknownName("chip", text, known, "List: shardwise hw")
+    choices = names
+    if not close_names(name, names):  # otherwise aliases only clutter the message
+        choices = (*names, *aliases)
+    raise UnknownName("chip", text, choices, "List: shardwise hw")
 
 
 def _normal(text: str) -> str:
