@@ -176,7 +176,7 @@ def test_a_folder_without_config_names_what_it_has(tmp_path):
 
 
 def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(BadFile, match=r"no such file\. Presets need no file\."):
+    with pytest.raises(BadFile, match=r"no such file\. To use a preset, give its name\."):
         load(str(tmp_path / "config.json"))
     with pytest.raises(BadFile, match='Close: "llama3-70b"'):
         load("./llama3-70b/config.json")
@@ -204,7 +204,7 @@ def test_refused_permissions_are_told(tmp_path, monkeypatch):
     with pytest.raises(BadFile, match="no permission to read it"):
         load(file)
     monkeypatch.setattr("pathlib.Path.is_dir", refuse)
-    with pytest.raises(BadFile, match="no permission to look into it"):
+    with pytest.raises(BadFile, match="no permission to read this folder"):
         load(tmp_path)
 
 

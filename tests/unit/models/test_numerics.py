@@ -233,7 +233,7 @@ def test_an_unknown_activation_is_kept():
         ({"rope_theta": 10**400}, "rope_theta beyond 1e300 is above"),
         ({"rope_scaling": 3}, "rope_scaling 3 is not an object."),
         ({"rope_scaling": {"type": "linear", "factor": []}}, "rope_scaling.factor [] is not a"),
-        ({"hidden_act": 3}, "hidden_act 3 is no text."),
+        ({"hidden_act": 3}, "hidden_act 3 is not text."),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [0]}},
             "rope_scaling.short_factor [0] is not a list of positive numbers.",

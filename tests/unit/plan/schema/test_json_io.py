@@ -117,7 +117,11 @@ def test_text_that_is_no_plan(small: Plan) -> None:
     [
         ((), "modle", 'plan: unknown key $.modle. Close: "model".'),
         (("strategy",), "meshes", 'plan: unknown key $.strategy.meshes. Close: "mesh".'),
-        (("estimate", "step_s"), "uper", 'plan: unknown key $.estimate.step_s.uper. Close: "upper"'),
+        (
+            ("estimate", "step_s"),
+            "uper",
+            'plan: unknown key $.estimate.step_s.uper. Close: "upper"',
+        ),
         (("operations", 1), "flop", 'plan: unknown key $.operations[1].flop. Close: "flops".'),
     ],
 )
