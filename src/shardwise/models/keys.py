@@ -50,11 +50,12 @@ class Keys:
         """A whole number; None if the key is null, `default` if it is absent."""
         self._read.add(name)
         if name not in self._data:
-            default = self._defaults.get(name, default)
-            return default
-        if self._data[name] is None:
-            return None
-        return self.integer(name, low=low)
+            value: int | None = self._defaults.get(name, default)
+        elif self._data[name] is None:
+            value = None
+        else:
+            value = self.integer(name, low=low)
+        return value
 
     def is_type(self, prefix: str) -> bool:
         """Whether the model type, or else the first architecture, begins with `prefix`."""
@@ -110,10 +111,9 @@ class Keys:
         reason = f"above {LARGEST:,}"
         if value < 0:
             reason = "below 0"
-        text = f"{value:.4g}"
         if isinstance(value, int):
-            text = short(value)
-        return float(self._refuse(names, text, reason, default))
+            return float(self._refuse(names, short(value), reason, default))
+        return float(self._refuse(names, f"{value:.4g}", reason, default))
 
     def optional_number(self, name: str) -> float | None:
         """A number of at least 0; None if the key is null or has no value and no default."""

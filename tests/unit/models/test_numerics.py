@@ -247,7 +247,7 @@ def test_numbers_that_are_none_are_told(keys, problem):
 
 
 def test_kinds_that_no_norm_and_no_router_has():
-    with pytest.raises(BadShape, match='norm "batch" is none of rms, layer'):
+    with pytest.raises(BadShape, match='norm "batch" is not one of rms, layer'):
         Norm(kind="batch")
-    with pytest.raises(BadShape, match='score "hash" is none of softmax, sigmoid'):
+    with pytest.raises(BadShape, match='score "hash" is not one of softmax, sigmoid'):
         Routing(score="hash")

@@ -67,5 +67,5 @@ def test_interleaved_gate_and_up():
 
 @pytest.mark.parametrize("config", [load("palm-8b"), hybrid()], ids=["palm", "hybrid"])
 def test_models_without_published_checkpoints_are_told(config):
-    with pytest.raises(BadInput, match=r"is not known\. Known families: .*deepseek_v3"):
+    with pytest.raises(BadInput, match=r"are not known\. Known families: .*deepseek_v3"):
         weight_names(config)

@@ -12,7 +12,6 @@ from shardwise.models.families._numbers import activation, rms_norm, rope, rope_
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Rope
-from shardwise.models.tensor_layout import TensorLayout
 
 MODEL_TYPES = ("gemma", "gemma2", "gemma3", "gemma3_text")
 ARCHITECTURES = (
@@ -168,6 +167,4 @@ def _local_layers(text: Keys, n_layers: int, generation: int) -> list[bool]:
     return text.local_layers(n_layers, lambda i: (i + 1) % period != 0)
 
 
-def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights, named as in Llama."""
-    return llama_tensors(config, layer)
+layer_tensors = llama_tensors

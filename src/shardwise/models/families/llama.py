@@ -8,7 +8,6 @@ from shardwise.models.families._names import llama_tensors
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
-from shardwise.models.tensor_layout import TensorLayout
 
 MODEL_TYPES = ("llama", "mistral")
 ARCHITECTURES = ("LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM")
@@ -63,6 +62,4 @@ def build(keys: Keys, name: str) -> ModelConfig:
     )
 
 
-def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights, named as in Llama."""
-    return llama_tensors(config, layer)
+layer_tensors = llama_tensors

@@ -37,10 +37,10 @@ def build(keys: Keys, name: str) -> ModelConfig:
     moe = _moe(text)
     mlp = Mlp(d_ff=text.integer("intermediate_size_mlp"), activation=moe.activation)
     max_seq = text.integer("max_position_embeddings", default=131_072)
-    attentions = _attentions(text, D, max_seq)
     has_rope = _rope_layers(text, n_layers)
     is_local = text.local_layers(n_layers, has_rope.__getitem__)
     kinds = list(zip(is_local, has_rope, _routed_layers(text, n_layers), strict=False))
+    attentions = _attentions(text, D, max_seq)
 
     def build_layer(kind: tuple[bool, bool, bool]) -> Layer:
         is_local, has_rope, is_routed = kind

@@ -12,7 +12,6 @@ from shardwise.models.families._names import llama_tensors
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
-from shardwise.models.tensor_layout import TensorLayout
 
 MODEL_TYPES = ("qwen2", "qwen3")
 ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -86,6 +85,4 @@ def attention(keys: Keys, D: int, window: int | None, *, is_qwen3: bool) -> Atte
     )
 
 
-def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights, named as in Llama."""
-    return llama_tensors(config, layer)
+layer_tensors = llama_tensors
