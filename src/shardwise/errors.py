@@ -1,22 +1,22 @@
-"""Everything Shardwise raises on purpose.
+"""Exceptions of Shardwise and their exit codes.
 
     ShardwiseError
-    ├── BadInput        exit 2   what was typed cannot be understood or is not possible
-    │   ├── UnknownName          no chip, model, case, role or option of that name
-    │   ├── BadUnit              a quantity without a unit, or with the wrong one
+    ├── BadInput        exit 2   the input cannot be understood or is not possible
+    │   ├── UnknownName          no chip, model, case, role or option has this name
+    │   ├── BadUnit              a quantity without a unit, or with a wrong unit
     │   ├── BadShape             a slice, batch, mesh or array shape that cannot exist
     │   ├── NotDivisible         a dim that its mesh axes do not divide
-    │   ├── BadSharding          a sharding that no program can have (an axis used twice, ...)
-    │   ├── BadFile              a file that is missing, unreadable, or not what it should be
+    │   ├── BadSharding          an impossible sharding (an axis used twice, ...)
+    │   ├── BadFile              a file that is missing, unreadable or invalid
     │   └── UnknownFigure        a number that the answer needs and no public source gives
     ├── NoPlan          exit 3   understood, but nothing satisfies it
     │   ├── DoesNotFit           memory
     │   └── NoStrategy           no legal split
-    ├── CheckFailed     exit 4   a check that was asked for failed
-    └── MissingExtra    exit 2   an optional part is not installed
+    ├── CheckFailed     exit 4   a requested check failed
+    └── MissingExtra    exit 2   an optional dependency is not installed
 
-A message says what was asked, the number that broke it, the limit and where it comes from, and
-the nearest choices that work. Several problems found together travel together in `problems`.
+A message states the input, the number that is wrong, the limit and its source, and the nearest
+choices that work. An exception may report several `problems`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 
 
 class ShardwiseError(Exception):
-    """Base of every expected error. `problems` holds one worded line per problem found."""
+    """Base of all expected errors; `problems` has one sentence or more per problem."""
 
     exit_code = 1
 

@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent / "catalog"
 
 @functools.cache
 def chip_names() -> tuple[str, ...]:
-    """The names of every chip that comes with the package, sorted."""
+    """Names of all chips that come with the package, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
@@ -37,7 +37,10 @@ def find_chip(text: str) -> Chip:
     names = chip_names()
     if name in names:
         return catalog_chip(name)
-    aliases = {_normal(alias): chip for chip in names for alias in catalog_chip(chip).aliases}
+    aliases = {}
+    for chip_name in names:
+        for alias in catalog_chip(chip_name).aliases:
+            aliases[_normal(alias)] = chip_name
     if name in aliases:
         return catalog_chip(aliases[name])
     choices = names
