@@ -128,10 +128,12 @@ def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
     if config.tied_embeddings:
         parts["unembedding"] += 2 * config.d_model * config.vocab
     scores: Num = 0
-    for a, n in config.attentions:
-        width = 2 * a.n_heads * (a.d_head + a.d_head_v)
-        scores = scores + n * width * mean_visible(a, seq, causal=causal)
-    scan: Num = sum((n * scan_flops(m, seq) for m, n in config.mambas), 0)
+    for attention, n_layers in config.attentions:
+        width = 2 * attention.n_heads * (attention.d_head + attention.d_head_v)
+        scores = scores + n_layers * width * mean_visible(attention, seq, causal=causal)
+    scan: Num = 0
+    for mamba, n_layers in config.mambas:
+        scan = scan + n_layers * scan_flops(mamba, seq)
     return FlopCounts(**parts, scores=scores, scan=scan)
 
 
@@ -207,13 +209,13 @@ def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -
         element: Type of the cache ("bf16", "int8", ...) or bytes per element.
     """
     n_elements: Num = 0
-    for attention, n in config.attentions:
+    for attention, n_layers in config.attentions:
         cached_tokens = seq
         if attention.window is not None:
             cached_tokens = minimum(attention.window, seq)
-        n_elements = n_elements + n * kv_elements(attention) * cached_tokens
-    for mamba, n in config.mambas:
-        n_elements = n_elements + n * state_elements(mamba)
+        n_elements = n_elements + n_layers * kv_elements(attention) * cached_tokens
+    for mamba, n_layers in config.mambas:
+        n_elements = n_elements + n_layers * state_elements(mamba)
     return _element_bytes(element) * n_elements
 
 

@@ -51,11 +51,8 @@ class Keys:
         self._read.add(name)
         if name not in self._data:
             value: int | None = self._defaults.get(name, default)
-        elif self._data[name] is None:
-            value = None
-        else:
-            value = self.integer(name, low=low)
-        return value
+            return value
+        return None if self._data[name] is None else self.integer(name, low=low)
 
     def is_type(self, prefix: str) -> bool:
         """Whether the model type, or else the first architecture, begins with `prefix`."""
@@ -120,9 +117,7 @@ class Keys:
         self._read.add(name)
         if name not in self._data:
             return self._defaults.get(name)
-        if self._data[name] is None:
-            return None
-        return self.number(name, default=1.0)
+        return None if self._data[name] is None else self.number(name, default=1.0)
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of positive numbers; () if the key is absent or null."""

@@ -129,10 +129,7 @@ class ModelConfig:
             d_head=d_head,
             window=window,
         )
-        activation = "gelu"
-        if gated:
-            activation = "silu"
-        ffn = Mlp(d_ff=d_ff, gated=gated, activation=activation)
+        ffn = Mlp(d_ff=d_ff, gated=gated, activation="silu" if gated else "gelu")
         layer = Layer(attention=attention, ffn=ffn, norms=norms)
         return cls(
             name=name,

@@ -102,8 +102,8 @@ def respread(stated: tuple[Segment, ...], counts: Sequence[int]) -> tuple[Segmen
     for depth, kind in enumerate(stated_kinds):
         depths[kind].append(depth)
     layers = []
-    for kind, n in enumerate(counts):
-        for i in range(n):
-            depth = depths[kind][int((i + 0.5) * len(depths[kind]) / n)]
+    for kind, count in enumerate(counts):
+        for i in range(count):
+            depth = depths[kind][int((i + 0.5) * len(depths[kind]) / count)]
             layers.append((depth, kind, i))
     return order([kind for _, kind, _ in sorted(layers)])

@@ -272,7 +272,7 @@ def test_all_problems_at_once() -> None:
 FILES: list[tuple[str, dict[str, str], str]] = [
     ("config.json", {"config.json": "{"}, "config.json"),
     ("config.json", {"config.json": "[1, 2]"}, "config.json"),
-    ("config.json", {"config.json": "{}"}, 'neither "model_type" nor "architectures" says'),
+    ("config.json", {"config.json": "{}"}, 'neither "model_type" nor "architectures"'),
     ("config.json", {"config.json": '{"model_type": "llamma"}'}, 'architecture "llamma" is not kn'),
     ("config.json", {"config.json": '{"model_type": "llama"}'}, "missing key hidden_size."),
     ("config.json", {"config.json": "\x00\x01"}, "config.json"),

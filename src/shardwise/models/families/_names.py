@@ -173,14 +173,10 @@ def fused_projection(
         outputs: Sizes of the fused output dims.
         part: Slice of the outputs that belongs to the weight.
     """
-    inputs: tuple[int, ...] = ()
-    parameter = "bias"
-    if weight.matmul:
-        inputs = weight.shape[:1]
-        parameter = "weight"
+    inputs = weight.shape[:1] if weight.matmul else ()
     view = (*outputs, *inputs)
     return TensorLayout(
-        tensor_name=f"{module}.{parameter}",
+        tensor_name=f"{module}.{'weight' if weight.matmul else 'bias'}",
         file_shape=(math.prod(outputs), *inputs),
         view=view,
         part=part,

@@ -32,38 +32,35 @@ from shardwise.models.weights import Weight, layer_weights
 MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
 ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
-_V2_DEFAULTS = {
-    "max_position_embeddings": 2048,
-    "first_k_dense_replace": 0,
-    "moe_intermediate_size": 1407,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "routed_scaling_factor": 1.0,
-}
-_V3_DEFAULTS = {
-    "max_position_embeddings": 4096,
-    "first_k_dense_replace": 3,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "n_group": 8,
-    "topk_group": 4,
-    "routed_scaling_factor": 2.5,
+_DEFAULTS = {
+    "deepseek_v2": {
+        "max_position_embeddings": 2048,
+        "first_k_dense_replace": 0,
+        "moe_intermediate_size": 1407,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.0,
+    },
+    "deepseek_v3": {
+        "max_position_embeddings": 4096,
+        "first_k_dense_replace": 3,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "routed_scaling_factor": 2.5,
+    },
 }
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
     """Build a model from the keys of DeepseekV2Config or DeepseekV3Config."""
     is_v3 = keys.is_type("deepseek_v3")
-    family = "deepseek_v2"
-    mlp_bias = False
-    if is_v3:
-        family = "deepseek_v3"
-        keys.set_defaults(_V3_DEFAULTS)
-    else:
-        keys.set_defaults(_V2_DEFAULTS)
-        mlp_bias = keys.flag("mlp_bias", False)
+    family = "deepseek_v3" if is_v3 else "deepseek_v2"
+    keys.set_defaults(_DEFAULTS[family])
+    mlp_bias = not is_v3 and keys.flag("mlp_bias", False)
     max_seq = keys.integer("max_position_embeddings")
     attention = _attention(keys, is_v3, max_seq)
     mlp = Mlp(d_ff=keys.integer("intermediate_size"), bias=mlp_bias, activation=activation(keys))

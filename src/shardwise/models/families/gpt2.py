@@ -18,9 +18,6 @@ def build(keys: Keys, name: str) -> ModelConfig:
     """Build a model from the keys of GPT2Config."""
     D = keys.integer("n_embd")
     N = keys.integer("n_head")
-    score_scale = None
-    if not keys.flag("scale_attn_weights", True):
-        score_scale = 1.0
     attention = Attention(
         n_heads=N,
         n_kv_heads=N,
@@ -29,7 +26,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
         kv_bias=True,
         o_bias=True,
         rope=False,
-        scale=score_scale,
+        scale=None if keys.flag("scale_attn_weights", True) else 1.0,
     )
     ffn = Mlp(
         d_ff=keys.integer("n_inner", default=4 * D),
@@ -92,11 +89,8 @@ def _fused_qkv(weight: Weight, module: str) -> TensorLayout:
     *inputs, N, H = weight.shape
     view = (*inputs, 3, N, H)
     third = "qkv".index(weight.name[1])
-    parameter = "bias"
-    if weight.matmul:
-        parameter = "weight"
     return TensorLayout(
-        tensor_name=f"{module}.{parameter}",
+        tensor_name=f"{module}.{'weight' if weight.matmul else 'bias'}",
         file_shape=(*inputs, 3 * N * H),
         view=view,
         part=AxisSlice(axis=len(inputs), start=third, stop=third + 1),

@@ -12,24 +12,23 @@ from shardwise.models.model import ModelConfig
 MODEL_TYPES = ("llama", "mistral")
 ARCHITECTURES = ("LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM")
 
-_LLAMA_DEFAULTS = {"max_position_embeddings": 2048}
-_MISTRAL_DEFAULTS = {
-    "max_position_embeddings": 131_072,
-    "num_key_value_heads": 8,
-    "sliding_window": 4096,
+_DEFAULTS = {
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {
+        "max_position_embeddings": 131_072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
 }
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
     """Build a model from the keys of LlamaConfig or MistralConfig."""
-    family = "llama"
+    family = "mistral" if keys.is_type("mistral") else "llama"
+    keys.set_defaults(_DEFAULTS[family])
     window = None
-    if keys.is_type("mistral"):
-        family = "mistral"
-        keys.set_defaults(_MISTRAL_DEFAULTS)
+    if family == "mistral":
         window = keys.optional_integer("sliding_window")
-    else:
-        keys.set_defaults(_LLAMA_DEFAULTS)
     D = keys.integer("hidden_size")
     N = keys.integer("num_attention_heads")
     bias = keys.flag("attention_bias", False)

@@ -16,18 +16,17 @@ from shardwise.models.model import ModelConfig
 MODEL_TYPES = ("qwen2", "qwen3")
 ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
-_QWEN2_DEFAULTS = {"num_key_value_heads": 32}
-_QWEN3_DEFAULTS = {"num_key_value_heads": 32, "head_dim": 128}
+_DEFAULTS = {
+    "qwen2": {"num_key_value_heads": 32},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128},
+}
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
     """Build a model from the keys of Qwen2Config or Qwen3Config."""
     is_qwen3 = keys.is_type("qwen3")
-    family = "qwen2"
-    keys.set_defaults(_QWEN2_DEFAULTS)
-    if is_qwen3:
-        family = "qwen3"
-        keys.set_defaults(_QWEN3_DEFAULTS)
+    family = "qwen3" if is_qwen3 else "qwen2"
+    keys.set_defaults(_DEFAULTS[family])
     D = keys.integer("hidden_size")
     window = sliding_window(keys)
     first_local = keys.integer("max_window_layers", default=28, low=0)
@@ -64,14 +63,8 @@ def sliding_window(keys: Keys) -> int | None:
 def attention(keys: Keys, D: int, window: int | None, *, is_qwen3: bool) -> Attention:
     """Attention of either generation: Qwen2 biases q, k and v; Qwen3 norms each head instead."""
     N = keys.integer("num_attention_heads")
-    if is_qwen3:
-        qk_norm = "head"
-        o_bias = keys.flag("attention_bias", False)
-        qkv_bias = o_bias
-    else:
-        qk_norm = ""
-        o_bias = False
-        qkv_bias = keys.flag("qkv_bias", True)
+    o_bias = is_qwen3 and keys.flag("attention_bias", False)
+    qkv_bias = o_bias if is_qwen3 else keys.flag("qkv_bias", True)
     return Attention(
         n_heads=N,
         n_kv_heads=keys.integer("num_key_value_heads"),
@@ -80,7 +73,7 @@ def attention(keys: Keys, D: int, window: int | None, *, is_qwen3: bool) -> Atte
         q_bias=qkv_bias,
         kv_bias=qkv_bias,
         o_bias=o_bias,
-        qk_norm=qk_norm,
+        qk_norm="head" if is_qwen3 else "",
         rotary=rope(keys, max_seq=keys.integer("max_position_embeddings", default=32768)),
     )
 

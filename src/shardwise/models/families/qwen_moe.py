@@ -16,30 +16,29 @@ from shardwise.models.tensor_layout import TensorLayout
 MODEL_TYPES = ("qwen2_moe", "qwen3_moe")
 ARCHITECTURES = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
 
-_QWEN2_DEFAULTS = {
-    "intermediate_size": 5632,
-    "num_key_value_heads": 16,
-    "num_experts": 60,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 1408,
-}
-_QWEN3_DEFAULTS = {
-    "intermediate_size": 6144,
-    "num_key_value_heads": 4,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
+_DEFAULTS = {
+    "qwen2_moe": {
+        "intermediate_size": 5632,
+        "num_key_value_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408,
+    },
+    "qwen3_moe": {
+        "intermediate_size": 6144,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
 }
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
     """Build a model from the keys of Qwen2MoeConfig or Qwen3MoeConfig."""
     is_qwen3 = keys.is_type("qwen3")
-    family = "qwen2_moe"
-    keys.set_defaults(_QWEN2_DEFAULTS)
-    if is_qwen3:
-        family = "qwen3_moe"
-        keys.set_defaults(_QWEN3_DEFAULTS)
+    family = "qwen3_moe" if is_qwen3 else "qwen2_moe"
+    keys.set_defaults(_DEFAULTS[family])
     D = keys.integer("hidden_size")
     n_layers = keys.layer_count("num_hidden_layers")
     window = sliding_window(keys)
@@ -81,16 +80,14 @@ def _routed_layers(keys: Keys, n_layers: int) -> list[bool]:
 
 
 def _moe(keys: Keys, is_qwen3: bool) -> Moe:
-    n_shared_experts = 0
     d_ff_shared = 0
     if not is_qwen3:
-        n_shared_experts = 1
         d_ff_shared = keys.integer("shared_expert_intermediate_size", default=5632)
     return Moe(
         n_experts=keys.integer("num_experts"),
         experts_per_token=keys.integer("num_experts_per_tok"),
         d_ff=keys.integer("moe_intermediate_size"),
-        n_shared_experts=n_shared_experts,
+        n_shared_experts=int(not is_qwen3),
         d_ff_shared=d_ff_shared,
         shared_gate=not is_qwen3,
         activation=activation(keys),

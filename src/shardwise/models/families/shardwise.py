@@ -24,11 +24,6 @@ def build(keys: Keys, name: str) -> ModelConfig:
     N = keys.integer("n_heads")
     bias = keys.flag("bias", False)
     norm_bias = keys.flag("norm_bias", False)
-    norm_kind = "rms"
-    norm_eps = 1e-6
-    if norm_bias:
-        norm_kind = "layer"
-        norm_eps = 1e-5
     n_positions = keys.integer("n_positions", default=0, low=0)
     attention = Attention(
         n_heads=N,
@@ -41,14 +36,11 @@ def build(keys: Keys, name: str) -> ModelConfig:
         rotary=Rope(theta=keys.number("theta", default=10_000.0)),
     )
     gated = keys.flag("gated", True)
-    activation_name = "gelu"
-    if gated:
-        activation_name = "silu"
     ffn = Mlp(
         d_ff=keys.integer("d_ff"),
         gated=gated,
         bias=bias,
-        activation=activation(keys, "activation", activation_name),
+        activation=activation(keys, "activation", "silu" if gated else "gelu"),
     )
     layer = Layer(
         attention=attention,
@@ -68,7 +60,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
         final_norm_bias=norm_bias,
         max_seq=keys.optional_integer("max_seq"),
         norm=Norm(
-            kind=keys.text("norm", norm_kind),
-            eps=keys.number("norm_eps", default=norm_eps),
+            kind=keys.text("norm", "layer" if norm_bias else "rms"),
+            eps=keys.number("norm_eps", default=1e-5 if norm_bias else 1e-6),
         ),
     )
