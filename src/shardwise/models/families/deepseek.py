@@ -71,14 +71,14 @@ def build(keys: Keys, name: str) -> ModelConfig:
     n_dense = keys.integer("first_k_dense_replace", low=0)
     period = keys.integer("moe_layer_freq", default=1)
     n_layers = keys.layer_count("num_hidden_layers")
-    is_routed = [i >= n_dense and i % period == 0 for i in range(n_layers)]
+    routed_flags = [i >= n_dense and i % period == 0 for i in range(n_layers)]
     return ModelConfig(
         name=name,
         family=family,
         d_model=keys.integer("hidden_size"),
         vocab=keys.integer("vocab_size"),
-        groups=layer_groups(is_routed, layers.__getitem__),
-        order=layer_order(is_routed),
+        groups=layer_groups(routed_flags, layers.__getitem__),
+        order=layer_order(routed_flags),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         max_seq=max_seq,
         norm=rms_norm(keys),

@@ -57,7 +57,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     ffn = Mlp(d_ff=text.integer("intermediate_size"), activation=_activation(text))
     max_seq = text.integer("max_position_embeddings")
     attentions = _attentions(text, generation, D, max_seq)
-    is_local = _local_layers(text, n_layers, generation)
+    local_flags = _local_layers(text, n_layers, generation)
     logit_softcap = None
     norms = "pre"
     if generation > 1:
@@ -72,8 +72,8 @@ def build(keys: Keys, name: str) -> ModelConfig:
         family=MODEL_TYPES[generation - 1],
         d_model=D,
         vocab=vocab,
-        groups=layer_groups(is_local, build_layer),
-        order=layer_order(is_local),
+        groups=layer_groups(local_flags, build_layer),
+        order=layer_order(local_flags),
         tied_embeddings=tied_embeddings,
         max_seq=max_seq,
         norm=rms_norm(text, plus_one=True),

@@ -33,7 +33,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     D = keys.integer("hidden_size")
     N = keys.integer("num_attention_heads")
     bias = keys.flag("attention_bias", True)
-    is_local = keys.local_layers(keys.layer_count("num_hidden_layers"), lambda i: i % 2 == 0)
+    local_flags = keys.local_layers(keys.layer_count("num_hidden_layers"), lambda i: i % 2 == 0)
     vocab = keys.integer("vocab_size")
     moe = Moe(
         n_experts=keys.integer("num_local_experts", default=128),
@@ -71,8 +71,8 @@ def build(keys: Keys, name: str) -> ModelConfig:
         family="gpt_oss",
         d_model=D,
         vocab=vocab,
-        groups=layer_groups(is_local, build_layer),
-        order=layer_order(is_local),
+        groups=layer_groups(local_flags, build_layer),
+        order=layer_order(local_flags),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         max_seq=max_seq,
         norm=rms_norm(keys, 1e-5),

@@ -37,9 +37,9 @@ def build(keys: Keys, name: str) -> ModelConfig:
     moe = _moe(text)
     mlp = Mlp(d_ff=text.integer("intermediate_size_mlp"), activation=moe.activation)
     max_seq = text.integer("max_position_embeddings", default=131_072)
-    has_rope = _rope_layers(text, n_layers)
-    is_local = text.local_layers(n_layers, has_rope.__getitem__)
-    kinds = list(zip(is_local, has_rope, _routed_layers(text, n_layers), strict=False))
+    rope_flags = _rope_layers(text, n_layers)
+    local_flags = text.local_layers(n_layers, rope_flags.__getitem__)
+    kinds = list(zip(local_flags, rope_flags, _routed_layers(text, n_layers), strict=False))
     attentions = _attentions(text, D, max_seq)
 
     def build_layer(kind: tuple[bool, bool, bool]) -> Layer:

@@ -30,7 +30,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     D = keys.integer("hidden_size")
     window = sliding_window(keys)
     first_local = keys.integer("max_window_layers", default=28, low=0)
-    is_local = keys.local_layers(
+    local_flags = keys.local_layers(
         keys.layer_count("num_hidden_layers"), lambda i: window is not None and i >= first_local
     )
     windows = {False: None, True: window}
@@ -44,8 +44,8 @@ def build(keys: Keys, name: str) -> ModelConfig:
         family=family,
         d_model=D,
         vocab=keys.integer("vocab_size"),
-        groups=layer_groups(is_local, build_layer),
-        order=layer_order(is_local),
+        groups=layer_groups(local_flags, build_layer),
+        order=layer_order(local_flags),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         max_seq=keys.integer("max_position_embeddings", default=32768),
         norm=rms_norm(keys),

@@ -44,13 +44,13 @@ def build(keys: Keys, name: str) -> ModelConfig:
     window = sliding_window(keys)
     n_local = keys.integer("max_window_layers", default=28, low=0)
     alternates = window is not None and not is_qwen3
-    is_local = keys.local_layers(n_layers, lambda i: alternates and i % 2 == 0 and i < n_local)
+    local_flags = keys.local_layers(n_layers, lambda i: alternates and i % 2 == 0 and i < n_local)
     windows: dict[bool, int | None] = {False: None, True: window}
     if is_qwen3:  # every layer has the window
         windows[False] = window
     moe = _moe(keys, is_qwen3)
     mlp = Mlp(d_ff=keys.integer("intermediate_size"), activation=moe.activation)
-    kinds = list(zip(is_local, _routed_layers(keys, n_layers), strict=False))
+    kinds = list(zip(local_flags, _routed_layers(keys, n_layers), strict=False))
 
     def build_layer(kind: tuple[bool, bool]) -> Layer:
         is_local, is_routed = kind
