@@ -160,10 +160,14 @@ def test_text_that_is_no_plan(small: Plan) -> None:
 @pytest.mark.parametrize(
     ("path", "key", "told"),
     [
-        ((), "modle", "plan: unknown key $.modle. Close: model."),
-        (("strategy",), "meshes", "plan: unknown key $.strategy.meshes. Close: mesh."),
-        (("estimate", "step_s"), "uper", "plan: unknown key $.estimate.step_s.uper. Close: upper"),
-        (("operations", 1), "flop", "plan: unknown key $.operations[1].flop. Close: flops."),
+        ((), "modle", 'plan: unknown key $.modle. Close: "model".'),
+        (("strategy",), "meshes", 'plan: unknown key $.strategy.meshes. Close: "mesh".'),
+        (
+            ("estimate", "step_s"),
+            "uper",
+            'plan: unknown key $.estimate.step_s.uper. Close: "upper"',
+        ),
+        (("operations", 1), "flop", 'plan: unknown key $.operations[1].flop. Close: "flops".'),
     ],
 )
 def test_unknown_keys(raw: dict[str, Any], path: tuple[Any, ...], key: str, told: str) -> None:

@@ -76,8 +76,8 @@ def test_without_a_pipeline_there_is_no_schedule(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("fixed", "most", "error", "told"),
     [
-        ({"tensr": 2}, {}, UnknownName, 'unknown mesh role "tensr". Close: tensor'),
-        ({"schedule": "1f2b"}, {}, UnknownName, 'unknown schedule "1f2b". Close: 1f1b'),
+        ({"tensr": 2}, {}, UnknownName, 'unknown mesh role "tensr". Close: "tensor"'),
+        ({"schedule": "1f2b"}, {}, UnknownName, 'unknown schedule "1f2b". Close: "1f1b"'),
         ({"remat": "half"}, {}, UnknownName, 'unknown remat "half"'),
         ({"tensor": 0}, {}, BadShape, "tensor 0 is below 1."),
         ({"tensor": "8"}, {}, BadShape, "tensor '8' is not a whole number."),
