@@ -111,7 +111,7 @@ def test_critical_batches() -> None:
 def test_tensor_parallelism_to_the_ici_bound() -> None:
     # F / alpha over two axes: 26, beyond which links bind while FLOPs do.
     explain = "explain llama3-70b v5e:4x4 --serve --context 8192 --batch 32 --peak"
-    assert "While FLOPs bind, links carry tensor 26" in screen(f"{explain} -v")
+    assert "While FLOPs bind, links keep up to tensor 26" in screen(f"{explain} -v")
 
 
 def test_prompts_of_910_ms() -> None:

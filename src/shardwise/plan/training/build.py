@@ -274,6 +274,7 @@ def _estimate(
             margin=float(memory.margin),
             capacity=memory.capacity,
         ),
+        state_bytes_per_parameter=job.state_bytes,
         run_s=run.seconds if run else None,
         chip_hours=run.chip_hours if run else None,
         usd=run.usd if run else None,

@@ -173,7 +173,7 @@ def _state(plan: Plan) -> str:
             names.setdefault(dtype, []).append(name)
     text = "; ".join(f"{dtype} {', '.join(of)}" for dtype, of in names.items())
     kind = " of a matrix" if job.optimizer in ("adafactor", "muon") else ""
-    return f"{text}: {job.state_bytes:g} B a parameter{kind}"
+    return f"{text}: {plan.estimate.state_bytes_per_parameter:g} B a parameter{kind}"
 
 
 def _reasons(plan: Plan, verbose: bool) -> Iterator[tuple[str, str]]:
