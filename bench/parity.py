@@ -264,7 +264,7 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
             layout.sizes["pipe"], layout.n_microbatches, made.stages.order.shape[1]
         )
         sides = taken(ticks(order))
-    found = collectives(module, dict(made.table.on.mesh.shape), runs(module, sides))
+    found = collectives(module, dict(made.table.mesh.jax_mesh.shape), runs(module, sides))
     pairs = comparison.held_against(plan, found)
     lost = comparison.missing(pairs)
     apart = comparison.differences(pairs, layout.n_microbatches)

@@ -15,7 +15,7 @@ from shardwise.check.hlo.collectives import Collective
 from shardwise.plan.schema.training import MemoryBytes, Operation, Plan
 from shardwise.plan.training.operations import operations
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.layout.chip_devices import over_devices
+from shardwise.runtime.layout.chip_devices import device_layout
 from shardwise.search.training import rank
 
 
@@ -28,8 +28,8 @@ def as_devices(plan: Plan) -> tuple[Plan, str]:
         NotDivisible: a chip's share that its devices cannot share.
     """
     case = rebuild(plan)
-    dealt = over_devices(case.layout, case.model, case.system)
-    n = dealt.per_chip
+    dealt = device_layout(case.layout, case.model, case.system)
+    n = dealt.devices_per_chip
     if n == 1:
         return plan, ""
     given = (case.model, case.job, case.system, dealt.layout, case.cal, case.placement)

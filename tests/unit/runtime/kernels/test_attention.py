@@ -12,7 +12,7 @@ import pytest
 from shardwise.models import Attention
 from shardwise.runtime.kernels import attention as kernels
 from shardwise.runtime.kernels import blockwise, splash
-from shardwise.runtime.layout.context_order import Order
+from shardwise.runtime.layout.context_order import ContextOrder
 
 B, N, K, H = 1, 2, 1, 32
 NEAR = {"abs": 1e-4}  # of numbers about 1, in fp32
@@ -70,10 +70,10 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 
 
 CASES = {
-    "causal, paired": ({}, Order(n=2, paired=True)),
-    "window, paired": ({"window": 200}, Order(n=2, paired=True)),
-    "chunks, paired": ({"window": 256, "chunked": True}, Order(n=2, paired=True)),
-    "not causal": ({"causal": False}, Order(n=2)),
+    "causal, paired": ({}, ContextOrder(n=2, paired=True)),
+    "window, paired": ({"window": 200}, ContextOrder(n=2, paired=True)),
+    "chunks, paired": ({"window": 256, "chunked": True}, ContextOrder(n=2, paired=True)),
+    "not causal": ({"causal": False}, ContextOrder(n=2)),
 }
 
 
