@@ -60,7 +60,7 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
     sums = kernel.forward(q, k, v, causal=causal, **given)
     near(sums, plain(q, k, v, seen))
     o, l = every(q, k, v)
-    near(blockwise.merged(sums, plain(q, far_k, far_v, True)), (o, l))
+    near(blockwise.merge(sums, plain(q, far_k, far_v, True)), (o, l))
     do = normal(B, N, here, H)
     _, d_k, d_v = jax.vjp(lambda *x: every(*x)[0], q, k, v)[1](do)
     q_here = jax.vjp(lambda q: every(q, k, v)[0], q)[1](do)[0]

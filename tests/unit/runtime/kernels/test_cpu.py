@@ -80,7 +80,7 @@ def test_attention(n_tokens: int) -> None:
 
     def other(q: Any, k: Any, v: Any) -> Any:
         mask = jnp.tril(jnp.ones((n_tokens, n_tokens), bool))
-        return attention._plain(q, k, v, a, 0.3, None, None, mask)
+        return attention._unfused(q, k, v, a, 0.3, None, None, mask)
 
     same(lambda q, k, v: cpu.attend(q, k, v, 0.3), other, q, k, v)
 
@@ -102,7 +102,7 @@ def test_cross_entropy() -> None:
 
 
 @pytest.mark.parametrize(("unit", "read"), [(True, "bf16"), (False, "f32")])
-@pytest.mark.parametrize("rows", [1, cpu.OFTEN])
+@pytest.mark.parametrize("rows", [1, cpu.MIN_READS_TO_CAST])
 def test_narrow_numbers_are_multiplied_as_the_processor_is_fast(
     unit: bool, read: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
