@@ -128,11 +128,11 @@ class SequenceAttention:
         axes = self.table.mesh.axis_names(CONTEXT)
         n = self.order.n
 
-        def exchange(x: Array, name: str, scope: str) -> Array:
+        def exchange(heads: Array, name: str, scope: str) -> Array:
             with jax.named_scope(scope):
-                x = jnp.repeat(x, max(1, n // x.shape[2]), axis=2)
-                x = lax.all_to_all(x, axes, split_axis=2, concat_axis=1, tiled=True)
-                return checkpoint_name(x, name)
+                heads = jnp.repeat(heads, max(1, n // heads.shape[2]), axis=2)
+                heads = lax.all_to_all(heads, axes, split_axis=2, concat_axis=1, tiled=True)
+                return checkpoint_name(heads, name)
 
         q_BSNH = exchange(q, "q", "attn.queries")
         k_BSKH = exchange(k, "k", "attn.keys")

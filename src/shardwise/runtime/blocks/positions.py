@@ -161,9 +161,9 @@ def alibi_slopes(n_heads: int) -> Floats:
 
     Source: Press et al., arXiv 2108.12409, section 3, and its published code.
     """
-    n = 2 ** int(math.log2(n_heads))
-    power_of_two = 2.0 ** (-8 * np.arange(1, n + 1) / n)
-    interleaved = 2.0 ** (-4 * np.arange(1, 2 * (n_heads - n), 2) / n)
+    n_base = 2 ** int(math.log2(n_heads))
+    power_of_two = 2.0 ** (-8 * np.arange(1, n_base + 1) / n_base)
+    interleaved = 2.0 ** (-4 * np.arange(1, 2 * (n_heads - n_base), 2) / n_base)
     return np.concatenate([power_of_two, interleaved])
 
 

@@ -41,12 +41,12 @@ class RoleMesh:
         """Number of chips over several roles together."""
         return math.prod(self.sizes[role] for role in roles)
 
-    def dividing_axes(self, names: Sequence[str], n: int) -> tuple[str, ...]:
-        """The longest prefix of mesh axes whose sizes divide `n`, one after the other."""
+    def dividing_axes(self, names: Sequence[str], size: int) -> tuple[str, ...]:
+        """The longest prefix of mesh axes whose sizes divide `size`, one after the other."""
         dividing: list[str] = []
         for name in names:
-            n, remainder = divmod(n, self.jax_mesh.shape[name])
-            if remainder or not n:
+            size, remainder = divmod(size, self.jax_mesh.shape[name])
+            if remainder or not size:
                 break
             dividing.append(name)
         return tuple(dividing)

@@ -80,10 +80,10 @@ class Table:
 
     def slice(self, x: Array, roles: Sequence[str], dim: int) -> Array:
         """This chip's part of a dim that is replicated over `roles`."""
-        n = self.mesh.size(roles)
-        if n == 1:
+        n_parts = self.mesh.size(roles)
+        if n_parts == 1:
             return x
-        size = x.shape[dim] // n
+        size = x.shape[dim] // n_parts
         return lax.dynamic_slice_in_dim(x, self.index(roles) * size, size, dim)
 
     def index(self, roles: Sequence[str]) -> Any:
@@ -136,15 +136,15 @@ def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
             x = scatter(x, axes, dim)
         return x
     shape = x.shape
-    n = lax.axis_size(names)
+    n_chips = lax.axis_size(names)
     if dim > 0 and (x.ndim > 3 or 2 == dim == x.ndim - 1):
         return jnp.moveaxis(scatter(jnp.moveaxis(x, dim, 0), names, 0), 0, dim)
     if math.prod(shape[:dim]) > 1 and x.ndim > 2:
         return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
     leading = shape[:dim] if x.ndim == 2 else ()
-    shard = [size for size in (shape[dim] // n, *shape[dim + 1 :]) if size > 1] or [1]
+    shard = [size for size in (shape[dim] // n_chips, *shape[dim + 1 :]) if size > 1] or [1]
     merged = [math.prod(shard[1:])] if shard[1:] else []
-    x = x.reshape(*leading, n, shard[0], *merged)
+    x = x.reshape(*leading, n_chips, shard[0], *merged)
     part = lax.psum_scatter(x, names, scatter_dimension=len(leading), tiled=False)
     return part.reshape(*shape[:dim], -1, *shape[dim + 1 :])
 
