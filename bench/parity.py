@@ -261,7 +261,7 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
             layout.sizes["pipe"], layout.n_microbatches, made.stages.order.shape[1]
         )
         sides = taken(ticks(order))
-    found = collectives(module, dict(made.table.on.mesh.shape), count_runs(module, sides))
+    found = collectives(module, dict(made.table.mesh.jax_mesh.shape), count_runs(module, sides))
     pairs = comparison.compare_collectives(plan, found)
     lost = comparison.missing_roles(pairs)
     apart = comparison.collective_differences(pairs, layout.n_microbatches)

@@ -15,7 +15,7 @@ from shardwise.check.hlo.collectives import Collective
 from shardwise.plan.schema.training import MemoryBytes, Operation, Plan
 from shardwise.plan.training.operations import operations
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.layout.chip_devices import over_devices
+from shardwise.runtime.layout.chip_devices import device_layout
 from shardwise.search.training import rank
 
 
@@ -29,8 +29,8 @@ def plan_over_devices(plan: Plan) -> tuple[Plan, str]:
         NotDivisible: the devices of a chip cannot divide its share.
     """
     case = rebuild(plan)
-    split = over_devices(case.layout, case.model, case.system)
-    per_chip = split.per_chip
+    split = device_layout(case.layout, case.model, case.system)
+    per_chip = split.devices_per_chip
     if per_chip == 1:
         return plan, ""
     device = rank.evaluate(

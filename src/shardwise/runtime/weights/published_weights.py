@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.models.tensor_names import Entry, entries
-from shardwise.runtime.layout.sharding import Table, dividing
+from shardwise.runtime.layout.sharding import Table, divisible_spec
 from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, places
 from shardwise.runtime.weights.safetensors import TensorInfo, tensors, write
 
@@ -177,8 +177,8 @@ def _laid_out(
             made[str(index)] = out
         return made[str(index)]
 
-    spec = dividing(info.spec(table), info.shape, table.on.mesh)
-    sharding = NamedSharding(table.on.mesh, spec)
+    spec = divisible_spec(info.spec(table), info.shape, table.mesh.jax_mesh)
+    sharding = NamedSharding(table.mesh.jax_mesh, spec)
     return jax.make_array_from_callback(info.shape, sharding, part)
 
 

@@ -128,7 +128,7 @@ def test_a_plan_of_the_first_schema_is_refused(raw: dict[str, Any]) -> None:
             'unknown constraint "memori" at $.why[0]. Close: "memory", "tensor".',
         ),
         ({"constraint": 3}, "Expected `str`, got `int` - at `$.why[0].constraint`"),
-        ({"totl": 1.0}, "plan: unknown key $.why[0].totl. Close: "total"."),
+        ({"totl": 1.0}, 'plan: unknown key $.why[0].totl. Close: "total".'),
         ({"total": "much"}, "Expected `float`, got `str` - at `$.total` of `$.why[0]`"),
     ],
 )
