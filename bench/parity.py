@@ -207,7 +207,7 @@ def _measured(row: Row) -> Found:
     import numpy as np
 
     from shardwise.plan.training.rebuild import rebuild
-    from shardwise.runtime.training.programs import AS_PLANNED, step_of
+    from shardwise.runtime.training.programs import PLANNED_CAPACITY, step_of
     from tests.host import host
     from tests.unit.runtime import steps
 
@@ -217,7 +217,7 @@ def _measured(row: Row) -> Found:
         case = rebuild(plan)
     devices = np.array(jax.devices()).reshape(1, n)
     by = "compiler" if PARTITIONED in row.ways else "plan"
-    made = step_of(case, devices, update=steps.keeping, collectives=by)
+    made = step_of(case, devices, make_optimizer=steps.keeping, collectives=by)
     compiled = steps.compiled(made)
     many = steps.trained(made, STEPS, compiled)
     found = {
@@ -227,7 +227,7 @@ def _measured(row: Row) -> Found:
     }
     same = found["loss"] < LOSS and found["gradient"] < GRADIENT and found["weight"] < WEIGHT
     if layout.expert_degree > 1:  # a plan counts experts that are used alike
-        made = step_of(case, devices, capacity=AS_PLANNED)
+        made = step_of(case, devices, capacity=PLANNED_CAPACITY)
         compiled = steps.compiled(made)
     return {"verdict": "equal" if same else "apart", **found, **sent(plan, made, compiled)}
 
@@ -241,7 +241,7 @@ def alone(model: str) -> Trained:
         found: Trained = pickle.loads(kept.read_bytes())
         return found
     one = Layout(mesh=Mesh(), micro_batch=BATCH)
-    made = replace(steps.step_on(MODELS[model], JOB, one), update=steps.keeping)
+    made = replace(steps.step_on(MODELS[model], JOB, one), make_optimizer=steps.keeping)
     found = steps.trained(made, STEPS)
     if ALONE in os.environ:
         part = kept.with_suffix(f".{os.getpid()}")
@@ -256,14 +256,14 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
     from shardwise.check.hlo.collectives import collectives
     from shardwise.check.hlo.loops import runs
     from shardwise.check.hlo.text import parse
-    from shardwise.runtime.training.ticks import taken, ticks
+    from shardwise.runtime.training.ticks import branch_counts, ticks
 
     module, layout, sides = parse(compiled.as_text()), made.layout, {}
     if made.stages:
         order = find(layout.schedule).order(
             layout.sizes["pipe"], layout.n_microbatches, made.stages.order.shape[1]
         )
-        sides = taken(ticks(order))
+        sides = branch_counts(ticks(order))
     found = collectives(module, dict(made.table.on.mesh.shape), runs(module, sides))
     pairs = comparison.held_against(plan, found)
     lost = comparison.missing(pairs)

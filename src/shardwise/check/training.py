@@ -22,7 +22,7 @@ from shardwise.plan.schema.json_io import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.program import COLLECTIVES
-from shardwise.runtime.training.ticks import taken, ticks
+from shardwise.runtime.training.ticks import branch_counts, ticks
 from shardwise.search.training.problem import Case
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import stages
@@ -137,7 +137,7 @@ def _taken(case: Case) -> dict[str, tuple[int, ...]]:
         return {}
     chunks = int(stages(case.model.n_layers, layout).chunks)
     order = find(layout.schedule).order(layout.sizes["pipe"], layout.n_microbatches, chunks)
-    return taken(ticks(order))
+    return branch_counts(ticks(order))
 
 
 def _sides(

@@ -38,7 +38,7 @@ def run(
     """Text into tokens for training: documents one behind the other, in shards."""
     from shardwise.train import sources
     from shardwise.train.tokenize import tokenize
-    from shardwise.train.tokenizer import Bytes, read_tokenizer
+    from shardwise.train.tokenizer import ByteTokenizer, read_tokenizer
 
     verb, *inputs = words
     if verb != "tokenize" or not inputs:
@@ -48,8 +48,8 @@ def run(
     if end and not tokenizer:
         raise BadInput("--end names a token of --tokenizer FILE; bytes have their own end.")
     file = Path(tokenizer) if tokenizer else None
-    made = read_tokenizer(file, end) if file else Bytes()
-    found = sources.find(inputs, glob, key)
+    made = read_tokenizer(file, end) if file else ByteTokenizer()
+    found = sources.find_sources(inputs, glob, key)
     with progress(f"tokenizing {len(found.files):,} files"):
         done = tokenize(found, made, out, file=file)
     return Answer(document=lambda: done, blocks=report.tokenized(done, out), as_json=json)

@@ -79,7 +79,7 @@ def _trained(as_json: bool) -> Answer:
     from shardwise.train.metrics import Hooks
     from shardwise.train.recipe import Recipe
     from shardwise.train.tokenize import tokenize
-    from shardwise.train.tokenizer import Bytes
+    from shardwise.train.tokenizer import ByteTokenizer
 
     def say(blocks: Iterator[Block]) -> None:
         if not as_json:
@@ -92,8 +92,8 @@ def _trained(as_json: bool) -> Answer:
         say(measured_cpu.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
         with progress("tokenizing the sources of Python's standard library"):
-            found = sources.find([str(p) for p in _python()], "*.py", "text")
-            text = tokenize(found, Bytes(), str(folder / "tokens"))
+            found = sources.find_sources([str(p) for p in _python()], "*.py", "text")
+            text = tokenize(found, ByteTokenizer(), str(folder / "tokens"))
         say(lines.tokenized(text, ""))
         job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32")
         plan = sw.plan(_small(), sw.hardware(f"{folder / 'host.toml'}:{DEVICES}"), job)

@@ -18,10 +18,10 @@ from shardwise.errors import BadInput
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
 from shardwise.runtime.program import COLLECTIVES
-from shardwise.train.devices import Joined, is_first
+from shardwise.train.devices import Rendezvous, is_first
 from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
-from shardwise.train.run import Saving, steps_of
+from shardwise.train.run import CheckpointOptions, steps_from_plan
 
 HEADS_EVERY = 25
 SAVED = "Checkpoints"
@@ -149,7 +149,7 @@ def run(
         inputs.refuse("no data is given: --data DIR, made by: shardwise data tokenize.")
     loaded = inputs.read(_training_plan, plan)
     inputs.done()
-    total = steps_of(loaded) if steps is None else steps
+    total = steps_from_plan(loaded) if steps is None else steps
     recipe = inputs.read(
         Recipe,
         steps=total,
@@ -163,8 +163,10 @@ def run(
         collectives=collectives,
         capacity=capacity or None,
     )
-    saving = inputs.read(Saving, folder=checkpoint, every=checkpoint_every, resume=resume)
-    joined = inputs.read(Joined, coordinator=coordinator, processes=processes, process=process)
+    saving = inputs.read(
+        CheckpointOptions, folder=checkpoint, every=checkpoint_every, resume=resume
+    )
+    joined = inputs.read(Rendezvous, coordinator=coordinator, processes=processes, process=process)
     inputs.done()
     if coordinator:
         answers_only()

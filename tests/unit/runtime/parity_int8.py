@@ -54,7 +54,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, layout in LAYOUTS.items():
         exact, made = (
-            dataclasses.replace(step_on(MODEL, job, layout), update=lambda _: optax.sgd(RATE))
+            dataclasses.replace(
+                step_on(MODEL, job, layout), make_optimizer=lambda _: optax.sgd(RATE)
+            )
             for job in (parity.JOB, dataclasses.replace(parity.JOB, reduce="int8"))
         )
         step = compiled(made)

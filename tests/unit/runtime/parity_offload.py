@@ -56,7 +56,7 @@ def there(tree: Any) -> int:
 
 def main() -> None:
     """Print one object per row, one device under the name `one`."""
-    alone = replace(step_on(MODEL, parity.JOB, parity.ONE), update=keeping)
+    alone = replace(step_on(MODEL, parity.JOB, parity.ONE), make_optimizer=keeping)
     one = trained(alone, STEPS)
 
     def held(got: Trained) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def main() -> None:
 
     found: dict[str, Any] = {"one": held(one)}
     for name, (job, layout) in ROWS.items():
-        made = replace(step_on(MODEL, job, layout), update=keeping)
+        made = replace(step_on(MODEL, job, layout), make_optimizer=keeping)
         step = compiled(made)
         (after, _), (before, _) = step.output_shardings, made.shapes()
         traced = str(jax.make_jaxpr(made.function())(*made.shapes()))

@@ -12,7 +12,7 @@ import json
 import os
 from typing import Any
 
-from shardwise.runtime.training.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE_ARRAY
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
@@ -37,7 +37,7 @@ LAYOUTS = {
 def main() -> None:
     """Print one object per optimizer and layout, one device under the name `one`."""
     found: dict[str, Any] = {}
-    for name in WHOLE:
+    for name in WHOLE_ARRAY:
         job = dataclasses.replace(parity.JOB, optimizer=name)
         start = trained(step_on(MODEL, job, parity.ONE), 0)
         one = trained(step_on(MODEL, job, parity.ONE), 5)

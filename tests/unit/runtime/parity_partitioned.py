@@ -48,13 +48,15 @@ LAYOUTS = {
 
 def partitioned(layout: Layout) -> PartitionedStep:
     """The step that the compiler partitions."""
-    made = replace(step_on(MODEL, parity.JOB, layout), update=following)
+    made = replace(step_on(MODEL, parity.JOB, layout), make_optimizer=following)
     return PartitionedStep(**{f.name: getattr(made, f.name) for f in fields(made)})
 
 
 def main() -> None:
     """Print one object per layout, one device under the name `one`."""
-    one = trained(replace(step_on(MODEL, parity.JOB, parity.ONE), update=following), parity.STEPS)
+    one = trained(
+        replace(step_on(MODEL, parity.JOB, parity.ONE), make_optimizer=following), parity.STEPS
+    )
 
     def held(got: Trained) -> dict[str, Any]:
         return {

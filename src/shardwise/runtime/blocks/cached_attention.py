@@ -17,7 +17,7 @@ from shardwise.runtime.blocks.attention_core import Sequences
 from shardwise.runtime.blocks.positions import Turns, turns
 from shardwise.runtime.blocks.products import Block
 from shardwise.runtime.serving import kv_cache
-from shardwise.runtime.serving.kv_cache import Kept
+from shardwise.runtime.serving.kv_cache import CacheArray
 from shardwise.runtime.serving.kv_layout import KvLayout, slots
 
 Array = jax.Array
@@ -34,7 +34,7 @@ class Prompts:
 
     sequences: Sequences
     dtype: Any
-    written: dict[str, Kept] | None = None
+    written: dict[str, CacheArray] | None = None
 
     def positions(self, n_tokens: int) -> Array:
         """Places in the prompt, [1, T]."""
@@ -49,7 +49,9 @@ class Prompts:
         o_BTNH = self.sequences.attend(block, a, q, k, v)
         with jax.named_scope("attn.prompts"):
             held = {"k": k, "v": v}
-            self.written = {n: kv_cache.kept(x.swapaxes(1, 2), self.dtype) for n, x in held.items()}
+            self.written = {
+                n: kv_cache.to_cache(x.swapaxes(1, 2), self.dtype) for n, x in held.items()
+            }
         return o_BTNH
 
 
@@ -65,12 +67,12 @@ class Cached:
         dtype: of the cache.
     """
 
-    held: dict[str, Kept]
+    held: dict[str, CacheArray]
     lengths_B: Array
     context: int
     on: KvLayout
     dtype: Any
-    written: dict[str, Kept] | None = None
+    written: dict[str, CacheArray] | None = None
 
     def positions(self, n_tokens: int) -> Array:
         """Places in the sequence of each new token, [B, 1]."""
@@ -96,13 +98,13 @@ class Cached:
                 self.held["v"],
                 k_BKH,
                 v_BKH,
-                kv_cache.seen(lengths_B, first.shape[2], a, self.context, on),
+                kv_cache.attention_mask(lengths_B, first.shape[2], a, self.context, on),
                 lengths_B % slots(a, self.context) % on.parts == on.part(),
                 a.score_scale,
                 on,
             )
             self.written = {
-                n: kv_cache.kept(x, self.dtype) for n, x in (("k", k_BKH), ("v", v_BKH))
+                n: kv_cache.to_cache(x, self.dtype) for n, x in (("k", k_BKH), ("v", v_BKH))
             }
         with jax.named_scope("attn.exchange"):
             return self._back(o_BKGH.reshape(B, 1, N, -1))

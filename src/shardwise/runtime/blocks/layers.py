@@ -26,10 +26,10 @@ from shardwise.runtime.blocks.products import Block, Precision
 from shardwise.runtime.experts.moe import moe
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
+from shardwise.runtime.training.gradient_sync import UpdatePartition
 
 Array = jax.Array
-Deals = Mapping[str, Deal]
+Deals = Mapping[str, UpdatePartition]
 Weights = Mapping[str, tuple[Array, Array]]  # name -> (array, where its gradient is held)
 
 

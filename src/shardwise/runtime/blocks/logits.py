@@ -16,13 +16,14 @@ from shardwise.runtime.blocks.model import embed, paired, run_layers
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.layout.context_order import Order
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
-from shardwise.runtime.weights.descriptions import Tree, describe, each
+from shardwise.runtime.training.gradient_sync import UpdatePartition
+from shardwise.runtime.weights.descriptions import Tree, describe, map_infos
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
 
-UNSHARED = Deal(cuts=(), summed=(), each=False)  # without gradients nothing is dealt out
+# Without gradients no update is partitioned.
+UNSHARED = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)
 
 
 def logits(
@@ -42,7 +43,7 @@ def logits(
     precision = Precision(compute=compute, gradients=compute, reduce=compute)
     stack = Stack(config=config, table=table, precision=precision, seq=seq)
     infos = describe(config, table)
-    deals = each(lambda _: UNSHARED, infos)
+    deals = map_infos(lambda _: UNSHARED, infos)
 
     def local(weights: Tree, tokens_BT: Array) -> Array:
         both = paired(weights, weights)
@@ -56,7 +57,7 @@ def logits(
         placed = jax.shard_map(
             local,
             mesh=table.on.mesh,
-            in_specs=(each(lambda info: info.spec(table), infos), tokens_spec(table)),
+            in_specs=(map_infos(lambda info: info.spec(table), infos), tokens_spec(table)),
             out_specs=table.spec("activations", ("B", "T", "V")),
             check_vma=False,
         )

@@ -85,7 +85,7 @@ def run_layers(
     deals: Sequence[Deals],
 ) -> Array:
     """All layers, a scan for each run of a period. `layers` and `deals` are those of the places
-    (`weights.places`)."""
+    (`weights.descriptions.layer_stacks`)."""
     at = 0
     for segment in model_stack(stack.config):
         held = slice(at, at + len(segment.kinds))

@@ -22,8 +22,8 @@ from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime.blocks.collective_matmul import Round
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
-from shardwise.runtime.training.int8_reduce import Owing
+from shardwise.runtime.training.gradient_sync import UpdatePartition
+from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights import quantized
 from shardwise.runtime.weights.quantized import Scaled
 
@@ -62,7 +62,7 @@ class Block:
     table: Table
     terms: Mapping[str, Term]
     weights: Mapping[str, tuple[Any, Any]]
-    deals: Mapping[str, Deal]
+    deals: Mapping[str, UpdatePartition]
     precision: Precision
     chips: Round | None = None
     _output: tuple[Array, tuple[Move, ...]] | None = None
@@ -142,7 +142,9 @@ class Block:
             x = self.table.apply(move, x)
         return x
 
-    def _gathered(self, w: Array, holder: Array, moves: tuple[Move, ...], deal: Deal) -> Array:
+    def _gathered(
+        self, w: Array, holder: Array, moves: tuple[Move, ...], deal: UpdatePartition
+    ) -> Array:
         """A weight as products take it: cast, then gathered.
 
         Gradients may be wider than the weights that they belong to, and lie in smaller parts, which
@@ -154,23 +156,23 @@ class Block:
         table, precision = self.table, self.precision
 
         @jax.custom_vjp
-        def fetch(w: Array, holder: Array | Owing) -> Array:
+        def fetch(w: Array, holder: Array | ErrorFeedback) -> Array:
             x = w.astype(precision.compute)
             for move in moves:
                 x = table.apply(move, x)
             return x
 
-        def forward(w: Array, holder: Array | Owing) -> tuple[Array, Array | None]:
-            return fetch(w, holder), holder.lost if isinstance(holder, Owing) else None
+        def forward(w: Array, holder: Array | ErrorFeedback) -> tuple[Array, Array | None]:
+            return fetch(w, holder), holder.residual if isinstance(holder, ErrorFeedback) else None
 
-        def backward(lost: Array | None, ct: Array) -> tuple[None, Array | Owing]:
+        def backward(lost: Array | None, ct: Array) -> tuple[None, Array | ErrorFeedback]:
             ct = ct.astype(precision.reduce)
             for move in reversed(moves):
                 ct = table.transpose(move, ct)
             if lost is not None:
-                found = deal.owing(ct, lost)
+                found = deal.reduce_int8(ct, lost)
                 return None, found._replace(gradient=found.gradient.astype(precision.gradients))
-            ct = deal.reduce(ct) if deal.each else ct
+            ct = deal.reduce(ct) if deal.in_backward else ct
             return None, ct.astype(precision.gradients)
 
         fetch.defvjp(forward, backward)

@@ -31,7 +31,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from shardwise.models import Attention
 from shardwise.runtime.layout.mesh import RoleMesh
-from shardwise.runtime.weights.descriptions import owner
+from shardwise.runtime.weights.descriptions import weight_of_state
 
 Array = jax.Array
 WIDE = jnp.float32
@@ -88,7 +88,7 @@ def written_after(weights: Any, new: Any, old: Any) -> Any:
     known = dict(jax.tree_util.tree_leaves_with_path(weights))
 
     def one(path: tuple[Any, ...], new: Array, old: Array) -> Array:
-        weight = owner(path, known)
+        weight = weight_of_state(path, known)
         if weight is None:
             return new
         first = _first(weight)
