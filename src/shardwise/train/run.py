@@ -197,7 +197,7 @@ def steps_from_plan(plan: Plan) -> int:
 
 
 def _not_trainable(case: Case, recipe: Recipe) -> list[str]:
-    """Problems of a run that would compile: narrow dtypes without scales, capacity of no experts."""
+    """Problems that no compiler reports: narrow dtypes have no scales in training."""
     problems = []
     for role in ("weights", "compute", "gradients", "moments", "master"):
         dtype = getattr(case.job, role)

@@ -26,7 +26,6 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.runtime.weights.published_weights import load_weights, save_weights
-from shardwise.runtime.weights.safetensors import tensors
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime.model_cases import CASES, SIZES, read
@@ -73,7 +72,7 @@ def round_trip(folder: Path, config: ModelConfig) -> dict[str, Any]:
         "as the table says": all(jax.tree.leaves(laid)),
         "filled": fills,
         "files": len(list(folder.glob("*.safetensors"))),
-        "numbers": sum(t.size for t in tensors(folder).values()),
+        "numbers": sum(t.size for t in read_tensors(folder).values()),
         "weights": sum(w.size for w in jax.tree.leaves(weights)),
     }
 

@@ -26,7 +26,7 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored_roles
 from shardwise.runtime.training.step import TrainStep
-from shardwise.runtime.weights.descriptions import ArrayInfo, describe, map_infos
+from shardwise.runtime.weights.descriptions import ArrayInfo, describe, layer_stacks, map_infos
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train

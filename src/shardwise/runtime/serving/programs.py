@@ -122,8 +122,8 @@ def unsupported(server: Server) -> list[str]:
             )
     if not _is_llama(model):
         problems.append(
-            f"{model.name} has layers other than attention and a gated MLP, each after an RMS norm, "
-            f"without biases (LLaMA, Mistral): {NOT_YET}."
+            f"{model.name} has layers other than attention and a gated MLP, each after an RMS "
+            f"norm, without biases (LLaMA, Mistral): {NOT_YET}."
         )
     head_counts = sorted({a.n_kv_heads for a, _ in model.attentions})
     tensor = sizes["tensor"]

@@ -42,7 +42,7 @@ def on_chip(x: Any) -> Any:
 
 
 def is_offloadable(x: Any) -> bool:
-    """Return whether an array of an optimizer's state can be offloaded: scalars stay on the chip."""
+    """Return whether an array of the state is offloaded: scalars stay on the chip."""
     return bool(x.ndim)
 
 

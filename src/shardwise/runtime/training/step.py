@@ -20,7 +20,6 @@ from shardwise.runtime.blocks.model import loss_of
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.experts import ragged
-from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.context_order import order_of
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.layout.stages import StageLayers, stage_layers
@@ -34,6 +33,7 @@ from shardwise.runtime.training.gradient_sync import (
 from shardwise.runtime.training.optimizers import WHOLE_ARRAY, optimizer, state_specs
 from shardwise.runtime.training.pipeline import Pipeline
 from shardwise.runtime.training.ticks import ticks
+from shardwise.runtime.training.update import is_offloaded, updated_state
 from shardwise.runtime.weights.descriptions import (
     ArrayInfo,
     Tree,
@@ -110,12 +110,6 @@ class TrainStep:
     def feedback(self) -> FeedbackState:
         """The error feedback of int8 gradient sums."""
         return FeedbackState(infos=self.infos, partitions=self.partitions, table=self.table)
-
-    @functools.cached_property
-    def _whole_partitions(self) -> Tree:
-        """Trivial partitions, for an optimizer on global arrays."""
-        whole = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)
-        return map_infos(lambda _: whole, self.infos)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformationExtraArgs:
@@ -217,7 +211,7 @@ class TrainStep:
                 sharding = NamedSharding(mesh, spec, memory_kind=host_offload.KIND)
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-        sharded = jax.tree.map(with_sharding, state, self.specs(), self._is_offloaded(state))
+        sharded = jax.tree.map(with_sharding, state, self.specs(), is_offloaded(self.layout, state))
         shape = (layout.n_microbatches, job.batch // layout.n_microbatches, job.seq)
         sharding = NamedSharding(mesh, self.batch_spec)
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
@@ -262,7 +256,7 @@ class TrainStep:
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss, residuals)
+            state = updated_state(self, state, gradients, loss, residuals)
         shapes, _ = self.shapes()
         constrained = jax.tree.map(
             lambda x, shape: lax.with_sharding_constraint(x, shape.sharding), state, shapes
@@ -292,7 +286,7 @@ class TrainStep:
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss, residuals)
+            state = updated_state(self, state, gradients, loss, residuals)
         return state, loss
 
     def _local_gradients(
@@ -368,71 +362,6 @@ class TrainStep:
             for _, n, dim in partition.cuts:
                 shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
-
-    def _is_offloaded(self, state: Tree) -> Tree:
-        """Whether each array of the state is in host memory between steps."""
-        offloaded: tuple[str, ...] = ()
-        if "optimizer" in self.layout.offload:
-            offloaded = ("moments", "master")
-        flags = {}
-        for name, tree in state.items():
-            is_offloaded = lambda _: False
-            if name in offloaded:
-                is_offloaded = host_offload.is_offloadable
-            flags[name] = jax.tree.map(is_offloaded, tree)
-        return flags
-
-    def _updated(self, state: Tree, gradients: Tree, loss: Array, residuals: Residuals) -> Tree:
-        """The state after the optimizer, each chip on its part of the weights."""
-        partitions = self.partitions
-        if self.global_optimizer:
-            partitions = self._whole_partitions
-        parts = state.get("master") or map_infos(
-            lambda _, partition, weight: partition.part(weight),
-            self.infos,
-            partitions,
-            state["weights"],
-        )
-        args = (gradients, state["moments"], parts, loss)
-        if "optimizer" in self.layout.offload:
-            computed = jax.tree.leaves(gradients)
-            updated = host_offload.apply_in_parts(
-                self._update_parts, args, self._is_offloaded, computed
-            )
-        else:
-            updated = self._update_parts(*args)
-
-        def gather(info: ArrayInfo, partition: UpdatePartition, part: Array, old: Array) -> Array:
-            if info.is_trained:
-                return partition.gather(part)
-            return old
-
-        updated["weights"] = map_infos(
-            gather, self.infos, partitions, updated["weights"], state["weights"]
-        )
-        if residuals:
-            updated["lost"] = residuals
-        return updated
-
-    def _update_parts(self, gradients: Tree, moments: Tree, parts: Tree, loss: Array) -> Tree:
-        """The state after the optimizer, with the parts of the weights that this chip updates."""
-        n_tokens = self.job.tokens_per_step
-        weight_dtype = dtype(self.job.weights)
-        gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
-        parts = jax.tree.map(lambda p: p.astype(jnp.float32), parts)
-        gradients = jax.tree.map(lambda g: g / n_tokens, gradients)
-        updates, new_moments = self.optimizer.update(gradients, moments, parts, value=loss)
-        parts = optax.apply_updates(parts, updates)
-        new_moments = jax.tree.map(lambda new, old: new.astype(old.dtype), new_moments, moments)
-        if self.table.on.platform == "cpu" and not self.global_optimizer:
-            new_moments = cpu.written_after(parts, new_moments, moments)
-        updated = {
-            "weights": jax.tree.map(lambda p: p.astype(weight_dtype), parts),
-            "moments": new_moments,
-        }
-        if self.job.master:
-            updated["master"] = parts
-        return updated
 
 
 # A function that makes the optimizer of a step.

@@ -170,7 +170,7 @@ def _last_ticks(tick_of: dict[Event, int]) -> dict[tuple[int, int, int], int]:
 
 
 def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table) -> int:
-    """Assign slots to activations, from F to the last event that reads them; return their number."""
+    """Assign slots to activations, from F to their last reader; return the number of slots."""
     last_ticks = _last_ticks(tick_of)
     n_slots = 0
     for events in order.stages:
@@ -188,7 +188,7 @@ def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table)
 
 
 def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, Table]) -> int:
-    """Assign slots to inputs, from their arrival to their last reader; return their number."""
+    """Assign slots to inputs, from arrival to their last reader; return the number of slots."""
     for name in ("from_below", "from_above", "stays"):
         rows[name][:] = -1
     n_slots = 0

@@ -40,7 +40,7 @@ def test_over_steps_all_of_a_gradient_arrives(way: str) -> None:
         gradient = jax.random.normal(key, (N, *SHAPE))
         found = summed(gradient, lost, way)
         arrived, wanted = arrived + delivered(found.gradient, way), wanted + gradient.sum(0)
-        lost = found.lost
+        lost = found.residual
     assert jnp.abs(arrived + lost.sum(0) - wanted).max() < 2e-5
     # A step of rounding for each copy and one for their sum: the largest number is below 5.
     assert jnp.abs(arrived - wanted).max() < (N + 2) * 10 / 127 / 2
