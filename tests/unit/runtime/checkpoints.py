@@ -26,6 +26,7 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.runtime.weights.published_weights import load_weights, save_weights
+from shardwise.runtime.weights.safetensors import read_tensors
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime.model_cases import CASES, SIZES, read

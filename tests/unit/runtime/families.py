@@ -60,7 +60,7 @@ def numbers(config: ModelConfig) -> Any:
 
     def made(info: ArrayInfo) -> Any:
         noise = random.normal(size=info.shape)
-        wide = info.start is None
+        wide = info.init_value is None
         return (noise * (0.25 if wide else 0.5) + (0.0 if wide else 0.5)).astype(np.float32)
 
     return map_infos(made, describe(config))

@@ -62,7 +62,7 @@ def adam(gradients: Any, state: Any, weights: Any) -> Any:
 def outside(found: Any) -> Any:
     return {
         "weights": jax.tree.map(lambda _: False, found["weights"]),
-        "moments": jax.tree.map(host_offload.waits, found["moments"]),
+        "moments": jax.tree.map(host_offload.is_offloadable, found["moments"]),
     }
 
 
@@ -71,7 +71,9 @@ def test_each_part_begins_when_the_one_before_is_back() -> None:
     gradients = jax.tree.map(jnp.cos, weights)
     laid = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=host_offload.KIND)
     here = optax.adam(0.1).init(weights)
-    state = jax.tree.map(lambda x: jax.device_put(x, laid) if host_offload.waits(x) else x, here)
+    state = jax.tree.map(
+        lambda x: jax.device_put(x, laid) if host_offload.is_offloadable(x) else x, here
+    )
 
     def step(*args: Any) -> Any:
         return host_offload.apply_in_parts(adam, args, outside, jax.tree.leaves(args[0]))
