@@ -207,7 +207,7 @@ def _measured(row: Row) -> Found:
     import numpy as np
 
     from shardwise.plan.training.rebuild import rebuild
-    from shardwise.runtime.training.programs import AS_PLANNED, step_of
+    from shardwise.runtime.training.programs import PLANNED_CAPACITY, step_of
     from tests.host import host
     from tests.unit.runtime import steps
     from tests.unit.runtime.distance import beyond, distance
@@ -218,13 +218,13 @@ def _measured(row: Row) -> Found:
         case = rebuild(plan)
     devices = np.array(jax.devices()).reshape(1, n)
     by = "compiler" if PARTITIONED in row.ways else "plan"
-    made = step_of(case, devices, update=steps.keeping, collectives=by)
+    made = step_of(case, devices, make_optimizer=steps.keeping, collectives=by)
     compiled = steps.compiled(made)
     many = steps.trained(made, STEPS, compiled)
     found = distance(one, many)
     verdict = "apart" if beyond(found) else "equal"
     if layout.expert_degree > 1:  # a plan counts experts that are used alike
-        made = step_of(case, devices, capacity=AS_PLANNED)
+        made = step_of(case, devices, capacity=PLANNED_CAPACITY)
         compiled = steps.compiled(made)
     return {"verdict": verdict, **found, **sent(plan, made, compiled)}
 
@@ -253,14 +253,14 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
     from shardwise.check.hlo.collectives import collectives
     from shardwise.check.hlo.loops import count_runs
     from shardwise.check.hlo.text import parse
-    from shardwise.runtime.training.ticks import taken, ticks
+    from shardwise.runtime.training.ticks import branch_counts, ticks
 
     module, layout, sides = parse(compiled.as_text()), made.layout, {}
     if made.stages:
         order = find(layout.schedule).order(
             layout.sizes["pipe"], layout.n_microbatches, made.stages.order.shape[1]
         )
-        sides = taken(ticks(order))
+        sides = branch_counts(ticks(order))
     found = collectives(module, dict(made.table.mesh.jax_mesh.shape), count_runs(module, sides))
     pairs = comparison.compare_collectives(plan, found)
     lost = comparison.missing_roles(pairs)

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from kept import ROOT, Found, cells, refresh
 
-from shardwise.train.malloc import keep_memory
+from shardwise.train.malloc import keep_freed_memory
 
 SEQ, RATE = 512, 3e-4
 ROUNDS, BUSY_S = 5, 4.0  # turns of a side, and seconds of steps in one
@@ -60,7 +60,7 @@ class Side(Protocol):
 def worker(which: str, name: str, folder: Path) -> None:
     """A side as a process: says its first loss, then runs what it reads from stdin."""
     dtype = name.split()[1]
-    keep_memory()  # for both: what the trainer sets for itself
+    keep_freed_memory()  # for both: what the trainer sets for itself
     side: Any = importlib.import_module("train_ours" if which == "ours" else "train_torch")
     about = json.loads((folder / "about.json").read_text())
     trainer: Side = side.Trainer(about, folder)

@@ -15,11 +15,11 @@ from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.training.programs import step_of
 from shardwise.train.devices import devices_for
-from shardwise.train.guard import update_of
+from shardwise.train.guard import guarded_optimizer
 from shardwise.train.measure import measure, write_chip
 from shardwise.train.recipe import Recipe
-from shardwise.train.run import compiled_step
-from shardwise.train.state import initial
+from shardwise.train.run import compile_step
+from shardwise.train.state import random_state
 
 
 def planned(about: dict[str, Any], folder: Path) -> sw.Plan:
@@ -45,9 +45,11 @@ class Trainer:
         plan = planned(about, folder)
         case = rebuild(plan)
         recipe = Recipe(steps=1000, rate=about["rate"], schedule="constant")
-        made = step_of(case, devices_for(case.system, "it"), update=update_of(recipe))
-        self.compiled = compiled_step(made)
-        self.state = initial(made, 0)
+        made = step_of(
+            case, devices_for(case.system, "it"), make_optimizer=guarded_optimizer(recipe)
+        )
+        self.compiled = compile_step(made)
+        self.state = random_state(made, 0)
         _, shapes = made.shapes()
         random = np.random.default_rng(0)
         text = random.integers(0, about["vocab"], (about["batch"], about["seq"] + 1))

@@ -37,7 +37,7 @@ def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
 
     from shardwise.runtime.blocks.logits import logits
     from shardwise.runtime.weights.published_weights import load_weights, save_weights
-    from shardwise.runtime.weights.safetensors import tensors
+    from shardwise.runtime.weights.safetensors import read_tensors
 
     config, held, tokens, expected = saved
     weights = load_weights(Path(config.source).parent, config, table, jnp.float32)
@@ -45,6 +45,6 @@ def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
     got = np.asarray(run(weights, tokens[None].astype(np.int32)))[0]
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
     save_weights(tmp_path, config, weights)
-    again = tensors(tmp_path)
+    again = read_tensors(tmp_path)
     assert set(again) == set(held)
     assert all(np.array_equal(again[name], array) for name, array in held.items())

@@ -43,7 +43,7 @@ from shardwise.check.verdict import (
 from shardwise.plan.schema.json_io import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.training.ticks import taken, ticks
+from shardwise.runtime.training.ticks import branch_counts, ticks
 from shardwise.search.training.problem import Case
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import stages
@@ -169,7 +169,7 @@ def _branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
         return {}
     chunks = int(stages(case.model.n_layers, layout).chunks)
     order = find(layout.schedule).order(layout.sizes["pipe"], layout.n_microbatches, chunks)
-    return taken(ticks(order))
+    return branch_counts(ticks(order))
 
 
 def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:

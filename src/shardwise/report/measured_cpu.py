@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.report.style import Block, labelled, quiet, strong
-from shardwise.train.measure import Measured
+from shardwise.train.measure import CpuRates
 
 
-def blocks(found: Measured, saved: str | None) -> Iterator[Block]:
+def blocks(found: CpuRates, saved: str | None) -> Iterator[Block]:
     """What one device does, and what to plan next; `saved` is None where nothing comes next."""
     yield strong(f"This CPU as {found.n_devices} devices; all worked while each was measured.")
     yield labelled(_rows(found))
@@ -22,7 +22,7 @@ def blocks(found: Measured, saved: str | None) -> Iterator[Block]:
         yield quiet("type  -o host.toml keeps it, to plan with")
 
 
-def _rows(found: Measured) -> Iterator[tuple[str, str]]:
+def _rows(found: CpuRates) -> Iterator[tuple[str, str]]:
     for dtype, rate in found.flops_per_s.items():
         yield f"products, {dtype}", units.show_rate(rate, "FLOP/s")
     yield "memory", units.show_rate(found.bytes_per_s, "B/s")

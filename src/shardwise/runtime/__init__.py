@@ -1,8 +1,8 @@
-"""A plan in JAX: its mesh and shardings, the Transformer, one step of training.
+"""A plan in JAX: its mesh and shardings, the Transformer, one step of training or serving.
 
-Every step is one `shard_map` over the whole mesh, in which each chip computes on what it holds and
-every collective is written down: the moves of an array are those that the planner derived from the
-table of rules (`ops.sharded`), so the compiled program has the plan's collectives and no others.
-The backward pass follows by differentiation, and with it its collectives: the transpose of an
-AllGather is a ReduceScatter. `partitioned` has the other school, sharding constraints alone.
+Every step is one `shard_map` over the whole mesh, in which each chip computes on its shards and
+every collective is explicit. The planner derives these moves of arrays from the table of rules
+(`ops.sharded`), so the compiled program has the plan's collectives and no others. The backward pass
+and its collectives follow by differentiation: the transpose of an AllGather is a ReduceScatter.
+`training.partitioned` uses sharding constraints instead.
 """

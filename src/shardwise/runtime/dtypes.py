@@ -1,4 +1,4 @@
-"""Dtypes of a plan in JAX."""
+"""Dtypes of JAX by the names that plans use."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ DTYPES = {
 
 
 def dtype(name: str) -> Any:
-    """The JAX dtype of a plan's word.
+    """The JAX dtype of a name.
 
     Raises:
-        BadInput: a dtype that the runtime does not compute with.
+        BadInput: the runtime does not support the dtype.
     """
     if name not in DTYPES:
-        raise BadInput(f"dtype {name} is planned for, but not run. Run: {', '.join(DTYPES)}.")
+        raise BadInput(
+            f"dtype {name}: the planner supports it, the runtime does not yet. The runtime "
+            f"supports {', '.join(DTYPES)}."
+        )
     return DTYPES[name]

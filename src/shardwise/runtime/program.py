@@ -1,4 +1,4 @@
-"""A program as it is handed to a compiler: what runs, on what shapes, on which devices."""
+"""A program for a compiler: a function, the shapes of its arguments, and its devices."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
 
-# Who chooses the collectives of a training step: the plan, whose moves are written down, or XLA's
-# partitioner, which is told by sharding constraints where arrays lie.
+# What chooses the collectives of a training step: the plan, with explicit moves of the sharding
+# algebra, or XLA's partitioner, with sharding constraints.
 COLLECTIVES = ("plan", "compiler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A function with arguments that hold no data.
+    """A function with the shapes of its arguments.
 
     Args:
-        name: what tables call it, `train step`.
-        fn: the function, not jitted; one that is keeps its own donation and shardings.
+        name: shown in tables, such as `train step`.
+        fn: the function; if it is jitted already, its own donation and shardings apply.
         args: pytrees of `jax.ShapeDtypeStruct`, each with its `NamedSharding` over `mesh`.
-        donate: the positions in `args` whose memory the results may take.
         mesh: the devices, by named axes.
-        options: options for XLA's compiler; those that a caller gives go before them.
-        out_shardings: shardings of the results, a pytree as `jax.jit` takes it; None leaves them
-            to the compiler.
+        donate: indices of the `args` that are donated.
+        options: options of XLA's compiler; a caller's options take precedence.
+        out_shardings: shardings of the results, as `jax.jit` takes them; None leaves them to the
+            compiler.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Checkpoints: written beside the training by orbax, taken back onto any mesh, verified on load.
+"""Checkpoints: written asynchronously by orbax, restored onto any mesh, verified on load.
 
-One checkpoint is a folder named by its step: the arrays in shards, and a page with the fingerprints
-of their bits and the order of the data. It gets its name when all of it is on disk, and the ones
-before it are removed after that.
+A checkpoint is a folder named by its step. It contains the arrays in shards and one JSON document
+with a fingerprint of every array and the order of the data. The folder gets its final name when it
+is complete; older checkpoints are removed after that.
 """
 
 from __future__ import annotations
@@ -20,189 +20,208 @@ import jax
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights.descriptions import Tree
-from shardwise.train.consensus import agreed
+from shardwise.train.consensus import all_agree
 from shardwise.train.devices import INSTALL
 from shardwise.train.fingerprint import fingerprints
-from shardwise.train.state import nothing_lost
-from shardwise.train.writable import writable
+from shardwise.train.state import zero_residuals
+from shardwise.train.writable import ensure_writable
 
-KEPT = 2
-LATE = ("Event loop is closed", "Encountered error while reading array")  # begins of errors
+MAX_TO_KEEP = 2
+# Prefixes of errors that background tasks of orbax repeat after a failure.
+REPEATED_ERRORS = ("Event loop is closed", "Encountered error while reading array")
+RESIDUALS = "lost"  # key of the int8 error feedback in the state
+RESIDUAL_PATH = f"{RESIDUALS}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a checkpoint holds.
+    """A state read from a checkpoint.
 
     Args:
-        step: steps that were done.
-        about: what was saved beside the arrays.
-        forgot: what sums of gradients had lost could not be taken back, and is 0.
+        step: number of completed steps.
+        state: the arrays.
+        about: the JSON document saved with the arrays.
+        residuals_reset: the int8 error feedback belongs to another layout and starts at 0.
     """
 
     step: int
     state: Tree
     about: dict[str, Any]
-    forgot: bool = False
+    residuals_reset: bool = False
 
 
 class _Damaged(Exception):
-    """What lies there is not what was saved."""
+    """The files differ from what was saved."""
 
 
 class Checkpoints:
     """The checkpoints of a folder.
 
     Args:
-        folder: made where it is missing.
-        say: told what goes wrong and does not stop the run.
+        folder: created if missing.
+        on_note: receives messages about failures that do not stop the run.
+        max_to_keep: number of checkpoints; older ones are removed.
 
     Raises:
         BadFile: the folder cannot be written.
         MissingExtra: orbax is not installed.
     """
 
-    def __init__(self, folder: str, say: Callable[[str], None], kept: int = KEPT) -> None:
+    def __init__(
+        self, folder: str, on_note: Callable[[str], None], max_to_keep: int = MAX_TO_KEEP
+    ) -> None:
         try:
             import orbax.checkpoint as orbax
         except ImportError:
             raise MissingExtra(f"checkpoints need orbax, which is missing: {INSTALL}") from None
-        self.folder, self.say = Path(folder).absolute(), say
-        writable(self.folder, "checkpoints")
-        # What fails is told in words by `say`; orbax writes a page of calls to stderr beside it.
+        self.folder = Path(folder).absolute()
+        self.on_note = on_note
+        ensure_writable(self.folder, "checkpoints")
+        # Failures are reported by `on_note`; orbax would also write tracebacks to stderr.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._hook, sys.unraisablehook = sys.unraisablehook, _without_late(sys.unraisablehook)
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = _without_repeated_errors(sys.unraisablehook)
         self._orbax = orbax
-        options = orbax.CheckpointManagerOptions(max_to_keep=kept, cleanup_tmp_directories=True)
+        options = orbax.CheckpointManagerOptions(
+            max_to_keep=max_to_keep, cleanup_tmp_directories=True
+        )
         self._manager = orbax.CheckpointManager(self.folder, options=options)
         self._writing: int | None = None
 
     @property
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are whole."""
+        """Steps of the complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: Tree, about: dict[str, Any]) -> None:
-        """Begin to write a checkpoint; the one before is awaited. What fails is said."""
+        """Start writing a checkpoint, after the previous one is complete; report a failure."""
         self.wait()
         args = self._orbax.args
-        page = {**about, "fingerprints": fingerprints(state)}
-        parts = {name: args.StandardSave(tree) for name, tree in _parts(state).items()}
+        document = {**about, "fingerprints": fingerprints(state)}
+        items = {name: args.StandardSave(tree) for name, tree in _items(state).items()}
         try:
             self._writing = step
-            composite = args.Composite(**parts, about=args.JsonSave(page))
+            composite = args.Composite(**items, about=args.JsonSave(document))
             if not self._manager.save(step, args=composite):
                 raise ValueError("the folder has a later one")
         except (OSError, ValueError, RuntimeError) as error:
-            self._failed(error)
+            self._report_failure(error)
 
     def wait(self) -> bool:
-        """Wait for what is being written; whether it is whole."""
+        """Wait for the checkpoint being written; return whether it is complete."""
         if self._writing is None:
             return True
         try:
             self._manager.wait_until_finished()
-        except Exception as error:  # of threads of orbax and tensorstore: any kind
-            self._failed(error)
+        except Exception as error:  # threads of orbax and tensorstore raise any kind
+            self._report_failure(error)
             return False
         self._writing = None
         return True
 
-    def _failed(self, error: Exception) -> None:
-        last = max((s for s in self.steps if s != self._writing), default=None)
-        good = "there is none before it" if last is None else f"the one of step {last} is whole"
-        self.say(
-            f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {good}."
+    def _report_failure(self, error: Exception) -> None:
+        earlier = [step for step in self.steps if step != self._writing]
+        fallback = "there is no earlier checkpoint"
+        if earlier:
+            fallback = f"the checkpoint of step {max(earlier)} is complete"
+        self.on_note(
+            f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {fallback}."
         )
-        if jax.process_index() == 0:  # a full disk has room again
-            for half in self.folder.glob(f"{self._writing}.orbax-checkpoint-tmp*"):
-                shutil.rmtree(half, ignore_errors=True)
+        if jax.process_index() == 0:  # frees the space on a full disk
+            for partial in self.folder.glob(f"{self._writing}.orbax-checkpoint-tmp*"):
+                shutil.rmtree(partial, ignore_errors=True)
         self._writing = None
 
     def restore(self, shapes: Tree, identity: dict[str, Any]) -> Restored | None:
-        """The newest checkpoint whose bits are those that were saved, laid out as `shapes`.
+        """Read the newest intact checkpoint, laid out as `shapes`.
 
         Args:
-            identity: of the data and its order, which must be the saved one.
+            identity: of the data and its order; has to equal the saved one.
 
         Returns:
-            None where there is no checkpoint.
+            None if there is no checkpoint.
 
         Raises:
-            BadInput: it is of another model, optimizer or order of data.
-            BadFile: there are checkpoints, and none of them is whole.
+            BadInput: the checkpoint has another model, optimizer or order of data.
+            BadFile: there are checkpoints, and all of them are damaged.
         """
         damaged: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
-                found = self._whole(step, shapes, identity)
+                restored = self._verified(step, shapes, identity)
             except _Damaged as error:
                 damaged[step] = f"checkpoint {step} in {self.folder} is damaged: {error}."
-                self.say(damaged[step])
+                self.on_note(damaged[step])
                 continue
-            self._put_aside(damaged)
-            return found
+            self._rename_damaged(damaged)
+            return restored
         if damaged:
-            last = "No checkpoint is whole: name another folder to start again."
-            raise BadFile(*damaged.values(), last)
+            advice = "No checkpoint is intact: name another folder to start from step 1."
+            raise BadFile(*damaged.values(), advice)
         return None
 
-    def _put_aside(self, steps: Collection[int]) -> None:
-        """Give damaged checkpoints other names: orbax writes none before a later one."""
+    def _rename_damaged(self, steps: Collection[int]) -> None:
+        """Rename damaged checkpoints: orbax writes no step below an existing later one."""
         if not steps:
             return
         if jax.process_index() == 0:
             for step in steps:
-                aside = self.folder / f"damaged-{step}-{time.time_ns()}"
-                (self.folder / str(step)).rename(aside)
-                self.say(f"checkpoint {step} is {aside.name} now.")
-        agreed(True)  # nobody looks before that is done
+                renamed = self.folder / f"damaged-{step}-{time.time_ns()}"
+                (self.folder / str(step)).rename(renamed)
+                self.on_note(f"checkpoint {step} was renamed to {renamed.name}.")
+        all_agree(True)  # a barrier: no process reads the folder earlier
         self._manager.reload()
 
-    def _whole(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
-        """A checkpoint that all processes find whole: alone, some would go on from another.
+    def _verified(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
+        """Read a checkpoint that is intact in all processes, so that all resume from the same one.
 
         Raises:
-            BadInput: as `restore`.
-            _Damaged: one of them does not.
+            BadInput: see `restore`.
+            _Damaged: at least one process cannot read it, or read other bits.
         """
-        problem, found = "", None
+        problem = ""
+        restored = None
         try:
-            found, saved = self._read(step, shapes, identity)
+            restored, saved = self._read(step, shapes, identity)
         except BadInput:
             raise
-        except Exception as error:  # what damaged files make orbax raise is of any kind
+        except Exception as error:  # damaged files make orbax raise any kind
             problem = _reason(error)
-        if not agreed(found is not None) or found is None:
+        if not all_agree(restored is not None) or restored is None:
             raise _Damaged(problem or "another process cannot read it")
-        changed = [name for name, bits in fingerprints(found.state).items() if saved[name] != bits]
-        if not agreed(not changed):
-            which = changed[0] if changed else "what another process read"
-            raise _Damaged(f"the bits of {which} are not those that were saved")
-        if found.forgot:
-            found.state["lost"] = nothing_lost(shapes)
-        return found
+        bits = fingerprints(restored.state)
+        changed = [name for name, number in bits.items() if saved[name] != number]
+        if not all_agree(not changed):
+            array = "an array of another process"
+            if changed:
+                array = changed[0]
+            raise _Damaged(f"the bits of {array} differ from those that were saved")
+        if restored.residuals_reset:
+            restored.state[RESIDUALS] = zero_residuals(shapes)
+        return restored
 
     def _read(
         self, step: int, shapes: Tree, identity: dict[str, Any]
     ) -> tuple[Restored, dict[str, int]]:
-        """What lies there, and the fingerprints of what was saved."""
+        """Read the arrays of a checkpoint, and the fingerprints saved with them."""
         args = self._orbax.args
-        told = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))
-        about: dict[str, Any] = told["about"]
+        document = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))
+        about: dict[str, Any] = document["about"]
         saved = about.pop("fingerprints")
-        self._compare(step, shapes, saved, identity, about)
-        parts = _parts(shapes)
-        forgot = "lost" in parts and not _same_lost(about["arrays"], shapes)
-        if forgot:
-            del parts["lost"]
-        asked = {name: args.StandardRestore(tree) for name, tree in parts.items()}
-        found = self._manager.restore(step, args=args.Composite(**asked))
-        state: Tree = found["state"] | ({"lost": found["lost"]} if "lost" in asked else {})
-        return Restored(step=step, state=state, about=about, forgot=forgot), saved
+        self._check_match(step, shapes, saved, identity, about)
+        items = _items(shapes)
+        reset = RESIDUALS in items and not _same_residuals(about["arrays"], shapes)
+        if reset:
+            del items[RESIDUALS]
+        requests = {name: args.StandardRestore(tree) for name, tree in items.items()}
+        trees = self._manager.restore(step, args=args.Composite(**requests))
+        state: Tree = dict(trees["state"])
+        if RESIDUALS in requests:
+            state[RESIDUALS] = trees[RESIDUALS]
+        return Restored(step=step, state=state, about=about, residuals_reset=reset), saved
 
-    def _compare(
+    def _check_match(
         self,
         step: int,
         shapes: Tree,
@@ -210,51 +229,54 @@ class Checkpoints:
         identity: dict[str, Any],
         about: dict[str, Any],
     ) -> None:
-        """That the checkpoint is of this model under this optimizer, and of this data."""
+        """Refuse a checkpoint of another model, optimizer or order of data."""
         where = f"checkpoint {step} in {self.folder}"
-        kept, asked = (_without_lost(told) for told in (about["arrays"], described(shapes)))
-        saved = _without_lost(saved)
-        names = sorted(set(kept) ^ set(asked))
-        if names:
+        stored = _without_residuals(about["arrays"])
+        expected = _without_residuals(array_types(shapes))
+        unmatched = sorted(set(stored) ^ set(expected))
+        if unmatched:
             raise BadInput(
-                f"{where} is of another model or optimizer: {len(names)} arrays are only in one of "
-                f"both, such as {names[0]}."
+                f"{where} is of another model or optimizer: {len(unmatched)} arrays are only in "
+                f"one of the two, such as {unmatched[0]}."
             )
-        for name, shape in asked.items():
-            if kept[name] != shape:
-                raise BadInput(f"{where}: {name} is {kept[name]} there and {shape} in the plan.")
-        if set(saved) != set(asked):
-            raise _Damaged("its page does not name all arrays")
+        for name, array_type in expected.items():
+            if stored[name] != array_type:
+                raise BadInput(
+                    f"{where}: {name} is {stored[name]} there and {array_type} in the plan."
+                )
+        if set(_without_residuals(saved)) != set(expected):
+            raise _Damaged("its document does not list all arrays")
         for key, value in identity.items():
-            if about["order"].get(key) != value:
+            stored_value = about["order"].get(key)
+            if stored_value != value:
                 raise BadInput(
                     f"{where} was trained on data in another order: {key} is "
-                    f"{_short(about['order'].get(key))} there and {_short(value)} here."
+                    f"{_shortened(stored_value)} there and {_shortened(value)} here."
                 )
 
     def close(self) -> bool:
-        """Wait, and let go of the folder; whether the last checkpoint is whole."""
-        whole = self.wait()
+        """Wait and release the folder; return whether the last checkpoint is complete."""
+        complete = self.wait()
         try:
             self._manager.close()
-        except Exception as error:  # what a checkpoint failed of comes up again here
-            if whole:
-                self.say(f"{self.folder}: {_reason(error)}.")
+        except Exception as error:  # orbax raises the failure of a checkpoint once more
+            if complete:
+                self.on_note(f"{self.folder}: {_reason(error)}.")
         sys.unraisablehook = self._hook
-        return whole
+        return complete
 
 
-def _without_late(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook that passes over what tasks of orbax say once more after they have failed."""
+def _without_repeated_errors(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap a hook to skip errors that tasks of orbax repeat after they have failed."""
 
-    def told(about: Any) -> None:
-        if not str(about.exc_value).startswith(LATE):
-            hook(about)
+    def filtered(unraisable: Any) -> None:
+        if not str(unraisable.exc_value).startswith(REPEATED_ERRORS):
+            hook(unraisable)
 
-    return told
+    return filtered
 
 
-def described(shapes: Tree) -> dict[str, str]:
+def array_types(shapes: Tree) -> dict[str, str]:
     """Path of each array -> `float32[2, 3]`."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
@@ -262,27 +284,34 @@ def described(shapes: Tree) -> dict[str, str]:
     }
 
 
-def _parts(state: Tree) -> dict[str, Tree]:
-    """What is saved by itself: what sums in int8 have lost goes with its layout alone."""
-    rest = {name: tree for name, tree in state.items() if name != "lost"}
-    return {"state": rest, "lost": state["lost"]} if "lost" in state else {"state": rest}
+def _items(state: Tree) -> dict[str, Tree]:
+    """Items of a checkpoint: residuals by themselves, as they depend on the layout."""
+    portable = {name: tree for name, tree in state.items() if name != RESIDUALS}
+    if RESIDUALS in state:
+        return {"state": portable, RESIDUALS: state[RESIDUALS]}
+    return {"state": portable}
 
 
-def _without_lost(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {name: told for name, told in arrays.items() if not name.startswith("lost/")}
+def _without_residuals(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arrays.items() if not name.startswith(RESIDUAL_PATH)}
 
 
-def _same_lost(arrays: dict[str, str], shapes: Tree) -> bool:
-    asked = described({"lost": shapes["lost"]})
-    return asked == {name: told for name, told in arrays.items() if name.startswith("lost/")}
+def _same_residuals(arrays: dict[str, str], shapes: Tree) -> bool:
+    stored = {name: value for name, value in arrays.items() if name.startswith(RESIDUAL_PATH)}
+    return stored == array_types({RESIDUALS: shapes[RESIDUALS]})
 
 
 def _reason(error: Exception) -> str:
-    text = (str(error).splitlines() or [""])[0] or type(error).__name__
-    text = text.split(". See full")[0]  # pages of tensorstore
-    return _short(text.rsplit(": ", 1)[-1] if "Failed" in text else text).rstrip(".")
+    """First line of an error, without the references of tensorstore."""
+    text = str(error).partition("\n")[0] or type(error).__name__
+    text = text.split(". See full")[0]
+    if "Failed" in text:
+        text = text.rsplit(": ", 1)[-1]
+    return _shortened(text).rstrip(".")
 
 
-def _short(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    if len(text) <= 120:
+        return text
+    return text[:117] + "..."

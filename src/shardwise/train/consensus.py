@@ -1,4 +1,4 @@
-"""What the processes of one run tell each other beside its steps."""
+"""Agreement between the processes of a run, outside of its steps."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ from typing import Any
 from shardwise.errors import BadInput
 
 
-def agreed(mine: bool) -> bool:
-    """Whether it is so in all processes; each waits for the others."""
+def all_agree(vote: bool) -> bool:
+    """Return whether the vote of every process is true; waits for all processes."""
     import jax
     import numpy as np
 
-    return bool(np.all(_gathered(np.array(mine)))) if jax.process_count() > 1 else mine
+    if jax.process_count() == 1:
+        return vote
+    return bool(np.all(_all_gather(np.array(vote))))
 
 
-def same(**about: Any) -> None:
-    """That all processes were started alike.
+def require_equal(**values: Any) -> None:
+    """Check that all processes were started with the same values.
 
     Raises:
-        BadInput: they differ in one of these, by what `repr` writes.
+        BadInput: the `repr` of a value differs between processes.
     """
     import jax
     import numpy as np
 
     if jax.process_count() == 1:
         return
-    numbers = [zlib.crc32(repr(value).encode()) for value in about.values()]
-    found = _gathered(np.array(numbers, np.uint32)).reshape(-1, len(numbers))
-    differ = [name for name, column in zip(about, found.T, strict=True) if len({*column}) > 1]
-    if differ:
+    checksums = [zlib.crc32(repr(value).encode()) for value in values.values()]
+    table = _all_gather(np.array(checksums, np.uint32)).reshape(-1, len(checksums))
+    different = [name for name, column in zip(values, table.T, strict=True) if len({*column}) > 1]
+    if different:
         raise BadInput(
-            f"the {len(found)} processes of this run differ in {', '.join(differ)}: start all with "
-            "the same command, but for --process."
+            f"the {len(table)} processes of this run differ in {', '.join(different)}: start all "
+            "with the same command, except for --process."
         )
 
 
-def _gathered(mine: Any) -> Any:
+def _all_gather(array: Any) -> Any:
     from jax.experimental import multihost_utils
 
-    return multihost_utils.process_allgather(mine)
+    return multihost_utils.process_allgather(array)

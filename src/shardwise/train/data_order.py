@@ -1,8 +1,9 @@
-"""Which sequences a step trains on: a function of the step alone, so a run continues anywhere.
+"""The order of training sequences: a function of the step alone, so that any run can resume.
 
-Sequence i of the run is looked up, not iterated to: each token set is shuffled anew in every epoch
-by a permutation that is computed per index (grain's), and sets are mixed by weights in a fixed
-pattern. Row r of step s is sequence s * batch + r, whatever the layout or the number of processes.
+Sequence i of a run is computed directly, without iterating up to it: every token set is shuffled
+anew in each epoch by a permutation that is evaluated per index (grain's), and sets are mixed by
+weight in a fixed pattern. Row r of step s is sequence s * batch + r, whatever the layout or the
+number of processes.
 """
 
 from __future__ import annotations
@@ -14,23 +15,24 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput
-from shardwise.train.tokens import Drawn, Sequences, TokenSet, open_tokens
+from shardwise.train.tokens import SequenceAttention, TokenSequence, TokenSet, open_tokens
 
-LEAST_SHARE = 1e-9  # less than this of all sequences is none in any run
-SEEDS = 2**32  # of grain's shuffles
+MIN_SHARE = 1e-9  # a smaller share of all sequences never occurs in a run
+N_SEEDS = 2**32  # range of seeds that grain's shuffle takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class DataOrder:
     """The sequences of a run.
 
     Args:
-        drawn: sequence by number: a map dataset of grain.
-        batch: sequences of a step.
-        identity: what says whether two runs read the same in the same order.
+        dataset: a map dataset of grain: sequence by index.
+        sets: the token sets that are mixed.
+        batch: sequences per step.
+        identity: equal for two runs that read the same sequences in the same order.
     """
 
-    drawn: Any
+    dataset: Any
     sets: tuple[TokenSet, ...]
     batch: int
     identity: dict[str, Any]
@@ -38,76 +40,85 @@ class Order:
     def rows(self, step: int, rows: Sequence[int]) -> np.ndarray[Any, Any]:
         """T+1 tokens of some rows of a step's batch, [row, token]."""
         start = step * self.batch
-        return np.stack([self._at(start + row).tokens for row in rows]).astype(np.int32)
+        return np.stack([self._sequence(start + row).tokens for row in rows]).astype(np.int32)
 
     def origins(self, step: int) -> list[tuple[int, int]]:
-        """Where each row of a step's batch comes from: (token set, sequence)."""
+        """Origin of each row of a step's batch: (token set, sequence)."""
         start = step * self.batch
-        return [self._at(start + row).origin for row in range(self.batch)]
+        return [self._sequence(start + row).origin for row in range(self.batch)]
 
-    def _at(self, index: int) -> Drawn:
-        found: Drawn = self.drawn[index]
-        return found
+    def _sequence(self, index: int) -> TokenSequence:
+        sequence: TokenSequence = self.dataset[index]
+        return sequence
 
 
-def order(
+def data_order(
     sets: Sequence[TokenSet], weights: Sequence[float], *, seq: int, batch: int, seed: int
-) -> Order:
+) -> DataOrder:
     """The order of sequences of a run.
 
     Args:
-        weights: share of the sequences that each token set gives.
-        seq: tokens of a sequence.
-        batch: sequences of a step.
+        sets: token sets to mix.
+        weights: share of the sequences that comes from each token set.
+        seq: tokens per sequence.
+        batch: sequences per step.
+        seed: of the shuffles.
 
     Raises:
-        BadInput: a token set has not one sequence of that length; a weight is not above 0; a seed
-            that there is not.
+        BadInput: a token set is shorter than one sequence, a weight is not positive, or the seed
+            is out of range.
     """
     import grain.python as grain
 
     total = sum(weights)
-    if not all(0 < LEAST_SHARE * total <= w for w in weights):
+    if not all(0 < MIN_SHARE * total <= weight for weight in weights):
         raise BadInput(
-            f"weights {', '.join(f'{w:g}' for w in weights)} of --data are no shares of a whole: "
-            f"each is above 0, and {LEAST_SHARE:g} of their sum or more. Leave out what has none."
+            f"weights {', '.join(f'{weight:g}' for weight in weights)} of --data are not shares of "
+            f"a whole: each has to be above 0, and at least {MIN_SHARE:g} of their sum. Leave out "
+            "sets without a share."
         )
-    last = SEEDS - len(sets)  # each set has its own
-    if not 0 <= seed <= last:
-        raise BadInput(f"seed {seed} is not between 0 and {last}.")
-    parts = []
-    for which, tokens in enumerate(sets):
-        source = Sequences(tokens, seq, which)
+    max_seed = N_SEEDS - len(sets)  # each set has its own seed
+    if not 0 <= seed <= max_seed:
+        raise BadInput(f"seed {seed} is not between 0 and {max_seed}.")
+    datasets = []
+    for set_index, tokens in enumerate(sets):
+        source = SequenceAttention(tokens, seq, set_index)
         if not len(source):
             raise BadInput(
                 f"{tokens.folder} has {tokens.n_tokens:,} tokens: not one sequence of {seq:,} and "
                 "its next token."
             )
-        parts.append(grain.MapDataset.source(source).shuffle(seed=seed + which).repeat())
-    mixed = parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights=list(weights))
+        datasets.append(grain.MapDataset.source(source).shuffle(seed=seed + set_index).repeat())
+    mixed = datasets[0]
+    if len(datasets) > 1:
+        mixed = grain.MapDataset.mix(datasets, weights=list(weights))
     identity = {
-        "sets": [s.identity for s in sets],
-        "weights": [w / total for w in weights],
+        "sets": [tokens.identity for tokens in sets],
+        "weights": [weight / total for weight in weights],
         "seq": seq,
         "batch": batch,
         "seed": seed,
     }
-    return Order(drawn=mixed, sets=tuple(sets), batch=batch, identity=identity)
+    return DataOrder(dataset=mixed, sets=tuple(sets), batch=batch, identity=identity)
 
 
 def read_mixture(text: str) -> tuple[list[TokenSet], list[float]]:
-    """`code=0.7,text=0.3` -> token sets with their weights; one folder alone needs none.
+    """Parse `code=0.7,text=0.3` into token sets and weights; a single folder needs no weight.
 
     Raises:
         BadFile: a folder without tokens.
-        BadInput: a weight that is none.
+        BadInput: a weight that is not a number.
     """
-    sets, weights = [], []
+    sets = []
+    weights = []
     for part in text.split(","):
         folder, equals, weight = part.rpartition("=")
+        if not equals:
+            folder = part
+            weight = "1"
         try:
-            weights.append(float(weight) if equals else 1.0)
+            weights.append(float(weight))
         except ValueError:
-            raise BadInput(f'"{weight}" of --data is no weight: write {folder}=0.5.') from None
-        sets.append(open_tokens((folder if equals else weight).strip()))
+            raise BadInput(f'"{weight}" of --data is not a weight: write {folder}=0.5.') from None
+        sets.append(open_tokens(folder.strip()))
     return sets, weights

@@ -1,4 +1,4 @@
-"""The devices that a plan runs on: those of this process, or of several joined ones."""
+"""The devices that a plan runs on: those of this process, or of several processes together."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import numpy as np
 from shardwise.errors import BadInput, MissingExtra
 from shardwise.hardware import System, Torus
 from shardwise.train import heartbeat
-from shardwise.train.malloc import keep_memory
+from shardwise.train.malloc import keep_freed_memory
 
 INSTALL = "pip install 'shardwise[train]'"
-SILENT_S = 100  # after which JAX gives a process up; `alive` does it before, with a word
+# JAX ends a run without heartbeats after this; `heartbeat` is faster and explains the reason.
+JAX_TIMEOUT_S = 100
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
+PLATFORM_TITLES = {"tpu": "a TPU", "gpu": "a GPU", "cpu": "a CPU"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """How several processes find each other; all empty where the environment says it, or for one.
+class Rendezvous:
+    """How the processes of a run meet; empty for one process, or if the environment says it.
 
     Args:
         coordinator: `HOST:PORT` of process 0.
-        processes: of the whole run.
-        process: number of this one.
+        processes: number of processes in the run.
+        process: index of this one, from 0.
     """
 
     coordinator: str = ""
@@ -33,26 +35,34 @@ class Joined:
     process: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.coordinator and (self.processes is not None or self.process is not None):
-            raise BadInput("--processes and --process need --coordinator HOST:PORT.")
-        if self.coordinator and None in (self.processes, self.process):
+        if not self.coordinator:
+            if self.processes is not None or self.process is not None:
+                raise BadInput("--processes and --process need --coordinator HOST:PORT.")
+            return
+        if self.processes is None or self.process is None:
             raise BadInput("--coordinator needs --processes N and --process I.")
         host, _, port = self.coordinator.rpartition(":")
-        if self.coordinator and not (host and port.isdecimal() and int(port) < 1 << 16):
-            raise BadInput(f"--coordinator {self.coordinator} is no HOST:PORT, as 10.0.0.1:8476.")
-        if self.coordinator and not 0 <= (self.process or 0) < (self.processes or 0):
-            raise BadInput(f"--process {self.process} is not one of {self.processes}, from 0 on.")
+        if not (host and port.isdecimal() and int(port) < 1 << 16):
+            raise BadInput(
+                f"--coordinator {self.coordinator} is not HOST:PORT, for example 10.0.0.1:8476."
+            )
+        if not 0 <= self.process < self.processes:
+            raise BadInput(
+                f"--process {self.process} is not between 0 and {self.processes - 1} "
+                f"(--processes {self.processes})."
+            )
 
 
-def join(joined: Joined, say: Callable[[str], None]) -> None:
-    """Make this process one of several, where it is one: JAX finds Slurm, Kubernetes, MPI and TPUs.
+def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
+    """Join the other processes of the run; JAX detects Slurm, Kubernetes, MPI and TPU pods.
 
     Args:
-        say: told whom it waits for.
+        rendezvous: where the processes meet.
+        on_note: receives a message before this process waits for the others.
 
     Raises:
         MissingExtra: JAX is not installed.
-        BadInput: the others cannot be reached.
+        BadInput: the other processes cannot be reached.
     """
     try:
         import jax
@@ -60,36 +70,39 @@ def join(joined: Joined, say: Callable[[str], None]) -> None:
         raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL}") from None
     if jax.distributed.is_initialized():
         return
-    if joined.coordinator:
-        say(f"process {joined.process} of {joined.processes} meets them at {joined.coordinator}.")
-        _join(joined)
+    if rendezvous.coordinator:
+        on_note(
+            f"process {rendezvous.process} of {rendezvous.processes} meets the others at "
+            f"{rendezvous.coordinator}."
+        )
+        _initialize(rendezvous)
     else:
         try:
-            jax.distributed.initialize(heartbeat_timeout_seconds=SILENT_S)
+            jax.distributed.initialize(heartbeat_timeout_seconds=JAX_TIMEOUT_S)
         except (ValueError, RuntimeError):
-            return  # nothing in the environment names a coordinator: one process
-    state = _distributed()
+            return  # the environment names no coordinator: one process
+    state = _distributed_state()
     if state.num_processes > 1:
         heartbeat.watch(state.client, state.process_id, state.num_processes)
 
 
-def _join(joined: Joined) -> None:
+def _initialize(rendezvous: Rendezvous) -> None:
     import jax
 
     try:
         jax.distributed.initialize(
-            joined.coordinator,
-            joined.processes,
-            joined.process,
-            heartbeat_timeout_seconds=SILENT_S,
+            rendezvous.coordinator,
+            rendezvous.processes,
+            rendezvous.process,
+            heartbeat_timeout_seconds=JAX_TIMEOUT_S,
         )
     except (ValueError, RuntimeError) as error:
-        where = f"no run of {joined.processes} at {joined.coordinator}"
-        raise BadInput(f"{where}: {str(error).splitlines()[0]}") from None
+        problem = f"no run of {rendezvous.processes} processes at {rendezvous.coordinator}"
+        raise BadInput(f"{problem}: {str(error).splitlines()[0]}") from None
 
 
 def is_first() -> bool:
-    """Whether this process speaks for all of the run."""
+    """Return whether this is process 0, which writes logs and messages for all."""
     import jax
 
     return jax.process_index() == 0
@@ -98,87 +111,91 @@ def is_first() -> bool:
 def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
     """The devices of a machine in its own shape: [node, chip] or [slice, x, y, ..., core].
 
-    Where the machine is `cpu:N` and JAX has not started, this CPU becomes N devices.
+    For the machine `cpu:N`, this CPU becomes N devices, if JAX has not started yet.
 
     Args:
-        model: its name, for the advice.
+        system: the machine of the plan.
+        model: its name, for the advice in an error.
 
     Raises:
-        BadInput: other devices are there; says which, and what could be planned for them.
+        BadInput: other devices are available; names them, and a command that plans for them.
     """
     import jax
 
     per_chip = system.chip.n_devices or 1
-    wanted = system.n_chips * per_chip
+    n_devices = system.n_chips * per_chip
     platform = PLATFORMS.get(system.chip.kind, "")
     if platform == "cpu":
-        _split_cpu(wanted)
-    devices = sorted(jax.devices(), key=_place)
-    # Of more than are needed the first are taken, but not of a torus or of a run of many hosts.
-    enough = len(devices) == wanted or (
-        len(devices) > wanted and platform != "tpu" and jax.process_count() == 1
-    )
+        _split_cpu(n_devices)
+    devices = sorted(jax.devices(), key=_sort_key)
+    # The first of more devices than needed are used, but not of a torus or of several hosts.
+    may_use_fewer = platform != "tpu" and jax.process_count() == 1
+    enough = len(devices) == n_devices or (len(devices) > n_devices and may_use_fewer)
     if devices[0].platform != platform or not enough:
-        raise BadInput(_elsewhere(system, model, wanted, devices))
-    grid = np.empty(wanted, dtype=object)
-    grid[:] = devices[:wanted]
+        raise BadInput(_mismatch(system, model, n_devices, devices))
+    grid = np.empty(n_devices, dtype=object)
+    grid[:] = devices[:n_devices]
     if isinstance(system.topology, Torus):
         return grid.reshape(system.n_slices, *system.topology.shape, per_chip)
     return grid.reshape(system.topology.n_nodes, -1)
 
 
-def cpu_devices(n: int) -> list[Any]:
-    """This CPU as n devices.
+def cpu_devices(n_devices: int) -> list[Any]:
+    """This CPU as several devices.
 
     Raises:
         BadInput: JAX has started with fewer.
     """
     import jax
 
-    _split_cpu(n)
-    found = jax.devices("cpu")
-    if len(found) < n:
-        raise BadInput(f"JAX has started with {len(found)} CPU devices; {n} are asked for.")
-    return found[:n]
+    _split_cpu(n_devices)
+    devices = jax.devices("cpu")
+    if len(devices) < n_devices:
+        raise BadInput(f"JAX has started with {len(devices)} CPU devices; {n_devices} are needed.")
+    return devices[:n_devices]
 
 
-def _split_cpu(n: int) -> None:
-    """This CPU as n devices, shared by all processes of the run, unless JAX has started."""
+def _split_cpu(n_devices: int) -> None:
+    """Let JAX see this CPU as several devices, over all processes; no effect once JAX runs."""
     import jax
 
-    joined = jax.distributed.is_initialized()
-    processes = _distributed().num_processes if joined else 1
-    keep_memory()
+    n_processes = 1
+    if jax.distributed.is_initialized():
+        n_processes = _distributed_state().num_processes
+    keep_freed_memory()
     try:
         jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", max(1, n // processes))
+        jax.config.update("jax_num_cpu_devices", max(1, n_devices // n_processes))
     except RuntimeError:
-        return  # it has as many as it was started with
+        return  # JAX has started already, with its own number of devices
 
 
-def _distributed() -> Any:
-    """What JAX knows of the run before its backend starts: there is no public way to ask."""
+def _distributed_state() -> Any:
+    """State of the run before JAX's backend starts; JAX has no public function for it."""
     from jax._src import distributed
 
     return distributed.global_state
 
 
-def _place(device: Any) -> tuple[Any, ...]:
-    """Order of devices: along slices and coordinates of TPUs, by process and number of others."""
+def _sort_key(device: Any) -> tuple[Any, ...]:
+    """Order by slice and coordinates on TPUs, by process and number elsewhere."""
     if getattr(device, "coords", None) is not None:
         return (getattr(device, "slice_index", 0), *device.coords, device.core_on_chip)
     return (device.process_index, device.id)
 
 
-def _elsewhere(system: System, model: str, wanted: int, devices: list[Any]) -> str:
-    here = devices[0]
-    word = "device" if wanted == 1 else "devices"
-    kind = {"tpu": "a TPU", "gpu": "a GPU", "cpu": "a CPU"}.get(here.platform, here.platform)
-    found = f"{len(devices)} of {kind} ({here.device_kind})"
+def _mismatch(system: System, model: str, n_devices: int, devices: list[Any]) -> str:
+    """Name the planned and the available devices, and a command that plans for the latter."""
+    device = devices[0]
+    noun = "devices"
+    if n_devices == 1:
+        noun = "device"
+    title = PLATFORM_TITLES.get(device.platform, device.platform)
     advice = f"shardwise plan {model} CHIP:{len(devices)} --train --batch NxT"
-    if here.platform == "cpu":
+    if device.platform == "cpu":
         advice = f"shardwise plan {model} cpu:8 --train --batch NxT -o plan.json"
     return (
-        f"the plan is for {system.name}: {wanted:,} {word} of {system.chip.title}. "
-        f"Here are {found}. A plan for this machine: {advice}"
+        f"the plan is for {system.name}: {n_devices:,} {noun} of {system.chip.title}. "
+        f"Here are {len(devices)} of {title} ({device.device_kind}). "
+        f"A plan for this machine: {advice}"
     )

@@ -1,4 +1,4 @@
-"""A number for the bits of each array, equal on any mesh: what was saved is what was loaded."""
+"""Fingerprints of arrays, equal on any mesh: they verify that saved and loaded bits are equal."""
 
 from __future__ import annotations
 
@@ -17,30 +17,36 @@ _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 @jax.jit
-def _sums(leaves: list[Array]) -> Array:
-    return jnp.stack([_sum(x) for x in leaves])
+def _fingerprints(leaves: list[Array]) -> Array:
+    return jnp.stack([_fingerprint(x) for x in leaves])
 
 
-def _sum(x: Array) -> Array:
-    """Every element's bits, mixed with its place, added up in 32 bits: in any order the same."""
+def _fingerprint(x: Array) -> Array:
+    """Sum modulo 2^32 of every element's bits mixed with its index; independent of the order."""
     x = host_offload.on_chip(x)
     bits = lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).astype(jnp.uint32)
-    place = jnp.zeros(x.shape, jnp.uint32)
+    index = jnp.zeros(x.shape, jnp.uint32)
     for dim, size in enumerate(x.shape):
-        place = place * jnp.uint32(size % 2**32) + lax.broadcasted_iota(jnp.uint32, x.shape, dim)
-    mixed = (bits ^ (place * jnp.uint32(0x9E3779B1))) * jnp.uint32(0x85EBCA6B)
+        index = index * jnp.uint32(size % 2**32) + lax.broadcasted_iota(jnp.uint32, x.shape, dim)
+    mixed = (bits ^ (index * jnp.uint32(0x9E3779B1))) * jnp.uint32(0x85EBCA6B)
     return jnp.sum((mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35), dtype=jnp.uint32)
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """Path of each array -> the number of its bits."""
-    found = {
+    """Path of each array -> its fingerprint, 32 bits."""
+    arrays = {
         jax.tree_util.keystr(path, simple=True, separator="/"): x
         for path, x in jax.tree.leaves_with_path(tree)
     }
-    # Those in host memory come to the chip one at a time: all of them may have no room there.
-    away = [name for name, x in found.items() if x.sharding.memory_kind == host_offload.KIND]
-    sums: dict[str, Any] = {}
-    for names in ([name for name in found if name not in away], *([name] for name in away)):
-        sums |= zip(names, np.asarray(_sums([found[name] for name in names])), strict=True)
-    return {name: int(sums[name]) for name in found}
+    # Arrays in host memory come to the chip one at a time: it may have no room for all of them.
+    groups: list[list[str]] = [[]]
+    for name, array in arrays.items():
+        if array.sharding.memory_kind == host_offload.KIND:
+            groups.append([name])
+        else:
+            groups[0].append(name)
+    numbers: dict[str, Any] = {}
+    for names in groups:
+        values = np.asarray(_fingerprints([arrays[name] for name in names]))
+        numbers |= zip(names, values, strict=True)
+    return {name: int(numbers[name]) for name in arrays}

@@ -1,7 +1,7 @@
-"""The optimizer of a run: clipping by the norm over all chips, and no update from bad numbers.
+"""The optimizer of a run: clipping by the global gradient norm, and no update from bad numbers.
 
-Each chip updates its part of every weight, so what a step decides from all gradients together
-(their norm, whether one is no number) is summed over the mesh first, each number once.
+Each chip updates its part of every weight. What a step decides from all gradients together (their
+norm, whether one is NaN or inf) is therefore first summed over the mesh, counting copies once.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from jax import lax
 from shardwise.runtime.training.gradient_sync import state_spec
 from shardwise.runtime.training.optimizers import optimizer
 from shardwise.runtime.training.step import TrainStep
-from shardwise.runtime.weights.descriptions import Tree, each
+from shardwise.runtime.weights.descriptions import Tree, map_infos
 from shardwise.train.recipe import Recipe
 
 Array = jax.Array
 
-SETTLED = 20  # steps before a mean of losses says what is usual
-MEMORY = 0.95  # of the running mean, per step
+MIN_GOOD_STEPS = 20  # before the running mean of losses can tell a spike
+LOSS_DECAY = 0.95  # of the running mean, per step
 
 
-class Guarded(NamedTuple):
-    """State of the optimizer.
+class GuardState(NamedTuple):
+    """State of a guarded optimizer; its field names are keys of checkpoints.
 
     Attributes:
-        inner: of the optimizer itself.
-        norm: of the last gradients, over all chips, before clipping.
+        inner: state of the optimizer itself.
+        norm: global norm of the last gradients, before clipping.
         usual: running mean of the losses of good steps.
-        good: steps that changed the weights.
-        bad: steps that did not.
+        good: number of steps that changed the weights.
+        bad: number of steps that did not.
     """
 
     inner: Any
@@ -45,83 +45,97 @@ class Guarded(NamedTuple):
     bad: Array
 
 
-def update_of(recipe: Recipe) -> Callable[[TrainStep], optax.GradientTransformation]:
-    """What makes the optimizer of a step under a recipe."""
+def guarded_optimizer(recipe: Recipe) -> Callable[[TrainStep], optax.GradientTransformation]:
+    """Return a function that makes the guarded optimizer of a step."""
 
     def make(step: TrainStep) -> optax.GradientTransformation:
-        return guarded(_inner(step, recipe), norm_over(step), recipe)
+        return guard(_inner(step, recipe), global_norm(step), recipe)
 
     return make
 
 
 def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
-    """Of optax, by the plan's word; matrices decay."""
+    """The plan's optimizer; weight decay applies to matrices."""
     return optimizer(
         step.job.optimizer,
-        recipe.rates(),
+        recipe.learning_rate(),
         step.infos,
         b1=recipe.b1,
         b2=recipe.b2,
         decay=recipe.decay,
-        mask=each(lambda info: info.is_table, step.infos),
+        mask=map_infos(lambda info: info.is_table, step.infos),
     )
 
 
-def norm_over(step: TrainStep) -> Callable[[Tree], Array]:
-    """`parts -> norm of all gradients`, inside of the step: equal on every chip."""
+def global_norm(step: TrainStep) -> Callable[[Tree], Array]:
+    """Return `gradients -> global norm` for use inside the step; equal on every chip."""
+    if step.global_optimizer:
+        return optax.tree.norm
     mesh = step.table.mesh.jax_mesh
-    specs = each(lambda info, dealt: state_spec(info, step.table, dealt), step.infos, step.deals)
+    specs = map_infos(
+        lambda info, partition: state_spec(info, step.table, partition),
+        step.infos,
+        step.partitions,
+    )
+    spec_leaves = jax.tree.leaves(specs, is_leaf=_is_spec)
+    n_copies = [_copies(spec, mesh) for spec in spec_leaves]
 
-    def copies(spec: jax.sharding.PartitionSpec) -> int:
-        names = [n for dim in spec if dim for n in (dim if isinstance(dim, tuple) else (dim,))]
-        return int(mesh.size) // math.prod(mesh.shape[n] for n in names)
-
-    shared = [copies(s) for s in jax.tree.leaves(specs, is_leaf=_is_spec)]
-
-    def norm(parts: Tree) -> Array:
-        leaves = jax.tree.leaves(parts)
+    def norm(gradients: Tree) -> Array:
+        leaves = jax.tree.leaves(gradients)
         squares = [
-            jnp.sum(jnp.square(g.astype(jnp.float32))) / n
-            for g, n in zip(leaves, shared, strict=True)
+            jnp.sum(jnp.square(gradient.astype(jnp.float32))) / n
+            for gradient, n in zip(leaves, n_copies, strict=True)
         ]
         return jnp.sqrt(lax.psum(sum(squares), mesh.axis_names))
 
-    return optax.tree.norm if step.by_compiler else norm
+    return norm
+
+
+def _copies(spec: jax.sharding.PartitionSpec, mesh: jax.sharding.Mesh) -> int:
+    """Number of chips that have the same part of an array."""
+    n_shards = 1
+    for axes in spec:
+        if axes:
+            names = axes if isinstance(axes, tuple) else (axes,)
+            n_shards *= math.prod(mesh.shape[name] for name in names)
+    return int(mesh.size) // n_shards
 
 
 def _is_spec(x: Any) -> bool:
     return isinstance(x, jax.sharding.PartitionSpec)
 
 
-def guarded(
+def guard(
     inner: optax.GradientTransformation, norm_of: Callable[[Tree], Array], recipe: Recipe
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that clips, and that a bad step leaves as it was."""
+    """Wrap an optimizer: clip the gradients, and skip the update of a bad step."""
 
-    def init(params: Tree) -> Guarded:
-        none, zero = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
-        return Guarded(inner=inner.init(params), norm=zero, usual=zero, good=none, bad=none)
+    def init(params: Tree) -> GuardState:
+        none = jnp.zeros((), jnp.int32)
+        zero = jnp.zeros((), jnp.float32)
+        return GuardState(inner=inner.init(params), norm=zero, usual=zero, good=none, bad=none)
 
     def update(
-        gradients: Tree, state: Guarded, params: Tree | None = None, *, value: Array, **_: Any
-    ) -> tuple[Tree, Guarded]:
+        gradients: Tree, state: GuardState, params: Tree | None = None, *, value: Array, **_: Any
+    ) -> tuple[Tree, GuardState]:
         norm = norm_of(gradients)
         ok = jnp.isfinite(norm) & jnp.isfinite(value)
         if recipe.spike is not None:
-            ok &= (state.good < SETTLED) | (value < state.usual + recipe.spike)
+            ok &= (state.good < MIN_GOOD_STEPS) | (value < state.usual + recipe.spike)
         scale = jnp.where(ok, 1.0, 0.0)
         if recipe.clip is not None:
             scale = jnp.where(ok, jnp.minimum(1.0, recipe.clip / jnp.maximum(norm, 1e-30)), 0.0)
         clipped = jax.tree.map(lambda g: jnp.where(ok, g * scale, 0.0), gradients)
-        updates, after = inner.update(clipped, state.inner, params)
-        first = jnp.where(state.good == 0, value, MEMORY * state.usual + (1 - MEMORY) * value)
-        keep = lambda new, old: jnp.where(ok, new, old)
+        updates, inner_state = inner.update(clipped, state.inner, params)
+        mean_loss = LOSS_DECAY * state.usual + (1 - LOSS_DECAY) * value
+        mean_loss = jnp.where(state.good == 0, value, mean_loss)
+        if_ok = lambda new, old: jnp.where(ok, new, old)
         return (
             jax.tree.map(lambda u: jnp.where(ok, u, 0.0), updates),
-            Guarded(
-                inner=jax.tree.map(keep, after, state.inner),
+            GuardState(
+                inner=jax.tree.map(if_ok, inner_state, state.inner),
                 norm=norm,
-                usual=jnp.where(ok, first, state.usual),
+                usual=jnp.where(ok, mean_loss, state.usual),
                 good=state.good + ok,
                 bad=state.bad + ~ok,
             ),

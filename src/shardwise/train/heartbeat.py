@@ -1,8 +1,8 @@
-"""Signs of life between the processes of a run.
+"""Heartbeats between the processes of a run.
 
-A process that waits for another in a collective learns of its end as the connection breaks. One
-that waits to save with it, or to compile, does not; and JAX, which has such signs too, then ends
-with a trace instead of a word.
+A process that waits in a collective notices the end of another one when the connection breaks. One
+that waits for others to save or to compile does not; and JAX, which has heartbeats too, then ends
+with a traceback that names no cause.
 """
 
 from __future__ import annotations
@@ -16,48 +16,53 @@ from typing import Any, NoReturn
 from shardwise.errors import CheckFailed
 
 BEAT_S = 2.0
-SILENT_S = 30.0  # after which a process that gives no sign of life is given up
+TIMEOUT_S = 30.0  # without a heartbeat, after which a process counts as gone
 _KEY = "shardwise/alive"
 
 
-def gone(reason: object) -> NoReturn:
-    """End this process, because another of its run is gone: nothing it waits for will come."""
-    first = (str(reason).strip().splitlines() or [""])[0]
+def exit_after_peer(reason: object) -> NoReturn:
+    """End this process because another one has ended: what it waits for never comes."""
+    first_line = str(reason).strip().partition("\n")[0]
     sys.stderr.write(
         "shardwise: another process of this run has ended: this one ends too. "
-        "Start all of them again with --resume: what was saved is whole.\n"
-        f"  {first[:300]}\n"
+        "Start all of them again with --resume; saved checkpoints are complete.\n"
+        f"  {first_line[:300]}\n"
     )
     sys.stderr.flush()
-    os._exit(CheckFailed.exit_code)  # what Python does at its end would wait for the other
+    os._exit(CheckFailed.exit_code)  # Python's own shutdown would wait for the other process
 
 
-def watch(client: Any, process: int, processes: int) -> None:
-    """Give signs of life, and end this process where those of another stop.
+def watch(client: Any, process: int, n_processes: int) -> None:
+    """Send heartbeats in a thread, and end this process if those of another one stop.
 
     Args:
         client: of JAX's coordination service.
-        process: number of this one.
-        processes: of the whole run.
+        process: index of this one.
+        n_processes: in the run.
     """
-    given = (client, process, [i for i in range(processes) if i != process])
-    threading.Thread(target=_beat, args=given, name="alive", daemon=True).start()
+    peers = [index for index in range(n_processes) if index != process]
+    arguments = (client, process, peers)
+    threading.Thread(target=_beat, args=arguments, name="heartbeat", daemon=True).start()
 
 
-def _beat(client: Any, process: int, others: list[int]) -> None:
-    count, seen = 0, {other: ("", time.monotonic()) for other in others}
+def _beat(client: Any, process: int, peers: list[int]) -> None:
+    count = 0
+    latest = dict.fromkeys(peers, "")
+    changed_s = dict.fromkeys(peers, time.monotonic())
     while True:
         count += 1
         try:
             client.key_value_set(f"{_KEY}/{process}", str(count), allow_overwrite=True)
-            every = client.key_value_dir_get(_KEY)
-        except Exception:  # of the service that process 0 holds: JAX itself ends this process
+            entries = client.key_value_dir_get(_KEY)
+        except Exception:  # the service runs in process 0: without it JAX ends this process
             return
-        told, now = {key.rsplit("/", 1)[-1]: value for key, value in every}, time.monotonic()
-        for other, (last, since) in seen.items():
-            sign = told.get(str(other), "")
-            if sign != last:
-                seen[other] = (sign, now)
-            elif last and now - since > SILENT_S:
-                gone(f"process {other} has given no sign of life for {SILENT_S:.0f} s")
+        beats = {key.rsplit("/", 1)[-1]: value for key, value in entries}
+        clock_s = time.monotonic()
+        for peer in peers:
+            beat = beats.get(str(peer), "")
+            if beat != latest[peer]:
+                latest[peer] = beat
+                changed_s[peer] = clock_s
+            elif beat and clock_s - changed_s[peer] > TIMEOUT_S:
+                exit_after_peer(f"process {peer} has sent no heartbeat for {TIMEOUT_S:.0f} s")
         time.sleep(BEAT_S)

@@ -1,4 +1,4 @@
-"""Step after step: dispatch one, tell about the one before, save, and end when asked."""
+"""The training loop: dispatch a step, report the previous one, save, stop when asked to."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from shardwise.errors import CheckFailed
 from shardwise.plan.schema.training import Plan
 from shardwise.runtime.training.step import TrainStep
 from shardwise.runtime.weights.descriptions import Tree
-from shardwise.train.checkpoint import Checkpoints, described
-from shardwise.train.consensus import agreed
-from shardwise.train.data_order import Order
+from shardwise.train.checkpoint import Checkpoints, array_types
+from shardwise.train.consensus import all_agree
+from shardwise.train.data_order import DataOrder
 from shardwise.train.metrics import Hooks, Metrics, StepRecord
-from shardwise.train.portable import Portable
+from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe
-from shardwise.train.signals import Ending
-from shardwise.train.state import batch
+from shardwise.train.signals import StopRequest
+from shardwise.train.state import load_batch
 
-WINDOW = 20  # steps whose median says how long the rest takes
-MOST_BAD = 10  # bad steps in a row after which skipping does not help
+ETA_WINDOW = 20  # steps whose median time predicts the remaining time
+MAX_BAD_IN_A_ROW = 10  # bad steps after which skipping more does not help
+N_ORIGINS = 8  # sequences that a message names
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,144 +33,173 @@ class Loop:
     """A run between its first and its last step.
 
     Args:
-        compiled: `(state, batch) -> (state, what is told)`.
-        state: it is replaced with every step.
-        step: steps that are done.
-        every: steps between checkpoints; 0 for one at the end alone.
+        plan: for the expected times and FLOPs.
+        train_step: the step, uncompiled.
+        recipe: number of steps, learning rate, and what a bad step does.
+        order: the sequences.
+        compiled: `(state, batch) -> (state, numbers)`.
+        state: replaced by every step.
+        step: number of completed steps.
+        hooks: receive the records and notes.
+        metrics: the log file.
+        checkpoints: the folder; None to save nothing.
+        save_every: steps between checkpoints; 0 to save at the end only.
+        stop_request: set by a signal.
     """
 
     plan: Plan
-    made: TrainStep
+    train_step: TrainStep
     recipe: Recipe
-    order: Order
+    order: DataOrder
     compiled: Any
     state: Tree
     step: int
     hooks: Hooks
     metrics: Metrics
     checkpoints: Checkpoints | None
-    every: int
-    ending: Ending
+    save_every: int
+    stop_request: StopRequest
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    _in_a_row: int = 0
-    _bad: int = 0
-    _stopped: list[str] = field(default_factory=list)  # what is said of bad steps that end the run
-    _again: str = ""
-    _mark: float = 0.0
+    _n_bad: int = 0
+    _bad_in_a_row: int = 0
+    _problems: list[str] = field(default_factory=list)  # of bad steps that end the run
+    _advice: str = ""
+    _started_s: float = 0.0
 
     def run(self) -> str:
-        """All steps that are left; `done`, or the name of the signal that ended it.
+        """Run the remaining steps; return `done`, or the name of the signal that stopped the run.
 
         Raises:
-            CheckFailed: a step was bad, and the recipe says stop. The step that was under way by
-                then is told and saved too.
+            CheckFailed: a step was bad, and the recipe says to stop. The step that was already
+                running is reported and saved too.
         """
-        _, shapes = self.made.shapes()
-        rates = self.recipe.rates()
-        self._bad = int(self.state["moments"].bad)
-        self._mark, ahead, ended = time.perf_counter(), None, "done"
+        _, shapes = self.train_step.shapes()
+        learning_rate = self.recipe.learning_rate()
+        self._n_bad = int(self.state["moments"].bad)
+        self._started_s = time.perf_counter()
+        pending: tuple[int, Tree] | None = None
+        ending = "done"
         while self.step < self.recipe.steps:
-            given = batch(self.order, self.step, shapes, self.made.places)
-            self.state, told = self.compiled(self.state, given)
+            batch = load_batch(self.order, self.step, shapes, self.train_step.token_order)
+            self.state, numbers = self.compiled(self.state, batch)
             self.step += 1
-            if ahead is not None:
-                self._tell(*ahead, rates)
-            ahead = (self.step, told)
-            if self._stopped:
+            if pending is not None:
+                self._report(*pending, learning_rate)
+            pending = (self.step, numbers)
+            if self._problems:
                 break
-            ended = self._asked() or "done"
-            if ended != "done":
+            ending = self._stop_signal() or "done"
+            if ending != "done":
                 break
-            if self.every and self.step % self.every == 0 and self.step < self.recipe.steps:
-                self._tell(*ahead, rates)
-                ahead = None
-                if self._stopped:
+            if (
+                self.save_every
+                and self.step % self.save_every == 0
+                and self.step < self.recipe.steps
+            ):
+                self._report(*pending, learning_rate)
+                pending = None
+                if self._problems:
                     break
                 self.save()
-                self._mark = time.perf_counter()
-        if ahead is not None:
-            self._tell(*ahead, rates)
+                self._started_s = time.perf_counter()
+        if pending is not None:
+            self._report(*pending, learning_rate)
         self.save()
-        if self._stopped:
-            *first, last = self._stopped
-            raise CheckFailed(*first, f"{last} {self._again}")
-        return ended
+        if self._problems:
+            *earlier, last = self._problems
+            raise CheckFailed(*earlier, f"{last} {self._advice}")
+        return ending
 
-    def _asked(self) -> str:
-        """The signal that ends the run, once any of its processes has it."""
-        asked = not agreed(not self.ending.by)
-        return (self.ending.by or "a signal to another process") if asked else ""
+    def _stop_signal(self) -> str:
+        """The signal that stops the run, once any of its processes has received one."""
+        if all_agree(not self.stop_request.signal):
+            return ""
+        return self.stop_request.signal or "a signal to another process"
 
     def save(self) -> None:
-        """Begin a checkpoint of the steps that are done, where there is a folder for it."""
+        """Start a checkpoint of the completed steps, if the run has a folder for checkpoints."""
         if self.checkpoints is None or self.step in self.checkpoints.steps:
             return
-        saved = Portable(step=self.made).of(self.state)
+        saved = PortableState(step=self.train_step).to_portable(self.state)
         about = {
             "step": self.step,
             "order": self.order.identity,
             "model": self.plan.model.name,
             "hardware": self.plan.hardware.name,
-            "arrays": described(saved),
+            "arrays": array_types(saved),
         }
         self.checkpoints.save(self.step, saved, about)
 
-    def _tell(self, step: int, told: Tree, rates: Any) -> None:
-        """Wait for a step, and say what it did."""
-        numbers = {name: float(value) for name, value in told.items()}
-        now = time.perf_counter()
-        took, self._mark = now - self._mark, now
+    def _report(self, step: int, results: Tree, learning_rate: Any) -> None:
+        """Wait for a step, and report it to the hooks and the log."""
+        numbers = {name: float(value) for name, value in results.items()}
+        clock_s = time.perf_counter()
+        step_s = clock_s - self._started_s
+        self._started_s = clock_s
         self.losses.append(numbers["loss"])
-        self.seconds.append(took)
-        bad, self._bad = numbers["bad"] > self._bad, int(numbers["bad"])
+        self.seconds.append(step_s)
+        is_bad = numbers["bad"] > self._n_bad
+        self._n_bad = int(numbers["bad"])
         estimate = self.plan.estimate
-        left = max(0, self.recipe.steps - step)
+        remaining = max(0, self.recipe.steps - step)
         record = StepRecord(
             step=step,
             steps=self.recipe.steps,
             loss=numbers["loss"],
             grad_norm=numbers["norm"],
-            learning_rate=float(rates(max(0, int(numbers["good"]) - (not bad)))),
-            bad=bad,
-            step_s=took,
+            learning_rate=float(learning_rate(max(0, int(numbers["good"]) - (not is_bad)))),
+            bad=is_bad,
+            step_s=step_s,
             lower=estimate.step_s.lower,
             upper=estimate.step_s.upper,
-            tokens_per_s=self.made.job.tokens_per_step / took,
-            mfu=estimate.mfu * estimate.step_s.expected / took,
-            memory_bytes=_memory(),
-            eta_s=left * statistics.median(deque(self.seconds, maxlen=WINDOW)),
+            tokens_per_s=self.train_step.job.tokens_per_step / step_s,
+            mfu=estimate.mfu * estimate.step_s.expected / step_s,
+            memory_bytes=_peak_memory(),
+            eta_s=remaining * statistics.median(deque(self.seconds, maxlen=ETA_WINDOW)),
         )
         self.hooks.on_step(record)
         self.metrics.step(record)
-        self._in_a_row = self._in_a_row + 1 if bad else 0
-        if bad:
+        if is_bad:
+            self._bad_in_a_row += 1
             self._on_bad(step, numbers)
+        else:
+            self._bad_in_a_row = 0
 
     def _on_bad(self, step: int, numbers: dict[str, float]) -> None:
-        """Record the batch of a bad step; ask for the end where the recipe says so."""
+        """Log the batch of a bad step; stop the run if the recipe says so."""
         origins = self.order.origins(step - 1)
-        loss, norm = numbers["loss"], numbers["norm"]
+        loss = numbers["loss"]
+        norm = numbers["norm"]
         self.metrics.write(
             {"event": "bad step", "step": step, "loss": loss, "norm": norm, "sequences": origins}
         )
-        said = (
+        problem = (
             f"step {step} is bad: loss {loss:.4g} (usually {numbers['usual']:.4g}), gradient norm "
             f"{norm:.4g}. It changed no weights."
         )
-        if self.recipe.on_bad == "skip" and self._in_a_row < MOST_BAD:
-            self.hooks.on_note(said)
+        if self.recipe.on_bad == "skip" and self._bad_in_a_row < MAX_BAD_IN_A_ROW:
+            self.hooks.on_note(problem)
             return
-        rows = ", ".join(f"{which}:{index}" for which, index in origins[:8])
-        more = f" and {len(origins) - 8} more" if len(origins) > 8 else ""
-        self._again = "--resume goes on behind it; --on-bad skip goes on by itself."
-        if self._in_a_row >= MOST_BAD:
-            self._again = f"{MOST_BAD} steps in a row were: a lower --rate, or a longer --warmup."
-        self._stopped.append(f"{said} Its sequences (token set:number): {rows}{more}.")
+        rows = ", ".join(f"{set_index}:{index}" for set_index, index in origins[:N_ORIGINS])
+        if len(origins) > N_ORIGINS:
+            rows += f" and {len(origins) - N_ORIGINS} more"
+        self._advice = "--resume continues after it; with --on-bad skip a run continues by itself."
+        if self._bad_in_a_row >= MAX_BAD_IN_A_ROW:
+            self._advice = (
+                f"{MAX_BAD_IN_A_ROW} steps in a row were bad: use a lower --rate or a longer "
+                "--warmup."
+            )
+        self._problems.append(f"{problem} Its sequences (token set:number): {rows}.")
 
 
-def _memory() -> float | None:
-    """Bytes at the peak on the fullest device of this process."""
-    told = [device.memory_stats() for device in jax.local_devices()]
-    peaks = [stats["peak_bytes_in_use"] for stats in told if stats and "peak_bytes_in_use" in stats]
-    return float(max(peaks)) if peaks else None
+def _peak_memory() -> float | None:
+    """Peak bytes on the fullest device of this process; None if devices do not report them."""
+    peaks = []
+    for device in jax.local_devices():
+        stats = device.memory_stats() or {}
+        if "peak_bytes_in_use" in stats:
+            peaks.append(stats["peak_bytes_in_use"])
+    if not peaks:
+        return None
+    return float(max(peaks))

@@ -1,7 +1,7 @@
-"""This CPU as a chip: what one of N devices of it does a second, measured, for planning runs on it.
+"""Measured rates of this CPU as a chip of N devices, for planning runs on it.
 
-All devices work at once, as they do in a step, so that a figure is a device's share of the machine.
-A product is [n,n] by [n,n]; the best of a few tries counts, as a peak does.
+All devices work at once, as they do in a step, so a figure is a device's share of the machine. A
+product is [n,n] by [n,n]; the fastest of a few trials counts.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from typing import Any
 
 from shardwise.errors import BadFile
 
-SIZE = 1024  # of a product's dims
-STREAM = 64 << 20  # fp32 numbers that a device reads and writes: more than caches hold
-SENT = 1 << 20  # fp32 numbers that an AllGather joins, per device
-TRIES, BUSY_S = 5, 0.2
+PRODUCT_DIM = 1024  # of both matrices of a product
+STREAM_NUMBERS = 64 << 20  # fp32, read and written by a device: more than its caches hold
+GATHER_NUMBERS = 1 << 20  # fp32 per device, joined by an AllGather
+N_TRIALS = 5
+TRIAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Figures of one device of a CPU that is N devices.
+class CpuRates:
+    """Rates of one device of a CPU that is used as N devices.
 
     Args:
+        n_devices: N.
         flops_per_s: by dtype, of products as the runtime computes them.
-        bytes_per_s: of memory, read and written.
-        sent_bytes_per_s: one way, in an AllGather among all devices.
-        latency_s: of a collective with next to no data.
+        bytes_per_s: memory bandwidth, reads plus writes.
+        memory_bytes: a device's share of the memory.
+        sent_bytes_per_s: one way, in an AllGather over all devices; None for one device.
+        latency_s: of a step of a collective with next to no data; None for one device.
     """
 
     n_devices: int
@@ -42,8 +45,8 @@ class Measured:
     latency_s: float | None
 
 
-def measure(n_devices: int) -> Measured:
-    """Some seconds of products, copies and collectives on this CPU as n devices.
+def measure(n_devices: int) -> CpuRates:
+    """Measure products, memory and collectives on this CPU as n devices; takes some seconds.
 
     Raises:
         BadInput: JAX has started with fewer devices.
@@ -60,107 +63,111 @@ def measure(n_devices: int) -> Measured:
     from shardwise.runtime.kernels import cpu
 
     mesh = Mesh(np.array(devices), ("n",))
-    cut = NamedSharding(mesh, PartitionSpec("n"))
+    spec = PartitionSpec("n")
+    sharding = NamedSharding(mesh, spec)
 
     def ones(shape: tuple[int, ...], dtype: Any) -> Any:
-        return jax.jit(lambda: jnp.ones((n_devices, *shape), dtype), out_shardings=cut)()
+        return jax.jit(lambda: jnp.ones((n_devices, *shape), dtype), out_shardings=sharding)()
 
-    def spread(local: Callable[..., Any], **how: Any) -> Any:
-        specs = PartitionSpec("n")
-        return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=specs), **how)
+    def on_all(local: Callable[..., Any], **options: Any) -> Any:
+        return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec), **options)
 
     products = {}
     for name, dtype in (("fp32", jnp.float32), ("bf16", jnp.bfloat16)):
-        x = ones((SIZE, SIZE), dtype)
-        product = spread(lambda x: cpu.matmul_einsum("nab,bc->nac", x, x[0]))
-        products[name] = 2 * SIZE**3 / _best(product, x)
-    # In place: memory that is new to the process costs more than to write it, once.
-    stream = spread(lambda x: x + 1, donate_argnums=0)
-    took = _best(stream, ones((STREAM,), jnp.float32), fed=True)
-    bytes_per_s = 2 * 4 * STREAM / took
-    sent = latency = None
+        matrices = ones((PRODUCT_DIM, PRODUCT_DIM), dtype)
+        product = on_all(lambda x: cpu.matmul_einsum("nab,bc->nac", x, x[0]))
+        products[name] = 2 * PRODUCT_DIM**3 / _fastest_call(product, matrices)
+    # In place: the first write to new memory of the process costs more than the write itself.
+    stream = on_all(lambda x: x + 1, donate_argnums=0)
+    numbers = ones((STREAM_NUMBERS,), jnp.float32)
+    bytes_per_s = 2 * 4 * STREAM_NUMBERS / _fastest_call(stream, numbers, in_place=True)
+    sent_bytes_per_s = None
+    latency_s = None
     if n_devices > 1:
-        gather = spread(lambda x: lax.all_gather(x, "n", axis=1, tiled=True).sum(1, keepdims=True))
-        latency = _best(gather, ones((1,), jnp.float32))
-        took = _best(gather, ones((SENT,), jnp.float32))
-        sent = 4 * SENT * (n_devices - 1) / max(took - latency, 1e-9)
-        latency /= n_devices - 1
-    return Measured(
+        gather = on_all(lambda x: lax.all_gather(x, "n", axis=1, tiled=True).sum(1, keepdims=True))
+        empty_s = _fastest_call(gather, ones((1,), jnp.float32))
+        gather_s = _fastest_call(gather, ones((GATHER_NUMBERS,), jnp.float32))
+        sent_bytes = 4 * GATHER_NUMBERS * (n_devices - 1)
+        sent_bytes_per_s = sent_bytes / max(gather_s - empty_s, 1e-9)
+        latency_s = empty_s / (n_devices - 1)
+    return CpuRates(
         n_devices=n_devices,
         flops_per_s=products,
         bytes_per_s=bytes_per_s,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / n_devices,
-        sent_bytes_per_s=sent,
-        latency_s=latency,
+        sent_bytes_per_s=sent_bytes_per_s,
+        latency_s=latency_s,
     )
 
 
-def _best(function: Callable[[Any], Any], x: Any, *, fed: bool = False) -> float:
-    """Seconds of a call, the least of some tries; `fed` what the call before it gave."""
+def _fastest_call(function: Callable[[Any], Any], x: Any, *, in_place: bool = False) -> float:
+    """Seconds of a call in the fastest trial; with `in_place` each call takes the last result."""
 
     def call() -> None:
         nonlocal x
-        found = function(x).block_until_ready()
-        x = found if fed else x
+        result = function(x).block_until_ready()
+        if in_place:
+            x = result
 
     call()
-    took = []
-    for _ in range(TRIES):
-        n, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < BUSY_S or not n:
+    trials = []
+    for _ in range(N_TRIALS):
+        n_calls = 0
+        start = time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < TRIAL_S or not n_calls:
             call()
-            n += 1
-        took.append(spent / n)
-    return min(took)
+            n_calls += 1
+        trials.append(elapsed / n_calls)
+    return min(trials)
 
 
-def as_toml(found: Measured) -> str:
-    """The chip as a file that `shardwise plan MODEL ./FILE.toml:N` reads."""
-    now = datetime.date.today()
-    month, n = f"{now:%Y-%m}", found.n_devices
-    source = f"measured on this machine, {now.isoformat()}"
+def as_toml(rates: CpuRates) -> str:
+    """The chip as the text of a file that `shardwise plan MODEL ./FILE.toml:N` reads."""
+    today = datetime.date.today()
+    month = f"{today:%Y-%m}"
+    source = f"measured on this machine, {today.isoformat()}"
 
     def line(key: str, value: str) -> str:
         return f'{key} = {{ value = {value}, source = "{source}", as_of = "{month}" }}'
 
-    def rate(value: float, unit: str) -> str:
+    def quantity(value: float, unit: str) -> str:
         return f'"{value:.4g} {unit}"'
 
-    cores = os.cpu_count() or 1
+    n_cores = os.cpu_count() or 1
     lines = [
         'name = "host"',
-        f'title = "one of {n} devices of this {platform.machine()} CPU"',
+        f'title = "one of {rates.n_devices} devices of this {platform.machine()} CPU"',
         'vendor = "local"',
         'kind = "cpu"',
         'market = "desktop"',
         f'as_of = "{month}"',
-        f'note = "{cores} cores as {n} devices, all of which worked while each was measured."',
+        f'note = "{n_cores} cores as {rates.n_devices} devices, all busy during each measurement."',
         "",
         "[peak]",
-        *(line(d, rate(v, "FLOP/s")) for d, v in found.flops_per_s.items()),
+        *(line(dtype, quantity(rate, "FLOP/s")) for dtype, rate in rates.flops_per_s.items()),
         "",
         "[hbm]",
-        line("capacity", rate(found.memory_bytes, "B")),
-        line("bandwidth", rate(found.bytes_per_s, "B/s")),
+        line("capacity", quantity(rates.memory_bytes, "B")),
+        line("bandwidth", quantity(rates.bytes_per_s, "B/s")),
     ]
-    if found.sent_bytes_per_s and found.latency_s:
+    if rates.sent_bytes_per_s and rates.latency_s:
         lines += [
             "",
             "[node]",
-            line("gpus", str(n)),
-            line("egress", rate(found.sent_bytes_per_s, "B/s")),
-            line("latency", f'"{found.latency_s * 1e6:.4g} us"'),
+            line("gpus", str(rates.n_devices)),
+            line("egress", quantity(rates.sent_bytes_per_s, "B/s")),
+            line("latency", quantity(rates.latency_s * 1e6, "us")),
         ]
     return "\n".join(lines) + "\n"
 
 
-def write_chip(found: Measured, path: str) -> None:
+def write_chip(rates: CpuRates, path: str) -> None:
     """Write the chip's file.
 
     Raises:
         BadFile: it cannot be written.
     """
     try:
-        Path(path).write_text(as_toml(found), encoding="utf-8")
+        Path(path).write_text(as_toml(rates), encoding="utf-8")
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}.") from None

@@ -1,9 +1,9 @@
-"""The state of a run as any layout can take it: layers in the model's order, no filling.
+"""The state of a run in a form that any layout can load: layers in the model's order, no padding.
 
-Stages of a pipeline hold stacked layers in an order of their own, with places that may stay empty,
-and chips that do not divide a vocabulary fill it up. What is saved has neither. What sums of
-gradients in int8 have lost (`runtime.owed`) is saved for each copy of a weight, so it fits layouts
-with as many.
+Stages of a pipeline stack layers in their own order, with slots that may stay empty, and a
+vocabulary is padded to a multiple of its chips. The saved state has neither. Residuals of int8
+gradient sums (`runtime.training.error_feedback`) are saved for each copy of a weight, so they fit
+only layouts with as many copies.
 """
 
 from __future__ import annotations
@@ -20,146 +20,167 @@ from shardwise.runtime.layout.sharding import divisible_spec
 from shardwise.runtime.layout.stages import StageLayers
 from shardwise.runtime.training import host_offload
 from shardwise.runtime.training.step import TrainStep
-from shardwise.runtime.weights.descriptions import Tree, describe, each, owner
+from shardwise.runtime.weights.descriptions import Tree, describe, map_infos, weight_of_state
 
 Array = jax.Array
 Change = Callable[[Any, Any, Any], Any]  # (info in the step, info in the model, array)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portable:
-    """Between what a step holds and what a checkpoint does.
+class PortableState:
+    """Conversion between the state of a step and the state of a checkpoint.
 
     Args:
-        step: whose state it is.
+        step: whose state is converted.
     """
 
     step: TrainStep
 
     def shapes(self) -> Tree:
-        """What is saved, without numbers, as chips of this step take it."""
-        held, _ = self.step.shapes()
-        return self._mapped(_shape, held)
+        """Shapes and shardings of the portable state on the mesh of the step."""
+        return self._mapped(_portable_shape, self._step_shapes())
 
-    def of(self, state: Tree) -> Tree:
-        """What is saved of a state; the state itself where both are the same."""
-        if self._same():
+    def to_portable(self, state: Tree) -> Tree:
+        """Convert the state of the step; returns it unchanged if both forms are the same."""
+        if self._is_identity():
             return state
-        laid = jax.tree.map(lambda shape: shape.sharding, self.shapes())
-        found: Tree = jax.jit(self._saved, out_shardings=laid)(state)
-        return found
+        shardings = _shardings(self.shapes())
+        portable: Tree = jax.jit(self._all_to_portable, out_shardings=shardings)(state)
+        return portable
 
-    def back(self, saved: Tree) -> Tree:
-        """The state of what was saved."""
-        if self._same():
-            return saved
-        held, _ = self.step.shapes()
-        laid = jax.tree.map(lambda shape: shape.sharding, held)
-        found: Tree = jax.jit(self._held, out_shardings=laid)(saved)
-        return found
+    def to_step(self, portable: Tree) -> Tree:
+        """Convert a portable state to the state of the step."""
+        if self._is_identity():
+            return portable
+        shardings = _shardings(self._step_shapes())
+        state: Tree = jax.jit(self._all_to_step, out_shardings=shardings)(portable)
+        return state
 
-    def weights_of(self, weights: Tree) -> Tree:
-        """As `of`, of the weights alone."""
-        found: Tree = jax.jit(lambda w: each(self._cut, self.step.infos, self._model(), w))(weights)
-        return found
+    def weights_to_portable(self, weights: Tree) -> Tree:
+        """Convert the weights alone, as `to_portable` does."""
+        convert = lambda w: map_infos(self._to_portable, self.step.infos, self._model_infos(), w)
+        portable: Tree = jax.jit(convert)(weights)
+        return portable
 
-    def put(self, weights: Tree) -> Tree:
-        """As `weights_back`, where it is traced."""
-        return each(self._put, self.step.infos, self._model(), weights)
+    def traced_weights_to_step(self, weights: Tree) -> Tree:
+        """Convert the weights alone, inside of a traced function."""
+        return map_infos(self._to_step, self.step.infos, self._model_infos(), weights)
 
-    def weights_back(self, weights: Tree) -> Tree:
-        """As `back`, of the weights alone; they may be filled already."""
+    def weights_to_step(self, weights: Tree) -> Tree:
+        """Convert the weights alone, as `to_step` does; they may be padded already."""
+        shardings = _shardings(self._step_shapes()["weights"])
+        converted: Tree = jax.jit(self.traced_weights_to_step, out_shardings=shardings)(weights)
+        return converted
+
+    def _step_shapes(self) -> Tree:
         shapes, _ = self.step.shapes()
-        laid = jax.tree.map(lambda shape: shape.sharding, shapes["weights"])
-        found: Tree = jax.jit(self.put, out_shardings=laid)(weights)
-        return found
+        return shapes
 
-    def _model(self) -> Tree:
+    def _model_infos(self) -> Tree:
         return describe(self.step.config)
 
-    def _same(self) -> bool:
-        shapes, _ = self.step.shapes()
-        equal = jax.tree.map(lambda a, b: a.shape == b.shape, shapes, self.shapes())
+    def _is_identity(self) -> bool:
+        equal = jax.tree.map(lambda a, b: a.shape == b.shape, self._step_shapes(), self.shapes())
         return self._stages is None and jax.tree.all(equal)
 
     @property
     def _stages(self) -> StageLayers | None:
-        """Stages that hold layers in another order than the model's."""
-        found = self.step.stages
-        if found is None or found.order.ravel().tolist() == list(range(found.order.size)):
+        """Stages that stack layers in another order than the model's; None otherwise."""
+        stages = self.step.stages
+        if stages is None or stages.order.ravel().tolist() == list(range(stages.order.size)):
             return None
-        return found
+        return stages
 
-    def _saved(self, state: Tree) -> Tree:
-        return self._mapped(self._cut, state)
+    def _all_to_portable(self, state: Tree) -> Tree:
+        return self._mapped(self._to_portable, state)
 
-    def _held(self, saved: Tree) -> Tree:
-        return self._mapped(self._put, saved)
+    def _all_to_step(self, portable: Tree) -> Tree:
+        return self._mapped(self._to_step, portable)
 
     def _mapped(self, change: Change, state: Tree) -> Tree:
-        """A tree like the state, each array that is of a weight changed."""
-        infos, model = self.step.infos, self._model()
-        found = {
-            name: each(change, infos, model, tree)
+        """Apply `change` to each array of a state that belongs to a weight."""
+        infos = self.step.infos
+        model_infos = self._model_infos()
+        mapped = {
+            name: map_infos(change, infos, model_infos, tree)
             for name, tree in state.items()
             if name not in ("moments", "lost")
         }
         if "lost" in state:
-            named = self.step.owed.named(infos), self.step.owed.named(model)
-            found["lost"] = {
-                name: _of_copies(change, named[0][name], named[1][name], x)
+            step_by_name = self.step.feedback.by_name(infos)
+            model_by_name = self.step.feedback.by_name(model_infos)
+            mapped["lost"] = {
+                name: _per_copy(change, step_by_name[name], model_by_name[name], x)
                 for name, x in state["lost"].items()
             }
-        both = each(lambda info, plain: (info, plain), infos, model)
-        known = dict(jax.tree.leaves_with_path(both, is_leaf=lambda x: isinstance(x, tuple)))
+        pairs = map_infos(lambda info, model_info: (info, model_info), infos, model_infos)
+        leaves = jax.tree.leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
+        pair_by_path = dict(leaves)
 
         def moment(path: tuple[Any, ...], x: Any) -> Any:
-            info, plain = owner(path, known) or (None, None)
-            return x if info is None else change(info, plain, x)
+            pair = weight_of_state(path, pair_by_path)
+            if pair is None:
+                return x
+            info, model_info = pair
+            return change(info, model_info, x)
 
-        found["moments"] = jax.tree_util.tree_map_with_path(moment, state["moments"])
-        return found
+        mapped["moments"] = jax.tree_util.tree_map_with_path(moment, state["moments"])
+        return mapped
 
-    def _cut(self, info: Any, plain: Any, x: Array) -> Array:
-        """Of the step's places those that the model has, in its order."""
-        shape, x = _resized(x.shape, info, plain), host_offload.on_chip(x)
-        if self._stages and _stacked(x.shape, info):
+    def _to_portable(self, info: Any, model_info: Any, x: Array) -> Array:
+        """Take what the model has of an array of the step, in the model's order."""
+        shape = _resized(x.shape, info, model_info)
+        x = host_offload.on_chip(x)
+        if self._stages and _is_stacked(x.shape, info):
             x = self._stages.to_model_order(x)
         return x[tuple(map(slice, shape))]
 
-    def _put(self, info: Any, plain: Any, x: Array) -> Array:
-        """Where the step has it; zeros where the model has nothing."""
-        shape, x = _resized(x.shape, plain, info), host_offload.on_chip(x)
-        if self._stages and _stacked(x.shape, plain):
+    def _to_step(self, info: Any, model_info: Any, x: Array) -> Array:
+        """Arrange an array as the step has it, with zeros as padding."""
+        shape = _resized(x.shape, model_info, info)
+        x = host_offload.on_chip(x)
+        if self._stages and _is_stacked(x.shape, model_info):
             x = self._stages.to_stage_order(x)
         return jnp.pad(x, [(0, n - m) for n, m in zip(shape, x.shape, strict=True)])
 
 
-def _shape(info: Any, plain: Any, x: Any) -> jax.ShapeDtypeStruct:
-    shape, mesh = _resized(x.shape, info, plain), x.sharding.mesh
+def _shardings(shapes: Tree) -> Tree:
+    shardings: Tree = jax.tree.map(lambda shape: shape.sharding, shapes)
+    return shardings
+
+
+def _portable_shape(info: Any, model_info: Any, x: Any) -> jax.ShapeDtypeStruct:
+    shape = _resized(x.shape, info, model_info)
+    mesh = x.sharding.mesh
     spec = divisible_spec(x.sharding.spec, shape, mesh)
-    laid = NamedSharding(mesh, spec, memory_kind=x.sharding.memory_kind)
-    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=laid)
+    sharding = NamedSharding(mesh, spec, memory_kind=x.sharding.memory_kind)
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
-def _of_copies(change: Change, info: Any, plain: Any, x: Any) -> Any:
-    """What `change` makes of each copy's array, which the first dim counts."""
+def _per_copy(change: Change, info: Any, model_info: Any, x: Any) -> Any:
+    """Apply `change` to the array of each copy; the first dim of `x` counts copies."""
     if not isinstance(x, jax.ShapeDtypeStruct):
-        return jax.vmap(lambda one: change(info, plain, one))(x)
-    mesh, (copies, *rest) = x.sharding.mesh, x.sharding.spec
-    laid = NamedSharding(mesh, PartitionSpec(*rest))
-    one = change(info, plain, jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=laid))
-    laid = NamedSharding(mesh, PartitionSpec(copies, *one.sharding.spec))
-    return jax.ShapeDtypeStruct((x.shape[0], *one.shape), x.dtype, sharding=laid)
+        return jax.vmap(lambda copy: change(info, model_info, copy))(x)
+    mesh = x.sharding.mesh
+    copy_axes, *axes = x.sharding.spec
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    copy_shape = jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
+    changed = change(info, model_info, copy_shape)
+    sharding = NamedSharding(mesh, PartitionSpec(copy_axes, *changed.sharding.spec))
+    return jax.ShapeDtypeStruct((x.shape[0], *changed.shape), x.dtype, sharding=sharding)
 
 
-def _stacked(shape: tuple[int, ...], info: Any) -> bool:
+def _is_stacked(shape: tuple[int, ...], info: Any) -> bool:
     return bool(info.layers and shape and shape[0] == info.layers)
 
 
-def _resized(shape: tuple[int, ...], info: Any, other: Any) -> tuple[int, ...]:
-    """The shape of an array of one weight under another description; of what an optimizer keeps of
-    it in fewer numbers the layers alone."""
+def _resized(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
+    """Shape of a weight's array under another description.
+
+    Arrays in which an optimizer holds fewer numbers per weight change in their layers alone.
+    """
     if shape == info.shape:
-        return tuple(other.shape)
-    return (other.layers, *shape[1:]) if _stacked(shape, info) else shape
+        return tuple(target.shape)
+    if _is_stacked(shape, info):
+        return (target.layers, *shape[1:])
+    return shape

@@ -1,4 +1,4 @@
-"""The first weights out of a published model's folder, and the last ones into such a folder."""
+"""Initial weights from the folder of a published model, and final weights into such a folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadFile, BadInput
 from shardwise.models import ModelConfig, from_dict, load, presets
-from shardwise.train.writable import writable
+from shardwise.train.writable import ensure_writable
 
 if TYPE_CHECKING:
     from shardwise.runtime.training.step import TrainStep
@@ -19,87 +19,86 @@ CONFIG = "config.json"
 DTYPE_KEYS = {"torch_dtype", "dtype"}  # in it: what transformers loads the weights in
 
 
-def check(config: ModelConfig, start: str, export: str) -> None:
-    """That the plan is of the model in `start`, and that files can be made in `export`.
+def check_folders(config: ModelConfig, start: str, export: str) -> None:
+    """Check that `start` has the model of the plan, and that `export` can be written.
 
     Raises:
-        BadInput: the plan is of another model, or of a family whose tensors are not known.
-        BadFile: a folder that cannot be read or written.
+        BadInput: the plan has another model, or its family's tensor names are unknown.
+        BadFile: a folder cannot be read or written.
     """
     from shardwise.models.tensor_names import weight_names
 
     weight_names(config)
-    if start:
-        there = load(Path(start))
-        if _plain(there) != _plain(config):
-            raise BadInput(
-                f"the plan is of {config.name}, and {start} has another model: plan with "
-                f"shardwise plan {start} ... --train."
-            )
+    if start and _architecture(load(Path(start))) != _architecture(config):
+        raise BadInput(
+            f"the plan is for {config.name}, and {start} has another model: plan with "
+            f"shardwise plan {start} ... --train."
+        )
     if export:
-        writable(Path(export), "weights")
+        ensure_writable(Path(export), "weights")
 
 
-def first(step: TrainStep, seed: int, start: str) -> Tree:
-    """The state before the first step: random weights, or those of a folder.
+def initial_state(step: TrainStep, seed: int, start: str) -> Tree:
+    """The state before the first step, with random weights or those of the folder `start`.
 
     Raises:
-        BadFile: files that are missing, unreadable or of another model.
+        BadFile: files are missing, unreadable or of another model.
     """
     import jax
     import jax.numpy as jnp
 
     from shardwise.runtime.weights.published_weights import load_weights
-    from shardwise.train.portable import Portable
-    from shardwise.train.state import initial
+    from shardwise.train.portable import PortableState
+    from shardwise.train.state import random_state
 
-    state = initial(step, seed)
+    state = random_state(step, seed)
     if not start:
         return state
-    wide = load_weights(Path(start), step.config, step.table, jnp.float32)
-    wide = Portable(step=step).weights_back(wide)
+    exact = load_weights(Path(start), step.config, step.table, jnp.float32)
+    exact = PortableState(step=step).weights_to_step(exact)
     for name in {"weights", "master"} & state.keys():
-        laid = jax.tree.map(lambda x: x.sharding, state[name])
-        state[name] = jax.jit(_like, out_shardings=laid)(wide, state[name])
+        shardings = jax.tree.map(lambda x: x.sharding, state[name])
+        state[name] = jax.jit(_cast_like, out_shardings=shardings)(exact, state[name])
     return state
 
 
-def _like(wide: Tree, held: Tree) -> Tree:
-    """In the dtypes that are held."""
+def _cast_like(arrays: Tree, targets: Tree) -> Tree:
+    """Cast arrays to the dtypes of targets."""
     import jax
 
-    found: Tree = jax.tree.map(lambda x, to: x.astype(to.dtype), wide, held)
-    return found
+    cast: Tree = jax.tree.map(lambda x, target: x.astype(target.dtype), arrays, targets)
+    return cast
 
 
-def export(folder: str, step: TrainStep, state: Tree, start: str) -> str:
-    """Write weights as the model's family publishes them, and its config.json; says what was done.
+def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str:
+    """Write weights and config.json as the model's family publishes them; return a message.
 
-    They are the exact ones: of the master where there is one.
+    Where the state has master weights, they are what is written.
 
     The folder may be `start`, or have another model: its files are replaced when the new ones are
-    complete. `first` has read `start` before, as all of its numbers are in arrays then.
+    complete. All numbers of `start` are in arrays by then.
 
     Raises:
         BadFile: the folder cannot be written.
     """
     from shardwise.runtime.weights.published_weights import save_weights
     from shardwise.train.devices import is_first
-    from shardwise.train.portable import Portable
+    from shardwise.train.portable import PortableState
 
-    at, config = Path(folder), step.config
-    exact = state["master"] if "master" in state else state["weights"]
-    plain = Portable(step=step).weights_of(exact)
+    path = Path(folder)
+    config = step.config
+    exact = state.get("master", state["weights"])
+    plain = PortableState(step=step).weights_to_portable(exact)
     try:
-        save_weights(at, config, plain)
-        keys = _keys(config, start)
+        save_weights(path, config, plain)
+        keys = _config_keys(config, start)
         if is_first() and keys is not None:
             keys |= dict.fromkeys(DTYPE_KEYS & keys.keys(), _dtype_name(plain))
-            (at / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
+            (path / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
     except OSError as error:
         raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
     if keys is None:
-        return f"weights are in {folder}; {CONFIG} is not written: none is of this model."
+        return f"weights are in {folder}, without a {CONFIG}: the model was not read from one."
     return f"weights and {CONFIG} are in {folder}."
 
 
@@ -108,20 +107,28 @@ def _dtype_name(weights: Tree) -> str:
     return str(weights["outer"]["embedding"].dtype)
 
 
-def _keys(config: ModelConfig, start: str) -> dict[str, Any] | None:
+def _config_keys(config: ModelConfig, start: str) -> dict[str, Any] | None:
     """The config.json that this model was read from; a preset may have the name of a folder."""
-    for place in (start, config.source):
-        path = Path(place) / CONFIG if place and Path(place).is_dir() else Path(place)
-        if path.is_file() and _same(found := json.loads(path.read_text("utf-8")), config):
-            return found
+    for source in (start, config.source):
+        path = Path(source)
+        if source and path.is_dir():
+            path = path / CONFIG
+        if path.is_file():
+            keys: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            if _describes(keys, config):
+                return keys
     preset = presets.find(config.name)
-    return found if preset and _same(found := preset.read(), config) else None
+    if preset:
+        keys = preset.read()
+        if _describes(keys, config):
+            return keys
+    return None
 
 
-def _same(keys: dict[str, Any], config: ModelConfig) -> bool:
-    return _plain(from_dict(keys, name=config.name)) == _plain(config)
+def _describes(keys: dict[str, Any], config: ModelConfig) -> bool:
+    return _architecture(from_dict(keys, name=config.name)) == _architecture(config)
 
 
-def _plain(config: ModelConfig) -> ModelConfig:
-    """What an architecture is, whatever it is called."""
+def _architecture(config: ModelConfig) -> ModelConfig:
+    """The architecture alone, without its name and source."""
     return replace(config, name="", source="", unused_keys=(), ignored_keys=(), max_seq=None)

@@ -1,4 +1,4 @@
-"""How a run learns: rate and its schedule, clipping, decay, and what counts as a spike."""
+"""Hyperparameters of a run: learning rate and schedule, clipping, weight decay, loss spikes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ ON_BAD = ("stop", "skip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is chosen of a run beside its plan.
+    """Choices of a run that its plan does not make.
 
     Args:
-        steps: of the whole run, which the schedule is stretched over.
-        rate: the highest learning rate.
-        schedule: after the warmup `cosine` falls to `final` of the rate, `constant` stays, `wsd`
-            stays and falls in a line over the last fifth.
-        warmup: steps in which the rate rises from 0.
-        clip: the largest global norm of gradients; longer ones are shortened. None for no limit.
-        decay: of matrices, where the optimizer is adamw.
-        spike: a loss is bad that is this far (in nats) above its running mean; None for no limit. A
-            loss or a gradient that is no number always is.
-        on_bad: a bad step changes no weights; `skip` then goes on, `stop` stops.
-        collectives: who chooses those of a step: `plan`, or XLA's partitioner (`compiler`).
-        capacity: room of an expert for tokens, over what experts receive that are used alike: what
-            goes beyond it is dropped. None drops nothing.
+        steps: number of steps in the run, over which the schedule extends.
+        rate: peak learning rate.
+        schedule: after the warmup, `cosine` decays to `final` times the rate; `constant` stays;
+            `wsd` (warmup, stable, decay) stays and decays linearly over the last fifth.
+        warmup: steps of linear warmup from 0.
+        final: final learning rate over the peak.
+        clip: largest global gradient norm; larger gradients are scaled down. None for no limit.
+        decay: weight decay of matrices, under AdamW and Muon.
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        spike: nats above the running mean from which a loss is bad; None for no limit. NaN or inf
+            in the loss or the gradients is always bad.
+        on_bad: a bad step changes no weights; the run then continues (`skip`) or ends (`stop`).
+        collectives: chosen by the `plan`, or by XLA's partitioner (`compiler`).
+        capacity: capacity factor of experts: tokens of an expert over its even share; tokens beyond
+            it are dropped. None drops nothing.
     """
 
     steps: int
@@ -50,12 +53,12 @@ class Recipe:
         if self.schedule not in SCHEDULES:
             raise UnknownName("schedule", self.schedule, SCHEDULES)
         if self.on_bad not in ON_BAD:
-            raise UnknownName("way with bad steps", self.on_bad, ON_BAD)
+            raise UnknownName("value of on_bad", self.on_bad, ON_BAD)
         if self.collectives not in COLLECTIVES:
             raise UnknownName("chooser of collectives", self.collectives, COLLECTIVES)
         problems = []
         if self.steps < 1:
-            problems.append(f"{self.steps} steps are no run: 1 or more.")
+            problems.append(f"steps {self.steps} is below 1.")
         if not 0 <= self.warmup <= self.steps:
             problems.append(f"warmup {self.warmup} is not between 0 and the {self.steps} steps.")
         for name in ("rate", "clip", "spike", "capacity"):
@@ -64,21 +67,19 @@ class Recipe:
                 problems.append(f"{name} {value:g} is not above 0.")
         raise_all(BadInput, problems)
 
-    def rates(self) -> Any:
-        """The schedule of optax: step -> learning rate."""
+    def learning_rate(self) -> Any:
+        """The schedule as a function of optax: step -> learning rate."""
         import optax
 
-        low, after = self.rate * self.final, max(1, self.steps - self.warmup)
-        rising = optax.linear_schedule(0.0, self.rate, self.warmup)
-        flat = optax.constant_schedule(self.rate)
+        warmup = optax.linear_schedule(0.0, self.rate, self.warmup)
+        stable = optax.constant_schedule(self.rate)
         if self.schedule == "cosine":
-            return optax.join_schedules(
-                [rising, optax.cosine_decay_schedule(self.rate, after, self.final)], [self.warmup]
-            )
+            decay_steps = max(1, self.steps - self.warmup)
+            cosine = optax.cosine_decay_schedule(self.rate, decay_steps, self.final)
+            return optax.join_schedules([warmup, cosine], [self.warmup])
         if self.schedule == "constant":
-            return optax.join_schedules([rising, flat], [self.warmup])
-        falling = max(1, self.steps // 5)
-        last = max(self.warmup, self.steps - falling)
-        return optax.join_schedules(
-            [rising, flat, optax.linear_schedule(self.rate, low, falling)], [self.warmup, last]
-        )
+            return optax.join_schedules([warmup, stable], [self.warmup])
+        decay_steps = max(1, self.steps // 5)
+        decay_start = max(self.warmup, self.steps - decay_steps)
+        decay = optax.linear_schedule(self.rate, self.rate * self.final, decay_steps)
+        return optax.join_schedules([warmup, stable, decay], [self.warmup, decay_start])

@@ -1,4 +1,4 @@
-"""A plan and tokens -> a run: everything that is needed is put together here, then looped over."""
+"""`sw.train`: puts together what a run needs from a plan and tokens, and runs the loop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
-from shardwise.train.consensus import same
-from shardwise.train.data_order import Order, order, read_mixture
-from shardwise.train.devices import Joined, devices_for, is_first, join
-from shardwise.train.heartbeat import gone
+from shardwise.train.consensus import require_equal
+from shardwise.train.data_order import DataOrder, data_order, read_mixture
+from shardwise.train.devices import Rendezvous, devices_for, is_first, join
+from shardwise.train.heartbeat import exit_after_peer
 from shardwise.train.metrics import Hooks, Metrics, Run
 from shardwise.train.recipe import Recipe
-from shardwise.train.signals import listen
-from shardwise.train.tensorboard import Board, drawn
+from shardwise.train.signals import catch_signals
+from shardwise.train.tensorboard import EventFile, with_events
 
 if TYPE_CHECKING:
     from shardwise.runtime.training.step import TrainStep
@@ -33,18 +33,25 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 
-# What errors begin with that the runtime raises where a connection to another process breaks.
-BROKEN = ("ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "UNKNOWN")
+# Prefixes of errors that XLA's runtime raises if a connection to another process breaks.
+CONNECTION_ERRORS = (
+    "ABORTED",
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "UNKNOWN",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
-    """Where a run is saved.
+class CheckpointOptions:
+    """Where and how often a run is saved.
 
     Args:
-        folder: of checkpoints; empty for none.
-        every: steps between them; 0 for one at the end alone.
-        resume: go on with the newest checkpoint of the folder.
+        folder: of the checkpoints; empty for none.
+        every: steps between checkpoints; 0 to save at the end only.
+        resume: continue from the newest checkpoint of the folder.
     """
 
     folder: str = ""
@@ -55,7 +62,7 @@ class Saving:
         if not self.folder and (self.every or self.resume):
             raise BadInput("--checkpoint-every and --resume need --checkpoint FOLDER.")
         if self.every < 0:
-            raise BadInput(f"a checkpoint every {self.every} steps is not possible: 1 or more.")
+            raise BadInput(f"--checkpoint-every {self.every} is below 0.")
 
 
 def train(
@@ -64,140 +71,159 @@ def train(
     data: str,
     steps: int | None = None,
     recipe: Recipe | None = None,
-    saving: Saving | None = None,
+    saving: CheckpointOptions | None = None,
     seed: int = 0,
     log: str = "",
-    joined: Joined | None = None,
+    joined: Rendezvous | None = None,
     sample: str | None = None,
     start: str = "",
     export: str = "",
     tensorboard: str = "",
     hooks: Hooks | None = None,
 ) -> Run:
-    """Train the model of a plan as the plan says, on the devices that are there.
+    """Train the model of a plan under its layout, on the available devices.
 
     Args:
+        plan: a training plan.
         data: folder of tokens, or several with weights: `code=0.7,text=0.3`.
-        steps: of the whole run; where neither this nor a recipe is given, the plan's tokens say it.
-        recipe: learning rate, clipping and what is done about bad steps.
-        saving: checkpoints.
-        seed: of the first weights and of the order of sequences.
-        log: file for one JSON object a step; where it is empty, `metrics.jsonl` of the checkpoints.
-        joined: how several processes find each other.
-        sample: begin of a text that the trained model shall go on with.
-        start: folder of a published model, config.json and *.safetensors, whose weights are the
-            first ones; empty for random ones.
-        export: folder that gets such files of the last weights; empty for none.
-        tensorboard: folder that gets event files with the same numbers; empty for none.
-        hooks: who is told.
+        steps: number of steps in the run; None for the recipe's, or for the plan's tokens.
+        recipe: learning rate, clipping, and what happens after a bad step.
+        saving: folder and interval of checkpoints.
+        seed: of the initial weights and of the order of sequences.
+        log: file for one JSON object per step; empty for `metrics.jsonl` beside the checkpoints.
+        joined: how several processes meet.
+        sample: prompt for the trained model to continue; None for no sample.
+        start: folder of a published model, config.json and *.safetensors, with the initial weights;
+            empty for random ones.
+        export: folder for the final weights in the same format; empty for none.
+        tensorboard: folder for event files with the same numbers; empty for none.
+        hooks: callbacks that receive the progress.
 
     Raises:
-        BadInput: other devices, data of another vocabulary, a plan that is not run yet.
-        BadFile: files that cannot be read or written.
-        CheckFailed: a step gave numbers that are none, and the recipe says stop.
-        MissingExtra: JAX, or what reads data and writes checkpoints or events, is not installed.
+        BadInput: the devices or the data do not fit the plan, or the runtime does not support it.
+        BadFile: a file cannot be read or written.
+        CheckFailed: the loss or gradients became NaN or inf, and the recipe says to stop.
+        MissingExtra: JAX, or a package for data, checkpoints or events, is not installed.
     """
     if not isinstance(plan, Plan):
-        raise BadInput("a plan of serving is not trained; plan with --train.")
-    recipe = recipe or Recipe(steps=steps_of(plan) if steps is None else steps)
-    saving, case, hooks = saving or Saving(), rebuild(plan), hooks or Hooks()
-    raise_all(BadInput, _not_trained(case, recipe))
+        raise BadInput("a serving plan cannot be trained; plan with --train.")
+    if recipe is None:
+        recipe = Recipe(steps=steps_from_plan(plan) if steps is None else steps)
+    saving = saving or CheckpointOptions()
+    hooks = hooks or Hooks()
+    case = rebuild(plan)
+    raise_all(BadInput, _not_trainable(case, recipe))
     with contextlib.ExitStack() as stack:
-        ending = stack.enter_context(listen())
-        join(joined or Joined(), hooks.on_note)
+        stop_request = stack.enter_context(catch_signals())
+        join(joined or Rendezvous(), hooks.on_note)
         devices = devices_for(case.system, plan.model.name)
-        sequences = _sequences(plan, data, seed)
-        same(
+        order = _data_order(plan, data, seed)
+        require_equal(
             plan=encode(plan),
             recipe=recipe,
             seed=seed,
-            data=sequences.identity,
+            data=order.identity,
             checkpoints=saving,
             start=start,
         )
-        hooks = _spoken(hooks)
-        _unbalanced(case, hooks)
+        if not is_first():
+            hooks = Hooks()
+        _note_unbalanced(case, hooks)
         if start or export:
-            pretrained.check(case.model, start, export)
-        if ending.by:  # nothing is lost yet
+            pretrained.check_folders(case.model, start, export)
+        if stop_request.signal:  # before any work that could be saved
             raise KeyboardInterrupt
         if tensorboard and is_first():
-            board = Board(tensorboard, hooks.on_note)
-            stack.callback(board.close)
-            hooks = drawn(board, hooks)
-        loop, compile_s = _prepared(
-            plan, case, devices, recipe, saving, sequences, seed, start, sample, hooks
+            events = EventFile(tensorboard, hooks.on_note)
+            stack.callback(events.close)
+            hooks = with_events(events, hooks)
+        loop, compile_s = _prepare(
+            plan, case, devices, recipe, saving, order, seed, start, sample, hooks
         )
-        loop.ending = ending
+        loop.stop_request = stop_request
         loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
         stack.callback(loop.metrics.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
-        first = loop.step
-        ended = _run(loop)
-        written = _last(loop.checkpoints, loop.step)
+        first_step = loop.step
+        ending = _run(loop)
+        last_checkpoint = _last_checkpoint(loop.checkpoints)
         if export:
-            hooks.on_note(pretrained.export(export, loop.made, loop.state, start))
-        text = _sample(loop, sample) if sample is not None else None
+            note = pretrained.export_weights(export, loop.train_step, loop.state, start)
+            hooks.on_note(note)
+        text = None
+        if sample is not None:
+            text = _sample(loop, sample)
+    median_s = None
+    if loop.seconds:
+        median_s = statistics.median(loop.seconds[1:] or loop.seconds)
     return Run(
         name=plan.model.name,
         hardware=plan.hardware.name,
-        first=first,
+        first=first_step,
         done=loop.step,
-        ended=ended,
+        ended=ending,
         compile_s=compile_s,
-        step_s=statistics.median(loop.seconds[1:] or loop.seconds) if loop.seconds else None,
+        step_s=median_s,
         planned=plan.step.expected,
         losses=tuple(loop.losses),
-        checkpoint=written,
+        checkpoint=last_checkpoint,
         sample=text,
     )
 
 
 def _run(loop: Loop) -> str:
-    """As `Loop.run`; a run of several processes ends when one of them is gone."""
+    """Run the loop; end this process if another one of the run has ended."""
     import jax
 
     try:
         return loop.run()
-    except (jax.errors.JaxRuntimeError, ValueError) as error:  # either, by who read the array
-        if jax.process_count() > 1 and str(error).startswith(BROKEN):
-            gone(error)
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # depends on who reads the array
+        if jax.process_count() > 1 and str(error).startswith(CONNECTION_ERRORS):
+            exit_after_peer(error)
         raise
 
 
-def steps_of(plan: Plan) -> int:
+def steps_from_plan(plan: Plan) -> int:
+    """Number of steps for the tokens of the plan.
+
+    Raises:
+        BadInput: the plan has no number of tokens.
+    """
     if plan.workload.tokens is None:
-        raise BadInput("how long to train is not said: --steps N, or a plan with --tokens.")
+        raise BadInput("the length of the run is missing: --steps N, or a plan with --tokens.")
     return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
 
 
-def _not_trained(case: Case, recipe: Recipe) -> list[str]:
-    """What compiles, and whose numbers would be none: narrow dtypes, which here have no scales."""
-    words = ("weights", "compute", "gradients", "moments", "master")
-    asked = {word: getattr(case.job, word) for word in words}
-    found = [
-        f"{word} {dtype} is planned for, but not trained: bf16."
-        for word, dtype in asked.items()
-        if dtype is not None and units.bytes_per_element(dtype) < 2
-    ]
+def _not_trainable(case: Case, recipe: Recipe) -> list[str]:
+    """Problems that no compiler reports: narrow dtypes have no scales in training."""
+    problems = []
+    for role in ("weights", "compute", "gradients", "moments", "master"):
+        dtype = getattr(case.job, role)
+        if dtype is not None and units.bytes_per_element(dtype) < 2:
+            problems.append(
+                f"{role} in {dtype}: the planner supports it, training does not yet. Use bf16."
+            )
     if recipe.capacity and not _experts(case):
-        found.append(f"capacity is the room of experts; {case.model.name} has none.")
-    return found
+        problems.append(f"capacity applies to experts; {case.model.name} has none.")
+    return problems
 
 
 def _experts(case: Case) -> list[Moe]:
-    return [g.layer.ffn for g in case.model.groups if isinstance(g.layer.ffn, Moe)]
+    blocks = [group.layer.ffn for group in case.model.groups]
+    return [block for block in blocks if isinstance(block, Moe)]
 
 
-def _unbalanced(case: Case, hooks: Hooks) -> None:
-    if asked := max((m.routing.aux_loss for m in _experts(case)), default=0.0):
+def _note_unbalanced(case: Case, hooks: Hooks) -> None:
+    coefficient = max((block.routing.aux_loss for block in _experts(case)), default=0.0)
+    if coefficient:
         hooks.on_note(
-            f"experts are trained without the loss that balances them (coefficient {asked:g})."
+            "experts are trained without the load-balancing loss of the model (coefficient "
+            f"{coefficient:g})."
         )
 
 
-def _sequences(plan: Plan, data: str, seed: int) -> Order:
+def _data_order(plan: Plan, data: str, seed: int) -> DataOrder:
     sets, weights = read_mixture(data)
     for tokens in sets:
         if tokens.vocab > plan.model.vocab:
@@ -208,17 +234,17 @@ def _sequences(plan: Plan, data: str, seed: int) -> Order:
             )
         if tokens.about["tokenizer"] != sets[0].about["tokenizer"]:
             raise BadInput(f"{tokens.folder} and {sets[0].folder} have different tokenizers.")
-    work = plan.workload
-    return order(sets, weights, seq=work.seq, batch=work.batch, seed=seed)
+    workload = plan.workload
+    return data_order(sets, weights, seq=workload.seq, batch=workload.batch, seed=seed)
 
 
-def _prepared(
+def _prepare(
     plan: Plan,
     case: Case,
     devices: Any,
     recipe: Recipe,
-    saving: Saving,
-    sequences: Order,
+    saving: CheckpointOptions,
+    order: DataOrder,
     seed: int,
     start: str,
     sample: str | None,
@@ -226,110 +252,117 @@ def _prepared(
 ) -> tuple[Loop, float]:
     """The loop before its first step, and the seconds of the compile."""
     from shardwise.runtime.training.programs import step_of
-    from shardwise.train.guard import update_of
+    from shardwise.train.guard import guarded_optimizer
     from shardwise.train.loop import Loop
-    from shardwise.train.portable import Portable
-    from shardwise.train.sample import opening
-    from shardwise.train.signals import Ending
+    from shardwise.train.portable import PortableState
+    from shardwise.train.sample import encode_prompt
+    from shardwise.train.signals import StopRequest
 
-    made = step_of(
+    train_step = step_of(
         case,
         devices,
         capacity=recipe.capacity,
-        update=update_of(recipe),
+        make_optimizer=guarded_optimizer(recipe),
         collectives=recipe.collectives,
     )
     if sample is not None:
-        opening(made, sequences.sets[0].tokenizer(), sample)
-    checkpoints, portable = _checkpoints(saving, hooks.on_note), Portable(step=made)
-    found = checkpoints.restore(portable.shapes(), sequences.identity) if checkpoints else None
-    if found is not None:
-        hooks.on_note(f"goes on after step {found.step} of {saving.folder}.")
-        if found.forgot:
-            hooks.on_note("what sums in int8 had lost there is of another layout: it starts at 0.")
+        encode_prompt(train_step, order.sets[0].tokenizer(), sample)
+    portable = PortableState(step=train_step)
+    checkpoints = _checkpoints(saving, hooks.on_note)
+    restored = None
+    if checkpoints:
+        restored = checkpoints.restore(portable.shapes(), order.identity)
+    if restored is not None:
+        hooks.on_note(f"resumes after step {restored.step} of {saving.folder}.")
+        if restored.residuals_reset:
+            hooks.on_note("the int8 error feedback there is of another layout: it starts at 0.")
     elif saving.resume:
-        hooks.on_note(f"no checkpoint is in {saving.folder}: it starts at step 1.")
+        hooks.on_note(f"{saving.folder} has no checkpoint: the run starts at step 1.")
     hooks.on_stage("compiling the step")
-    begun = time.perf_counter()
-    compiled = compiled_step(made)
-    compile_s = time.perf_counter() - begun
+    started_s = time.perf_counter()
+    compiled = compile_step(train_step)
+    compile_s = time.perf_counter() - started_s
     hooks.on_stage("")
+    if restored is not None:
+        n_done = restored.step
+        state = portable.to_step(restored.state)
+    else:
+        n_done = 0
+        state = pretrained.initial_state(train_step, seed, start)
     loop = Loop(
         plan=plan,
-        made=made,
+        train_step=train_step,
         recipe=recipe,
-        order=sequences,
+        order=order,
         compiled=compiled,
-        state=portable.back(found.state) if found else pretrained.first(made, seed, start),
-        step=found.step if found else 0,
+        state=state,
+        step=n_done,
         hooks=hooks,
         metrics=Metrics("", hooks.on_note),
         checkpoints=checkpoints,
-        every=saving.every,
-        ending=Ending(),
+        save_every=saving.every,
+        stop_request=StopRequest(),
     )
     return loop, compile_s
 
 
-def compiled_step(made: TrainStep) -> Any:
-    """`(state, batch) -> (state, what is told of it)`, compiled; the state is given away.
+def compile_step(train_step: TrainStep) -> Any:
+    """Compile `(state, batch) -> (state, numbers)`; the state is donated.
 
-    A bad step changes nothing of the state: what sums of its gradients lost is forgotten.
+    A bad step changes nothing of the state: the residuals of its gradient sums are discarded.
     """
     import jax
     import jax.numpy as jnp
 
-    function = made.function()
+    function = train_step.function()
 
-    def run(state: Any, given: Any) -> tuple[Any, dict[str, Any]]:
+    def run(state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         before = state
-        state, loss = function(state, given)
+        state, loss = function(state, batch)
         guard = state["moments"]
         if "lost" in state:
-            bad = guard.bad > before["moments"].bad
-            kept = lambda old, new: jnp.where(bad, old, new)
-            state = state | {"lost": jax.tree.map(kept, before["lost"], state["lost"])}
-        told = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
-        return state, {"loss": loss, **told}
+            is_bad = guard.bad > before["moments"].bad
+            unless_bad = lambda old, new: jnp.where(is_bad, old, new)
+            residuals = jax.tree.map(unless_bad, before["lost"], state["lost"])
+            state = state | {"lost": residuals}
+        numbers = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
+        return state, {"loss": loss, **numbers}
 
-    return jax.jit(run, donate_argnums=0).lower(*made.shapes()).compile()
+    return jax.jit(run, donate_argnums=0).lower(*train_step.shapes()).compile()
 
 
-def _checkpoints(saving: Saving, say: Callable[[str], None]) -> Checkpoints | None:
+def _checkpoints(saving: CheckpointOptions, on_note: Callable[[str], None]) -> Checkpoints | None:
     if not saving.folder:
         return None
     from shardwise.train.checkpoint import Checkpoints
 
-    found = Checkpoints(saving.folder, say)
-    if found.steps and not saving.resume:
+    checkpoints = Checkpoints(saving.folder, on_note)
+    if checkpoints.steps and not saving.resume:
         raise BadInput(
-            f"{saving.folder} has checkpoints of steps {', '.join(map(str, found.steps))}. "
-            "Go on with --resume, or name another folder."
+            f"{saving.folder} has checkpoints of steps {', '.join(map(str, checkpoints.steps))}. "
+            "Continue with --resume, or name another folder."
         )
-    return found
+    return checkpoints
 
 
-def _last(checkpoints: Checkpoints | None, step: int) -> int | None:
-    """The last checkpoint that is whole, once nothing is being written."""
+def _last_checkpoint(checkpoints: Checkpoints | None) -> int | None:
+    """Step of the last complete checkpoint, once nothing is being written."""
     if checkpoints is None:
         return None
     checkpoints.wait()
     return max(checkpoints.steps, default=None)
 
 
-def _log_file(log: str, saving: Saving) -> str:
+def _log_file(log: str, saving: CheckpointOptions) -> str:
     if not is_first():
         return ""
-    return log or (f"{saving.folder}/{METRICS}" if saving.folder else "")
+    if not log and saving.folder:
+        return f"{saving.folder}/{METRICS}"
+    return log
 
 
-def _spoken(hooks: Hooks) -> Hooks:
-    """Of several processes one speaks."""
-    return hooks if is_first() else Hooks()
-
-
-def _sample(loop: Loop, begin: str) -> str:
+def _sample(loop: Loop, prompt: str) -> str:
     from shardwise.train.sample import sample
 
     tokenizer = loop.order.sets[0].tokenizer()
-    return sample(loop.made, loop.state["weights"], tokenizer, begin)
+    return sample(loop.train_step, loop.state["weights"], tokenizer, prompt)

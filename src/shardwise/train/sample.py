@@ -1,7 +1,7 @@
-"""Text from the weights of a run, token by token without a cache: a look at what was learned.
+"""Text sampled from the weights of a run, without a KV cache: a look at what the model learned.
 
-Every token is one forward pass over a whole window, by the layers and layout of the training step:
-right for a small model and a few lines. tokens_BT are the windows, one for each part of a batch.
+Every token is one forward pass over a whole window, with the layers and layout of the training
+step, which suits a small model and a few lines. tokens_BT has the same window in every row.
 """
 
 from __future__ import annotations
@@ -20,98 +20,117 @@ from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.model import embed, run_layers, with_holders
 from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.runtime.training.step import BATCH, TrainStep
-from shardwise.runtime.weights.descriptions import Tree, each
+from shardwise.runtime.weights.descriptions import Tree, map_infos
 from shardwise.train.tokenizer import Tokenizer
 
 Array = jax.Array
 
-TOKENS = 200
+MAX_NEW_TOKENS = 200
 TEMPERATURE = 0.7
 
 
 def sample(
-    made: TrainStep,
+    train_step: TrainStep,
     weights: Tree,
     tokenizer: Tokenizer,
-    begin: str,
+    prompt: str,
     *,
-    n_tokens: int = TOKENS,
+    n_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
     seed: int = 0,
 ) -> str:
-    """How the model goes on with a text; equal for equal weights and seeds.
+    """The prompt with its continuation; deterministic for given weights and seed.
 
     Raises:
-        BadInput: see `opening`.
+        BadInput: see `encode_prompt`.
     """
-    tokens, seq = opening(made, tokenizer, begin), made.job.seq
-    following, sharding = _following(made)
-    shape = (made.table.mesh.size(BATCH), seq)
-    key, start = jax.random.key(seed), len(tokens)
-    while len(tokens) - start < n_tokens:
-        window = tokens[-(seq - 1) :] if len(tokens) >= seq else tokens
+    tokens = encode_prompt(train_step, tokenizer, prompt)
+    seq = train_step.job.seq
+    sample_next, sharding = _sampler(train_step)
+    shape = (train_step.table.mesh.size(BATCH), seq)
+    key = jax.random.key(seed)
+    prompt_length = len(tokens)
+    while len(tokens) - prompt_length < n_tokens:
+        window = tokens
+        if len(tokens) >= seq:
+            window = tokens[-(seq - 1) :]
         padded = np.broadcast_to(np.pad(window, (0, seq - len(window))), shape).astype(np.int32)
         tokens_BT = jax.make_array_from_callback(shape, sharding, padded.__getitem__)
-        key, now = jax.random.split(key)
-        chosen = int(following(weights, tokens_BT, len(window) - 1, temperature, now))
-        if chosen == tokenizer.end:
+        key, token_key = jax.random.split(key)
+        token = int(sample_next(weights, tokens_BT, len(window) - 1, temperature, token_key))
+        if token == tokenizer.end:
             break
-        tokens.append(chosen)
+        tokens.append(token)
     return tokenizer.decode(tokens)
 
 
-def opening(made: TrainStep, tokenizer: Tokenizer, begin: str) -> list[int]:
-    """The tokens that a sample begins with. Nothing else is needed: a run asks before it begins.
+def encode_prompt(train_step: TrainStep, tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Tokens of the prompt; a run calls this before it trains, to report problems early.
 
     Raises:
-        BadInput: the layout cuts sequences or layers, or the compiler cuts the step; the text is
-            empty or has no room.
+        BadInput: the layout or the compiler shards sequences or layers, or the prompt is empty or
+            too long.
     """
-    sizes, seq = made.layout.sizes, made.job.seq
-    tokens = tokenizer.encode(begin)
+    sizes = train_step.layout.sizes
+    seq = train_step.job.seq
+    tokens = tokenizer.encode(prompt)
     problems = []
     if sizes["context"] * sizes["pipe"] > 1:
-        problems.append("no sample is drawn under context or pipe: plan with 1 of each for it.")
-    if isinstance(made, PartitionedStep):
         problems.append(
-            "no sample is drawn where the compiler chooses collectives: --collectives plan draws "
-            "one, also of checkpoints of this run."
+            f"sampling is not available with context {sizes['context']} and pipe {sizes['pipe']}: "
+            "plan with 1 of each."
+        )
+    if isinstance(train_step, PartitionedStep):
+        problems.append(
+            "sampling is not available with --collectives compiler; --collectives plan can resume "
+            "the checkpoints of this run, and sample."
         )
     if not 0 < len(tokens) < seq:
-        problems.append(f"a sample begins with 1 to {seq - 1:,} tokens; there are {len(tokens):,}.")
+        problems.append(
+            f"the prompt of a sample has 1 to {seq - 1:,} tokens; this one has {len(tokens):,}."
+        )
     raise_all(BadInput, problems)
     return tokens
 
 
-def _following(made: TrainStep) -> tuple[Any, NamedSharding]:
-    """`(weights, tokens_BT, place, temperature, key) -> token after that place`, and the layout of
-    tokens."""
-    on, stack = made.table.mesh, made.stack
-    specs = each(lambda info: info.spec(made.table), made.infos)
-    tokens = PartitionSpec(on.axis_names(BATCH))
-    cut = on.axis_names(("tensor",)) if made.table.roles("activations", ("V",)) else ()
+def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
+    """The function `(weights, tokens_BT, position, temperature, key) -> next token`, and the
+    sharding of its tokens."""
+    on = train_step.table.mesh
+    stack = train_step.stack
+    partitions = train_step.partitions
+    specs = map_infos(lambda info: info.spec(train_step.table), train_step.infos)
+    token_spec = PartitionSpec(on.axis_names(BATCH))
+    vocab_axes: tuple[str, ...] = ()
+    if train_step.table.roles("activations", ("V",)):
+        vocab_axes = on.axis_names(("tensor",))
 
-    def local(weights: Tree, tokens_BT: Array, place: Array) -> Array:
-        both = with_holders(weights, weights)  # no gradient is held: nothing is differentiated
-        outer = both["outer"], made.deals["outer"]
-        core = sequence_attention(made.config, made.layout, made.table, made.job.seq)
+    def local(weights: Tree, tokens_BT: Array, position: Array) -> Array:
+        pairs = with_holders(
+            weights, weights
+        )  # nothing is differentiated: no accumulators are read
+        outer = (pairs["outer"], partitions["outer"])
+        layout = train_step.layout
+        core = sequence_attention(train_step.config, layout, train_step.table, train_step.job.seq)
         x_BTD = embed(stack, core, tokens_BT, *outer)
-        x_BTD = run_layers(stack, made.layout, core, x_BTD, both["layers"], made.deals["layers"])
-        logits_V = head(stack, x_BTD, *outer)[0, place]
-        return lax.all_gather(logits_V, cut, tiled=True) if cut else logits_V
+        x_BTD = run_layers(stack, layout, core, x_BTD, pairs["layers"], partitions["layers"])
+        logits_V = head(stack, x_BTD, *outer)[0, position]
+        if not vocab_axes:
+            return logits_V
+        return lax.all_gather(logits_V, vocab_axes, tiled=True)
 
     logits = jax.shard_map(
         local,
         mesh=on.jax_mesh,
-        in_specs=(specs, tokens, PartitionSpec()),
+        in_specs=(specs, token_spec, PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,
     )
 
     def choose(
-        weights: Tree, tokens_BT: Array, place: Array, temperature: Array, key: Array
+        weights: Tree, tokens_BT: Array, position: Array, temperature: Array, key: Array
     ) -> Array:
-        scores_V = logits(weights, tokens_BT, place) / jnp.maximum(temperature, 1e-6)
+        scores_V = logits(weights, tokens_BT, position) / jnp.maximum(temperature, 1e-6)
         return jax.random.categorical(key, scores_V)
 
-    return jax.jit(choose), NamedSharding(on.jax_mesh, tokens)
+    return jax.jit(choose), NamedSharding(on.jax_mesh, token_spec)

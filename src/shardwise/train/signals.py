@@ -1,4 +1,4 @@
-"""A run that is asked to end finishes its step first; asked again, it ends at once."""
+"""Signals: the first one lets a run finish its step and save, the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -12,71 +12,73 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-ASKED = (signal.SIGTERM, signal.SIGINT)
-ONCE_S = 0.5  # `timeout` and other launchers send a process what they send its group: twice
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+DUPLICATE_S = 0.5  # `timeout` and other launchers signal a process and its group: it gets two
 STDERR = 2
 
 
-class Ending:
-    """Whether somebody asked the run to end.
+class StopRequest:
+    """A request to stop the run.
 
     Attributes:
-        by: name of the signal, empty until then.
+        signal: name of the signal; empty until one arrives.
     """
 
-    by: str = ""
+    signal: str = ""
 
 
 @contextmanager
-def listen() -> Iterator[Ending]:
-    """Take note of SIGTERM and Ctrl-C; a second one of either ends the process at once."""
-    ending = Ending()
+def catch_signals() -> Iterator[StopRequest]:
+    """Turn SIGTERM and Ctrl-C into a stop request; a second signal ends the process at once."""
+    stop_request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield ending  # Python gives signals to the main thread alone
+        yield stop_request  # Python delivers signals to the main thread only
         return
 
-    def note(number: int, frame: Any) -> None:
-        ending.by = ending.by or signal.Signals(number).name
+    def on_signal(number: int, frame: Any) -> None:
+        stop_request.signal = stop_request.signal or signal.Signals(number).name
 
-    # A main thread that waits in XLA runs no handler, so another one reads what arrives.
-    seen, arrived = os.pipe()
-    os.set_blocking(arrived, False)
-    threading.Thread(target=_watch, args=(seen,), name="signals", daemon=True).start()
-    others = signal.set_wakeup_fd(arrived, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, note) for number in ASKED}
+    # A main thread that waits in XLA runs no handler, so another thread reads the signals.
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
+    threading.Thread(target=_watch, args=(read_fd,), name="signals", daemon=True).start()
+    previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    previous = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
-        yield ending
+        yield stop_request
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(others)
-        os.close(arrived)  # which ends the thread
+        signal.set_wakeup_fd(previous_fd)
+        os.close(write_fd)  # ends the thread
 
 
-def _watch(seen: int) -> None:
-    """End this process at the second signal; a byte arrives for each, which is its number."""
-    first = None
-    while numbers := os.read(seen, 64):
+def _watch(read_fd: int) -> None:
+    """End this process at the second signal; each signal arrives as one byte, its number."""
+    first_s = None
+    while numbers := os.read(read_fd, 64):
         for number in numbers:
-            now = time.monotonic()
-            if number not in ASKED:
+            clock_s = time.monotonic()
+            if number not in STOP_SIGNALS:
                 continue
-            if first is not None and now - first > ONCE_S:
-                _end(number)
-            if first is None:
-                first = now
-                _write(f"{signal.Signals(number).name}: it ends after this step; again: at once.")
-    os.close(seen)
+            if first_s is not None and clock_s - first_s > DUPLICATE_S:
+                _exit(number)
+            if first_s is None:
+                first_s = clock_s
+                name = signal.Signals(number).name
+                _write(f"{name}: ends after this step; a second signal ends it at once.")
+    os.close(read_fd)
 
 
-def _end(number: int) -> None:
-    """As the signal itself would: nothing waits for a thread that may hang."""
+def _exit(number: int) -> None:
+    """End as the signal itself would, without waiting for threads that may hang."""
     name = signal.Signals(number).name
-    _write(f"ended at once by a second signal, {name}; what was saved is whole.")
-    os._exit(128 + number)  # the code that a shell gives to what a signal ended
+    _write(f"ended at once by a second signal, {name}; saved checkpoints are complete.")
+    os._exit(128 + number)  # the exit code that shells report for a signal
 
 
-def _write(said: str) -> None:
+def _write(message: str) -> None:
     with contextlib.suppress(OSError):
-        if select.select([], [STDERR], [], 0)[1]:  # nobody may be reading any more
-            os.write(STDERR, f"\nshardwise: {said}\n".encode())
+        _, writable, _ = select.select([], [STDERR], [], 0)  # the reader may be gone
+        if writable:
+            os.write(STDERR, f"\nshardwise: {message}\n".encode())

@@ -1,4 +1,4 @@
-"""Documents of what was named: text files, folders of them, lines of jsonl."""
+"""Documents to tokenize: text files, folders of text files, lines of jsonl."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from pathlib import Path
 
 from shardwise.errors import BadFile, raise_all
 
-PIECE = 1 << 20  # characters that are tokenised at once
+CHUNK_CHARACTERS = 1 << 20  # tokenized at once
 
 
 @dataclass(slots=True, kw_only=True)
 class Sources:
-    """Files that documents are read from, in the order of their names.
+    """Files that contain documents.
 
     Args:
-        files: all of them.
-        key: of a line of jsonl, where its text stands.
-        skipped: files of folders that were no UTF-8 text, as they are met.
+        files: all files, those of a folder sorted by name.
+        required: files that were named, which have to be UTF-8.
+        key: of the text in a line of jsonl.
+        skipped: files of folders that are not UTF-8; grows while documents are read.
     """
 
     files: tuple[Path, ...]
-    named: frozenset[Path]
+    required: frozenset[Path]
     key: str = "text"
     skipped: list[Path] = field(default_factory=list)
 
     def documents(self) -> Iterator[Iterator[str]]:
-        """Each document as pieces of text."""
+        """Each document as chunks of text."""
         for path in self.files:
             if path.suffix == ".jsonl":
                 for line in _lines(path, self.key):
                     yield iter((line,))
             elif (text := self._text(path)) is not None:
-                yield _pieces(text)
+                yield _chunks(text)
 
     def _text(self, path: Path) -> str | None:
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            if path in self.named:
+            if path in self.required:
                 raise BadFile(f"{path} is not UTF-8 text: {error.reason}.") from None
             self.skipped.append(path)
             return None
@@ -48,38 +49,38 @@ class Sources:
             raise BadFile(f"{path}: {error.strerror}.") from None
 
 
-def find(inputs: Sequence[str], pattern: str, key: str) -> Sources:
-    """The files of some inputs: files as they are named, folders with all below that match.
+def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
+    """The named files, and all files below the named folders that match the pattern.
 
     Raises:
-        BadFile: with every input that is not there, or has no files.
+        BadFile: an input does not exist, or has no matching file; lists all of them.
     """
-    found: dict[Path, None] = {}
-    named, problems = set(), []
+    files: dict[Path, None] = {}
+    required = set()
+    problems = []
     for text in inputs:
         path = Path(text)
         if path.is_file():
-            found[path] = None
-            named.add(path)
+            files[path] = None
+            required.add(path)
         elif path.is_dir():
-            inside = sorted(p for p in path.rglob(pattern) if p.is_file())
-            found.update(dict.fromkeys(inside))
-            if not inside:
+            matches = sorted(match for match in path.rglob(pattern) if match.is_file())
+            files.update(dict.fromkeys(matches))
+            if not matches:
                 problems.append(f"no file in {path} matches {pattern}.")
         else:
             problems.append(f"no file or folder {path}.")
     raise_all(BadFile, problems)
-    return Sources(files=tuple(found), named=frozenset(named), key=key)
+    return Sources(files=tuple(files), required=frozenset(required), key=key)
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """A long text in pieces that end with lines where they can."""
+def _chunks(text: str) -> Iterator[str]:
+    """Split a long text into chunks that end with a line if possible."""
     start = 0
     while start < len(text):
-        stop = min(start + PIECE, len(text))
+        stop = min(start + CHUNK_CHARACTERS, len(text))
         if stop < len(text):
             stop = text.rfind("\n", start, stop) + 1 or stop
-            stop = stop if stop > start else min(start + PIECE, len(text))
         yield text[start:stop]
         start = stop
 
@@ -89,14 +90,14 @@ def _lines(path: Path, key: str) -> Iterator[str]:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield _of_line(path, number, line, key)
+                    yield _line_text(path, number, line, key)
     except UnicodeDecodeError as error:
         raise BadFile(f"{path} is not UTF-8 text: {error.reason}.") from None
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}.") from None
 
 
-def _of_line(path: Path, number: int, line: str, key: str) -> str:
+def _line_text(path: Path, number: int, line: str, key: str) -> str:
     try:
         text = json.loads(line)[key]
     except json.JSONDecodeError as error:
@@ -104,10 +105,10 @@ def _of_line(path: Path, number: int, line: str, key: str) -> str:
     except (KeyError, TypeError):
         raise BadFile(f'{path}, line {number} has no "{key}". Name its field: --field.') from None
     if not isinstance(text, str):
-        raise BadFile(f'{path}, line {number}: "{key}" is no text.')
+        raise BadFile(f'{path}, line {number}: "{key}" is not a string.')
     try:
         text.encode()
     except UnicodeEncodeError:
-        half = "has half of a character (a surrogate), which no UTF-8 text has"
-        raise BadFile(f'{path}, line {number}: "{key}" {half}.') from None
+        problem = "has a lone surrogate, which UTF-8 cannot encode"
+        raise BadFile(f'{path}, line {number}: "{key}" {problem}.') from None
     return text

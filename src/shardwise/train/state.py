@@ -1,4 +1,4 @@
-"""The arrays of a run: state made where it lies, batches of which each host reads its part."""
+"""The arrays of a run: its initial state, and batches of which each host reads its part."""
 
 from __future__ import annotations
 
@@ -11,63 +11,73 @@ import numpy as np
 
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.training.step import TrainStep
-from shardwise.runtime.weights.descriptions import Tree, describe, each, initialised
-from shardwise.train.data_order import Order
-from shardwise.train.portable import Portable
+from shardwise.runtime.weights.descriptions import Tree, describe, init_weights, map_infos
+from shardwise.train.data_order import DataOrder
+from shardwise.train.portable import PortableState
 
 
-def initial(step: TrainStep, seed: int) -> Tree:
-    """Random weights with the optimizer's state, each array made in the parts that chips hold.
+def random_state(step: TrainStep, seed: int) -> Tree:
+    """Random weights and the optimizer's state, computed in the shards that chips hold.
 
     Under one seed every layout has the same numbers, wherever its stages hold the layers.
     """
-    job, (shapes, _) = step.job, step.shapes()
+    job = step.job
+    shapes, _ = step.shapes()
 
     def make(key: jax.Array) -> Tree:
-        wide = Portable(step=step).put(initialised(describe(step.config), key, jnp.float32))
-        held = each(lambda info: jnp.zeros(info.shape, dtype(job.moments)), step.infos)
-        cast = lambda to: jax.tree.map(lambda w: w.astype(dtype(to)), wide)
-        state = {"weights": cast(job.weights), "moments": step.optimizer.init(held)}
-        state |= {"master": cast(job.master)} if job.master else {}
-        return state | ({"lost": nothing_lost(shapes)} if "lost" in shapes else {})
+        weights = init_weights(describe(step.config), key, jnp.float32)
+        weights = PortableState(step=step).traced_weights_to_step(weights)
+        params = map_infos(lambda info: jnp.zeros(info.shape, dtype(job.moments)), step.infos)
+        cast = lambda name: jax.tree.map(lambda w: w.astype(dtype(name)), weights)
+        state = {"weights": cast(job.weights), "moments": step.optimizer.init(params)}
+        if job.master:
+            state["master"] = cast(job.master)
+        if "lost" in shapes:
+            state["lost"] = zero_residuals(shapes)
+        return state
 
-    laid = jax.tree.map(lambda shape: shape.sharding, shapes)
-    made: Tree = jax.jit(make, out_shardings=laid)(jax.random.key(seed))
-    return made
+    shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+    state: Tree = jax.jit(make, out_shardings=shardings)(jax.random.key(seed))
+    return state
 
 
-def nothing_lost(shapes: Tree) -> Tree:
-    """What sums of gradients have lost before the first of them, where it is to lie."""
-    found: Tree = jax.tree.map(
+def zero_residuals(shapes: Tree) -> Tree:
+    """The int8 error feedback before the first step."""
+    residuals: Tree = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes["lost"]
     )
-    return found
+    return residuals
 
 
-def batch(order: Order, number: int, shapes: Tree, places: np.ndarray[Any, Any]) -> Tree:
-    """Tokens and targets of a step; rows that no device of this process has are not read.
+def load_batch(
+    order: DataOrder, step: int, shapes: Tree, token_order: np.ndarray[Any, Any]
+) -> Tree:
+    """Tokens and targets of a step; each process reads only the rows of its devices.
 
     Args:
-        number: of the step.
+        order: the sequences of the run.
+        step: number of completed steps.
         shapes: of the batch, [microbatch, sequence, token].
-        places: which token of a sequence lies at each place, `TrainStep.places`.
+        token_order: index of the token at each position of a sequence, `TrainStep.token_order`.
     """
 
     @functools.cache
-    def rows(first: int, last: int) -> np.ndarray[Any, Any]:
-        return order.rows(number, range(first, last))
+    def rows(first: int, stop: int) -> np.ndarray[Any, Any]:
+        return order.rows(step, range(first, stop))
 
-    def part(shift: int, shape: jax.ShapeDtypeStruct, index: tuple[slice, ...]) -> Any:
-        (m0, m1, _), (b0, b1, _), (t0, t1, _) = (
-            s.indices(n) for s, n in zip(index, shape.shape, strict=True)
-        )
-        width = shape.shape[1]
-        found = [rows(m * width + b0, m * width + b1) for m in range(m0, m1)]
-        return np.stack(found)[:, :, places[t0:t1] + shift]
+    def shard(shift: int, shape: jax.ShapeDtypeStruct, index: tuple[slice, ...]) -> Any:
+        n_microbatches, n_rows, n_tokens = shape.shape
+        first_row, stop_row, _ = index[1].indices(n_rows)
+        sequences = []
+        for microbatch in range(n_microbatches)[index[0]]:
+            start = microbatch * n_rows
+            sequences.append(rows(start + first_row, start + stop_row))
+        positions = token_order[:n_tokens][index[2]]
+        return np.stack(sequences)[:, :, positions + shift]
 
     return {
         name: jax.make_array_from_callback(
-            shapes[name].shape, shapes[name].sharding, functools.partial(part, shift, shapes[name])
+            shapes[name].shape, shapes[name].sharding, functools.partial(shard, shift, shapes[name])
         )
         for name, shift in (("tokens", 0), ("targets", 1))
     }

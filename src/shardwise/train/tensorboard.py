@@ -1,4 +1,4 @@
-"""Steps as scalars of TensorBoard: the numbers of `metrics.jsonl` in event files of a folder."""
+"""Event files of TensorBoard, with the numbers of `metrics.jsonl` as scalars."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from typing import Any
 from shardwise.errors import BadFile, MissingExtra
 from shardwise.train.metrics import Hooks, StepRecord
 
-# What is drawn of a step, by the names of its record.
+# Fields of a step's record that are written.
 SCALARS = ("loss", "grad_norm", "learning_rate", "step_s", "tokens_per_s", "mfu", "memory_bytes")
 
 
-class Board:
-    """The event file of one run; a run that goes on adds another to the folder.
+class EventFile:
+    """The event file of one run; a resumed run adds another one to the folder.
 
     Args:
-        folder: it is made where it is not there.
+        folder: created if missing.
+        on_note: receives a message if the disk is full.
 
     Raises:
         MissingExtra: tensorboardX is not installed.
         BadFile: the folder cannot be written.
     """
 
-    def __init__(self, folder: str, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, on_note: Callable[[str], None]) -> None:
         try:
             from tensorboardX.event_file_writer import EventsWriter
         except ImportError:
@@ -36,9 +37,11 @@ class Board:
                 "event files of TensorBoard need tensorboardX, which is missing: "
                 "pip install 'shardwise[tensorboard]'."
             ) from None
-        self.folder, self.say, self._full = folder, say, False
-        # Not SummaryWriter: it writes in a thread, which ends where the disk is full, and waits for
-        # that thread for ever.
+        self.folder = folder
+        self.on_note = on_note
+        self._disk_is_full = False
+        # Not SummaryWriter: it writes in a thread, which ends if the disk is full, and then waits
+        # for that thread forever.
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._writer: Any = EventsWriter(f"{folder}/events", f".{os.getpid()}")
@@ -46,33 +49,36 @@ class Board:
             raise BadFile(f"{folder}: {error.strerror}.") from None
 
     def step(self, record: StepRecord) -> None:
-        """A step; when the disk is full it is said once, and the run goes on."""
+        """Append a step; a full disk is reported once and does not stop the run."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        if self._full:
+        if self._disk_is_full:
             return
-        told = {name: getattr(record, name) for name in SCALARS}
-        values = [Summary.Value(tag=k, simple_value=v) for k, v in told.items() if v is not None]
+        values = []
+        for name in SCALARS:
+            number = getattr(record, name)
+            if number is not None:
+                values.append(Summary.Value(tag=name, simple_value=number))
         event = Event(wall_time=time.time(), step=record.step, summary=Summary(value=values))
         try:
             self._writer.write_event(event)
             self._writer.flush()
         except OSError as error:
-            self.say(f"{self.folder}: {error.strerror}; no further steps are drawn there.")
-            self._full = True
+            self.on_note(f"{self.folder}: {error.strerror}; no further steps are written there.")
+            self._disk_is_full = True
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError):  # told when it was written
+        with contextlib.suppress(OSError):  # reported when it was written
             self._writer.close()
 
 
-def drawn(board: Board, hooks: Hooks) -> Hooks:
-    """Hooks that draw every step too."""
+def with_events(events: EventFile, hooks: Hooks) -> Hooks:
+    """Return hooks that also write every step to the event file."""
 
     def on_step(record: StepRecord) -> None:
         hooks.on_step(record)
-        board.step(record)
+        events.step(record)
 
     return replace(hooks, on_step=on_step)

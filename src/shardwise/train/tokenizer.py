@@ -1,4 +1,4 @@
-"""Text <-> tokens: bytes, or any `tokenizer.json` of the `tokenizers` package."""
+"""Tokenizers: UTF-8 bytes, or a `tokenizer.json` of the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from shardwise.errors import BadFile, BadInput, MissingExtra
 FILE = "tokenizer.json"
 BYTES = "bytes"
 
-# Names that published tokenizers give the token between documents.
-END_TOKENS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|eos|>", "[SEP]")
+# End-of-document tokens of published tokenizers.
+END_TOKENS: tuple[str, ...] = (
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "[SEP]",
+)
 
 
 class Tokenizer(Protocol):
-    """What turns text into tokens."""
+    """Conversion between text and tokens."""
 
     @property
     def name(self) -> str:
@@ -25,28 +32,28 @@ class Tokenizer(Protocol):
 
     @property
     def vocab(self) -> int:
-        """One more than its highest token: rows of an embedding that it needs."""
+        """Rows that an embedding needs: one more than the highest token."""
         ...
 
     @property
     def end(self) -> int:
-        """The token that stands between documents."""
+        """The token that ends a document."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text, without the end."""
+        """Tokens of a text, without the end token."""
         ...
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of tokens."""
+        """Text of tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bytes:
-    """Every byte of UTF-8 is a token; 256 ends a document.
+class ByteTokenizer:
+    """Maps each byte of UTF-8 to a token; 256 ends a document.
 
-    >>> Bytes().encode("né")
+    >>> ByteTokenizer().encode("né")
     [110, 195, 169]
     """
 
@@ -58,15 +65,18 @@ class Bytes:
         return list(text.encode())
 
     def decode(self, tokens: list[int]) -> str:
-        return bytes(t for t in tokens if t < self.end).decode(errors="replace")
+        return bytes(token for token in tokens if token < self.end).decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromFile:
-    """A `tokenizer.json`.
+class FileTokenizer:
+    """A tokenizer read from a `tokenizer.json`.
 
     Args:
-        inner: of the `tokenizers` package.
+        inner: the object of the `tokenizers` package.
+        end: the token that ends a document.
+        vocab: one more than the highest token.
+        name: of the file.
     """
 
     inner: Any
@@ -81,15 +91,16 @@ class FromFile:
         return str(self.inner.decode(tokens))
 
 
-def read_tokenizer(path: Path, end: str = "") -> FromFile:
-    """A tokenizer from its file.
+def read_tokenizer(path: Path, end: str = "") -> FileTokenizer:
+    """Read a tokenizer from its file.
 
     Args:
-        end: the token between documents; empty takes the one of `END_TOKENS` that it has.
+        path: of the `tokenizer.json`.
+        end: text of the end token; empty for the first of `END_TOKENS` in the vocabulary.
 
     Raises:
-        BadFile: no such file, or none that the package reads.
-        BadInput: no such end token.
+        BadFile: the file is missing, or the package cannot read it.
+        BadInput: the end token is not in the vocabulary.
         MissingExtra: the package is not installed.
     """
     try:
@@ -103,17 +114,22 @@ def read_tokenizer(path: Path, end: str = "") -> FromFile:
     try:
         inner = Inner.from_file(str(path))
     except Exception as error:  # the package raises nothing narrower
-        raise BadFile(f"{path} is no tokenizer.json: {error}.") from None
-    inner.no_truncation()  # files of models that read short texts have both: text would be lost,
-    inner.no_padding()  # and tokens that stand for nothing would be learned
-    for name in (end,) if end else END_TOKENS:
-        if (token := inner.token_to_id(name)) is not None:
-            # Numbers may have gaps: the highest counts, not how many there are.
+        raise BadFile(f"{path} is not a tokenizer.json: {error}.") from None
+    # Files of models for short texts may set both: text would be cut, and padding learned.
+    inner.no_truncation()
+    inner.no_padding()
+    names = END_TOKENS
+    if end:
+        names = (end,)
+    for name in names:
+        token = inner.token_to_id(name)
+        if token is not None:
+            # Tokens may have gaps: their count can be smaller than the highest one.
             highest = max(inner.get_vocab(with_added_tokens=True).values())
-            return FromFile(inner=inner, end=int(token), vocab=highest + 1)
+            return FileTokenizer(inner=inner, end=int(token), vocab=highest + 1)
     if end:
         raise BadInput(f'{path} has no token "{end}".')
     raise BadInput(
-        f"which token of {path} ends a document is not known: it has none of "
-        f"{', '.join(END_TOKENS)}. Name it: --end TOKEN."
+        f"the end token of {path} is unknown: it has none of {', '.join(END_TOKENS)}. "
+        "Name it with --end TOKEN."
     )

@@ -1,4 +1,4 @@
-"""Folders that a run writes into."""
+"""Early check that a folder can be written."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pathlib import Path
 from shardwise.errors import BadFile
 
 
-def writable(folder: Path, what: str) -> None:
-    """Make a folder where it is missing, and a file in it, before hours of work rely on that.
+def ensure_writable(folder: Path, content: str) -> None:
+    """Create a folder if missing, and a temporary file in it, before hours of work rely on it.
 
     Args:
-        what: shall be written there, for the message.
+        folder: to check.
+        content: a noun for the error message, such as "checkpoints".
 
     Raises:
-        BadFile: it is not possible.
+        BadFile: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
     except OSError as error:
-        raise BadFile(f"{what} cannot be written to {folder}: {error.strerror}.") from None
+        raise BadFile(f"{content} cannot be written to {folder}: {error.strerror}.") from None

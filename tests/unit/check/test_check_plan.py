@@ -111,7 +111,11 @@ def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
     ("reduce", "fixed", "said"),
     [
         ("int8", {"data": 4, "zero": 2, "n_microbatches": 2}, "--fix zero=1 rounds them once"),
-        ("fp8", {"data": 4, "zero": 1}, "reduce fp8 is planned for, but not run"),
+        (
+            "fp8",
+            {"data": 4, "zero": 1},
+            "reduce fp8: the planner supports it, the runtime does not yet",
+        ),
     ],
 )
 def test_sums_that_the_runtime_does_not_do(
@@ -124,7 +128,9 @@ def test_sums_that_the_runtime_does_not_do(
 
 def test_what_the_runtime_does_not_do_is_refused_in_words() -> None:
     plan = planned("v5e:2x2", {"pipe": 2, "schedule": "dualpipe"})
-    with pytest.raises(BadInput, match="schedule dualpipe is planned for, but not run"):
+    with pytest.raises(
+        BadInput, match="schedule dualpipe: the planner supports it, the runtime does not yet"
+    ):
         sw.check(plan, cache=False)
 
 
@@ -205,10 +211,13 @@ def test_what_waits_in_host_memory_leaves_the_chip() -> None:
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"offload": ("gradients",)}, "offload gradients is planned for, but not run"),
+        (
+            {"offload": ("gradients",)},
+            "offload gradients: the planner supports it, the runtime does not yet",
+        ),
         (
             {"offload": ("activations",), "offload_layers": 2},
-            "offload of 2 layers only is planned for, but not run",
+            "offload of 2 layers only: the planner supports it, the runtime does not yet",
         ),
     ],
 )

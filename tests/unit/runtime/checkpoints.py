@@ -20,9 +20,9 @@ from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.weights.descriptions import describe, each
+from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.runtime.weights.published_weights import load_weights, save_weights
-from shardwise.runtime.weights.safetensors import tensors
+from shardwise.runtime.weights.safetensors import read_tensors
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime.model_cases import CASES, SIZES, read
@@ -47,12 +47,12 @@ def numbered(config: ModelConfig) -> Any:
         at += size
         return jnp.asarray(np.arange(at - size, at, dtype=np.float32).reshape(info.shape))
 
-    return each(made, describe(config))
+    return map_infos(made, describe(config))
 
 
 def round_trip(folder: Path, config: ModelConfig) -> dict[str, Any]:
     weights, rules = numbered(config), table()
-    save_weights(folder, config, weights, largest=20_000)
+    save_weights(folder, config, weights, max_file_bytes=20_000)
     back = load_weights(folder, config, rules, jnp.float32)
     fills = 0
     same = True
@@ -62,14 +62,14 @@ def round_trip(folder: Path, config: ModelConfig) -> dict[str, Any]:
         same = same and np.array_equal(np.asarray(ours), whole[cut])
         fills += whole.size - ours.size
         same = same and not whole.sum() - whole[cut].sum()
-    specs = each(lambda info: info.spec(rules), describe(config, rules))
+    specs = map_infos(lambda info: info.spec(rules), describe(config, rules))
     laid = jax.tree.map(lambda w, spec: w.sharding.spec == spec, back, specs)
     return {
         "same": bool(same),
         "as the table says": all(jax.tree.leaves(laid)),
         "filled": fills,
         "files": len(list(folder.glob("*.safetensors"))),
-        "numbers": sum(t.size for t in tensors(folder).values()),
+        "numbers": sum(t.size for t in read_tensors(folder).values()),
         "weights": sum(w.size for w in jax.tree.leaves(weights)),
     }
 

@@ -19,9 +19,9 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.blocks.logits import logits
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.programs import factored
+from shardwise.runtime.training.programs import factored_roles
 from shardwise.runtime.training.step import TrainStep
-from shardwise.runtime.weights.descriptions import ArrayInfo, describe, each, places
+from shardwise.runtime.weights.descriptions import ArrayInfo, describe, layer_stacks, map_infos
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
@@ -44,7 +44,7 @@ EIGHT = Layout(mesh=Mesh(fsdp=4, tensor=2), micro_batch=2, zero=3, sequence_para
 
 def step_of(config: ModelConfig, layout: Layout) -> TrainStep:
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
-    on = role_mesh(layout.sizes, devices, factored(layout))
+    on = role_mesh(layout.sizes, devices, factored_roles(layout))
     table = Table(rules=rules_of(layout), mesh=on)
     return TrainStep(config=config, job=JOB, layout=layout, table=table)
 
@@ -55,10 +55,10 @@ def numbers(config: ModelConfig) -> Any:
 
     def made(info: ArrayInfo) -> Any:
         noise = random.normal(size=info.shape)
-        wide = info.start is None
+        wide = info.init_value is None
         return (noise * (0.25 if wide else 0.5) + (0.0 if wide else 0.5)).astype(np.float32)
 
-    return each(made, describe(config))
+    return map_infos(made, describe(config))
 
 
 def filled(array: Any, like: Any) -> Any:
@@ -71,7 +71,7 @@ def expected(config: ModelConfig, weights: Any, tokens: Any) -> Any:
     """Logits of one sequence in NumPy."""
     wide = jax.tree.map(lambda w: w.astype(np.float64), weights)
     layers: list[Any] = [None] * config.n_layers
-    for place, stacked in zip(places(config), wide["layers"], strict=True):
+    for place, stacked in zip(layer_stacks(config), wide["layers"], strict=True):
         for i, layer in enumerate(place.layers):
             layers[layer] = {name: w[i] for name, w in stacked.items()}
     return forward.logits(config, wide["outer"], layers, tokens)

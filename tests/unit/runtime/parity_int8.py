@@ -51,7 +51,9 @@ def main() -> None:
     for name in sys.argv[1:]:
         layout = LAYOUTS[name]
         exact, made = (
-            dataclasses.replace(step_on(MODEL, job, layout), update=lambda _: optax.sgd(RATE))
+            dataclasses.replace(
+                step_on(MODEL, job, layout), make_optimizer=lambda _: optax.sgd(RATE)
+            )
             for job in (parity.JOB, dataclasses.replace(parity.JOB, reduce="int8"))
         )
         step = compiled(made)

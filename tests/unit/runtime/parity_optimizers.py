@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.runtime.training.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE_ARRAY
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
@@ -41,7 +41,7 @@ def apart(one: Arrays, other: Arrays) -> float:
 def main() -> None:
     """Print one object per optimizer and layout, one device under the name `one`."""
     found: dict[str, Any] = {}
-    for name in WHOLE:
+    for name in WHOLE_ARRAY:
         job = dataclasses.replace(parity.JOB, optimizer=name)
         made = step_on(MODEL, job, parity.ONE)
         step = compiled(made)

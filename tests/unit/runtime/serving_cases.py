@@ -19,10 +19,10 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.decode import DecodeStep
-from shardwise.runtime.serving.engine_state import Serving
+from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.runtime.serving.prefill import PrefillStep
-from shardwise.runtime.weights.descriptions import describe, initialised
+from shardwise.runtime.weights.descriptions import describe, init_weights
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
@@ -55,37 +55,37 @@ ENGINES: dict[str, tuple[ModelConfig, Mesh, str, dict[str, str]]] = {
 }
 
 
-def engine(model: ModelConfig, mesh: Mesh, kv: str, dtypes: dict[str, str]) -> Serving:
+def engine(model: ModelConfig, mesh: Mesh, kv: str, dtypes: dict[str, str]) -> EngineState:
     """On as many devices as its mesh has."""
     layout = ServeLayout(mesh=mesh, kv=kv)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(model))
     table = Table(rules=serve_rules(layout), mesh=on)
     job = Serve(context=CONTEXT, **dtypes)
-    return Serving(config=model, job=job, layout=layout, table=table, batch=BATCH)
+    return EngineState(config=model, job=job, layout=layout, table=table, batch=BATCH)
 
 
 def answers(
-    serving: Serving, weights: Any
+    serving: EngineState, weights: Any
 ) -> tuple[list[list[int]], list[list[np.ndarray[Any, Any]]], list[int]]:
     """(texts, logits of the last prompt token and of each generated one, lengths of prompts)."""
 
     def placed(arrays: Any, shapes: Any) -> Any:
         return jax.tree.map(lambda x, s: jax.device_put(np.asarray(x), s.sharding), arrays, shapes)
 
-    held = placed(jax.jit(serving.held)(weights), serving.weight_shapes())
-    cache = placed(serving.empty(), serving.cache_shapes())
-    rows = BATCH * serving.engines
-    lengths = np.array(LENGTHS * serving.engines, np.int32)
+    held = placed(jax.jit(serving.quantize_weights)(weights), serving.weight_shapes())
+    cache = placed(serving.init_cache(), serving.cache_shapes())
+    rows = BATCH * serving.n_engines
+    lengths = np.array(LENGTHS * serving.n_engines, np.int32)
     drawn = np.random.default_rng(1).integers(0, VOCAB, (rows, max(LENGTHS))).astype(np.int32)
     texts = [[int(t) for t in drawn[i, : lengths[i]]] for i in range(rows)]
     logits: list[list[np.ndarray[Any, Any]]] = [[] for _ in range(rows)]
     last = np.zeros(rows, np.int32)
     half = BATCH // 2
-    read = jax.jit(PrefillStep(serving=serving, n=half, seq=max(LENGTHS)).function())
+    read = jax.jit(PrefillStep(engine=serving, n=half, seq=max(LENGTHS)).function())
     for part in (1, 0):
         slots = np.arange(half) + part * half
-        chosen = np.concatenate([e * BATCH + slots for e in range(serving.engines)])
+        chosen = np.concatenate([e * BATCH + slots for e in range(serving.n_engines)])
         prompts = {
             "tokens": drawn[chosen],
             "lengths": lengths[chosen],
@@ -95,7 +95,7 @@ def answers(
         last[chosen] = first
         for row, one in zip(chosen, np.asarray(found), strict=True):
             logits[row].append(one)
-    generate = jax.jit(DecodeStep(serving=serving).function())
+    generate = jax.jit(DecodeStep(engine=serving).function())
     for _ in range(GENERATED):
         for text, token in zip(texts, last, strict=True):
             text.append(int(token))
@@ -109,7 +109,7 @@ def answers(
 def apart(name: str) -> dict[str, float]:
     """Largest and root mean square distance of logits from those of the plain forward pass."""
     model, *rest = ENGINES[name]
-    weights = initialised(describe(model), jax.random.key(0), jnp.float32)
+    weights = init_weights(describe(model), jax.random.key(0), jnp.float32)
     texts, logits, lengths = answers(engine(model, *rest), weights)
     outer = {k: np.asarray(v, np.float64) for k, v in weights["outer"].items()}
     layers = [

@@ -18,9 +18,9 @@ import optax
 from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.programs import factored, parts
+from shardwise.runtime.training.programs import factored_roles, tensor_axes
 from shardwise.runtime.training.step import TrainStep, Update
-from shardwise.runtime.weights.descriptions import Tree, describe, initialised
+from shardwise.runtime.weights.descriptions import Tree, describe, init_weights
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.workload import Train
 
@@ -47,9 +47,9 @@ def step_on(
 ) -> TrainStep:
     """The step of a layout on the first devices of this process."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
-    on = role_mesh(layout.sizes, devices, factored(layout), parts(config, layout))
+    on = role_mesh(layout.sizes, devices, factored_roles(layout), tensor_axes(config, layout))
     table = Table(rules=rules_of(layout), mesh=on)
-    return TrainStep(config=config, job=job, layout=layout, table=table, update=update)
+    return TrainStep(config=config, job=job, layout=layout, table=table, make_optimizer=update)
 
 
 def keeping(_: TrainStep) -> optax.GradientTransformation:
@@ -79,7 +79,7 @@ def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> 
     for i in range(n):
         size = (job.batch, job.seq + 1)
         text = random.integers(0, made.config.vocab, size).astype(np.int32)
-        cut = made.arranged({"tokens": text[:, :-1], "targets": text[:, 1:]})
+        cut = made.reorder_tokens({"tokens": text[:, :-1], "targets": text[:, 1:]})
         given = {
             name: jax.device_put(x.reshape(batch[name].shape), batch[name].sharding)
             for name, x in cut.items()
@@ -92,7 +92,7 @@ def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> 
 
 
 def _start(made: TrainStep, shapes: Tree) -> Tree:
-    weights = initialised(describe(made.config, made.table), jax.random.key(0), jnp.float32)
+    weights = init_weights(describe(made.config, made.table), jax.random.key(0), jnp.float32)
     if made.stages:
         weights["layers"] = [made.stages.to_stage_order(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": made.optimizer.init(weights)}

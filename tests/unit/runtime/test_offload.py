@@ -62,7 +62,7 @@ def adam(gradients: Any, state: Any, weights: Any) -> Any:
 def outside(found: Any) -> Any:
     return {
         "weights": jax.tree.map(lambda _: False, found["weights"]),
-        "moments": jax.tree.map(host_offload.waits, found["moments"]),
+        "moments": jax.tree.map(host_offload.is_offloadable, found["moments"]),
     }
 
 
@@ -71,10 +71,12 @@ def test_each_part_begins_when_the_one_before_is_back() -> None:
     gradients = jax.tree.map(jnp.cos, weights)
     laid = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind=host_offload.KIND)
     here = optax.adam(0.1).init(weights)
-    state = jax.tree.map(lambda x: jax.device_put(x, laid) if host_offload.waits(x) else x, here)
+    state = jax.tree.map(
+        lambda x: jax.device_put(x, laid) if host_offload.is_offloadable(x) else x, here
+    )
 
     def step(*args: Any) -> Any:
-        return host_offload.in_turn(adam, args, outside, jax.tree.leaves(args[0]))
+        return host_offload.apply_in_parts(adam, args, outside, jax.tree.leaves(args[0]))
 
     found = jax.jit(step)(gradients, state, weights)
     plain = jax.jit(adam)(gradients, here, weights)
@@ -101,5 +103,5 @@ def test_devices_without_host_memory_are_refused() -> None:
             return [SimpleNamespace(kind=kind) for kind in self.kinds]
 
     both = [Device("device", host_offload.KIND), Device("device")]
-    assert host_offload.has_room(np.array(both[:1]))
-    assert not host_offload.has_room(np.array(both))
+    assert host_offload.is_available(np.array(both[:1]))
+    assert not host_offload.is_available(np.array(both))

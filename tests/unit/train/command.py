@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
-from shardwise.train.tokenizer import Bytes
+from shardwise.train.tokenizer import ByteTokenizer
 from tests.conftest import ROOT
 
 PATIENCE_S = 300
@@ -49,7 +49,7 @@ def tokens(folder: Path) -> None:
     """Tokens in `data`."""
     text = folder / "text.txt"
     text.write_text("".join(f"line {i} of text that is learned\n" for i in range(600)))
-    tokenize(sources.find([str(text)], "*", "text"), Bytes(), str(folder / "data"))
+    tokenize(sources.find_sources([str(text)], "*", "text"), ByteTokenizer(), str(folder / "data"))
 
 
 def started(folder: Path, plan: str, *words: str) -> subprocess.Popen[str]:

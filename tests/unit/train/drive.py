@@ -20,16 +20,16 @@ import shardwise as sw
 from shardwise.errors import ShardwiseError
 from shardwise.models import LayerGroup, Moe
 from shardwise.models.numerics import Routing
-from shardwise.runtime.training.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE_ARRAY
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.train import guard, sources
-from shardwise.train.checkpoint import Checkpoints, described
+from shardwise.train.checkpoint import Checkpoints, array_types
 from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, Recipe
-from shardwise.train.run import Saving
+from shardwise.train.run import CheckpointOptions
 from shardwise.train.tokenize import tokenize
-from shardwise.train.tokenizer import Bytes
+from shardwise.train.tokenizer import ByteTokenizer
 from tests.host import host
 
 MODEL = sw.ModelConfig.dense(n_layers=4, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=261)
@@ -76,7 +76,9 @@ def tokens(folder: Path) -> str:
     text.mkdir()
     for i in range(8):
         (text / f"{i}.txt").write_text(f"line {i} of some text\n" * 40)
-    tokenize(sources.find([str(text)], "*", "text"), Bytes(), str(folder / "tokens"))
+    tokenize(
+        sources.find_sources([str(text)], "*", "text"), ByteTokenizer(), str(folder / "tokens")
+    )
     return str(folder / "tokens")
 
 
@@ -92,7 +94,9 @@ def refused(call: Callable[[], Any]) -> dict[str, Any]:
 class Told:
     """The records and notes of a run, and the run."""
 
-    def __init__(self, plan: sw.Plan, data: str, recipe: Recipe, saving: Saving, **more: Any):
+    def __init__(
+        self, plan: sw.Plan, data: str, recipe: Recipe, saving: CheckpointOptions, **more: Any
+    ):
         self.records: list[StepRecord] = []
         self.notes: list[str] = []
         hooks = Hooks(on_step=self.records.append, on_note=self.notes.append)
@@ -120,9 +124,15 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     recipe = Recipe(steps=STEPS, rate=0.01, warmup=1, clip=0.5)
     made = {name: plan(folder, name) for name in LAYOUTS}
     at = folder / "eight"
-    fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
+    fresh, again = (
+        CheckpointOptions(folder=str(at), every=HALF),
+        CheckpointOptions(folder=str(at), resume=True),
+    )
     eight = Told(made["eight"], data, recipe, fresh, sample="line")
-    found = {"eight": eight.document(), "one": Told(made["one"], data, recipe, Saving()).document()}
+    found = {
+        "eight": eight.document(),
+        "one": Told(made["one"], data, recipe, CheckpointOptions()).document(),
+    }
     through = _fingerprints(at / str(STEPS))
     shutil.rmtree(at / str(STEPS))
     found["again"] = Told(made["eight"], data, recipe, again).document()
@@ -130,7 +140,7 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     found["bits"] = {"arrays": len(through), "equal": through == resumed}
     shutil.rmtree(at / str(STEPS))
     found["reordered"] = Told(made["stages"], data, recipe, again, seed=1).failed
-    steps = Saving(folder=str(at), every=1, resume=True)
+    steps = CheckpointOptions(folder=str(at), every=1, resume=True)
     found["stages"] = Told(made["stages"], data, recipe, steps).document()
     shutil.rmtree(at / str(STEPS))
     found["back"] = Told(made["one"], data, recipe, again).document()
@@ -143,12 +153,17 @@ def partitioned(folder: Path, data: str) -> dict[str, Any]:
     recipe = Recipe(steps=STEPS, rate=0.01, warmup=1, clip=0.5)
     eight, at = plan(folder, "eight"), folder / "eight"
     found = {
-        "eight": Told(eight, data, recipe, Saving(folder=str(at), every=HALF)).document(),
-        "one": Told(plan(folder, "one"), data, recipe, Saving()).document(),
+        "eight": Told(
+            eight, data, recipe, CheckpointOptions(folder=str(at), every=HALF)
+        ).document(),
+        "one": Told(plan(folder, "one"), data, recipe, CheckpointOptions()).document(),
     }
     through = _fingerprints(at / str(STEPS))
     shutil.rmtree(at / str(STEPS))
-    other, again = replace(recipe, collectives="compiler"), Saving(folder=str(at), resume=True)
+    other, again = (
+        replace(recipe, collectives="compiler"),
+        CheckpointOptions(folder=str(at), resume=True),
+    )
     found["partitioned"] = Told(eight, data, other, again).document()
     found["outside"] = outside(folder, data, recipe, through)
     return found
@@ -159,10 +174,16 @@ def optimizer(folder: Path, data: str, name: str) -> dict[str, Any]:
     job, at = replace(JOB, optimizer=name), folder / name
     made = sw.evaluate(EVEN, host(folder, 2), job, Layout(mesh=Mesh(fsdp=2), micro_batch=4, zero=3))
     recipe = Recipe(steps=STEPS, rate=0.01)
-    found = {"through": Told(made, data, recipe, Saving(folder=str(at), every=HALF)).document()}
+    found = {
+        "through": Told(
+            made, data, recipe, CheckpointOptions(folder=str(at), every=HALF)
+        ).document()
+    }
     through = _fingerprints(at / str(STEPS))
     shutil.rmtree(at / str(STEPS))
-    found["again"] = Told(made, data, recipe, Saving(folder=str(at), resume=True)).document()
+    found["again"] = Told(
+        made, data, recipe, CheckpointOptions(folder=str(at), resume=True)
+    ).document()
     return found | {"equal": through == _fingerprints(at / str(STEPS))}
 
 
@@ -173,7 +194,10 @@ def outside(folder: Path, data: str, recipe: Recipe, through: dict[str, int]) ->
         through: bits of the same layout without it.
     """
     at = folder / "outside"
-    fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
+    fresh, again = (
+        CheckpointOptions(folder=str(at), every=HALF),
+        CheckpointOptions(folder=str(at), resume=True),
+    )
     made = plan(folder, "outside")
     found = {"whole": Told(made, data, recipe, fresh).document()}
     found["bits"] = [_fingerprints(at / str(STEPS)) == through]
@@ -198,15 +222,15 @@ def published(folder: Path, data: str) -> dict[str, Any]:
     (out / "model.safetensors.index.json").write_text("{}")
     plan = sw.evaluate(model, host(folder, 8), JOB, LAYOUTS["eight"])
     recipe = Recipe(steps=2, rate=0.01, schedule="constant")
-    found = {"out": Told(plan, data, recipe, Saving(), export=str(out)).document()}
+    found = {"out": Told(plan, data, recipe, CheckpointOptions(), export=str(out)).document()}
     plan = sw.evaluate(sw.model(str(out)), host(folder, 4), JOB, LAYOUTS["stages"])
     still = Recipe(steps=1, rate=1e-30, schedule="constant")
     more = {"start": str(out), "export": str(again)}
-    found["again"] = Told(plan, data, still, Saving(), **more).document()
+    found["again"] = Told(plan, data, still, CheckpointOptions(), **more).document()
     files = [(at / "model.safetensors").read_bytes() for at in (out, again)]
     found["same"] = {"bytes": len(files[0]), "equal": files[0] == files[1]}
     over = {"start": str(again), "export": str(again)}
-    found["over"] = Told(plan, data, still, Saving(), **over).document()
+    found["over"] = Told(plan, data, still, CheckpointOptions(), **over).document()
     found["same"]["over"] = files[0] == (again / "model.safetensors").read_bytes()
     found["files"] = [sorted(path.name for path in at.iterdir()) for at in (out, again)]
     found["config"] = [json.loads((at / "config.json").read_text()) == LLAMA for at in (out, again)]
@@ -230,19 +254,19 @@ def experts(folder: Path, data: str) -> dict[str, Any]:
     model = replace(MODEL, groups=(LayerGroup(layer=layer, count=2),))
     made = sw.evaluate(model, host(folder, 2), JOB, Layout(mesh=Mesh(expert=2), micro_batch=4))
     return {
-        str(room): Told(made, data, Recipe(steps=2, capacity=room), Saving()).document()
+        str(room): Told(made, data, Recipe(steps=2, capacity=room), CheckpointOptions()).document()
         for room in (None, 4.0, 1.0, 0.01)
     }
 
 
 def bad(folder: Path, data: str) -> dict[str, Any]:
     """A rate so high that the loss jumps, and what is done about it."""
-    guard.SETTLED = 2
+    guard.MIN_GOOD_STEPS = 2
     found: dict[str, Any] = {}
     for way in ON_BAD:
         recipe = Recipe(steps=8, rate=0.5, schedule="constant", clip=None, spike=0.05, on_bad=way)
         log = folder / f"{way}.jsonl"
-        told = Told(plan(folder, "one"), data, recipe, Saving(), log=str(log))
+        told = Told(plan(folder, "one"), data, recipe, CheckpointOptions(), log=str(log))
         found[way] = told.document()
         found[way]["log"] = [json.loads(line) for line in log.read_text().splitlines()]
     return found
@@ -254,7 +278,7 @@ def not_numbers() -> dict[str, Any]:
     import jax.numpy as jnp
     import optax
 
-    made = guard.guarded(optax.adam(0.1), optax.tree.norm, Recipe(steps=3, clip=1.0))
+    made = guard.guard(optax.adam(0.1), optax.tree.norm, Recipe(steps=3, clip=1.0))
     weights = {"w": jnp.ones(2)}
     usual, nan = {"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([jnp.nan, 4.0])}
     first, state = made.update(usual, made.init(weights), weights, value=jnp.float32(2.0))
@@ -280,7 +304,7 @@ def saved(folder: Path) -> dict[str, Any]:
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
-    about = {"order": {"seed": 0}, "arrays": described(state)}
+    about = {"order": {"seed": 0}, "arrays": array_types(state)}
     notes: list[str] = []
     held = Checkpoints(str(folder / "held"), notes.append)
     held.save(1, state, about)
@@ -349,7 +373,7 @@ def unsampled(folder: Path, data: str) -> dict[str, Any]:
         "compiler": ("eight", by_compiler, "line"),
     }
     return {
-        way: Told(plan(folder, name), data, recipe, Saving(), sample=text).document()
+        way: Told(plan(folder, name), data, recipe, CheckpointOptions(), sample=text).document()
         for way, (name, recipe, text) in ways.items()
     }
 
@@ -364,7 +388,7 @@ def short(folder: Path, data: str) -> dict[str, Any]:
 def long(folder: Path, data: str) -> dict[str, Any]:
     """What compiles many programs more."""
     found = partitioned(folder, data) | {"experts": experts(folder, data)}
-    return found | {name: optimizer(folder, data, name) for name in WHOLE}
+    return found | {name: optimizer(folder, data, name) for name in WHOLE_ARRAY}
 
 
 PARTS = {"short": short, "long": long}

@@ -20,13 +20,13 @@ from shardwise.runtime.training.programs import step_of
 from shardwise.runtime.training.step import TrainStep
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.train.checkpoint import Checkpoints, described
+from shardwise.train.checkpoint import Checkpoints, array_types
 from shardwise.train.devices import devices_for
-from shardwise.train.guard import update_of
-from shardwise.train.portable import Portable
+from shardwise.train.guard import guarded_optimizer
+from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe
-from shardwise.train.run import compiled_step
-from shardwise.train.state import initial
+from shardwise.train.run import compile_step
+from shardwise.train.state import random_state
 from tests.host import host
 from tests.unit.train.drive import JOB, MODEL
 
@@ -47,12 +47,12 @@ def step(folder: Path, name: str) -> TrainStep:
     plan = sw.evaluate(MODEL, host(folder, layout.mesh.n_chips), job, layout)
     case = rebuild(plan)
     devices = devices_for(case.system, plan.model.name)
-    return step_of(case, devices, update=update_of(Recipe(steps=2)))
+    return step_of(case, devices, make_optimizer=guarded_optimizer(Recipe(steps=2)))
 
 
 def some(made: TrainStep) -> Any:
     """A state with random numbers for what was lost."""
-    state, random = initial(made, 0), np.random.default_rng(0)
+    state, random = random_state(made, 0), np.random.default_rng(0)
     state["lost"] = {
         name: jax.device_put(random.normal(size=x.shape).astype(x.dtype), x.sharding)
         for name, x in state["lost"].items()
@@ -70,24 +70,24 @@ def same(one: Any, other: Any) -> bool:
 def saved(folder: Path) -> dict[str, Any]:
     """A state of two copies on each layout."""
     made = {name: step(folder, name) for name in LAYOUTS}
-    first = Portable(step=made["two copies"])
+    first = PortableState(step=made["two copies"])
     state = some(made["two copies"])
     checkpoints = Checkpoints(str(folder / "saved"), print)
-    whole = first.of(state)
-    checkpoints.save(1, whole, {"order": IDENTITY, "arrays": described(whole)})
+    whole = first.to_portable(state)
+    checkpoints.save(1, whole, {"order": IDENTITY, "arrays": array_types(whole)})
     checkpoints.wait()
     found: dict[str, Any] = {}
     for name, one in made.items():
-        portable = Portable(step=one)
+        portable = PortableState(step=one)
         restored = checkpoints.restore(portable.shapes(), IDENTITY)
         if restored is None:
             raise ValueError("nothing was saved")
-        back = portable.back(restored.state)
-        there = portable.of(back)
+        back = portable.to_step(restored.state)
+        there = portable.to_portable(back)
         found[name] = {
             "weights": same(there["weights"], whole["weights"]),
-            "lost": same(there["lost"], whole["lost"]) if not restored.forgot else None,
-            "forgot": restored.forgot,
+            "lost": same(there["lost"], whole["lost"]) if not restored.residuals_reset else None,
+            "forgot": restored.residuals_reset,
             "zeros": not any(np.asarray(x).any() for x in back["lost"].values()),
             "moved": {k: list(x.shape) for k, x in back["lost"].items()}["layers/0/w_up"],
         }
@@ -98,7 +98,7 @@ def saved(folder: Path) -> dict[str, Any]:
 def bad_step(folder: Path) -> dict[str, Any]:
     """A step whose gradients are no numbers, after one that is good."""
     made = step(folder, "two copies")
-    run, state = compiled_step(made), initial(made, 0)
+    run, state = compile_step(made), random_state(made, 0)
     _, shapes = made.shapes()
     batch = {k: jax.device_put(np.ones(x.shape, x.dtype), x.sharding) for k, x in shapes.items()}
     state, _ = run(state, batch)

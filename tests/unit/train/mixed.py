@@ -24,16 +24,16 @@ from shardwise.cli.verbs.training.workload import read_job
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.training.programs import step_of
 from shardwise.runtime.training.step import TrainStep
-from shardwise.runtime.weights.safetensors import tensors
+from shardwise.runtime.weights.safetensors import read_tensors
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.train.checkpoint import Checkpoints
 from shardwise.train.devices import devices_for
-from shardwise.train.guard import update_of
-from shardwise.train.portable import Portable
+from shardwise.train.guard import guarded_optimizer
+from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe
-from shardwise.train.run import Saving, _sequences, compiled_step
-from shardwise.train.state import batch, initial
+from shardwise.train.run import CheckpointOptions, _sequences, compile_step
+from shardwise.train.state import load_batch, random_state
 from tests.host import host
 
 STEPS, HALF, FEW, LONG = 4, 2, 5, 50
@@ -61,11 +61,11 @@ def _steps(model: sw.ModelConfig, folder: Path, data: str, dtype: str) -> dict[s
         model, host(folder, 1), read_job(BATCH, dtype=dtype), Layout(mesh=Mesh(), micro_batch=8)
     )
     made = _made(plan, Recipe(steps=LONG, rate=1e-3, schedule="constant"))
-    (_, shapes), compiled = made.shapes(), compiled_step(made)
-    order, state = _sequences(plan, data, 0), initial(made, 0)
+    (_, shapes), compiled = made.shapes(), compile_step(made)
+    order, state = _sequences(plan, data, 0), random_state(made, 0)
     losses, first, unmoved = [], _weights(state), {}
     for number in range(LONG):
-        state, told = compiled(state, batch(order, number, shapes, made.places))
+        state, told = compiled(state, load_batch(order, number, shapes, made.token_order))
         losses.append(float(told["loss"]))
         if number + 1 in (FEW, LONG):
             later = _weights(state)
@@ -83,7 +83,9 @@ def _weights(state: Any) -> dict[str, Any]:
 
 def _made(plan: sw.Plan, recipe: Recipe) -> TrainStep:
     case = rebuild(plan)
-    return step_of(case, devices_for(case.system, plan.model.name), update=update_of(recipe))
+    return step_of(
+        case, devices_for(case.system, plan.model.name), make_optimizer=guarded_optimizer(recipe)
+    )
 
 
 def resumed(model: sw.ModelConfig, folder: Path, data: str) -> dict[str, Any]:
@@ -91,7 +93,10 @@ def resumed(model: sw.ModelConfig, folder: Path, data: str) -> dict[str, Any]:
     recipe = Recipe(steps=STEPS, rate=0.01)
     plan = sw.evaluate(model, host(folder, STAGES.mesh.n_chips), read_job(BATCH), STAGES)
     at, out = folder / "stages", folder / "out"
-    fresh, again = Saving(folder=str(at), every=HALF), Saving(folder=str(at), resume=True)
+    fresh, again = (
+        CheckpointOptions(folder=str(at), every=HALF),
+        CheckpointOptions(folder=str(at), resume=True),
+    )
     whole = Told(plan, data, recipe, fresh, export=str(out))
     if whole.failed["kind"] != "nothing":
         raise RuntimeError(whole.failed["said"])
@@ -99,7 +104,7 @@ def resumed(model: sw.ModelConfig, folder: Path, data: str) -> dict[str, Any]:
     master, weight = _held(plan, at)
     shutil.rmtree(at / str(STEPS))
     later = Told(plan, data, recipe, again)
-    exported = tensors(out)["model.norm.weight"]
+    exported = read_tensors(out)["model.norm.weight"]
     return {
         "failed": later.failed,
         "masters": sum("master" in key for key in through),
@@ -115,7 +120,7 @@ def _held(plan: sw.Plan, folder: Path) -> tuple[Any, Any]:
     made = _made(plan, Recipe(steps=STEPS))
     saved = Checkpoints(str(folder), print)
     about = json.loads((folder / str(STEPS) / "about" / "metadata").read_text())
-    state = saved.restore(Portable(step=made).shapes(), about["order"])
+    state = saved.restore(PortableState(step=made).shapes(), about["order"])
     saved.close()
     assert state is not None
     master, weight = (state.state[name]["outer"]["final_norm"] for name in ("master", "weights"))

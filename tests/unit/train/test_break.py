@@ -50,7 +50,7 @@ def test_killed_then_asked_to_end(folder: Path) -> None:
     assert process.returncode == 0, said
     again = {line["step"]: line["loss"] for line in lines(folder / METRICS)[n:]}
     begin, end = min(again), max(again)
-    assert "goes on after step" in said
+    assert "resumes after step" in said
     assert max(first) - begin <= EVERY * 2, "no more than what was being saved is done again"
     assert (begin - 1) % EVERY == 0
     both = first.keys() & again.keys()

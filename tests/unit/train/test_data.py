@@ -12,25 +12,25 @@ import pytest
 
 from shardwise.errors import BadFile, BadInput
 from shardwise.train import sources
-from shardwise.train.data_order import Order, order, read_mixture
-from shardwise.train.tokenize import Tokenized, tokenize
-from shardwise.train.tokenizer import Bytes, read_tokenizer
+from shardwise.train.data_order import DataOrder, data_order, read_mixture
+from shardwise.train.tokenize import TokenizeSummary, tokenize
+from shardwise.train.tokenizer import ByteTokenizer, read_tokenizer
 from shardwise.train.tokens import open_tokens
 
 SEQ, BATCH = 16, 4
 
 
-def written(folder: Path, *texts: str, shard_tokens: int = 1 << 20) -> Tokenized:
+def written(folder: Path, *texts: str, shard_tokens: int = 1 << 20) -> TokenizeSummary:
     inputs = folder.parent / f"{folder.name}-texts"
     inputs.mkdir()
     for i, text in enumerate(texts):
         (inputs / f"{i:03d}.txt").write_text(text)
-    found = sources.find([str(inputs)], "*", "text")
-    return tokenize(found, Bytes(), str(folder), shard_tokens=shard_tokens)
+    found = sources.find_sources([str(inputs)], "*", "text")
+    return tokenize(found, ByteTokenizer(), str(folder), shard_tokens=shard_tokens)
 
 
-def drawn(folder: Path, seed: int = 0) -> Order:
-    return order([open_tokens(str(folder))], [1.0], seq=SEQ, batch=BATCH, seed=seed)
+def drawn(folder: Path, seed: int = 0) -> DataOrder:
+    return data_order([open_tokens(str(folder))], [1.0], seq=SEQ, batch=BATCH, seed=seed)
 
 
 def test_bytes_come_back_with_ends_between_documents(tmp_path: Path) -> None:
@@ -40,18 +40,18 @@ def test_bytes_come_back_with_ends_between_documents(tmp_path: Path) -> None:
     stream = np.concatenate(tokens.shards)
     assert [len(s) for s in tokens.shards[:-1]] == [32] * (len(tokens.shards) - 1)
     assert told.tokens == len(stream) == tokens.n_tokens
-    cuts = np.flatnonzero(stream == Bytes().end)
+    cuts = np.flatnonzero(stream == ByteTokenizer().end)
     documents = np.split(stream, cuts + 1)[:-1]
     assert [tokens.tokenizer().decode(d.tolist()) for d in documents] == texts
 
 
 def test_a_long_document_is_cut_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 8)
+    monkeypatch.setattr(sources, "CHUNK_CHARACTERS", 8)
     text = "no line ends here at all\nand\n\nthen ä few"
     written(tmp_path / "d", text)
     stream = open_tokens(str(tmp_path / "d")).shards[0]
-    assert Bytes().decode(stream.tolist()) == text
-    assert (stream == Bytes().end).sum() == 1
+    assert ByteTokenizer().decode(stream.tolist()) == text
+    assert (stream == ByteTokenizer().end).sum() == 1
 
 
 def test_a_tokenizer_file(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     path = saved_tokenizer(tmp_path / "tok.json", words)
     (tmp_path / "a.jsonl").write_text('{"text": "hello world"}\n\n{"text": "world"}\n')
     tokenizer = read_tokenizer(path)
-    found = sources.find([str(tmp_path / "a.jsonl")], "*", "text")
+    found = sources.find_sources([str(tmp_path / "a.jsonl")], "*", "text")
     told = tokenize(found, tokenizer, str(tmp_path / "d"), file=path)
     tokens = open_tokens(str(tmp_path / "d"))
     assert tokens.shards[0].tolist() == [0, 1, 2, 1, 2]
@@ -93,7 +93,7 @@ def test_a_vocabulary_with_gaps_reaches_to_its_highest_token(tmp_path: Path) -> 
     words = {"hello": 0, "world": 70_000, "</s>": 2, "[UNK]": 3}
     path = saved_tokenizer(tmp_path / "t.json", words)
     (tmp_path / "a.txt").write_text("hello world")
-    found = sources.find([str(tmp_path / "a.txt")], "*", "text")
+    found = sources.find_sources([str(tmp_path / "a.txt")], "*", "text")
     told = tokenize(found, read_tokenizer(path), str(tmp_path / "d"), file=path)
     assert told.vocab == 70_001
     assert open_tokens(str(tmp_path / "d")).shards[0].tolist() == [0, 70_000, 2]
@@ -102,7 +102,7 @@ def test_a_vocabulary_with_gaps_reaches_to_its_highest_token(tmp_path: Path) -> 
 def test_every_sequence_once_an_epoch_and_each_epoch_in_another_order(tmp_path: Path) -> None:
     written(tmp_path / "d", "0123456789" * 64 + "x", shard_tokens=20 * SEQ + 1)
     found = drawn(tmp_path / "d")
-    n = open_tokens(str(tmp_path / "d")).ends(SEQ)[-1]
+    n = open_tokens(str(tmp_path / "d")).cumulative_sequences(SEQ)[-1]
     assert n == 40
     epochs = [
         [o for step in range(e * n // BATCH, (e + 1) * n // BATCH) for o in found.origins(step)]
@@ -137,7 +137,7 @@ def test_mixtures_keep_their_shares(tmp_path: Path) -> None:
     for name in ("a", "b"):
         written(tmp_path / name, name * 800)
     sets, weights = read_mixture(f"{tmp_path}/a=3,{tmp_path}/b=1")
-    found = order(sets, weights, seq=SEQ, batch=BATCH, seed=0)
+    found = data_order(sets, weights, seq=SEQ, batch=BATCH, seed=0)
     counts = Counter(which for step in range(100) for which, _ in found.origins(step))
     assert counts == {0: 300, 1: 100}
 
@@ -148,8 +148,8 @@ def test_mixtures_keep_their_shares(tmp_path: Path) -> None:
 def test_weights_that_are_no_shares(tmp_path: Path, weights: list[float]) -> None:
     written(tmp_path / "d", "a" * 99)
     tokens = open_tokens(str(tmp_path / "d"))
-    with pytest.raises(BadInput, match="of --data are no shares of a whole"):
-        order([tokens] * 2, weights, seq=SEQ, batch=BATCH, seed=0)
+    with pytest.raises(BadInput, match="of --data are not shares of a whole"):
+        data_order([tokens] * 2, weights, seq=SEQ, batch=BATCH, seed=0)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
@@ -168,13 +168,17 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     expected = {
         "bad.txt": "not UTF-8",
         "bad.jsonl": 'line 2 has no "text"',
-        "half.jsonl": 'line 1: "text" has half of a character',
+        "half.jsonl": 'line 1: "text" has a lone surrogate',
     }
     for name, said in expected.items():
         with pytest.raises(BadFile, match=said):
-            tokenize(sources.find([str(tmp_path / name)], "*", "text"), Bytes(), str(tmp_path))
+            tokenize(
+                sources.find_sources([str(tmp_path / name)], "*", "text"),
+                ByteTokenizer(),
+                str(tmp_path),
+            )
     with pytest.raises(BadFile) as told:
-        sources.find([str(tmp_path / "x"), str(tmp_path / "y")], "*", "text")
+        sources.find_sources([str(tmp_path / "x"), str(tmp_path / "y")], "*", "text")
     assert len(told.value.problems) == 2
 
 
@@ -182,8 +186,8 @@ def test_a_folder_skips_what_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.bin").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "in" / "b.txt").write_text("b")
-    found = sources.find([str(tmp_path / "in")], "*", "text")
-    told = tokenize(found, Bytes(), str(tmp_path / "d"))
+    found = sources.find_sources([str(tmp_path / "in")], "*", "text")
+    told = tokenize(found, ByteTokenizer(), str(tmp_path / "d"))
     assert told.documents == 1
     assert [Path(p).name for p in told.skipped] == ["a.bin"]
 
@@ -192,7 +196,7 @@ def test_a_shard_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "d", "a" * 99)
     shard = tmp_path / "d" / "00000.bin"
     shard.write_bytes(shard.read_bytes()[:-2])
-    with pytest.raises(BadFile, match="not whole"):
+    with pytest.raises(BadFile, match="incomplete"):
         open_tokens(str(tmp_path / "d"))
     about = tmp_path / "d" / "data.json"
     about.write_text(json.dumps({"schema": "x"}))

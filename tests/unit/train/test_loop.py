@@ -11,7 +11,7 @@ import pytest
 
 from shardwise.errors import CheckFailed
 from shardwise.train.metrics import Hooks, Metrics
-from shardwise.train.signals import Ending
+from shardwise.train.signals import StopRequest
 
 
 class Order:
@@ -34,10 +34,10 @@ def made(folder: Path, bad: set[int], on_bad: str = "stop", every: int = 0) -> A
     estimate = SimpleNamespace(step_s=SimpleNamespace(lower=1.0, upper=2.0, expected=1.5), mfu=0.5)
     parts: dict[str, Any] = {
         "plan": SimpleNamespace(estimate=estimate),
-        "made": SimpleNamespace(
-            shapes=lambda: (None, None), places=None, job=SimpleNamespace(tokens_per_step=1)
+        "train_step": SimpleNamespace(
+            shapes=lambda: (None, None), token_order=None, job=SimpleNamespace(tokens_per_step=1)
         ),
-        "recipe": SimpleNamespace(steps=20, on_bad=on_bad, rates=lambda: lambda step: 0.1),
+        "recipe": SimpleNamespace(steps=20, on_bad=on_bad, learning_rate=lambda: lambda step: 0.1),
     }
     return Loop(
         **parts,
@@ -48,8 +48,8 @@ def made(folder: Path, bad: set[int], on_bad: str = "stop", every: int = 0) -> A
         hooks=Hooks(),
         metrics=Metrics(str(folder / "metrics.jsonl"), print),
         checkpoints=None,
-        every=every,
-        ending=Ending(),
+        save_every=every,
+        stop_request=StopRequest(),
     )
 
 
@@ -60,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def ran(bad: set[int], **more: Any) -> Any:
         saved: list[int] = []
-        monkeypatch.setattr(module, "batch", lambda order, step, *shapes: step)
+        monkeypatch.setattr(module, "load_batch", lambda order, step, *shapes: step)
         monkeypatch.setattr(module.Loop, "save", lambda self: saved.append(self.step))
         loop = made(tmp_path, bad, **more)
         with pytest.raises(CheckFailed) as error:
@@ -81,7 +81,7 @@ def test_the_step_behind_a_bad_one_is_told(run: Any) -> None:
     assert events == [(3, [[0, 2]])]
     assert saved == [4]
     assert problem.startswith("step 3 is bad: loss 3 ")
-    assert "(token set:number): 0:2. --resume goes on behind it" in problem
+    assert "(token set:number): 0:2. --resume continues after it" in problem
 
 
 def test_two_bad_steps_in_a_row(run: Any) -> None:
@@ -109,4 +109,6 @@ def test_too_many_that_are_skipped(run: Any) -> None:
     assert steps == list(range(1, 12))
     assert [step for step, _ in events] == steps
     assert len(problems) == 2
-    assert problems[-1].endswith("10 steps in a row were: a lower --rate, or a longer --warmup.")
+    assert problems[-1].endswith(
+        "10 steps in a row were bad: use a lower --rate or a longer --warmup."
+    )

@@ -71,7 +71,7 @@ def test_a_killed_process_ends_the_other_and_all_go_on(folder: Path) -> None:
     n = len(lines(folder / "saved" / "metrics.jsonl"))
 
     again = both(folder, "--resume")
-    assert "goes on after step" in ended(again[0])
+    assert "resumes after step" in ended(again[0])
     ended(again[1])
     ended(alone)
     expected = {line["step"]: line["loss"] for line in lines(folder / "alone.jsonl")}
@@ -88,7 +88,7 @@ def test_a_killed_process_ends_the_other_and_all_go_on(folder: Path) -> None:
         more = ("--checkpoint", name, "--resume", "--steps", str(STEPS))
         others[name] = started(folder, f"{name}.json", *more, "--log", f"{name}.jsonl")
     for name, process in others.items():
-        assert f"goes on after step {STEPS - EVERY}" in ended(process)
+        assert f"resumes after step {STEPS - EVERY}" in ended(process)
         steps = lines(folder / f"{name}.jsonl")
         assert [line["step"] for line in steps] == [STEPS - 1, STEPS]
         for line in steps:

@@ -11,7 +11,7 @@ import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.train.devices import Joined
+from shardwise.train.devices import Rendezvous
 from tests.golden.terminal import run
 from tests.host import host
 
@@ -26,25 +26,25 @@ def planned(folder: Path, **job: Any) -> sw.Plan:
 
 def test_no_steps_are_not_those_of_the_plan(tmp_path: Path) -> None:
     plan = planned(tmp_path, tokens=1e6)
-    with pytest.raises(BadInput, match="0 steps are no run: 1 or more"):
+    with pytest.raises(BadInput, match="steps 0 is below 1"):
         sw.train(plan, data="none", steps=0)
     plan.save(str(tmp_path / "plan.json"))
     said = run("train", str(tmp_path / "plan.json"), "--data", "none", "--steps", "0")
-    assert (said.code, said.err) == (2, "✗ 0 steps are no run: 1 or more.\n")
+    assert (said.code, said.err) == (2, "✗ steps 0 is below 1.\n")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nonsense", 2, 1), "--coordinator nonsense is no HOST:PORT"),
-        (("127.0.0.1:99999", 2, 1), "is no HOST:PORT"),
-        (("127.0.0.1:8476", 2, 2), "--process 2 is not one of 2, from 0 on"),
+        (("nonsense", 2, 1), "--coordinator nonsense is not HOST:PORT"),
+        (("127.0.0.1:99999", 2, 1), "is not HOST:PORT"),
+        (("127.0.0.1:8476", 2, 2), "--process 2 is not between 0 and 1"),
     ],
 )
 def test_processes_that_cannot_meet(words: tuple[str, int, int], said: str) -> None:
     coordinator, processes, process = words
     with pytest.raises(BadInput, match=said):
-        Joined(coordinator=coordinator, processes=processes, process=process)
+        Rendezvous(coordinator=coordinator, processes=processes, process=process)
 
 
 @pytest.mark.parametrize(("word", "dtype"), [("compute", "fp8"), ("moments", "int8")])
@@ -53,5 +53,8 @@ def test_numbers_without_scales_are_not_trained(word: str, dtype: str) -> None:
     held: dict[str, Any] = {word: dtype}
     job = sw.Train(batch=8, seq=16, **held)
     plan = sw.evaluate(MODEL, sw.hardware("h100:8"), job, layout)
-    with pytest.raises(BadInput, match=f"{word} {dtype} is planned for, but not trained: bf16."):
+    with pytest.raises(
+        BadInput,
+        match=f"{word} in {dtype}: the planner supports it, training does not yet. Use bf16.",
+    ):
         sw.train(plan, data="none", steps=1)

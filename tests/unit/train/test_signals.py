@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from shardwise.train.signals import ONCE_S
+from shardwise.train.signals import DUPLICATE_S
 from tests.conftest import ROOT
 
 PATIENCE_S = 60
@@ -18,23 +18,23 @@ PATIENCE_S = 60
 # Locked twice, a mutex of C is waited for as XLA waits for a device: no handler of Python runs.
 STUCK = """
 import ctypes
-from shardwise.train.signals import listen
+from shardwise.train.signals import catch_signals
 mutex, lock = ctypes.create_string_buffer(256), ctypes.CDLL(None).pthread_mutex_lock
-with listen():
+with catch_signals():
     print("listens", flush=True)
     lock(mutex)
     lock(mutex)
 """
 STEPS = """
 import os, signal, threading, time
-from shardwise.train.signals import listen
+from shardwise.train.signals import catch_signals
 before = signal.getsignal(signal.SIGTERM)
-with listen() as ending:
+with catch_signals() as stop_request:
     print("listens", flush=True)
-    while not ending.by:
+    while not stop_request.signal:
         time.sleep(0.01)
     time.sleep(0.2)
-    print(ending.by, flush=True)
+    print(stop_request.signal, flush=True)
 assert signal.getsignal(signal.SIGTERM) == before
 assert signal.set_wakeup_fd(-1) == -1
 for thread in threading.enumerate():
@@ -68,7 +68,7 @@ def test_the_second_ends_a_process_that_hangs(
     process = listening(STUCK)
     try:
         process.send_signal(first)
-        time.sleep(2 * ONCE_S)
+        time.sleep(2 * DUPLICATE_S)
         assert process.poll() is None, "the first one waits for the step"
         process.send_signal(second)
         _, said = process.communicate(timeout=PATIENCE_S)
@@ -76,8 +76,9 @@ def test_the_second_ends_a_process_that_hangs(
         process.kill()
     assert process.returncode == 128 + second
     assert said == (
-        f"\nshardwise: {first.name}: it ends after this step; again: at once.\n"
-        f"\nshardwise: ended at once by a second signal, {second.name}; what was saved is whole.\n"
+        f"\nshardwise: {first.name}: ends after this step; a second signal ends it at once.\n"
+        f"\nshardwise: ended at once by a second signal, {second.name}; saved "
+        "checkpoints are complete.\n"
     )
 
 
@@ -86,7 +87,7 @@ def test_one_that_is_sent_twice_counts_once() -> None:
     process = listening(STEPS)
     try:
         process.send_signal(signal.SIGTERM)
-        time.sleep(ONCE_S / 20)
+        time.sleep(DUPLICATE_S / 20)
         process.send_signal(signal.SIGTERM)
         told, said = process.communicate(timeout=PATIENCE_S)
     finally:

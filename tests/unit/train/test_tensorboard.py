@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.errors import BadFile, MissingExtra
 from shardwise.train.metrics import Hooks, StepRecord
-from shardwise.train.tensorboard import SCALARS, Board, drawn
+from shardwise.train.tensorboard import SCALARS, EventFile, with_events
 
 RECORD = StepRecord(
     step=1,
@@ -34,21 +34,21 @@ def test_without_its_package_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(MissingExtra, match=r"shardwise\[tensorboard\]"):
-        Board(str(tmp_path), print)
+        EventFile(str(tmp_path), print)
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     (tmp_path / "file").write_text("")
     with pytest.raises(BadFile, match="file"):
-        Board(str(tmp_path / "file" / "board"), print)
+        EventFile(str(tmp_path / "file" / "board"), print)
 
 
 def test_what_a_run_tells_is_in_the_file(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     told: list[StepRecord] = []
-    board = Board(str(tmp_path / "board"), print)
-    hooks = drawn(board, Hooks(on_step=told.append))
+    board = EventFile(str(tmp_path / "board"), print)
+    hooks = with_events(board, Hooks(on_step=told.append))
     records = [RECORD, replace(RECORD, step=2, loss=4.5, memory_bytes=1e9)]
     for record in records:
         hooks.on_step(record)
@@ -71,13 +71,13 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(
         raise OSError(28, "No space left on device")
 
     said: list[str] = []
-    board = Board(str(tmp_path), said.append)
+    board = EventFile(str(tmp_path), said.append)
     monkeypatch.setattr(writer.EventsWriter, "flush", full)
     board.step(RECORD)
     board.step(RECORD)
     monkeypatch.undo()
     board.close()
-    assert said == [f"{tmp_path}: No space left on device; no further steps are drawn there."]
+    assert said == [f"{tmp_path}: No space left on device; no further steps are written there."]
 
 
 def read(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardwise.runtime.training.optimizers import WHOLE
+from shardwise.runtime.training.optimizers import WHOLE_ARRAY
 from tests.unit.train.command import printed
 
 Found = dict[str, Any]
@@ -111,8 +111,8 @@ def test_a_sample_begins_as_asked(found: Found) -> None:
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ("long", "a sample begins with 1 to 15 tokens; there are 16"),
-        ("stages", "context or pipe"),
+        ("long", "the prompt of a sample has 1 to 15 tokens; this one has 16"),
+        ("stages", "not available with context 1 and pipe 2"),
         ("compiler", "--collectives plan"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_damaged_checkpoint_is_seen_and_the_one_before_taken(found: Found) -> 
     saved = found["saved"]
     damaged, aside = saved["damaged"]
     assert "checkpoint 4" in damaged
-    assert "checkpoint 4 is damaged-4-" in aside
+    assert "checkpoint 4 was renamed to damaged-4-" in aside
     assert saved["taken"] == 2
     assert saved["same"]
 
@@ -183,7 +183,7 @@ def test_behind_a_damaged_checkpoint_new_ones_are_written(found: Found) -> None:
     assert found["saved"]["after_damaged"] == [[3, 4], []]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", WHOLE_ARRAY)
 @pytest.mark.oracle
 def test_optimizers_of_whole_arrays_go_on_with_the_same_bits(longer: Found, name: str) -> None:
     told = longer[name]
@@ -194,7 +194,7 @@ def test_optimizers_of_whole_arrays_go_on_with_the_same_bits(longer: Found, name
 
 def test_a_checkpoint_of_another_model_is_refused(found: Found) -> None:
     assert found["saved"]["model"]["code"] == 2
-    assert "1 arrays are only in one of both, such as m" in found["saved"]["model"]["said"]
+    assert "1 arrays are only in one of the two, such as m" in found["saved"]["model"]["said"]
 
 
 def test_a_folder_that_cannot_be_written(found: Found) -> None:
@@ -211,6 +211,6 @@ def test_plans_and_data_that_do_not_run_here(found: Found) -> None:
     assert "257" in there["vocab"]["said"]
     assert "--steps" in there["long"]["said"]
     assert there["filled"]["code"] == 2
-    assert "fills embedding up: [261, 32] to [262, 32]" in there["filled"]["said"]
+    assert "pads embedding from [261, 32] to [262, 32]" in there["filled"]["said"]
     assert there["capacity"]["code"] == 2
-    assert "the room of experts" in there["capacity"]["said"]
+    assert "capacity applies to experts" in there["capacity"]["said"]

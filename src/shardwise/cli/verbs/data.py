@@ -30,7 +30,7 @@ def run(
     """Tokenize text for training: documents one after the other, in shards."""
     from shardwise.train import sources
     from shardwise.train.tokenize import tokenize
-    from shardwise.train.tokenizer import Bytes, Tokenizer, read_tokenizer
+    from shardwise.train.tokenizer import ByteTokenizer, Tokenizer, read_tokenizer
 
     action, *inputs = words
     if action != "tokenize" or not inputs:
@@ -40,11 +40,11 @@ def run(
     if end and not tokenizer:
         raise BadInput("--end names a token of --tokenizer FILE; bytes have their own end.")
     tokenizer_file = None
-    encoder: Tokenizer = Bytes()
+    encoder: Tokenizer = ByteTokenizer()
     if tokenizer:
         tokenizer_file = Path(tokenizer)
         encoder = read_tokenizer(tokenizer_file, end)
-    text_files = sources.find(inputs, glob, key)
+    text_files = sources.find_sources(inputs, glob, key)
     with progress(f"tokenizing {len(text_files.files):,} files"):
         dataset = tokenize(text_files, encoder, out, file=tokenizer_file)
     return Answer(document=lambda: dataset, blocks=report.tokenized(dataset, out), as_json=json)

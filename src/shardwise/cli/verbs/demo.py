@@ -85,7 +85,7 @@ def _train(as_json: bool) -> Answer:
     from shardwise.train.metrics import Hooks
     from shardwise.train.recipe import Recipe
     from shardwise.train.tokenize import tokenize
-    from shardwise.train.tokenizer import Bytes
+    from shardwise.train.tokenizer import ByteTokenizer
 
     def say(blocks: Iterator[Block]) -> None:
         if not as_json:
@@ -98,8 +98,8 @@ def _train(as_json: bool) -> Answer:
         say(measured_cpu.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
         with progress("tokenizing the sources of Python's standard library"):
-            modules = sources.find([str(path) for path in _modules()], "*.py", "text")
-            dataset = tokenize(modules, Bytes(), str(folder / "tokens"))
+            modules = sources.find_sources([str(path) for path in _modules()], "*.py", "text")
+            dataset = tokenize(modules, ByteTokenizer(), str(folder / "tokens"))
         say(train_report.tokenized(dataset, ""))
         job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32")
         plan = sw.plan(_small_model(), sw.hardware(f"{folder / 'host.toml'}:{N_DEVICES}"), job)

@@ -17,10 +17,10 @@ from shardwise.cli.streams import answers_only, write_answer
 from shardwise.errors import BadInput, CheckFailed
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
-from shardwise.train.devices import Joined, is_first
+from shardwise.train.devices import Rendezvous, is_first
 from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
-from shardwise.train.run import Saving, steps_of
+from shardwise.train.run import CheckpointOptions, steps_from_plan
 
 HEADS_EVERY = 25  # lines of steps between two lines of heads
 
@@ -98,7 +98,7 @@ def run(
     inputs.done()
     recipe = inputs.read(
         Recipe,
-        steps=steps_of(loaded) if steps is None else steps,
+        steps=steps_from_plan(loaded) if steps is None else steps,
         rate=rate,
         schedule=schedule,
         warmup=warmup,
@@ -109,8 +109,10 @@ def run(
         collectives=collectives,
         capacity=capacity or None,
     )
-    saving = inputs.read(Saving, folder=checkpoint, every=checkpoint_every, resume=resume)
-    joined = inputs.read(Joined, coordinator=coordinator, processes=processes, process=process)
+    saving = inputs.read(
+        CheckpointOptions, folder=checkpoint, every=checkpoint_every, resume=resume
+    )
+    joined = inputs.read(Rendezvous, coordinator=coordinator, processes=processes, process=process)
     inputs.done()
     if coordinator:
         answers_only()

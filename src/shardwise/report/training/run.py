@@ -11,7 +11,7 @@ from shardwise.report.style import Block, labelled, quiet, strong
 from shardwise.report.training.plan import headline
 from shardwise.report.words import percent, seconds_span
 from shardwise.train.metrics import Run, StepRecord
-from shardwise.train.tokenize import Tokenized
+from shardwise.train.tokenize import TokenizeSummary
 
 # Columns of a step: what, and how wide.
 _COLUMNS = (
@@ -111,7 +111,7 @@ def readable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def tokenized(done: Tokenized, folder: str) -> Iterator[Block]:
+def tokenized(done: TokenizeSummary, folder: str) -> Iterator[Block]:
     """What was written of tokens, to a folder that has a name for later or none."""
     yield strong(
         f"{units.show_count(done.tokens)} tokens of {done.documents:,} documents"

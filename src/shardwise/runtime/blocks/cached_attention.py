@@ -17,7 +17,7 @@ from shardwise.runtime.blocks.attention_core import SequenceAttention
 from shardwise.runtime.blocks.positions import RotaryAngles, rotary_angles
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.serving import kv_cache
-from shardwise.runtime.serving.kv_cache import Kept
+from shardwise.runtime.serving.kv_cache import CacheArray
 from shardwise.runtime.serving.kv_layout import KvLayout, slots
 
 Array = jax.Array
@@ -35,7 +35,7 @@ class PrefillAttention:
 
     sequences: SequenceAttention
     dtype: Any
-    cache_update: dict[str, Kept] | None = None
+    cache_update: dict[str, CacheArray] | None = None
 
     def positions(self, n_tokens: int) -> Array:
         """Positions in the prompt, [1, T]."""
@@ -50,8 +50,8 @@ class PrefillAttention:
         o_BTNH = self.sequences.attend(block, a, q, k, v)
         with jax.named_scope("attn.prompts"):
             self.cache_update = {
-                "k": kv_cache.kept(k.swapaxes(1, 2), self.dtype),
-                "v": kv_cache.kept(v.swapaxes(1, 2), self.dtype),
+                "k": kv_cache.to_cache(k.swapaxes(1, 2), self.dtype),
+                "v": kv_cache.to_cache(v.swapaxes(1, 2), self.dtype),
             }
         return o_BTNH
 
@@ -69,12 +69,12 @@ class DecodeAttention:
         cache_update: key and value [B,K,H] of the new token, after `attend`.
     """
 
-    cache: dict[str, Kept]
+    cache: dict[str, CacheArray]
     lengths_B: Array
     context: int
     kv_layout: KvLayout
     dtype: Any
-    cache_update: dict[str, Kept] | None = None
+    cache_update: dict[str, CacheArray] | None = None
 
     def positions(self, n_tokens: int) -> Array:
         """Position of each new token, [B, 1]."""
@@ -101,14 +101,14 @@ class DecodeAttention:
                 self.cache["v"],
                 k_BKH,
                 v_BKH,
-                kv_cache.seen(lengths_B, n_local_slots, a, self.context, layout),
+                kv_cache.attention_mask(lengths_B, n_local_slots, a, self.context, layout),
                 lengths_B % slots(a, self.context) % layout.parts == layout.part(),
                 a.score_scale,
                 layout,
             )
             self.cache_update = {
-                "k": kv_cache.kept(k_BKH, self.dtype),
-                "v": kv_cache.kept(v_BKH, self.dtype),
+                "k": kv_cache.to_cache(k_BKH, self.dtype),
+                "v": kv_cache.to_cache(v_BKH, self.dtype),
             }
         with jax.named_scope("attn.exchange"):
             return self._return_outputs(o_BKGH.reshape(B, 1, N, -1))

@@ -26,10 +26,10 @@ from shardwise.runtime.blocks.products import BlockProducts, Precision
 from shardwise.runtime.experts.moe import moe
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
+from shardwise.runtime.training.gradient_sync import UpdatePartition
 
 Array = jax.Array
-Partitions = Mapping[str, Deal]  # name of a weight -> how its copies share its update
+Partitions = Mapping[str, UpdatePartition]  # name of a weight -> how its copies share its update
 Weights = Mapping[str, tuple[Array, Array]]  # name -> (array, holder of its gradient)
 Blocks = Callable[[str], BlockProducts]  # products of the block of that name, without an output yet
 

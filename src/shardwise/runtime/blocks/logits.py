@@ -16,13 +16,13 @@ from shardwise.runtime.blocks.model import embed, run_layers, with_holders
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.layout.context_order import ContextOrder
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
-from shardwise.runtime.weights.descriptions import Tree, describe, each
+from shardwise.runtime.training.gradient_sync import UpdatePartition
+from shardwise.runtime.weights.descriptions import Tree, describe, map_infos
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
 
-UNPARTITIONED = Deal(cuts=(), summed=(), each=False)  # there are no gradients
+UNPARTITIONED = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)  # there are no gradients
 
 
 def logits(
@@ -42,7 +42,7 @@ def logits(
     precision = Precision(compute=compute, gradients=compute, reduce=compute)
     stack = Stack(config=config, table=table, precision=precision, seq=seq)
     infos = describe(config, table)
-    partitions = each(lambda _: UNPARTITIONED, infos)
+    partitions = map_infos(lambda _: UNPARTITIONED, infos)
 
     def local_logits(weights: Tree, tokens_BT: Array) -> Array:
         pairs = with_holders(weights, weights)
@@ -57,7 +57,7 @@ def logits(
         sharded = jax.shard_map(
             local_logits,
             mesh=table.mesh.jax_mesh,
-            in_specs=(each(lambda info: info.spec(table), infos), tokens_spec(table)),
+            in_specs=(map_infos(lambda info: info.spec(table), infos), tokens_spec(table)),
             out_specs=table.spec("activations", ("B", "T", "V")),
             check_vma=False,
         )

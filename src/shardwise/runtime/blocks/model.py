@@ -94,7 +94,7 @@ def run_layers(
     """Residual after all layers, a scan for each segment that repeats a period.
 
     Args:
-        layers: stacked weights of each place of `weights.places`.
+        layers: stacked weights of each place of `weights.descriptions.layer_stacks`.
         partitions: update partitions of each place.
     """
     start = 0

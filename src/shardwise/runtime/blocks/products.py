@@ -23,8 +23,8 @@ from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime.blocks.collective_matmul import CollectiveMatmul
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
-from shardwise.runtime.training.int8_reduce import Owing
+from shardwise.runtime.training.gradient_sync import UpdatePartition
+from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights import quantized
 from shardwise.runtime.weights.quantized import Scaled
 
@@ -67,7 +67,7 @@ class BlockProducts:
     table: Table
     terms: Mapping[str, Term]
     weights: Mapping[str, tuple[Any, Any]]
-    partitions: Mapping[str, Deal]
+    partitions: Mapping[str, UpdatePartition]
     precision: Precision
     ring: CollectiveMatmul | None = None
     _output: tuple[Array, tuple[Move, ...]] | None = None
@@ -150,7 +150,9 @@ class BlockProducts:
             array = self.table.apply(move, array)
         return array
 
-    def _gathered(self, w: Array, holder: Array, moves: tuple[Move, ...], partition: Deal) -> Array:
+    def _gathered(
+        self, w: Array, holder: Array, moves: tuple[Move, ...], partition: UpdatePartition
+    ) -> Array:
         """A weight as products take it: cast, then gathered.
 
         Gradients may be in a wider dtype and in smaller shards than their weights, which
@@ -164,25 +166,25 @@ class BlockProducts:
         precision = self.precision
 
         @jax.custom_vjp
-        def fetch(w: Array, holder: Array | Owing) -> Array:
+        def fetch(w: Array, holder: Array | ErrorFeedback) -> Array:
             array = w.astype(precision.compute)
             for move in moves:
                 array = table.apply(move, array)
             return array
 
-        def forward(w: Array, holder: Array | Owing) -> tuple[Array, Array | None]:
-            feedback = holder.lost if isinstance(holder, Owing) else None
+        def forward(w: Array, holder: Array | ErrorFeedback) -> tuple[Array, Array | None]:
+            feedback = holder.residual if isinstance(holder, ErrorFeedback) else None
             return fetch(w, holder), feedback
 
-        def backward(feedback: Array | None, ct: Array) -> tuple[None, Array | Owing]:
+        def backward(feedback: Array | None, ct: Array) -> tuple[None, Array | ErrorFeedback]:
             ct = ct.astype(precision.reduce)
             for move in reversed(moves):
                 ct = table.transpose(move, ct)
             if feedback is not None:
-                rounded = partition.owing(ct, feedback)
+                rounded = partition.reduce_int8(ct, feedback)
                 gradient = rounded.gradient.astype(precision.gradients)
                 return None, rounded._replace(gradient=gradient)
-            if partition.each:
+            if partition.in_backward:
                 ct = partition.reduce(ct)
             return None, ct.astype(precision.gradients)
 

@@ -35,7 +35,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from shardwise.models import Attention
 from shardwise.runtime.layout.mesh import RoleMesh
-from shardwise.runtime.weights.descriptions import owner
+from shardwise.runtime.weights.descriptions import weight_of_state
 
 Array = jax.Array
 Residuals = tuple[Array, ...]  # of a backward pass
@@ -101,7 +101,7 @@ def write_after(weights: Any, new: Any, old: Any) -> Any:
     weights_by_path = dict(jax.tree_util.tree_leaves_with_path(weights))
 
     def select(path: tuple[Any, ...], new: Array, old: Array) -> Array:
-        weight = owner(path, weights_by_path)
+        weight = weight_of_state(path, weights_by_path)
         if weight is None:
             return new
         element = _first_element(weight)

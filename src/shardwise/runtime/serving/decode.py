@@ -1,4 +1,4 @@
-"""One token for each sequence of an engine: the decode step."""
+"""The decode step: one token for each sequence of an engine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shardwise.runtime.blocks.cached_attention import DecodeAttention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.dtypes import dtype
-from shardwise.runtime.serving import kv_cache as caches
-from shardwise.runtime.serving.engine_state import Serving, greedy, paired
+from shardwise.runtime.serving.engine_state import EngineState, greedy, without_accumulators
+from shardwise.runtime.serving.kv_cache import write_tokens
 from shardwise.runtime.weights.descriptions import Tree
 
 Array = jax.Array
@@ -22,56 +22,61 @@ Array = jax.Array
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeStep:
-    """Every sequence's last token in, its next one out; keys and values of what came in are kept.
+    """A step that reads each sequence's last token, caches its keys and values, and returns the
+    next token.
 
     Args:
-        serving: the engine.
+        engine: weights, caches and layout.
     """
 
-    serving: Serving
+    engine: EngineState
 
     def shapes(self) -> tuple[Tree, Tree, Tree]:
-        """(weights, cache, last tokens) without their numbers."""
-        serving = self.serving
-        cache = serving.cache_shapes()
-        return serving.weight_shapes(), cache, cache["lengths"]
+        """Shapes and shardings of (weights, cache, last tokens)."""
+        cache = self.engine.cache_shapes()
+        return self.engine.weight_shapes(), cache, cache["lengths"]
 
     def function(self) -> Callable[[Tree, Tree, Array], tuple[Tree, Array, Array]]:
-        """`(weights, cache, tokens_B) -> (cache, next tokens_B, logits_BV)` over the whole mesh."""
-        s = self.serving
+        """The function `(weights, cache, tokens_B) -> (cache, next tokens_B, logits_BV)`."""
+        engine = self.engine
         return jax.shard_map(
             self.local,
-            mesh=s.table.mesh.jax_mesh,
-            in_specs=(s.weight_specs(), s.cache_specs(), s.row_spec),
-            out_specs=(s.cache_specs(), s.row_spec, s.logits_spec),
+            mesh=engine.table.mesh.jax_mesh,
+            in_specs=(engine.weight_specs(), engine.cache_specs(), engine.row_spec),
+            out_specs=(engine.cache_specs(), engine.row_spec, engine.logits_spec),
             check_vma=False,
         )
 
     def local(self, weights: Tree, cache: Tree, tokens_B: Array) -> tuple[Tree, Array, Array]:
-        """What one chip does."""
-        s, lengths_B = self.serving, cache["lengths"]
-        stack, outer = s.stack(1), paired(weights["outer"])
+        """The step of one chip, on its shards."""
+        engine = self.engine
+        context = engine.job.context
+        lengths_B = cache["lengths"]
+        stack = engine.stack(1)
+        outer = without_accumulators(weights["outer"])
 
-        def core(layer: Layer, held: Tree) -> DecodeAttention:
+        def core(layer: Layer, layer_cache: Tree) -> DecodeAttention:
             return DecodeAttention(
-                cache=held,
+                cache=layer_cache,
                 lengths_B=lengths_B,
-                context=s.job.context,
-                kv_layout=s.kv,
-                dtype=dtype(s.job.kv),
+                context=context,
+                kv_layout=engine.kv,
+                dtype=dtype(engine.job.kv),
             )
 
-        x_BTD = embed(stack, SequenceAttention(table=s.table), tokens_B[:, None], outer, {})
-        x_BTD, added = s.through(stack, x_BTD, weights, cache["layers"], core)
+        x_BTD = embed(stack, SequenceAttention(table=engine.table), tokens_B[:, None], outer, {})
+        x_BTD, new_keys_values = engine.run_layers(stack, x_BTD, weights, cache["layers"], core)
         logits_BV = head(stack, x_BTD, outer, {})[:, 0]
+        layers = []
         with jax.named_scope("cache.write"):
-            mine_B = s.kv.own_rows(lengths_B)
-            layers = [
-                {
-                    name: caches.write_tokens(held[name], new[name], mine_B, a, s.job.context, s.kv)
-                    for name in held
-                }
-                for a, held, new in zip(s.attentions, cache["layers"], added, strict=True)
-            ]
+            local_lengths_B = engine.kv.own_rows(lengths_B)
+            caches = zip(engine.attentions, cache["layers"], new_keys_values, strict=True)
+            for a, layer_cache, new in caches:
+                written = {}
+                for name, array in layer_cache.items():
+                    written[name] = write_tokens(
+                        array, new[name], local_lengths_B, a, context, engine.kv
+                    )
+                layers.append(written)
         cache = {"layers": layers, "lengths": lengths_B + 1}
-        return cache, greedy(s.table, logits_BV), logits_BV
+        return cache, greedy(engine.table, logits_BV), logits_BV

@@ -1,8 +1,8 @@
-"""A model as an engine holds it: weights in the dtypes of serving, caches, and their layout.
+"""The state of an engine: weights in the dtypes of serving, KV caches, and their layout.
 
 The arrays of an engine are two trees: `weights` as in training, of which matrices of layers may be
 `Scaled`, and a cache: `layers` with keys and values [L,B,K,S,H] of each kind of layer, and
-`lengths` of its sequences. Both ends of the model stay in 16 bits.
+`lengths` of its sequences. Embedding and head stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shardwise.runtime.blocks.layers import Stack, run_layer
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.serving.kv_cache import SCALES
+from shardwise.runtime.serving.kv_cache import SCALE_DTYPE
 from shardwise.runtime.serving.kv_layout import KvLayout, kv_layout
-from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, each
-from shardwise.runtime.weights.quantized import Scaled, is_narrow, scaled
+from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, map_infos
+from shardwise.runtime.weights.quantized import Scaled, is_narrow, quantize
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
 
@@ -36,13 +36,13 @@ Array = jax.Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving:
-    """An engine, or several side by side that share nothing.
+class EngineState:
+    """Shapes and layouts of an engine's arrays, or of several independent engines.
 
     Args:
         config: the model.
         job: context and dtypes.
-        layout: the strategy; its `data` counts engines.
+        layout: the strategy; its `data` is the number of engines.
         table: its rules on a mesh of `split_tensor`.
         batch: sequences of one engine.
     """
@@ -55,156 +55,181 @@ class Serving:
 
     @functools.cached_property
     def kv(self) -> KvLayout:
-        """How caches lie on chips."""
+        """Layout of the KV caches."""
         return kv_layout(self.table.mesh, self.layout.kv)
 
     @functools.cached_property
     def infos(self) -> Tree:
-        """The weights as descriptions."""
+        """Descriptions of the weights."""
         return describe(self.config)
 
     @property
     def attentions(self) -> list[Attention]:
-        """Of each kind of layer."""
-        return [g.layer.attention for g in self.config.groups if g.layer.attention]
+        """The attention of each kind of layer."""
+        layers = [group.layer for group in self.config.groups]
+        return [layer.attention for layer in layers if layer.attention]
 
     @property
-    def engines(self) -> int:
-        """Side by side."""
+    def n_engines(self) -> int:
+        """Number of engines."""
         return self.layout.sizes["data"]
 
     @property
-    def wide(self) -> Any:
-        """The dtype of activations, ends and norms."""
-        return jnp.bfloat16 if is_narrow(dtype(self.job.compute)) else dtype(self.job.compute)
+    def activation_dtype(self) -> Any:
+        """The dtype of activations, embedding, head and norms."""
+        compute = dtype(self.job.compute)
+        if is_narrow(compute):
+            return jnp.bfloat16
+        return compute
+
+    @property
+    def _is_quantized(self) -> bool:
+        return is_narrow(dtype(self.job.weights))
 
     def stack(self, seq: int) -> Stack:
-        """What every layer knows in a pass over `seq` tokens of each sequence."""
-        weights, compute = dtype(self.job.weights), dtype(self.job.compute)
-        narrow = compute if is_narrow(weights) and is_narrow(compute) else None
-        precision = Precision(compute=self.wide, narrow=narrow)
+        """Context of every layer in a forward pass over `seq` tokens of each sequence."""
+        narrow = None
+        compute = dtype(self.job.compute)
+        if self._is_quantized and is_narrow(compute):
+            narrow = compute
+        precision = Precision(compute=self.activation_dtype, narrow=narrow)
         return Stack(config=self.config, table=self.table, precision=precision, seq=seq)
 
     @functools.cached_property
-    def summed(self) -> Tree:
-        """For every weight the dims that its product sums over, from the last; none of a vector or
-        an end, which are not scaled."""
-        found = []
-        for group in self.config.groups:
+    def contracted_dims(self) -> Tree:
+        """Dims that the product of each weight sums over, counted from the last.
+
+        Empty for vectors, embedding and head, which are not quantized.
+        """
+        layers = []
+        for group, infos in zip(self.config.groups, self.infos["layers"], strict=True):
             terms = layer_terms(self.config, group.layer, 1)
-            dims = {t.einsum.right.name: t.einsum.contracting for t in terms if t.block != "core"}
-            found.append(dims)
+            contracting = {
+                term.einsum.right.name: term.einsum.contracting
+                for term in terms
+                if term.block != "core"
+            }
+            dims = {}
+            for name, info in infos.items():
+                names = info.weight.dims
+                summed = contracting.get(info.weight.name, ())
+                dims[name] = tuple(i - len(names) for i, dim in enumerate(names) if dim in summed)
+            layers.append(dims)
+        return {"layers": layers, "outer": dict.fromkeys(self.infos["outer"], ())}
 
-        def of(info: ArrayInfo, dims: dict[str, tuple[str, ...]]) -> tuple[int, ...]:
-            names, over = info.weight.dims, dims.get(info.weight.name, ())
-            return tuple(i - len(names) for i, d in enumerate(names) if d in over)
+    def quantize_weights(self, weights: Tree) -> Tree:
+        """Convert weights of any dtype to those of the engine."""
+        weight_dtype = dtype(self.job.weights)
+        vector_dtype = weight_dtype
+        if self._is_quantized:
+            vector_dtype = self.activation_dtype
 
-        infos = self.infos
-        layers = [
-            {name: of(info, dims) for name, info in kind.items()}
-            for kind, dims in zip(infos["layers"], found, strict=True)
-        ]
-        return {"layers": layers, "outer": dict.fromkeys(infos["outer"], ())}
+        def convert(_: ArrayInfo, array: Array, dims: tuple[int, ...]) -> Array | Scaled:
+            if dims and self._is_quantized:
+                return quantize(array, weight_dtype, dims)
+            return array.astype(vector_dtype)
 
-    def held(self, weights: Tree) -> Tree:
-        """Weights as the engine holds them, of weights in any wide dtype."""
-        narrow = dtype(self.job.weights)
-
-        def one(_: ArrayInfo, array: Array, over: tuple[int, ...]) -> Array | Scaled:
-            if over and is_narrow(narrow):
-                return scaled(array, narrow, over)
-            return array.astype(self.wide if is_narrow(narrow) else narrow)
-
-        return each(one, self.infos, weights, self.summed)
+        return map_infos(convert, self.infos, weights, self.contracted_dims)
 
     def weight_specs(self) -> Tree:
         """Layout of the weights."""
-        on, kv, narrow = self.table.mesh, self.kv, is_narrow(dtype(self.job.weights))
+        on = self.table.mesh
+        kv = self.kv
 
-        def one(info: ArrayInfo, over: tuple[int, ...]) -> Any:
+        def spec_of(info: ArrayInfo, dims: tuple[int, ...]) -> Any:
             roles = info.roles(self.table)
-            names = [on.axis_names(roles.get(d, ())) for d in info.dims]
-            if "K" in roles and kv.rest:
+            names = [on.axis_names(roles.get(dim, ())) for dim in info.dims]
+            if "K" in roles and kv.copy_axes:
                 names[info.dims.index("K")] = kv.heads
-            spec = [n or None for n in names]
-            if not (over and narrow):
+            spec = [axes or None for axes in names]
+            if not (dims and self._is_quantized):
                 return PartitionSpec(*spec)
-            kept = [s for i, s in enumerate(spec) if i - len(spec) not in over]
-            return Scaled(PartitionSpec(*spec), PartitionSpec(*kept))  # type: ignore[arg-type]
+            scale_spec = [axes for i, axes in enumerate(spec) if i - len(spec) not in dims]
+            return _scaled_spec(PartitionSpec(*spec), PartitionSpec(*scale_spec))
 
-        return each(one, self.infos, self.summed)
+        return map_infos(spec_of, self.infos, self.contracted_dims)
 
     def cache_specs(self) -> Tree:
         """Layout of the cache."""
-        on, kv = self.table.mesh, self.kv
-        rows = (*on.axis_names(("data",)), *kv.batch_axes)
-        spec = (None, rows or None, kv.heads or None, kv.token_axes or None)
-        whole = PartitionSpec(*spec, None)
-        one = Scaled(whole, PartitionSpec(*spec)) if is_narrow(dtype(self.job.kv)) else whole  # type: ignore[arg-type]
+        kv = self.kv
+        rows = (*self.table.mesh.axis_names(("data",)), *kv.batch_axes)
+        scale_spec = (None, rows or None, kv.heads or None, kv.token_axes or None)
+        spec: Any = PartitionSpec(*scale_spec, None)
+        if is_narrow(dtype(self.job.kv)):
+            spec = _scaled_spec(spec, PartitionSpec(*scale_spec))
         return {
-            "layers": [{"k": one, "v": one} for _ in self.config.groups],
+            "layers": [{"k": spec, "v": spec} for _ in self.config.groups],
             "lengths": self.row_spec,
         }
 
     @property
     def row_spec(self) -> PartitionSpec:
-        """Layout of one number for each sequence: every chip of an engine has all of them."""
+        """Layout of one number per sequence, replicated over the chips of an engine."""
         return PartitionSpec(self.table.mesh.axis_names(("data",)))
 
     @property
     def logits_spec(self) -> PartitionSpec:
-        """Layout of logits [sequence, word]."""
+        """Layout of logits [sequence, token]."""
         on = self.table.mesh
         return PartitionSpec(on.axis_names(("data",)), on.axis_names(("tensor",)))
 
     def weight_shapes(self) -> Tree:
-        """The weights without their numbers, as JAX takes them for lowering."""
-        wide = each(lambda info: jax.ShapeDtypeStruct(info.shape, self.wide), self.infos)
-        return self.laid(jax.eval_shape(self.held, wide), self.weight_specs())
+        """Shapes and shardings of the weights, as JAX takes them for lowering."""
+        wide_dtype = self.activation_dtype
+        weights = map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, wide_dtype), self.infos)
+        return self._sharded(jax.eval_shape(self.quantize_weights, weights), self.weight_specs())
 
     def formats(self) -> Tree:
-        """How weights lie in memory. A TPU takes a product by tiles of its last two dims: those of
-        queries are read head by head, else each use would turn all of them around."""
+        """Memory layouts of the weights.
 
-        def one(path: Any, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
+        A TPU multiplies tiles of the last two dims. Query weights are read head by head: in their
+        default layout each use would transpose all of them.
+        """
+
+        def format_of(path: Any, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
             if self.table.mesh.platform != "tpu" or "wq" not in jax.tree_util.keystr(path):
                 return x.sharding
-            order = (0, 2, 1, 3) if x.ndim == 4 else tuple(range(x.ndim))
+            order = tuple(range(x.ndim))
+            if x.ndim == 4:
+                order = (0, 2, 1, 3)
             return Format(Layout(order), x.sharding)
 
-        return jax.tree_util.tree_map_with_path(one, self.weight_shapes())
+        return jax.tree_util.tree_map_with_path(format_of, self.weight_shapes())
 
     def cache_shapes(self) -> Tree:
-        """The empty cache without its numbers."""
-        return self.laid(jax.eval_shape(self.empty), self.cache_specs())
+        """Shapes and shardings of the cache."""
+        return self._sharded(jax.eval_shape(self.init_cache), self.cache_specs())
 
-    def laid(self, arrays: Tree, specs: Tree) -> Tree:
-        """Arrays without numbers, each with its layout."""
+    def _sharded(self, arrays: Tree, specs: Tree) -> Tree:
+        """Shapes of arrays with shardings."""
         mesh = self.table.mesh.jax_mesh
 
-        def one(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        def with_sharding(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
 
-        return jax.tree.map(one, arrays, specs)
+        return jax.tree.map(with_sharding, arrays, specs)
 
-    def empty(self) -> Tree:
+    def init_cache(self) -> Tree:
         """A cache without sequences."""
-        rows, kv = self.batch * self.engines, dtype(self.job.kv)
+        n_sequences = self.batch * self.n_engines
+        kv_dtype = dtype(self.job.kv)
 
-        def one(a: Attention, count: int) -> Array | Scaled:
-            n_slots = self.kv.held(a, self.job.context) * self.kv.parts
-            shape = (count, rows, a.n_kv_heads, n_slots)
-            values = jnp.zeros((*shape, a.d_head), kv)
-            return Scaled(values, jnp.zeros(shape, SCALES)) if is_narrow(kv) else values
+        def zeros(a: Attention, n_layers: int) -> Array | Scaled:
+            n_slots = self.kv.local_slots(a, self.job.context) * self.kv.parts
+            shape = (n_layers, n_sequences, a.n_kv_heads, n_slots)
+            values = jnp.zeros((*shape, a.d_head), kv_dtype)
+            if is_narrow(kv_dtype):
+                return Scaled(values, jnp.zeros(shape, SCALE_DTYPE))
+            return values
 
-        counts = [group.count for group in self.config.groups]
+        n_layers = [group.count for group in self.config.groups]
         layers = [
-            {name: one(a, count) for name in ("k", "v")}
-            for a, count in zip(self.attentions, counts, strict=True)
+            {name: zeros(a, count) for name in ("k", "v")}
+            for a, count in zip(self.attentions, n_layers, strict=True)
         ]
-        return {"layers": layers, "lengths": jnp.zeros(rows, jnp.int32)}
+        return {"layers": layers, "lengths": jnp.zeros(n_sequences, jnp.int32)}
 
-    def through(
+    def run_layers(
         self,
         stack: Stack,
         x_BTD: Array,
@@ -212,42 +237,52 @@ class Serving:
         caches: list[Tree],
         core_of: Callable[[Layer, Tree], Any],
     ) -> tuple[Array, list[Tree]]:
-        """All layers; what each adds to its cache, stacked.
+        """Run all layers; return activations, and the new keys and values of each kind of layer.
 
         Args:
-            caches: of each kind of layer; read, and not written.
-            core_of: the core of one layer, from its cache.
+            stack: context of every layer.
+            x_BTD: activations.
+            weights: of the engine.
+            caches: of each kind of layer; read, not written.
+            core_of: makes the attention core of a layer from its cache.
         """
-        added = []
-        for group, stacked, held in zip(self.config.groups, weights["layers"], caches, strict=True):
+        new_keys_values = []
+        for group, layer_weights, layer_caches in zip(
+            self.config.groups, weights["layers"], caches, strict=True
+        ):
 
             def body(
-                x_BTD: Array, given: tuple[Tree, Tree], layer: Layer = group.layer
+                x_BTD: Array, arrays: tuple[Tree, Tree], layer: Layer = group.layer
             ) -> tuple[Array, Tree]:
-                own, cache = given
+                weights, cache = arrays
                 core: AttentionCore = core_of(layer, cache)
-                x_BTD = run_layer(stack, layer, core, x_BTD, paired(own), {})
+                x_BTD = run_layer(stack, layer, core, x_BTD, without_accumulators(weights), {})
                 return x_BTD, core.cache_update  # type: ignore[attr-defined]
 
-            x_BTD, new = lax.scan(body, x_BTD, (stacked, held))
-            added.append(new)
-        return x_BTD, added
+            x_BTD, written = lax.scan(body, x_BTD, (layer_weights, layer_caches))
+            new_keys_values.append(written)
+        return x_BTD, new_keys_values
 
 
-def paired(weights: Tree) -> dict[str, tuple[Any, Any]]:
-    """Weights of a layer as its blocks take them where nothing is differentiated."""
+def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:
+    """Weights of a layer as its blocks take them for a forward pass only."""
     return {name: (array, None) for name, array in weights.items()}
 
 
+def _scaled_spec(values: PartitionSpec, scale: PartitionSpec) -> Scaled:
+    return Scaled(values, scale)  # type: ignore[arg-type]
+
+
 def greedy(table: Table, logits_BV: Array) -> Array:
-    """The likeliest word of each sequence; each chip has its columns of the logits."""
+    """The most likely token of each sequence; each chip has its columns of the logits."""
     with jax.named_scope("sample"):
-        word_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+        token_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
         if not table.roles("activations", ("V",)):
-            return word_B
+            return token_B
         names = table.mesh.axis_names(("tensor",))
-        most_B = logits_BV.max(axis=-1)
-        word_B = word_B + table.index(("tensor",)) * logits_BV.shape[-1]
-        most_PB, word_PB = (lax.all_gather(x, names) for x in (most_B, word_B))
-        best_B = jnp.argmax(most_PB, axis=0)
-        return jnp.take_along_axis(word_PB, best_B[None], axis=0)[0]
+        max_B = logits_BV.max(axis=-1)
+        token_B = token_B + table.index(("tensor",)) * logits_BV.shape[-1]
+        max_PB = lax.all_gather(max_B, names)
+        token_PB = lax.all_gather(token_B, names)
+        best_chip_B = jnp.argmax(max_PB, axis=0)
+        return jnp.take_along_axis(token_PB, best_chip_B[None], axis=0)[0]

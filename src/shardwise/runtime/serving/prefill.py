@@ -1,4 +1,4 @@
-"""Prompts into the cache of an engine: the prefill step."""
+"""The prefill step: whole prompts into the cache of an engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shardwise.runtime.blocks.cached_attention import PrefillAttention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.dtypes import dtype
-from shardwise.runtime.serving import kv_cache as caches
-from shardwise.runtime.serving.engine_state import Serving, greedy, paired
+from shardwise.runtime.serving.engine_state import EngineState, greedy, without_accumulators
+from shardwise.runtime.serving.kv_cache import write_prompts
 from shardwise.runtime.weights.descriptions import Tree
 
 Array = jax.Array
@@ -24,64 +24,72 @@ Array = jax.Array
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillStep:
-    """Whole prompts in, the first token of each answer out; their keys and values are kept.
+    """A step that reads whole prompts, caches their keys and values, and returns the first token of
+    each answer.
 
-    Prompts are a dict: `tokens` [prompt, token], filled up at their ends to one length; `lengths`
-    and `slots` [prompt], the place of each in the cache of its engine.
+    Prompts are a dict: `tokens` [prompt, token], padded at the end to one length; `lengths` and
+    `slots` [prompt], the slot of each in the cache of its engine.
 
     Args:
-        serving: the engine.
+        engine: weights, caches and layout.
         n: prompts that one engine reads at once.
-        seq: tokens of the longest.
+        seq: tokens of the longest prompt.
     """
 
-    serving: Serving
+    engine: EngineState
     n: int
     seq: int
 
     def shapes(self) -> tuple[Tree, Tree, Tree]:
-        """(weights, cache, prompts) without their numbers."""
-        serving, rows = self.serving, self.n * self.serving.engines
-        one = NamedSharding(serving.table.mesh.jax_mesh, serving.row_spec)
-        each = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=one)
-        tokens = jax.ShapeDtypeStruct((rows, self.seq), jnp.int32, sharding=one)
-        prompts = {"tokens": tokens, "lengths": each, "slots": each}
-        return serving.weight_shapes(), serving.cache_shapes(), prompts
+        """Shapes and shardings of (weights, cache, prompts)."""
+        engine = self.engine
+        n_prompts = self.n * engine.n_engines
+        sharding = NamedSharding(engine.table.mesh.jax_mesh, engine.row_spec)
+        per_prompt = jax.ShapeDtypeStruct((n_prompts,), jnp.int32, sharding=sharding)
+        tokens = jax.ShapeDtypeStruct((n_prompts, self.seq), jnp.int32, sharding=sharding)
+        prompts = {"tokens": tokens, "lengths": per_prompt, "slots": per_prompt}
+        return engine.weight_shapes(), engine.cache_shapes(), prompts
 
     def function(self) -> Callable[[Tree, Tree, Tree], tuple[Tree, Array, Array]]:
-        """`(weights, cache, prompts) -> (cache, first tokens, logits of the last tokens)`."""
-        s = self.serving
-        rows = dict.fromkeys(("tokens", "lengths", "slots"), s.row_spec)
+        """The function `(weights, cache, prompts) -> (cache, first tokens, logits)`; the logits are
+        those of the last token of each prompt."""
+        engine = self.engine
+        prompt_specs = dict.fromkeys(("tokens", "lengths", "slots"), engine.row_spec)
         return jax.shard_map(
             self.local,
-            mesh=s.table.mesh.jax_mesh,
-            in_specs=(s.weight_specs(), s.cache_specs(), rows),
-            out_specs=(s.cache_specs(), s.row_spec, s.logits_spec),
+            mesh=engine.table.mesh.jax_mesh,
+            in_specs=(engine.weight_specs(), engine.cache_specs(), prompt_specs),
+            out_specs=(engine.cache_specs(), engine.row_spec, engine.logits_spec),
             check_vma=False,
         )
 
     def local(self, weights: Tree, cache: Tree, prompts: Tree) -> tuple[Tree, Array, Array]:
-        """What one chip does."""
-        s, lengths_n, slots_n = self.serving, prompts["lengths"], prompts["slots"]
-        stack, outer = s.stack(self.seq), paired(weights["outer"])
-        kv = dtype(s.job.kv)
+        """The step of one chip, on its shards."""
+        engine = self.engine
+        context = engine.job.context
+        lengths_n = prompts["lengths"]
+        slots_n = prompts["slots"]
+        stack = engine.stack(self.seq)
+        outer = without_accumulators(weights["outer"])
+        kv_dtype = dtype(engine.job.kv)
 
-        def core(layer: Layer, held: Tree) -> PrefillAttention:
-            return PrefillAttention(sequences=SequenceAttention(table=s.table), dtype=kv)
+        def core(layer: Layer, layer_cache: Tree) -> PrefillAttention:
+            return PrefillAttention(sequences=SequenceAttention(table=engine.table), dtype=kv_dtype)
 
-        x_BTD = embed(stack, SequenceAttention(table=s.table), prompts["tokens"], outer, {})
-        x_BTD, added = s.through(stack, x_BTD, weights, [{} for _ in s.attentions], core)
+        x_BTD = embed(stack, SequenceAttention(table=engine.table), prompts["tokens"], outer, {})
+        no_caches: list[Tree] = [{} for _ in engine.attentions]
+        x_BTD, new_keys_values = engine.run_layers(stack, x_BTD, weights, no_caches, core)
         last_B1D = jnp.take_along_axis(x_BTD, (lengths_n - 1)[:, None, None], axis=1)
         logits_BV = head(stack, last_B1D, outer, {})[:, 0]
+        layers = []
         with jax.named_scope("cache.write"):
-            layers = [
-                {
-                    name: caches.write_prompts(
-                        held[name], new[name], lengths_n, slots_n, a, s.job.context, s.kv
+            caches = zip(engine.attentions, cache["layers"], new_keys_values, strict=True)
+            for a, layer_cache, new in caches:
+                written = {}
+                for name, array in layer_cache.items():
+                    written[name] = write_prompts(
+                        array, new[name], lengths_n, slots_n, a, context, engine.kv
                     )
-                    for name in held
-                }
-                for a, held, new in zip(s.attentions, cache["layers"], added, strict=True)
-            ]
+                layers.append(written)
         cache = {"layers": layers, "lengths": cache["lengths"].at[slots_n].set(lengths_n)}
-        return cache, greedy(s.table, logits_BV), logits_BV
+        return cache, greedy(engine.table, logits_BV), logits_BV

@@ -1,4 +1,4 @@
-"""The two programs of a serving plan: a prompt, and a token for each sequence."""
+"""The two programs of a serving plan: the prefill step and the decode step."""
 
 from __future__ import annotations
 
@@ -17,124 +17,171 @@ from shardwise.runtime.layout.mesh import arrange, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
 from shardwise.runtime.serving.decode import DecodeStep
-from shardwise.runtime.serving.engine_state import Serving
+from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.runtime.serving.prefill import PrefillStep
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.strategy.serving_layout import serve_rules
 
-ROWS = 128  # tokens of a prompt come in multiples of it where the TPU's kernel attends
+TPU_ROWS = 128  # the TPU's attention kernel needs a multiple of it as length of prompts
+NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """One token for each sequence of the engines that generate.
+    """The decode step of a plan: one token for each sequence of the decoding engines.
 
     Args:
         devices: of the machine, in its own shape.
         plan: the plan as JSON.
     """
-    chosen = _chosen(plan)
-    serving = serving_of(chosen.server, chosen.batch, devices)
-    step = DecodeStep(serving=serving)
-    return _program("decode step", serving, step.function(), step.shapes())
+    deployment = _deployment(plan)
+    engine = engine_state(deployment.server, deployment.batch, devices)
+    step = DecodeStep(engine=engine)
+    return _program("decode step", engine, step.function(), step.shapes())
 
 
 def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """Prompts, one on each part of an engine that reads them, beside the caches that it holds."""
-    chosen = _chosen(plan)
-    reader, n = chosen.reader or chosen.server, 1
-    serving = serving_of(reader, n if chosen.reader else chosen.batch, devices)
-    seq = chosen.job.prompt_tokens
-    if serving.table.mesh.platform == "tpu":
-        seq = -(-seq // ROWS) * ROWS
-    step = PrefillStep(serving=serving, n=n, seq=seq)
-    return _program("prefill step", serving, step.function(), step.shapes())
+    """The prefill step of a plan: one prompt per engine, with the caches that the engine holds.
+
+    Args:
+        devices: of the machine, in its own shape.
+        plan: the plan as JSON.
+    """
+    deployment = _deployment(plan)
+    n_prompts = 1
+    if deployment.reader:
+        engine = engine_state(deployment.reader, n_prompts, devices)
+    else:
+        engine = engine_state(deployment.server, deployment.batch, devices)
+    seq = deployment.job.prompt_tokens
+    if engine.table.mesh.platform == "tpu":
+        seq = -(-seq // TPU_ROWS) * TPU_ROWS
+    step = PrefillStep(engine=engine, n=n_prompts, seq=seq)
+    return _program("prefill step", engine, step.function(), step.shapes())
 
 
 def _program(
-    name: str, serving: Serving, function: Any, shapes: tuple[Tree, Tree, Tree]
+    name: str, engine: EngineState, function: Any, shapes: tuple[Tree, Tree, Tree]
 ) -> Program:
-    """Jitted here, so that weights lie in memory as the products of both steps read them."""
-    fn = jax.jit(function, donate_argnums=(1,), in_shardings=(serving.formats(), None, None))
-    return Program(name=name, fn=fn, args=shapes, mesh=serving.table.mesh.jax_mesh, donate=(1,))
+    """A jitted program whose weights have the memory layouts that suit both steps."""
+    fn = jax.jit(function, donate_argnums=(1,), in_shardings=(engine.formats(), None, None))
+    return Program(name=name, fn=fn, args=shapes, mesh=engine.table.mesh.jax_mesh, donate=(1,))
 
 
-def _chosen(plan: str) -> Candidate:
-    found = decode(plan)
-    if not isinstance(found, ServingPlan):
-        raise TypeError("a plan of training has no steps of serving")
-    return rebuild(found)[1]
+def _deployment(plan: str) -> Candidate:
+    decoded = decode(plan)
+    if not isinstance(decoded, ServingPlan):
+        raise TypeError("a training plan has no serving steps")
+    return rebuild(decoded)[1]
 
 
-def serving_of(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> Serving:
-    """Engines of a plan on devices, each chip where the placement has it.
+def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> EngineState:
+    """The engines of a plan on devices, each at its chip of the placement.
 
     Args:
+        server: engines of one kind.
         batch: sequences of one engine.
+        devices: of the machine, in its own shape.
 
     Raises:
-        BadInput: what a plan may say and this runtime does not do yet; all of it.
+        BadInput: the runtime does not support the engines; lists all reasons.
     """
-    raise_all(BadInput, not_run(server))
-    layout, sizes = server.layout, server.layout.sizes
+    raise_all(BadInput, unsupported(server))
+    layout = server.layout
+    sizes = layout.sizes
     if isinstance(server.system.topology, Switched):
-        # Placements behind switches are of one engine; others lie beside it.
+        # A placement behind switches is of one engine; engines take the chips one after the other.
         engines = devices.reshape(-1)[: layout.mesh.n_chips].reshape(sizes["data"], -1)
-        one = {**sizes, "data": 1}
-        rows = [arrange(server.placement, one, chips[None, :, None]) for chips in engines]
-        arranged = np.stack(rows)
+        engine_sizes = {**sizes, "data": 1}
+        arranged = np.stack(
+            [arrange(server.placement, engine_sizes, chips[None, :, None]) for chips in engines]
+        )
     else:
         arranged = arrange(server.placement, sizes, devices[..., :1])
     on = split_tensor(role_mesh(sizes, arranged), kv_heads(server.config))
-    table = Table(rules=serve_rules(layout), mesh=on)
-    return Serving(config=server.config, job=server.job, layout=layout, table=table, batch=batch)
+    return EngineState(
+        config=server.config,
+        job=server.job,
+        layout=layout,
+        table=Table(rules=serve_rules(layout), mesh=on),
+        batch=batch,
+    )
 
 
-def not_run(server: Server) -> list[str]:
-    """What engines of this plan need that the runtime does not do."""
-    model, job, sizes = server.config, server.job, server.layout.sizes
-    found = [
-        f"{role} {sizes[role]} of an engine is planned for, but not run: plan with --fix {role}=1."
-        for role in ("fsdp", "context", "expert", "pipe")
-        if sizes[role] > 1
-    ]
+def unsupported(server: Server) -> list[str]:
+    """List what engines of this plan need that the runtime does not support yet."""
+    model = server.config
+    job = server.job
+    sizes = server.layout.sizes
+    problems = []
+    for role in ("fsdp", "context", "expert", "pipe"):
+        if sizes[role] > 1:
+            problems.append(
+                f"{role} {sizes[role]} of an engine: {NOT_YET}. Plan with --fix {role}=1."
+            )
     if not _is_llama(model):
-        found.append(
-            f"{model.name} has layers that are planned for, but not served. Served are layers of "
-            "attention and a gated MLP, each after an RMS norm, without biases (LLaMA, Mistral)."
+        problems.append(
+            f"{model.name} has layers other than attention and a gated MLP, each after an RMS "
+            f"norm, without biases (LLaMA, Mistral): {NOT_YET}."
         )
-    heads = sorted({a.n_kv_heads for a, _ in model.attentions})
+    head_counts = sorted({a.n_kv_heads for a, _ in model.attentions})
     tensor = sizes["tensor"]
-    if any(n % tensor and tensor % n for n in heads) or (len(heads) > 1 and tensor > heads[0]):
-        found.append(f"n_kv_heads {', '.join(map(str, heads))} over tensor {tensor} is not run.")
+    indivisible = any(n % tensor and tensor % n for n in head_counts)
+    if indivisible or (len(head_counts) > 1 and tensor > head_counts[0]):
+        counts = ", ".join(map(str, head_counts))
+        problems.append(f"n_kv_heads {counts} over tensor {tensor}: {NOT_YET}.")
     if model.vocab % tensor:
-        found.append(f"vocab {model.vocab:,} over tensor {tensor} is not run.")
+        problems.append(f"vocab {model.vocab:,} over tensor {tensor}: {NOT_YET}.")
     if job.drafted:
-        found.append(f"{job.drafted} drafted tokens a pass are planned for, but not run.")
+        problems.append(f"{job.drafted} drafted tokens per forward pass: {NOT_YET}.")
     if job.cached:
-        found.append(f"prompts of which {job.cached:.0%} is known are planned for, but not run.")
+        problems.append(f"prompts of which {job.cached:.0%} is cached: {NOT_YET}.")
     per_chip = server.system.chip.n_devices or 1
     if per_chip > 1:
-        found.append(f"{server.system.chip.name} has {per_chip} devices a chip; one is run.")
-    return found
+        problems.append(
+            f"{server.system.chip.name} has {per_chip} devices a chip; the runtime supports 1."
+        )
+    return problems
 
 
 def _is_llama(model: ModelConfig) -> bool:
-    """Layers in a row, each of the same blocks as Llama's, and nothing else around them."""
-    around = (model.n_positions, model.final_norm_bias, model.unembedding_bias)
-    beside = (model.order, model.scaled_embeddings, model.logit_softcap, model.norm.plus_one)
-    plain = all(_is_plain(group.layer) for group in model.groups)
-    return plain and model.norm.kind == "rms" and not any((*around, *beside))
+    """Whether the model is a sequence of Llama's layers, with Llama's embedding and head."""
+    if model.norm.kind != "rms":
+        return False
+    deviations = (
+        model.n_positions,
+        model.final_norm_bias,
+        model.unembedding_bias,
+        model.order,
+        model.scaled_embeddings,
+        model.logit_softcap,
+        model.norm.plus_one,
+    )
+    return not any(deviations) and all(_is_llama_layer(group.layer) for group in model.groups)
 
 
-def _is_plain(layer: Layer) -> bool:
-    """Attention and a gated MLP, each after a norm, and nothing beside them."""
-    a, ffn = layer.attention, layer.ffn
+def _is_llama_layer(layer: Layer) -> bool:
+    """Whether a layer has attention and a gated MLP as Llama's has, each after a norm."""
+    a = layer.attention
+    ffn = layer.ffn
     if a is None or not isinstance(ffn, Mlp) or layer.norms != "pre" or layer.norm_bias:
         return False
-    extras = (a.mla, a.q_bias, a.kv_bias, a.o_bias, a.qk_norm, a.sinks, ffn.bias, layer.parallel)
-    beside = (a.alibi, a.softcap, a.qk_unit, a.temperature, a.rotary.interleaved)
-    scaled = a.rotary.scaling.kind if a.rotary.scaling else "llama3"
-    known = scaled == "llama3" and ffn.activation == "silu"
-    return not any((*extras, *beside)) and a.rope and ffn.gated and known
+    if a.rotary.scaling and a.rotary.scaling.kind != "llama3":
+        return False
+    deviations = (
+        layer.parallel,
+        ffn.bias,
+        a.mla,
+        a.q_bias,
+        a.kv_bias,
+        a.o_bias,
+        a.qk_norm,
+        a.sinks,
+        a.alibi,
+        a.softcap,
+        a.qk_unit,
+        a.temperature,
+        a.rotary.interleaved,
+    )
+    return not any(deviations) and a.rope and ffn.gated and ffn.activation == "silu"

@@ -1,7 +1,7 @@
-"""What sums in int8 have lost, as a part of the state: one array for every weight that they sum.
+"""Error feedback of int8 gradient sums as part of the state: residuals of every rounded weight.
 
-Each chip has lost something else, so an array has a first dim for the copies, of which a chip has
-its own. Names are those of a weight in the tree, `layers/0/wq`.
+Each chip has its own rounding errors, so an array has a first dim for the copies of the weight, of
+which a chip has one. Names are paths in the tree of weights, such as `layers/0/wq`.
 """
 
 from __future__ import annotations
@@ -17,108 +17,119 @@ from jax.sharding import PartitionSpec
 
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import Deal
-from shardwise.runtime.training.int8_reduce import Owing
+from shardwise.runtime.training.gradient_sync import UpdatePartition
+from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights.descriptions import ArrayInfo, Tree
 from shardwise.workload import LOST
 
 Array = jax.Array
-Lost = Mapping[str, Array]
-Sum = Callable[[Deal, Array], Array]
+Residuals = Mapping[str, Array]
+Reduce = Callable[[UpdatePartition, Array], Array]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owed:
-    """The arrays of a step.
+class FeedbackState:
+    """The residuals of a step.
 
     Args:
-        infos: the weights as descriptions.
-        deals: how copies of each share its update.
+        infos: descriptions of the weights.
+        partitions: how copies of each weight share its update.
         table: rules on the mesh.
     """
 
     infos: Tree
-    deals: Tree
+    partitions: Tree
     table: Table
 
     @functools.cached_property
-    def rounded(self) -> dict[str, tuple[ArrayInfo, Deal]]:
-        """The weights whose sums travel in int8."""
-        deals = self.named(self.deals)
+    def rounded(self) -> dict[str, tuple[ArrayInfo, UpdatePartition]]:
+        """The weights whose gradient sums travel in int8."""
+        partitions = self.by_name(self.partitions)
         return {
-            name: (info, deals[name])
-            for name, info in self.named(self.infos).items()
-            if deals[name].rounded
+            name: (info, partitions[name])
+            for name, info in self.by_name(self.infos).items()
+            if partitions[name].int8_axes
         }
 
-    def named(self, tree: Tree) -> dict[str, Any]:
-        """What a tree has for each weight, by its name."""
-        found: dict[str, Any] = {}
-        self._each(lambda name, _, held: found.update({name: held}), tree)
-        return found
+    def by_name(self, tree: Tree) -> dict[str, Any]:
+        """Values of a tree by the name of their weight."""
+        values: dict[str, Any] = {}
+        self._map(lambda name, _, value: values.update({name: value}), tree)
+        return values
 
     def specs(self) -> dict[str, PartitionSpec]:
-        """How they are laid out."""
+        """Layout of the residuals."""
         return {
-            name: PartitionSpec(deal.rounded, *info.spec(self.table))
-            for name, (info, deal) in self.rounded.items()
+            name: PartitionSpec(partition.int8_axes, *info.spec(self.table))
+            for name, (info, partition) in self.rounded.items()
         }
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Without their numbers and places."""
+        """Shapes of the residuals, without shardings."""
         return {
-            name: jax.ShapeDtypeStruct((self._copies(deal), *info.shape), dtype(LOST))
-            for name, (info, deal) in self.rounded.items()
+            name: jax.ShapeDtypeStruct((self._n_copies(partition), *info.shape), dtype(LOST))
+            for name, (info, partition) in self.rounded.items()
         }
 
-    def _copies(self, deal: Deal) -> int:
-        return math.prod(self.table.mesh.jax_mesh.shape[axis] for axis in deal.rounded)
+    def _n_copies(self, partition: UpdatePartition) -> int:
+        return math.prod(self.table.mesh.jax_mesh.shape[axis] for axis in partition.int8_axes)
 
-    def holders(self, holders: Tree, lost: Lost) -> Tree:
-        """The places of gradients, with what is lost of those that the backward pass sums."""
+    def add_residuals(self, accumulators: Tree, residuals: Residuals) -> Tree:
+        """Pair the gradient accumulators with residuals where the backward pass rounds the sum."""
 
-        def one(name: str, _: Deal, holder: Array) -> Array | Owing:
-            here = name in self.rounded and self.rounded[name][1].each
-            return Owing(holder, lost[name][0]) if here else holder
+        def pair(name: str, _: UpdatePartition, accumulator: Array) -> Array | ErrorFeedback:
+            if name in self.rounded and self.rounded[name][1].in_backward:
+                return ErrorFeedback(accumulator, residuals[name][0])
+            return accumulator
 
-        return self._each(one, holders)
+        return self._map(pair, accumulators)
 
-    def settled(self, found: Tree, lost: Lost, exact: Sum) -> tuple[Tree, dict[str, Array]]:
-        """(gradients summed over copies, what is lost now).
+    def reduce_gradients(
+        self, gradients: Tree, residuals: Residuals, reduce: Reduce
+    ) -> tuple[Tree, dict[str, Array]]:
+        """(gradients summed over copies, new residuals).
 
         Args:
-            found: gradients, with what is lost where the backward pass has summed them.
-            lost: before.
-            exact: sums all others.
+            gradients: with new residuals where the backward pass has summed them.
+            residuals: of the step before.
+            reduce: sums gradients that are not rounded.
         """
-        later: dict[str, Array] = {}
+        new_residuals: dict[str, Array] = {}
 
-        def one(name: str, deal: Deal, gradient: Array | Owing) -> Array:
-            if not isinstance(gradient, Owing):
+        def reduce_one(
+            name: str, partition: UpdatePartition, gradient: Array | ErrorFeedback
+        ) -> Array:
+            if not isinstance(gradient, ErrorFeedback):
                 if name not in self.rounded:
-                    return exact(deal, gradient)
-                gradient = _summed(self.rounded[name][0], deal, gradient, lost[name][0])
-            later[name] = gradient.lost[None]
+                    return reduce(partition, gradient)
+                info = self.rounded[name][0]
+                gradient = _reduce_int8(info, partition, gradient, residuals[name][0])
+            new_residuals[name] = gradient.residual[None]
             return gradient.gradient
 
-        return self._each(one, found), later
+        return self._map(reduce_one, gradients), new_residuals
 
-    def _each(self, function: Callable[..., Any], tree: Tree) -> Tree:
-        """A tree of what `function` makes of name, deal and what `tree` has for each weight."""
-        leaf = lambda x: isinstance(x, ArrayInfo)
-        paths, like = jax.tree_util.tree_flatten_with_path(self.infos, is_leaf=leaf)
-        treedef: Any = like
-        deals, held = (treedef.flatten_up_to(t) for t in (self.deals, tree))
-        names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
-        made: Tree = jax.tree.unflatten(treedef, map(function, names, deals, held))
-        return made
+    def _map(self, function: Callable[..., Any], tree: Tree) -> Tree:
+        """Apply `function` to the name, the partition and the value of each weight."""
+        is_info = lambda x: isinstance(x, ArrayInfo)
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.infos, is_leaf=is_info)
+        treedef: Any = structure
+        partitions = treedef.flatten_up_to(self.partitions)
+        values = treedef.flatten_up_to(tree)
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+        mapped: Tree = jax.tree.unflatten(treedef, map(function, names, partitions, values))
+        return mapped
 
 
-def _summed(info: ArrayInfo, deal: Deal, gradient: Array, lost: Array) -> Owing:
-    """One layer after the other: what a sum works on is as wide as fp32."""
+def _reduce_int8(
+    info: ArrayInfo, partition: UpdatePartition, gradient: Array, residual: Array
+) -> ErrorFeedback:
+    """Reduce layer after layer, as the temporary arrays of a sum are as wide as fp32."""
 
-    def one(both: tuple[Array, Array]) -> Owing:
-        found = deal.owing(*both)
-        return found._replace(gradient=found.gradient.astype(gradient.dtype))
+    def reduce_layer(layer: tuple[Array, Array]) -> ErrorFeedback:
+        feedback = partition.reduce_int8(*layer)
+        return feedback._replace(gradient=feedback.gradient.astype(gradient.dtype))
 
-    return jax.lax.map(one, (gradient, lost)) if info.layers else one((gradient, lost))
+    if info.layers:
+        return jax.lax.map(reduce_layer, (gradient, residual))
+    return reduce_layer((gradient, residual))

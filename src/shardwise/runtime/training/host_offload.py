@@ -1,8 +1,8 @@
-"""The optimizer's state in host memory: on the chip for its update, one weight after the other.
+"""The optimizer's state in host memory, brought to the chip for its update weight by weight.
 
-XLA moves every array as soon as it can, so that all of the state would be on the chip at once. The
-update is therefore taken apart into what depends on the same arrays in host memory, and each part
-begins when the state of the one before it is back there.
+XLA moves every array as early as possible, so all of the state would be on the chip at once. The
+update is therefore split into parts that depend on different arrays in host memory, and each part
+starts when the state of the previous one is back there.
 """
 
 from __future__ import annotations
@@ -18,91 +18,121 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from shardwise.runtime.weights.descriptions import Tree
 
 KIND = "pinned_host"
-CHIP, HOST = jax.memory.Space.Device, jax.memory.Space.Host
+CHIP = jax.memory.Space.Device
+HOST = jax.memory.Space.Host
 
 
-def has_room(devices: np.ndarray[Any, Any]) -> bool:
-    """Whether programs of these devices reach host memory."""
-    return all(KIND in {m.kind for m in device.addressable_memories()} for device in devices.flat)
+def is_available(devices: np.ndarray[Any, Any]) -> bool:
+    """Return whether programs of these devices can use host memory."""
+    return all(
+        KIND in {memory.kind for memory in device.addressable_memories()} for device in devices.flat
+    )
 
 
-def lies_there(x: Any) -> bool:
-    """Whether an array, or what is traced of it, is in host memory."""
+def is_on_host(x: Any) -> bool:
+    """Return whether an array or a tracer is in host memory."""
     return bool(jax.typeof(x).memory_space == HOST)
 
 
 def on_chip(x: Any) -> Any:
-    """The array on the chip."""
-    return jax.device_put(x, CHIP) if lies_there(x) else x
+    """Move an array to the chip."""
+    if is_on_host(x):
+        return jax.device_put(x, CHIP)
+    return x
 
 
-def waits(x: Any) -> bool:
-    """Whether an array of an optimizer's state waits there: single numbers stay on the chip."""
+def is_offloadable(x: Any) -> bool:
+    """Return whether an array of the state is offloaded: scalars stay on the chip."""
     return bool(x.ndim)
 
 
-def in_turn(
+def apply_in_parts(
     function: Callable[..., Tree],
     args: Sequence[Any],
-    outside: Callable[[Tree], Tree],
+    goes_to_host: Callable[[Tree], Tree],
     after: Sequence[Any],
 ) -> Tree:
-    """`function(*args)`, whose arguments in host memory come to the chip part after part.
+    """Compute `function(*args)` in parts, each of which brings its arguments from host memory.
 
     Args:
-        outside: of the shapes of its results, which go to host memory.
-        after: what is computed before the first of them comes.
+        function: whose parts are independent.
+        args: pytrees of arrays, some of them in host memory.
+        goes_to_host: maps the shapes of the results to booleans.
+        after: arrays to compute before the first part starts.
     """
-    flat, tree = jax.tree.flatten(args)
-    here = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat]
-    made, told = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(tree, here))
-    given = dict(zip(made.jaxpr.invars, flat, strict=True))
-    waiting = [v for v, x in given.items() if lies_there(x)]
-    values = given | dict(zip(made.jaxpr.constvars, made.consts, strict=True))
-    leaves, goes = list(made.jaxpr.outvars), jax.tree.leaves(outside(told))
-    for inputs, results in _parts(made.jaxpr, waiting):
+    flat_args, args_tree = jax.tree.flatten(args)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat_args]
+    closed, result_shapes = jax.make_jaxpr(function, return_shape=True)(
+        *jax.tree.unflatten(args_tree, shapes)
+    )
+    jaxpr = closed.jaxpr
+    arguments = dict(zip(jaxpr.invars, flat_args, strict=True))
+    on_host = [variable for variable, x in arguments.items() if is_on_host(x)]
+    values = arguments | dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    leaves = list(jaxpr.outvars)
+    offloaded = jax.tree.leaves(goes_to_host(result_shapes))
+    for inputs, indices in _parts(jaxpr, on_host):
         if inputs:
-            held, _ = lax.optimization_barrier(([given[v] for v in inputs], after))
-            values |= zip(inputs, map(on_chip, held), strict=True)
-        _evaluate(made.jaxpr, [leaves[i] for i in results], values)
-        for i in results:
-            x = leaves[i].val if isinstance(leaves[i], Literal) else values[leaves[i]]
-            leaves[i] = jax.device_put(x, HOST) if goes[i] else x
-        after = [leaves[i] for i in results if goes[i]] or after
-    return jax.tree.unflatten(jax.tree.structure(told), leaves)
+            arrays, _ = lax.optimization_barrier(([arguments[v] for v in inputs], after))
+            values |= zip(inputs, map(on_chip, arrays), strict=True)
+        _evaluate(jaxpr, [leaves[index] for index in indices], values)
+        returned = []
+        for index in indices:
+            leaf = leaves[index]
+            if isinstance(leaf, Literal):
+                leaves[index] = leaf.val
+            else:
+                leaves[index] = values[leaf]
+            if offloaded[index]:
+                leaves[index] = jax.device_put(leaves[index], HOST)
+                returned.append(leaves[index])
+        after = returned or after
+    return jax.tree.unflatten(jax.tree.structure(result_shapes), leaves)
 
 
-def _parts(jaxpr: Any, waiting: Sequence[Any]) -> list[tuple[list[Any], list[int]]]:
-    """(arguments in host memory, numbers of the results that depend on them), so that no two parts
-    need the same."""
-    needs = {v: frozenset([v]) for v in waiting}
+def _parts(jaxpr: Any, on_host: Sequence[Any]) -> list[tuple[list[Any], list[int]]]:
+    """Split a jaxpr into (arguments in host memory, indices of the results that depend on them).
+
+    No two parts share an argument in host memory.
+    """
+    needs = {variable: frozenset([variable]) for variable in on_host}
     for eqn in jaxpr.eqns:
-        needed = frozenset[Any]().union(*(needs.get(v, ()) for v in _variables(eqn.invars)))
-        needs |= dict.fromkeys(eqn.outvars, needed)
+        needs |= dict.fromkeys(eqn.outvars, _union(needs, eqn.invars))
     parts: list[tuple[frozenset[Any], list[int]]] = []
-    for i, result in enumerate(jaxpr.outvars):
-        needed = frozenset[Any]().union(*(needs.get(v, ()) for v in _variables([result])))
-        results = [i]
-        for other in [part for part in parts if part[0] & needed]:
-            parts.remove(other)
-            needed, results = needed | other[0], other[1] + results
-        parts.append((needed, results))
-    return [([v for v in waiting if v in needed], results) for needed, results in parts]
+    for index, result in enumerate(jaxpr.outvars):
+        needed = _union(needs, [result])
+        indices = [index]
+        overlapping = [part for part in parts if part[0] & needed]
+        for part in overlapping:
+            parts.remove(part)
+            needed = needed | part[0]
+            indices = part[1] + indices
+        parts.append((needed, indices))
+    return [
+        ([variable for variable in on_host if variable in needed], indices)
+        for needed, indices in parts
+    ]
+
+
+def _union(needs: dict[Any, frozenset[Any]], atoms: Sequence[Any]) -> frozenset[Any]:
+    """Arguments in host memory that any of the atoms depends on."""
+    return frozenset[Any]().union(*(needs.get(variable, ()) for variable in _variables(atoms)))
 
 
 def _evaluate(jaxpr: Any, results: Sequence[Any], values: dict[Any, Any]) -> None:
-    """Put into `values` what the results are, and all that is computed for them."""
-    wanted, needed = {*_variables(results)}, list[Any]()
+    """Evaluate the results and all they depend on; add their values to `values`."""
+    needed = {*_variables(results)}
+    eqns: list[Any] = []
     for eqn in reversed(jaxpr.eqns):
-        if wanted & {*eqn.outvars} and not values.keys() & {*eqn.outvars}:
-            wanted |= {*_variables(eqn.invars)}
-            needed.insert(0, eqn)
-    used = dict.fromkeys(v for eqn in needed for v in _variables(eqn.invars) if v in values)
-    made = [v for eqn in needed for v in eqn.outvars]
-    part = jaxpr.replace(constvars=(), invars=[*used], outvars=made, eqns=needed)
-    found = jaxpr_as_fun(ClosedJaxpr(part, ()))(*(values[v] for v in used))
-    values |= zip(made, found, strict=True)
+        if needed & {*eqn.outvars} and not values.keys() & {*eqn.outvars}:
+            needed |= {*_variables(eqn.invars)}
+            eqns.insert(0, eqn)
+    inputs = dict.fromkeys(v for eqn in eqns for v in _variables(eqn.invars) if v in values)
+    outputs = [variable for eqn in eqns for variable in eqn.outvars]
+    part = jaxpr.replace(constvars=(), invars=[*inputs], outvars=outputs, eqns=eqns)
+    arrays = jaxpr_as_fun(ClosedJaxpr(part, ()))(*(values[v] for v in inputs))
+    values |= zip(outputs, arrays, strict=True)
 
 
-def _variables(of: Sequence[Any]) -> list[Any]:
-    return [x for x in of if not isinstance(x, Literal)]
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, Literal)]

@@ -1,9 +1,9 @@
-"""The other school: a step of whole arrays, whose collectives XLA's partitioner chooses.
+"""A training step on global arrays, whose collectives XLA's partitioner chooses.
 
-The model's code is that of the planned step. It sees a mesh of one device, and where the planned
-step has a move of the sharding algebra, this one has a sharding constraint: the layout that the
-table gives the array before and after. What XLA sends to get from one to the other, and when, is
-its own choice. Kernels are no arithmetic that it could cut: attention runs on what each chip holds.
+The model's code is that of the planned step, on a mesh of one device. Each move of the sharding
+algebra becomes a sharding constraint: the layouts of the array before and after, from the table.
+XLA chooses what to send between them, and when. It cannot partition kernels: attention runs inside
+a `shard_map` on the shards of each chip.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwise.ops.sharded import Move
 from shardwise.runtime.blocks.model import loss_function
 from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.error_feedback import Lost
+from shardwise.runtime.training.error_feedback import Residuals
 from shardwise.runtime.training.step import TrainStep
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.strategy.layout import Layout
@@ -34,7 +34,7 @@ Array = jax.Array
 
 
 class WholeMesh(RoleMesh):
-    """A mesh as code sees it that has whole arrays: one chip, of no platform with own products."""
+    """The mesh of code with global arrays: one chip, without platform-specific products."""
 
     @property
     def platform(self) -> str:
@@ -42,30 +42,33 @@ class WholeMesh(RoleMesh):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole(Table):
-    """A table for code that has whole arrays.
+class ConstraintTable(Table):
+    """A table for code with global arrays, whose moves are sharding constraints.
 
     Args:
-        chips: the table of the mesh that the arrays lie on.
+        chips: the table of the mesh that shards the arrays.
     """
 
     chips: Table
 
     def apply(self, move: Move, x: Array) -> Array:
-        """The array as the move leaves it, and its gradient as the move finds it."""
+        """Constrain the array to its layout after the move, and its gradient to that before."""
         if self.chips.mesh.size(move.axes) == 1:
             return x
-        found: Array = _laid(self._sharding(move.before, x), self._sharding(move.after, x), x)
-        return found
+        before = self._sharding(move.before, x)
+        constrained: Array = _constrained(before, self._sharding(move.after, x), x)
+        return constrained
 
     def on_chips(
         self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
     ) -> Array:
         """See `Table.on_chips`."""
-        specs = [
-            PartitionSpec() if x is None else self._spec("activations", letters, x)
-            for x, letters in zip(arrays, dims, strict=True)
-        ]
+        specs = []
+        for x, letters in zip(arrays, dims, strict=True):
+            spec = PartitionSpec()
+            if x is not None:
+                spec = self._spec("activations", letters, x)
+            specs.append(spec)
         return jax.shard_map(
             functools.partial(kernel, self.chips),
             mesh=self.mesh.jax_mesh,
@@ -75,105 +78,120 @@ class Whole(Table):
         )(*arrays)
 
     def _sharding(self, array: Named, x: Array) -> NamedSharding:
-        cuts = {d.name: d.axes for d in array.dims}
-        return NamedSharding(self.mesh.jax_mesh, self._dealt([cuts[d] for d in array.names], x))
+        axes = {dim.name: dim.axes for dim in array.dims}
+        return NamedSharding(
+            self.mesh.jax_mesh, self._dividing([axes[dim] for dim in array.names], x)
+        )
 
     def _spec(self, kind: str, dims: str, x: Array) -> PartitionSpec:
         roles = self.chips.roles(kind, dims)
-        return self._dealt([roles.get(d, ()) for d in dims], x)
+        return self._dividing([roles.get(dim, ()) for dim in dims], x)
 
-    def _dealt(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
-        """Of the axes of each dim those that divide it: fewer KV heads than chips have copies."""
+    def _dividing(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
+        """The axes of each dim that divide it; KV heads fewer than chips are replicated."""
         on = self.chips.mesh
-        names = [on.dividing_axes(on.axis_names(r), n) for r, n in zip(roles, x.shape, strict=True)]
-        return PartitionSpec(*(n or None for n in names))
+        names = [
+            on.dividing_axes(on.axis_names(dim_roles), n)
+            for dim_roles, n in zip(roles, x.shape, strict=True)
+        ]
+        return PartitionSpec(*(axes or None for axes in names))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _laid(before: NamedSharding, after: NamedSharding, x: Array) -> Array:
+def _constrained(before: NamedSharding, after: NamedSharding, x: Array) -> Array:
     return lax.with_sharding_constraint(x, after)
 
 
-def _laid_forward(before: NamedSharding, after: NamedSharding, x: Array) -> tuple[Array, None]:
-    return _laid(before, after, x), None
+def _constrained_forward(
+    before: NamedSharding, after: NamedSharding, x: Array
+) -> tuple[Array, None]:
+    return _constrained(before, after, x), None
 
 
-def _laid_backward(before: NamedSharding, after: NamedSharding, _: None, ct: Array) -> tuple[Array]:
+def _constrained_backward(
+    before: NamedSharding, after: NamedSharding, _: None, ct: Array
+) -> tuple[Array]:
     return (lax.with_sharding_constraint(ct, before),)
 
 
-_laid.defvjp(_laid_forward, _laid_backward)
+_constrained.defvjp(_constrained_forward, _constrained_backward)
 
 
 class PartitionedStep(TrainStep):
-    """A step of training whose collectives the compiler chooses: see `TrainStep`."""
+    """A training step whose collectives the compiler chooses: see `TrainStep`."""
 
     @property
-    def seen(self) -> Table:
-        """One chip that has all arrays."""
+    def model_table(self) -> Table:
+        """The table of one chip with global arrays."""
         on = self.table.mesh
-        one = WholeMesh(
+        single_chip = WholeMesh(
             jax_mesh=on.jax_mesh, axes=dict.fromkeys(on.axes, ()), sizes=dict.fromkeys(on.sizes, 1)
         )
-        return Whole(rules=self.table.rules, mesh=one, chips=self.table)
+        return ConstraintTable(rules=self.table.rules, mesh=single_chip, chips=self.table)
 
     @property
-    def by_compiler(self) -> bool:
-        """The optimizer sees whole arrays too."""
+    def global_optimizer(self) -> bool:
+        """Whether the optimizer runs on global arrays: always."""
         return True
 
-    def _whole_gradients(
-        self, weights: Tree, lost: Lost, batch: Tree
+    def _global_gradients(
+        self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
-        """The mean loss, and gradients laid out as the state of the optimizer; nothing is lost."""
-        differentiate = jax.value_and_grad(loss_function(self.stack, self.layout, self.deals))
+        """The mean loss, gradients laid out as the optimizer's state, and no residuals."""
+        differentiate = jax.value_and_grad(loss_function(self.stack, self.layout, self.partitions))
 
-        def one(microbatch: Tree) -> tuple[Array, Tree]:
-            total, found = differentiate(weights, None, microbatch["tokens"], microbatch["targets"])
-            return total / self.job.tokens_per_step, self._held(found)
+        def loss_and_gradients(microbatch: Tree) -> tuple[Array, Tree]:
+            tokens = microbatch["tokens"]
+            total, gradients = differentiate(weights, None, tokens, microbatch["targets"])
+            return total / self.job.tokens_per_step, self._as_state(gradients)
 
-        zeros = self._held(jax.tree.map(jnp.zeros_like, weights))
-        return *self._in_turn(one, zeros, batch), {}
+        zeros = self._as_state(jax.tree.map(jnp.zeros_like, weights))
+        return *self._accumulate(loss_and_gradients, zeros, batch), {}
 
-    def _held(self, gradients: Tree) -> Tree:
-        """Gradients of a microbatch, laid out as the state of the optimizer: sums that wait for the
-        last microbatch have no layout, so those of ZeRO 1 are scattered with each as under ZeRO 2.
+    def _as_state(self, gradients: Tree) -> Tree:
+        """Lay out the gradients of a microbatch as the optimizer's state.
+
+        Partial sums that wait for the last microbatch have no layout, so those of ZeRO 1 are
+        scattered with each microbatch, as under ZeRO 2.
         """
-        mesh, held = self.table.mesh.jax_mesh, self.stack.precision.gradients
+        mesh = self.table.mesh.jax_mesh
+        gradient_dtype = self.stack.precision.gradients
 
-        def laid(gradient: Array, spec: PartitionSpec) -> Array:
-            return lax.with_sharding_constraint(gradient.astype(held), NamedSharding(mesh, spec))
+        def constrain(gradient: Array, spec: PartitionSpec) -> Array:
+            cast = gradient.astype(gradient_dtype)
+            return lax.with_sharding_constraint(cast, NamedSharding(mesh, spec))
 
-        found: Tree = jax.tree.map(laid, gradients, self._parts)
-        return found
+        constrained: Tree = jax.tree.map(constrain, gradients, self._update_specs)
+        return constrained
 
 
 def not_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]:
-    """What a plan asks for that this step does not do."""
-    found = []
-    if layout.is_pipelined:
-        found.append(
+    """List the parts of a plan that a partitioned step does not support."""
+    problems = []
+    if layout.schedule != "none":
+        problems.append(
             f"schedule {layout.schedule} is a program for each stage, not a layout of arrays: with "
             "--collectives compiler plan with --max pipe=1."
         )
     if layout.context_kind != "gather" and layout.sizes["context"] > 1:
-        found.append(
-            f"context_kind {layout.context_kind} is written down, not partitioned: with "
+        problems.append(
+            f"context_kind {layout.context_kind} is implemented by explicit collectives only: with "
             "--collectives compiler plan with --fix context_kind=gather."
         )
-    by_hand = {
+    explicit_only = {
         "overlap tp_comm": layout.passes_on,
         f"loss_chunks {layout.loss_chunks}": layout.loss_chunks > 1,
         "reduce int8": job.sums_in_int8,
     }
-    found += [
-        f"{what} is written down, not partitioned: with --collectives compiler plan without it."
-        for what, asked in by_hand.items()
-        if asked
+    problems += [
+        f"{option} is implemented by explicit collectives only: with --collectives compiler plan "
+        "without it."
+        for option, is_used in explicit_only.items()
+        if is_used
     ]
     if any(isinstance(group.layer.ffn, Moe) for group in model.groups):
-        found.append(
-            f"{model.name} has experts: the partitioner would bring all tokens to every chip to "
-            "route them. --collectives plan sends each to its expert."
+        problems.append(
+            f"{model.name} has experts: the partitioner would gather all tokens on every chip to "
+            "route them. With --collectives plan each token goes to its experts only."
         )
-    return found
+    return problems

@@ -1,4 +1,4 @@
-"""The programs of a plan: what check compiles, and what the trainer and the engine run."""
+"""The training step of a plan, for the compiler of `check` and for the trainer."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
 from shardwise.runtime.training import host_offload
 from shardwise.runtime.training.partitioned import PartitionedStep, not_partitioned
-from shardwise.runtime.training.step import TrainStep, Update
-from shardwise.runtime.weights.descriptions import describe, each
+from shardwise.runtime.training.step import MakeOptimizer, TrainStep
+from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout, rules_of
-from shardwise.strategy.schedules import find
 
-AS_PLANNED = 1.0  # room of experts that are used alike, which is what a plan counts
+PLANNED_CAPACITY = 1.0  # capacity factor of experts that a plan counts: an even share
+NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def train_step(devices: np.ndarray[Any, Any], plan: str, collectives: str = "plan") -> Program:
     """The training step of a plan.
 
     Args:
-        devices: of the machine, in its own shape, the last dim the devices of a chip on a torus.
+        devices: of the machine, in its own shape; on a torus the last dim has the devices of a
+            chip.
         plan: the plan as JSON.
-        collectives: who chooses them, of `program.COLLECTIVES`.
+        collectives: what chooses them, of `program.COLLECTIVES`.
     """
-    found = decode(plan)
-    if not isinstance(found, Plan):
+    decoded = decode(plan)
+    if not isinstance(decoded, Plan):
         raise TypeError("a serving plan has no training step")
-    case = rebuild(found)
-    step = step_of(case, devices, capacity=AS_PLANNED, collectives=collectives)
+    case = rebuild(decoded)
+    step = step_of(case, devices, capacity=PLANNED_CAPACITY, collectives=collectives)
     return Program(
         name="train step",
         fn=step.function(),
@@ -59,221 +60,243 @@ def step_of(
     devices: np.ndarray[Any, Any],
     *,
     capacity: float | None = None,
-    update: Update | None = None,
+    make_optimizer: MakeOptimizer | None = None,
     collectives: str = "plan",
 ) -> TrainStep:
-    """The step of a layout on devices, each where the placement has it.
+    """The training step of a layout on devices, each at its chip of the placement.
 
     Args:
         case: the inputs of a plan.
         devices: of the machine, in its own shape.
-        capacity: room of an expert, see `TrainStep`.
-        update: makes its optimizer; None for the one of the plan's word.
-        collectives: who chooses them, of `program.COLLECTIVES`.
+        capacity: capacity factor of experts, see `TrainStep`.
+        make_optimizer: makes the optimizer of the step; None for the plan's optimizer.
+        collectives: what chooses them, of `program.COLLECTIVES`.
 
     Raises:
-        BadInput: what a plan may say and this runtime does not do yet; all of it.
+        BadInput: the runtime does not support the plan; lists all reasons.
     """
-    dealt = device_layout(case.layout, case.model, case.system)
-    layout = dealt.layout
-    by_compiler = collectives == "compiler"
-    refused = not_partitioned(case.model, layout, case.job) if by_compiler else []
-    if layout.offload and not host_offload.has_room(devices):
+    on_devices = device_layout(case.layout, case.model, case.system)
+    layout = on_devices.layout
+    problems = unsupported(replace(case, layout=layout))
+    step_class = TrainStep
+    if collectives == "compiler":
+        step_class = PartitionedStep
+        problems += not_partitioned(case.model, layout, case.job)
+    if layout.offload and not host_offload.is_available(devices):
         kind = devices.flat[0].device_kind
-        refused.append(
-            f"offload {', '.join(layout.offload)}: programs of {kind} reach no host memory "
-            f"({host_offload.KIND} of JAX). Plan without --offload."
+        problems.append(
+            f"offload {', '.join(layout.offload)}: programs of {kind} have no access to host "
+            f"memory ({host_offload.KIND} in JAX). Plan without --offload."
         )
-    raise_all(BadInput, [*not_run(replace(case, layout=layout)), *refused])
+    raise_all(BadInput, problems)
     if case.system.chip.ici is None:
         devices = devices.reshape(*devices.shape[:2], 1)
-    arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
-    cut = parts(case.model, layout) | rings(case, layout)
-    on = role_mesh(layout.sizes, arranged, factored(layout), cut)
+    arranged = arrange(case.placement, case.layout.sizes, devices, on_devices.role)
+    axis_sizes = tensor_axes(case.model, layout) | fsdp_axes(case, layout)
+    on = role_mesh(layout.sizes, arranged, factored_roles(layout), axis_sizes)
     table = Table(rules=rules_of(layout), mesh=on)
-    step = (PartitionedStep if by_compiler else TrainStep)(
+    step = step_class(
         config=case.model,
         job=case.job,
         layout=layout,
         table=table,
         capacity=capacity,
-        update=update,
+        make_optimizer=make_optimizer,
     )
-    raise_all(BadInput, _filled(step))
+    raise_all(BadInput, _padded_for_adafactor(step))
     return step
 
 
-def _filled(step: TrainStep) -> list[str]:
-    """Adafactor takes means over arrays, in which what fills them up would count."""
+def _padded_for_adafactor(step: TrainStep) -> list[str]:
+    """Refuse padded arrays under Adafactor, whose means would include the padding."""
     if step.job.optimizer != "adafactor":
         return []
     pairs: list[tuple[Any, Any]] = []
-    each(lambda info, plain: pairs.append((info, plain)), step.infos, describe(step.config))
-    filled = [(info, plain) for info, plain in pairs if info.shape != plain.shape]
-    return [
-        f"adafactor takes means over whole arrays, and this layout fills {info.weight.name} up: "
-        f"{list(plain.shape)} to {list(info.shape)}. Plan with --optimizer adamw, or with chips "
-        "that divide the vocabulary and layers."
-        for info, plain in filled[:1]
-    ]
+    map_infos(lambda info, plain: pairs.append((info, plain)), step.infos, describe(step.config))
+    for info, plain in pairs:
+        if info.shape != plain.shape:
+            return [
+                f"adafactor takes means over whole arrays, and this layout pads {info.weight.name} "
+                f"from {list(plain.shape)} to {list(info.shape)}. Plan with --optimizer adamw, or "
+                "with chips that divide the vocabulary and layers."
+            ]
+    return []
 
 
-def not_run(case: Case) -> list[str]:
-    """What this plan asks for that the runtime does not do."""
-    layout, sizes = case.layout, case.layout.sizes
-    found = _unknown_layers(case.model) + chunk_problems(layout, case.job.seq)
-    found += _no_rows(case.model, case.job.seq)
-    segments = len(stack(case.model))
-    if sizes["pipe"] > 1 and segments > 1:
-        found.append(
-            f"{case.model.name} has {segments} runs of different layers, which stages cannot share "
-            "in equal chunks: plan with --max pipe=1."
+def unsupported(case: Case) -> list[str]:
+    """List the parts of a plan that the runtime does not support yet."""
+    layout = case.layout
+    sizes = layout.sizes
+    seq = case.job.seq
+    problems = _unsupported_layers(case.model) + chunk_problems(layout, seq)
+    problems += _too_few_positions(case.model, seq)
+    n_segments = len(stack(case.model))
+    if sizes["pipe"] > 1 and n_segments > 1:
+        problems.append(
+            f"{case.model.name} has {n_segments} runs of different layers, which stages cannot "
+            "share in equal chunks: plan with --max pipe=1."
         )
     if layout.expert_tensor not in (None, 1, sizes["tensor"]):
-        found.append(
-            f"expert_tensor {layout.expert_tensor} is planned for, but not run: 1 (whole experts) "
-            "or as many as tensor."
+        problems.append(
+            f"expert_tensor {layout.expert_tensor}: {NOT_YET}. It supports 1 (whole experts), or "
+            "the size of tensor."
         )
-    if layout.is_pipelined and find(layout.schedule).weight_copies > 1:
-        found.append(
-            f"schedule {layout.schedule} is planned for, but not run: --fix schedule=zb-v runs."
-        )
+    if layout.schedule == "dualpipe":
+        problems.append(f"schedule dualpipe: {NOT_YET}. Plan with --fix schedule=zb-v.")
     if case.job.sums_in_int8 and layout.zero == 2 and layout.n_microbatches > 1:
-        found.append(
-            f"reduce int8 under zero 2 would round gradients {layout.n_microbatches} times a step, "
-            "once a microbatch: --fix zero=1 rounds them once."
+        problems.append(
+            f"reduce int8 under zero 2 would round gradients {layout.n_microbatches} times per "
+            "step, once per microbatch: --fix zero=1 rounds them once."
         )
     elif case.job.reduce_bytes < 2:
-        found.append(f"reduce {case.job.reduce} is planned for, but not run: int8, or 16 bits.")
-    found += _not_outside(layout)
+        problems.append(f"reduce {case.job.reduce}: {NOT_YET}. It supports int8 and 16 bits.")
+    problems += _unsupported_offload(layout)
     if layout.remat_layers is not None:
-        found.append(f"remat in {layout.remat_layers} layers only is planned for, but not run.")
+        problems.append(f"remat in {layout.remat_layers} layers only: {NOT_YET}.")
     if layout.context_kind == "ring" and sizes["context"] > 1:
-        found += _ring(case.model, case.job.seq, sizes["context"])
+        problems += _unsupported_ring(case.model, seq, sizes["context"])
     if layout.context_kind != "gather" and sizes["context"] > 1:
-        found += _beside_scores(case.model, layout.context_kind)
-    return found
+        problems += _unsupported_scores(case.model, layout.context_kind)
+    return problems
 
 
-def _no_rows(model: ModelConfig, seq: int) -> list[str]:
-    """Sequences beyond learned positions: a lookup would take the last row for all of them."""
-    rows = model.n_positions
-    if not rows or seq <= rows:
+def _too_few_positions(model: ModelConfig, seq: int) -> list[str]:
+    """Refuse sequences beyond learned positions: a lookup would repeat the last row."""
+    n_positions = model.n_positions
+    if not n_positions or seq <= n_positions:
         return []
     return [
-        f"{seq:,} tokens a sequence: {model.name} has {rows:,} learned positions. Plan with "
-        f"--batch Nx{rows}, or the model with n_positions={seq}."
+        f"{seq:,} tokens a sequence: {model.name} has {n_positions:,} learned positions. Plan with "
+        f"--batch Nx{n_positions}, or the model with n_positions={seq}."
     ]
 
 
-def _not_outside(layout: Layout) -> list[str]:
-    """What a plan puts into host memory and the runtime does not."""
-    held = [word for word in layout.offload if word in ("weights", "gradients")]
-    found = [f"offload {word} is planned for, but not run." for word in held]
+def _unsupported_offload(layout: Layout) -> list[str]:
+    """List the parts of a plan's host offload that the runtime does not support."""
+    unsupported_parts = [part for part in layout.offload if part in ("weights", "gradients")]
+    problems = [f"offload {part}: {NOT_YET}." for part in unsupported_parts]
     if layout.offload_layers is not None:
-        found.append(
-            f"offload of {layout.offload_layers} layers only is planned for, but not run: what "
-            "waits in host memory is of all layers."
+        problems.append(
+            f"offload of {layout.offload_layers} layers only: {NOT_YET}. It offloads all layers."
         )
-    if layout.is_pipelined and {*layout.offload} - {*held, "optimizer"}:
-        found.append(
-            "offload of activations beside a pipeline is planned for, but not run: its stages keep "
-            "them on the chip. Plan with --max pipe=1, or with --offload optimizer."
+    if layout.schedule != "none" and {*layout.offload} - {*unsupported_parts, "optimizer"}:
+        problems.append(
+            f"offload of activations with a pipeline: {NOT_YET}. Its stages hold them on the chip. "
+            "Plan with --max pipe=1, or with --offload optimizer."
         )
-    return found
+    return problems
 
 
-def _unknown_layers(model: ModelConfig) -> list[str]:
-    """Blocks, activations and scaled positions that are planned for, but not run."""
+def _unsupported_layers(model: ModelConfig) -> list[str]:
+    """List the blocks, activations and rope scalings that the runtime does not support."""
     layers = [group.layer for group in model.groups]
-    ffns = [layer.ffn for layer in layers]
-    found = []
-    for what, has in (
-        ("Mamba blocks", bool(model.mambas)),
-        ("experts or latent attention beside another block", any(map(_beside, layers))),
-        ("experts of a latent", any(isinstance(f, Moe) and f.d_latent for f in ffns)),
-    ):
-        if has:
-            found.append(f"{model.name} has {what}, planned for, but not run.")
-    told = {layer.ffn.activation for layer in layers if layer.ffn} - set(ACTIVATIONS)
-    found += [
-        f'activation "{name}" of {model.name} is not run. Run: {", ".join(ACTIVATIONS)}.'
-        for name in sorted(told)
-    ]
-    rotary = [a.rotary.scaling for a, _ in model.attentions if a.rope and a.rotary.scaling]
-    found += [
-        f'rope scaling "{kind}" of {model.name} is not run. Run: {", ".join(SCALINGS)}.'
-        for kind in sorted({scaling.kind for scaling in rotary} - set(SCALINGS))
-    ]
-    return found
+    blocks = [layer.ffn for layer in layers if layer.ffn]
+    uses = {
+        "Mamba blocks": bool(model.mambas),
+        "experts or latent attention in parallel to another block": any(
+            map(_has_parallel_block, layers)
+        ),
+        "experts of a latent": any(isinstance(block, Moe) and block.d_latent for block in blocks),
+    }
+    problems = [f"{model.name} has {block}: {NOT_YET}." for block, used in uses.items() if used]
+    activations = {block.activation for block in blocks} - set(ACTIVATIONS)
+    for name in sorted(activations):
+        problems.append(
+            f'activation "{name}" of {model.name}: {NOT_YET}. It supports {", ".join(ACTIVATIONS)}.'
+        )
+    scalings = {a.rotary.scaling.kind for a, _ in model.attentions if a.rope and a.rotary.scaling}
+    for kind in sorted(scalings - set(SCALINGS)):
+        problems.append(
+            f'rope scaling "{kind}" of {model.name}: {NOT_YET}. It supports {", ".join(SCALINGS)}.'
+        )
+    return problems
 
 
-def _beside(layer: Layer) -> bool:
+def _has_parallel_block(layer: Layer) -> bool:
     latent = layer.attention and layer.attention.mla
     return layer.parallel and bool(latent or isinstance(layer.ffn, Moe))
 
 
-def factored(layout: Layout) -> tuple[str, ...]:
-    """Roles over which copies share an update (ZeRO 1 and 2), whose sizes may divide no dim."""
-    return ("data", "context", "expert") if layout.zero in (1, 2) else ()
+def factored_roles(layout: Layout) -> tuple[str, ...]:
+    """Roles split into prime axes: those over which ZeRO 1 and 2 partition updates, as their whole
+    sizes may divide no dim."""
+    if layout.zero in (1, 2):
+        return ("data", "context", "expert")
+    return ()
 
 
-def parts(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """`tensor` as several axes where its chips are more than KV heads: along the first axes lie
-    different heads, along the last their copies.
+def tensor_axes(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """Sizes of several mesh axes for `tensor`, if it has more chips than there are KV heads.
+
+    Different heads lie along the first axes, their copies along the last one.
 
     Raises:
-        BadInput: layers whose numbers of KV heads do not divide each other.
+        BadInput: the numbers of KV heads of layers do not divide each other.
     """
     tensor = layout.mesh.tensor
-    every = {a.n_kv_heads for a, _ in model.attentions if not a.mla}
-    cuts: list[int] = []
-    for n_heads in sorted({n for n in every if n < tensor} | {tensor}):
-        size, rest = divmod(n_heads, math.prod(cuts))
-        if rest:
-            raise BadInput(f"n_kv_heads {', '.join(map(str, sorted(every)))} over tensor {tensor}.")
-        cuts += [size] if size > 1 else []
-    return {"tensor": tuple(cuts)} if len(cuts) > 1 else {}
-
-
-def rings(case: Case, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """`fsdp` as an axis for each ring of a torus where it is on all chips of a slice: `scatter`
-    goes along them one after the other."""
-    span, n = dict(case.placement.spans).get("fsdp"), layout.sizes["fsdp"]
-    sizes = [ring.size for ring in span.rings if ring.size > 1] if span else []
-    chips = math.prod(sizes)
-    if len(sizes) < 2 or chips * case.system.n_slices != case.system.n_chips:
+    head_counts = {a.n_kv_heads for a, _ in model.attentions if not a.mla}
+    sizes: list[int] = []
+    for n_heads in sorted({n for n in head_counts if n < tensor} | {tensor}):
+        size, remainder = divmod(n_heads, math.prod(sizes))
+        if remainder:
+            counts = ", ".join(map(str, sorted(head_counts)))
+            raise BadInput(f"n_kv_heads {counts} over tensor {tensor}.")
+        if size > 1:
+            sizes.append(size)
+    if len(sizes) < 2:
         return {}
-    return {"fsdp": (*reversed(sizes), *([n // chips] if n > chips else []))}
+    return {"tensor": tuple(sizes)}
 
 
-def _beside_scores(model: ModelConfig, kind: str) -> list[str]:
-    """What is done to scores that only the way `gather` does."""
-    told = {
-        "ALiBi": any(a.alibi for a, _ in model.attentions),
-        "sinks": any(a.sinks for a, _ in model.attentions),
-        "a cap of scores": kind == "ring" and any(a.softcap for a, _ in model.attentions),
+def fsdp_axes(case: Case, layout: Layout) -> dict[str, tuple[int, ...]]:
+    """Sizes of a mesh axis for each ring of a torus, if `fsdp` spans all chips of a slice.
+
+    `scatter` then reduces along one ring after the other.
+    """
+    span = dict(case.placement.spans).get("fsdp")
+    if not span:
+        return {}
+    sizes = [ring.size for ring in span.rings if ring.size > 1]
+    n_chips = math.prod(sizes)
+    if len(sizes) < 2 or n_chips * case.system.n_slices != case.system.n_chips:
+        return {}
+    sizes.reverse()
+    fsdp = layout.sizes["fsdp"]
+    if fsdp > n_chips:
+        sizes.append(fsdp // n_chips)
+    return {"fsdp": tuple(sizes)}
+
+
+def _unsupported_scores(model: ModelConfig, kind: str) -> list[str]:
+    """List the changes of scores that only `gather` supports."""
+    attentions = [a for a, _ in model.attentions]
+    uses = {
+        "ALiBi": any(a.alibi for a in attentions),
+        "sinks": any(a.sinks for a in attentions),
+        "a cap of scores": kind == "ring" and any(a.softcap for a in attentions),
     }
     return [
-        f"context_kind {kind} with {what}, which {model.name} has, is planned for, but not run: "
-        "plan with --fix context_kind=gather."
-        for what, has in told.items()
-        if has
+        f"context_kind {kind} with {feature}, which {model.name} has: {NOT_YET}. Plan with --fix "
+        "context_kind=gather."
+        for feature, used in uses.items()
+        if used
     ]
 
 
-def _ring(model: ModelConfig, seq: int, n: int) -> list[str]:
-    """What a ring of chips does not attend."""
-    found = []
+def _unsupported_ring(model: ModelConfig, seq: int, n: int) -> list[str]:
+    """List the masks and lengths that ring attention does not support."""
+    problems: dict[str, None] = {}
     for a, _ in model.attentions:
         if a.causal and is_local(a, seq):
-            found.append(
-                f"context_kind ring passes on the keys of whole sequences; {model.name} has layers "
+            window = (
+                f"context_kind ring sends the keys of whole sequences; {model.name} has layers "
                 f"with a window of {a.window:,}: plan with --fix context_kind=gather."
             )
+            problems[window] = None
     if seq % (2 * n) and any(a.causal for a, _ in model.attentions):
-        found.append(
+        chunks = (
             f"context_kind ring cuts sequences into {2 * n} chunks, which do not divide "
             f"{seq:,} tokens: plan with --fix context_kind=gather."
         )
-    return list(dict.fromkeys(found))
+        problems[chunks] = None
+    return list(problems)

@@ -1,4 +1,4 @@
-"""One step of training under a plan: microbatches, sums of gradients, the optimizer."""
+"""One training step of a plan: microbatches, gradient sums, the optimizer."""
 
 from __future__ import annotations
 
@@ -20,43 +20,53 @@ from shardwise.runtime.blocks.model import loss_function
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.experts import ragged
-from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.context_order import context_order
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.layout.stages import StageLayers, stage_layers
 from shardwise.runtime.training import host_offload
-from shardwise.runtime.training.error_feedback import Lost, Owed
-from shardwise.runtime.training.gradient_sync import Deal, deal, state_spec
-from shardwise.runtime.training.optimizers import WHOLE, optimizer, state_specs
+from shardwise.runtime.training.error_feedback import FeedbackState, Residuals
+from shardwise.runtime.training.gradient_sync import (
+    UpdatePartition,
+    partition_update,
+    state_spec,
+)
+from shardwise.runtime.training.optimizers import WHOLE_ARRAY, optimizer, state_specs
 from shardwise.runtime.training.pipeline import Pipeline
 from shardwise.runtime.training.ticks import ticks
-from shardwise.runtime.weights.descriptions import Tree, describe, each, shaped
+from shardwise.runtime.training.update import is_offloaded, updated_state
+from shardwise.runtime.weights.descriptions import (
+    ArrayInfo,
+    Tree,
+    describe,
+    map_infos,
+    shape_struct,
+)
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.schedules import find
 from shardwise.workload import Train
 
 Array = jax.Array
-BATCH = ("data", "fsdp", "expert")  # roles that cut the batch
+BATCH = ("data", "fsdp", "expert")  # roles that shard the batch
 
-RATE = 3e-4  # where nobody makes the optimizer of a step
+DEFAULT_RATE = 3e-4  # learning rate of a step without `update`
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainStep:
-    """A step of training: a function of arrays, and how they are laid out.
+    """A training step: a function of arrays, and their layout.
 
-    The state is a dict: `weights`, `moments` (of optax), `master` where weights have an exact copy,
-    `lost` where sums of gradients travel in int8 (`owed`). A batch is tokens and targets
-    [microbatch, sequence, token].
+    The state is a dict: `weights`; `moments`, the state of the optimizer; `master` if weights have
+    an exact copy; `lost` if gradient sums travel in int8 (`FeedbackState`). A batch has tokens and
+    targets [microbatch, sequence, token].
 
     Args:
         config: the model.
         job: batch and dtypes.
         layout: the strategy.
         table: its rules on a mesh.
-        capacity: room of an expert for tokens, over what experts receive that are used alike: what
-            goes beyond it is dropped. None for as much as there are tokens, which drops none.
-        update: makes the optimizer of this step; None for the one of the plan's word.
+        capacity: capacity factor: tokens of an expert over its even share; tokens beyond it are
+            dropped. None for room for all tokens.
+        make_optimizer: makes the optimizer of this step; None for the plan's optimizer.
     """
 
     config: ModelConfig
@@ -64,60 +74,71 @@ class TrainStep:
     layout: Layout
     table: Table
     capacity: float | None = None
-    update: Update | None = None
+    make_optimizer: MakeOptimizer | None = None
 
     @functools.cached_property
     def infos(self) -> Tree:
-        """The weights as descriptions."""
-        return describe(self.config, self.table, self.stages.n_positions if self.stages else None)
+        """Descriptions of the weights."""
+        n_stacked = None
+        if self.stages:
+            n_stacked = self.stages.n_positions
+        return describe(self.config, self.table, n_stacked)
 
     @functools.cached_property
     def stages(self) -> StageLayers | None:
-        """Where layers lie in a pipeline; None without one."""
-        piped = self.layout.is_pipelined
-        return stage_layers(self.config, self.layout) if piped else None
+        """The assignment of layers to pipeline stages; None without a pipeline."""
+        if self.layout.schedule == "none":
+            return None
+        return stage_layers(self.config, self.layout)
 
     @functools.cached_property
-    def deals(self) -> Tree:
+    def partitions(self) -> Tree:
         """How copies of each weight share its update."""
-        zero, n, in_int8 = self.layout.zero, self.layout.n_microbatches, self.job.sums_in_int8
-        return each(
-            lambda i: deal(i, self.table, zero=zero, n_microbatches=n, in_int8=in_int8), self.infos
-        )
+
+        def partition(info: ArrayInfo) -> UpdatePartition:
+            return partition_update(
+                info,
+                self.table,
+                zero=self.layout.zero,
+                n_microbatches=self.layout.n_microbatches,
+                in_int8=self.job.sums_in_int8,
+            )
+
+        return map_infos(partition, self.infos)
 
     @functools.cached_property
-    def owed(self) -> Owed:
-        """What sums in int8 have lost."""
-        return Owed(infos=self.infos, deals=self.deals, table=self.table)
-
-    @functools.cached_property
-    def _undealt(self) -> Tree:
-        """Whole arrays, which nobody deals out by hand."""
-        return each(lambda _: Deal(cuts=(), summed=(), each=False), self.infos)
+    def feedback(self) -> FeedbackState:
+        """The error feedback of int8 gradient sums."""
+        return FeedbackState(infos=self.infos, partitions=self.partitions, table=self.table)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformationExtraArgs:
-        """Of optax; it is told the loss as `value`."""
-        made = self.update(self) if self.update else optimizer(self.job.optimizer, RATE, self.infos)
-        return optax.with_extra_args_support(made)
+        """The optimizer; its update takes the loss as `value`."""
+        if self.make_optimizer:
+            return optax.with_extra_args_support(self.make_optimizer(self))
+        transformation = optimizer(self.job.optimizer, DEFAULT_RATE, self.infos)
+        return optax.with_extra_args_support(transformation)
 
     @property
-    def seen(self) -> Table:
-        """The table as the model's code sees it."""
+    def model_table(self) -> Table:
+        """The table that the model's code uses."""
         return self.table
 
     @functools.cached_property
     def stack(self) -> Stack:
-        """What every layer of the step knows."""
+        """Context of every layer of the step."""
         job = self.job
+        reduce_dtype = job.gradients
+        if not job.sums_in_int8:
+            reduce_dtype = job.reduce or job.gradients
         precision = Precision(
             compute=dtype(job.compute),
             gradients=dtype(job.gradients),
-            reduce=dtype(job.gradients if job.sums_in_int8 else job.reduce or job.gradients),
+            reduce=dtype(reduce_dtype),
         )
         return Stack(
             config=self.config,
-            table=self.seen,
+            table=self.model_table,
             precision=precision,
             seq=job.seq,
             capacity_factor=self.capacity,
@@ -127,18 +148,25 @@ class TrainStep:
 
     def specs(self) -> Tree:
         """Layout of the state."""
-        parts = self._parts
-        found = {
-            "weights": each(lambda info: info.spec(self.table), self.infos),
-            "moments": state_specs(self._moments(), self._whole(), parts),
+        update_specs = self._update_specs
+        specs = {
+            "weights": map_infos(lambda info: info.spec(self.table), self.infos),
+            "moments": state_specs(self._moments(), self._params(), update_specs),
         }
-        found |= {"master": parts} if self.job.master else {}
-        return found | ({"lost": self.owed.specs()} if self.owed.rounded else {})
+        if self.job.master:
+            specs["master"] = update_specs
+        if self.feedback.rounded:
+            specs["lost"] = self.feedback.specs()
+        return specs
 
     @property
-    def _parts(self) -> Tree:
-        """Layout of what chips update of the weights."""
-        return each(lambda i, d: state_spec(i, self.table, d), self.infos, self.deals)
+    def _update_specs(self) -> Tree:
+        """Layout of the parts of the weights that chips update."""
+        return map_infos(
+            lambda info, partition: state_spec(info, self.table, partition),
+            self.infos,
+            self.partitions,
+        )
 
     @property
     def batch_spec(self) -> PartitionSpec:
@@ -146,218 +174,195 @@ class TrainStep:
         on = self.table.mesh
         return PartitionSpec(None, on.axis_names(BATCH), on.axis_names(("context",)))
 
-    def arranged(self, batch: Tree) -> Tree:
-        """A batch with its tokens in the order in which chips hold them: see `order`.
+    def reorder_tokens(self, batch: Tree) -> Tree:
+        """Reorder the tokens of a batch as chips hold them: see `token_order`.
 
-        Which token lies where does not change the loss, but the step takes no other order. Takes
-        and gives arrays of the host, [..., token].
+        The order does not change the loss, but the step requires it. Takes and returns NumPy
+        arrays [..., token].
         """
-        return {name: x[..., self.places] for name, x in batch.items()}
+        return {name: x[..., self.token_order] for name, x in batch.items()}
 
     @functools.cached_property
-    def places(self) -> np.ndarray[Any, Any]:
-        """For each place of a sequence in a batch, the number of the token that lies there."""
-        n = self.seen.mesh.size(("context",))
+    def token_order(self) -> np.ndarray[Any, Any]:
+        """Index of the token at each position of a sequence in a batch."""
+        n = self.model_table.mesh.size(("context",))
         return context_order(self.config, self.layout, n, self.job.seq).token_order(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
-        """(state, batch) without their numbers, as JAX takes them for lowering."""
-        mesh, job, layout = self.table.mesh.jax_mesh, self.job, self.layout
+        """Shapes and shardings of (state, batch), as JAX takes them for lowering."""
+        mesh = self.table.mesh.jax_mesh
+        job = self.job
+        layout = self.layout
+        weight_dtype = dtype(job.weights)
         state: Tree = {
-            "weights": each(lambda i: shaped(i, self.table, dtype(job.weights)), self.infos),
+            "weights": map_infos(
+                lambda info: shape_struct(info, self.table, weight_dtype), self.infos
+            ),
             "moments": self._moments(),
         }
         if job.master:
-            wide = dtype(job.master)
-            state["master"] = each(lambda i: jax.ShapeDtypeStruct(i.shape, wide), self.infos)
-        if self.owed.rounded:
-            state["lost"] = self.owed.shapes()
-        laid = jax.tree.map(
-            lambda x, spec, out: jax.ShapeDtypeStruct(
-                x.shape,
-                x.dtype,
-                sharding=NamedSharding(mesh, spec, memory_kind=host_offload.KIND if out else None),
-            ),
-            state,
-            self.specs(),
-            self._outside(state),
-        )
+            state["master"] = self._weight_shapes(job.master)
+        if self.feedback.rounded:
+            state["lost"] = self.feedback.shapes()
+
+        def with_sharding(x: Any, spec: PartitionSpec, offload: bool) -> jax.ShapeDtypeStruct:
+            sharding = NamedSharding(mesh, spec)
+            if offload:
+                sharding = NamedSharding(mesh, spec, memory_kind=host_offload.KIND)
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+        sharded = jax.tree.map(with_sharding, state, self.specs(), is_offloaded(self.layout, state))
         shape = (layout.n_microbatches, job.batch // layout.n_microbatches, job.seq)
         sharding = NamedSharding(mesh, self.batch_spec)
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
-        return laid, {"tokens": tokens, "targets": tokens}
+        return sharded, {"tokens": tokens, "targets": tokens}
 
     def _moments(self) -> Any:
-        return jax.eval_shape(self.optimizer.init, self._whole())
+        return jax.eval_shape(self.optimizer.init, self._params())
 
-    def _whole(self) -> Tree:
+    def _params(self) -> Tree:
         """Shapes of the weights, in the dtype of moments."""
-        held = dtype(self.job.moments)
-        return each(lambda i: jax.ShapeDtypeStruct(i.shape, held), self.infos)
+        return self._weight_shapes(self.job.moments)
+
+    def _weight_shapes(self, dtype_name: str) -> Tree:
+        array_dtype = dtype(dtype_name)
+        return map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, array_dtype), self.infos)
 
     @property
-    def by_compiler(self) -> bool:
-        """Whether the optimizer is outside of what each chip does: see `optimizers`."""
-        return self.job.optimizer in WHOLE
+    def global_optimizer(self) -> bool:
+        """Whether the optimizer runs on global arrays, not in the `shard_map`: see `optimizers`."""
+        return self.job.optimizer in WHOLE_ARRAY
 
     def function(self) -> Callable[[Tree, Tree], tuple[Tree, Array]]:
-        """`(state, batch) -> (state, mean loss of a token)` over the whole mesh."""
-        if self.by_compiler:
-            return self._apart
-        specs, batch = self.specs(), {"tokens": self.batch_spec, "targets": self.batch_spec}
+        """The function `(state, batch) -> (state, mean loss of a token)` over the whole mesh."""
+        if self.global_optimizer:
+            return self._with_global_optimizer
+        specs = self.specs()
         return jax.shard_map(
             self.local,
             mesh=self.table.mesh.jax_mesh,
-            in_specs=(specs, batch),
+            in_specs=(specs, self._batch_specs),
             out_specs=(specs, PartitionSpec()),
             check_vma=False,
         )
 
-    def _apart(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """Gradients, then the optimizer on whole arrays, which the compiler cuts as it is told
-        where they lie."""
-        loss, gradients, lost = self._whole_gradients(
+    @property
+    def _batch_specs(self) -> Tree:
+        return {"tokens": self.batch_spec, "targets": self.batch_spec}
+
+    def _with_global_optimizer(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
+        """A step whose optimizer runs on global arrays, partitioned by the compiler."""
+        loss, gradients, residuals = self._global_gradients(
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss, lost)
+            state = updated_state(self, state, gradients, loss, residuals)
         shapes, _ = self.shapes()
-        placed = jax.tree.map(
+        constrained = jax.tree.map(
             lambda x, shape: lax.with_sharding_constraint(x, shape.sharding), state, shapes
         )
-        return placed, loss
+        return constrained, loss
 
-    def _whole_gradients(
-        self, weights: Tree, lost: Lost, batch: Tree
+    def _global_gradients(
+        self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
-        """As `_local_gradients`, gradients laid out as the state of the optimizer."""
-        owed = self.owed.specs()
+        """The results of `_local_gradients` as global arrays, laid out as the optimizer's state."""
+        feedback_specs = self.feedback.specs()
         return jax.shard_map(
             self._local_gradients,
             mesh=self.table.mesh.jax_mesh,
             in_specs=(
-                each(lambda info: info.spec(self.table), self.infos),
-                owed,
-                {"tokens": self.batch_spec, "targets": self.batch_spec},
+                map_infos(lambda info: info.spec(self.table), self.infos),
+                feedback_specs,
+                self._batch_specs,
             ),
-            out_specs=(PartitionSpec(), self._parts, owed),
+            out_specs=(PartitionSpec(), self._update_specs, feedback_specs),
             check_vma=False,
-        )(weights, lost, batch)
+        )(weights, residuals, batch)
 
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """What one chip does of a step."""
-        loss, gradients, lost = self._local_gradients(
+        """The step of one chip, on its shards."""
+        loss, gradients, residuals = self._local_gradients(
             state["weights"], state.get("lost", {}), batch
         )
         with jax.named_scope("optimizer"):
-            state = self._updated(state, gradients, loss, lost)
+            state = updated_state(self, state, gradients, loss, residuals)
         return state, loss
 
     def _local_gradients(
-        self, weights: Tree, lost: Lost, batch: Tree
+        self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
-        """The mean loss, the gradients of what this chip updates, and what their sums lose."""
-        holders = self.owed.holders(each(self._holder, self.infos, self.deals, weights), lost)
+        """(mean loss, summed gradients of the parts that this chip updates, new residuals)."""
+        zeros = map_infos(self._accumulator, self.infos, self.partitions, weights)
+        accumulators = self.feedback.add_residuals(zeros, residuals)
         if self.stages:
-            total, found = self._piped(self.stages).gradients(weights, holders, batch)
+            pipeline = self._pipeline(self.stages)
+            total, gradients = pipeline.gradients(weights, accumulators, batch)
             total = total / self.job.tokens_per_step
         else:
-            total, found = self._accumulated(weights, holders, batch)
+            total, gradients = self._microbatches(weights, accumulators, batch)
         loss = lax.psum(total, self.table.mesh.jax_mesh.axis_names)
-        return loss, *self.owed.settled(found, lost, self._summed)
+        return loss, *self.feedback.reduce_gradients(gradients, residuals, self._reduce)
 
-    def _piped(self, stages: StageLayers) -> Pipeline:
+    def _pipeline(self, stages: StageLayers) -> Pipeline:
         layout = self.layout
-        schedule, chunks = find(layout.schedule), stages.order.shape[1]
-        order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, chunks)
+        n_chunks = stages.order.shape[1]
+        schedule = find(layout.schedule)
+        order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, n_chunks)
         return Pipeline(
-            stack=self.stack, form=layout, layers=stages, ticks=ticks(order), deals=self.deals
+            stack=self.stack,
+            form=layout,
+            layers=stages,
+            ticks=ticks(order),
+            partitions=self.partitions,
         )
 
-    def _accumulated(self, weights: Tree, holders: Tree, batch: Tree) -> tuple[Array, Tree]:
-        """Microbatches one after the other: their part of the mean loss, and sums of gradients."""
-        loss = loss_function(self.stack, self.layout, self.deals)
+    def _microbatches(self, weights: Tree, accumulators: Tree, batch: Tree) -> tuple[Array, Tree]:
+        """(this chip's part of the mean loss, sums of gradients) over all microbatches."""
+        loss = loss_function(self.stack, self.layout, self.partitions)
         differentiate = jax.value_and_grad(loss, argnums=1)
-        tokens = self.job.tokens_per_step
+        n_tokens = self.job.tokens_per_step
 
-        def one(microbatch: Tree) -> tuple[Array, Tree]:
-            total, found = differentiate(
-                weights, holders, microbatch["tokens"], microbatch["targets"]
-            )
-            # XLA moves sums over chips out of a loop of sums: it would keep whole gradients of
-            # the ends through the step, and sum them by AllReduce after it.
-            return total / tokens, lax.optimization_barrier(found)
+        def loss_and_gradients(microbatch: Tree) -> tuple[Array, Tree]:
+            tokens = microbatch["tokens"]
+            total, gradients = differentiate(weights, accumulators, tokens, microbatch["targets"])
+            # XLA moves sums over chips out of a loop of sums: it would hold whole gradients of
+            # embedding and head through the step, and sum them by AllReduce after it.
+            return total / n_tokens, lax.optimization_barrier(gradients)
 
-        return self._in_turn(one, holders, batch)
+        return self._accumulate(loss_and_gradients, accumulators, batch)
 
-    def _in_turn(
-        self, one: Callable[[Tree], tuple[Array, Tree]], zeros: Tree, batch: Tree
+    def _accumulate(
+        self,
+        loss_and_gradients: Callable[[Tree], tuple[Array, Tree]],
+        zeros: Tree,
+        batch: Tree,
     ) -> tuple[Array, Tree]:
-        """Sums of what `one` makes of each microbatch: a loss, and gradients like `zeros`."""
+        """Sums over microbatches of the loss, and of gradients like `zeros`."""
         if self.layout.n_microbatches == 1:
-            return one(jax.tree.map(lambda x: x[0], batch))
-        start = (jnp.zeros((), jnp.float32), zeros)
-        sums, _ = lax.scan(
-            lambda sums, m: (jax.tree.map(jnp.add, sums, one(m)), None), start, batch
-        )
+            return loss_and_gradients(jax.tree.map(lambda x: x[0], batch))
+
+        def add(sums: Any, microbatch: Tree) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, sums, loss_and_gradients(microbatch)), None
+
+        sums, _ = lax.scan(add, (jnp.zeros((), jnp.float32), zeros), batch)
         return sums
 
-    def _summed(self, dealt: Deal, gradient: Array) -> Array:
-        """Over copies of the weight, where the backward pass has not done it."""
+    def _reduce(self, partition: UpdatePartition, gradient: Array) -> Array:
+        """Sum a gradient over copies of its weight, unless the backward pass has done it."""
         precision = self.stack.precision
-        if dealt.each:
+        if partition.in_backward:
             return gradient
-        return dealt.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
+        return partition.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
 
-    def _holder(self, info: Any, dealt: Any, weight: Array) -> Array:
+    def _accumulator(self, info: Any, partition: Any, weight: Array) -> Array:
         """Zeros of the shape in which a gradient comes out of the backward pass."""
         shape = list(weight.shape)
-        for _, n, dim in dealt.cuts if dealt.each else ():
-            shape[dim] //= n
+        if partition.in_backward:
+            for _, n, dim in partition.cuts:
+                shape[dim] //= n
         return jnp.zeros(shape, self.stack.precision.gradients)
 
-    def _outside(self, state: Tree) -> Tree:
-        """Of each array of the state whether it waits in host memory between steps."""
-        away = ("moments", "master") if "optimizer" in self.layout.offload else ()
-        return {
-            name: jax.tree.map(host_offload.waits if name in away else lambda _: False, tree)
-            for name, tree in state.items()
-        }
 
-    def _updated(self, state: Tree, gradients: Tree, loss: Array, lost: Lost) -> Tree:
-        """Weights and moments after the optimizer, each chip on its part."""
-        deals = self._undealt if self.by_compiler else self.deals
-        parts = state.get("master") or each(
-            lambda _, d, w: d.part(w), self.infos, deals, state["weights"]
-        )
-        args = (gradients, state["moments"], parts, loss)
-        if "optimizer" in self.layout.offload:
-            computed = jax.tree.leaves(gradients)
-            found = host_offload.in_turn(self._of_parts, args, self._outside, computed)
-        else:
-            found = self._of_parts(*args)
-        found["weights"] = each(
-            lambda i, d, p, w: d.whole(p) if i.is_trained else w,
-            self.infos,
-            deals,
-            found["weights"],
-            state["weights"],
-        )
-        return found | ({"lost": lost} if lost else {})
-
-    def _of_parts(self, gradients: Tree, moments: Tree, parts: Tree, loss: Array) -> Tree:
-        """The state after the optimizer, of weights the parts that this chip updates."""
-        tokens, held = self.job.tokens_per_step, dtype(self.job.weights)
-        wide, parts = (jax.tree.map(lambda x: x.astype(jnp.float32), t) for t in (gradients, parts))
-        wide = jax.tree.map(lambda g: g / tokens, wide)
-        updates, after = self.optimizer.update(wide, moments, parts, value=loss)
-        parts = optax.apply_updates(parts, updates)
-        after = jax.tree.map(lambda new, old: new.astype(old.dtype), after, moments)
-        if self.table.mesh.platform == "cpu" and not self.by_compiler:
-            after = cpu.write_after(parts, after, moments)
-        found = {"weights": jax.tree.map(lambda p: p.astype(held), parts), "moments": after}
-        return found | ({"master": parts} if self.job.master else {})
-
-
-# What makes the optimizer of a step.
-Update = Callable[[TrainStep], optax.GradientTransformation]
+# A function that makes the optimizer of a step.
+MakeOptimizer = Callable[[TrainStep], optax.GradientTransformation]

@@ -1,14 +1,13 @@
-"""A schedule's events in lockstep: what each stage does in every tick, and where results wait.
+"""A schedule in lockstep: the event of each stage in every tick, and the buffers of results.
 
-One program runs on all stages, and stages exchange results between ticks. So a tick is one event of
-each stage at most. Which event, and the places in memory of what it reads and leaves, are numbers
-known before the program is compiled.
+One program runs on all stages, and stages exchange results between ticks, so a tick has at most one
+event per stage. The event, and the buffer slots that it reads and writes, are known before the
+program is compiled.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,6 @@ import numpy as np
 from shardwise.strategy.schedules import Event, Order
 
 Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-Visit = tuple[int, int]  # microbatch, position on its path
-
 IDLE, FORWARD, BACKWARD, WEIGHTS = range(4)
 KINDS = {"F": FORWARD, "B": BACKWARD, "W": WEIGHTS}
 FIELDS = (
@@ -26,11 +23,11 @@ FIELDS = (
     "chunk",
     "first",  # whether the chunk is the first of the model
     "last",
-    "kept",  # where its activations lie between F and the last event that reads them
-    "reads",  # where its input lies
-    "from_below",  # where what arrives from the stage before goes
+    "kept",  # slot of its activations between F and the last event that reads them
+    "reads",  # slot of its input
+    "from_below",  # slot for what arrives from the previous stage
     "from_above",
-    "stays",  # where its own result goes, if it stays on the stage
+    "stays",  # slot for its own result, if the same stage reads it
 )
 
 
@@ -39,16 +36,17 @@ class Ticks:
     """Tables [tick, stage] of numbers.
 
     Args:
-        rows: by the names of `FIELDS`. A place that nothing goes to is `n_inputs`: one more than
-            there are.
-        n_kept: places for activations of a chunk.
-        n_inputs: places for what a chunk is given: activations, or gradients of them.
-        up, down: whether anything is sent to the stage after, or before.
+        rows: by the names of `FIELDS`. The slot of results that nobody reads is `n_inputs`, behind
+            the last one.
+        n_saved: slots for saved activations of a chunk.
+        n_inputs: slots for inputs of a chunk: activations, or their gradients.
+        up: whether any stage sends to the next one.
+        down: whether any stage sends to the previous one.
         splits: whether some gradients of weights are computed later than those of activations.
     """
 
     rows: dict[str, Table]
-    n_kept: int
+    n_saved: int
     n_inputs: int
     up: bool
     down: bool
@@ -56,44 +54,46 @@ class Ticks:
 
 
 @dataclass(slots=True)
-class _Places:
-    """Places in memory that are given out again when they are free."""
+class _Slots:
+    """Allocator of buffer slots, which reuses the lowest released one."""
 
-    n: int
-    free: list[int]
+    n_slots: int
+    released: list[int]
 
-    def take(self) -> int:
-        if self.free:
-            return heapq.heappop(self.free)
-        self.n += 1
-        return self.n - 1
+    def allocate(self) -> int:
+        if self.released:
+            return heapq.heappop(self.released)
+        self.n_slots += 1
+        return self.n_slots - 1
 
-    def give(self, place: int) -> None:
-        heapq.heappush(self.free, place)
+    def release(self, slot: int) -> None:
+        heapq.heappush(self.released, slot)
 
 
 def ticks(order: Order) -> Ticks:
-    """The order as tables; every stage keeps its order of events.
+    """Tables of a schedule; every stage executes its events in their order.
 
     Raises:
-        ValueError: an order that waits for itself.
+        ValueError: the order has a deadlock.
     """
-    when = _when(order)
-    n, p = 1 + max(when.values()), len(order.stages)
-    rows = {name: np.zeros((n, p), np.int32) for name in FIELDS}
-    for event, tick in when.items():
-        at, s = _position(order, event), event.stage
-        rows["kind"][tick, s] = KINDS[event.kind]
-        rows["microbatch"][tick, s], rows["chunk"][tick, s] = event.microbatch, event.chunk
-        rows["first"][tick, s] = at == 0
-        rows["last"][tick, s] = at == len(order.path(event.microbatch)) - 1
-    n_kept = _keep(order, when, rows["kept"])
-    n_inputs = _inputs(order, when, rows)
+    tick_of = _tick_of_events(order)
+    n_ticks = 1 + max(tick_of.values())
+    rows = {name: np.zeros((n_ticks, len(order.stages)), np.int32) for name in FIELDS}
+    for event, tick in tick_of.items():
+        position = _position(order, event)
+        cell = (tick, event.stage)
+        rows["kind"][cell] = KINDS[event.kind]
+        rows["microbatch"][cell] = event.microbatch
+        rows["chunk"][cell] = event.chunk
+        rows["first"][cell] = position == 0
+        rows["last"][cell] = position == len(order.path(event.microbatch)) - 1
+    n_saved = _allocate_activations(order, tick_of, rows["kept"])
+    n_inputs = _allocate_inputs(order, tick_of, rows)
     for name in ("from_below", "from_above", "stays"):
         rows[name][rows[name] < 0] = n_inputs
     return Ticks(
         rows=rows,
-        n_kept=n_kept,
+        n_saved=n_saved,
         n_inputs=n_inputs,
         up=bool((rows["from_below"] < n_inputs).any()),
         down=bool((rows["from_above"] < n_inputs).any()),
@@ -101,20 +101,19 @@ def ticks(order: Order) -> Ticks:
     )
 
 
-def taken(found: Ticks) -> dict[str, tuple[int, ...]]:
-    """How often the stage with the end of the model takes each side of the choices in `pipeline`.
-
-    By the name scopes that they have there.
-    """
-    kinds, first, last = (found.rows[name] for name in ("kind", "first", "last"))
-    (stage,) = {int(s) for s in np.nonzero(last)[1]}
-    n = [int((kinds[:, stage] == kind).sum()) for kind in range(3 + found.splits)]
-    embeds = int((first[:, stage] & (kinds[:, stage] == FORWARD)).sum())
-    heads = int((last[:, stage] & (kinds[:, stage] == BACKWARD)).sum())
+def branch_counts(schedule: Ticks) -> dict[str, tuple[int, ...]]:
+    """How often the stage with the model's last layer takes each branch of `pipeline`, by name
+    scope."""
+    rows = schedule.rows
+    (stage,) = {int(index) for index in np.nonzero(rows["last"])[1]}
+    kinds = rows["kind"][:, stage]
+    counts = [int((kinds == kind).sum()) for kind in range(3 + schedule.splits)]
+    n_embeds = int((rows["first"][:, stage] & (kinds == FORWARD)).sum())
+    n_heads = int((rows["last"][:, stage] & (kinds == BACKWARD)).sum())
     return {
-        "stage": tuple(n),
-        "stage.embed": (n[FORWARD] - embeds, embeds),
-        "stage.head": (n[BACKWARD] - heads, heads),
+        "stage": tuple(counts),
+        "stage.embed": (counts[FORWARD] - n_embeds, n_embeds),
+        "stage.head": (counts[BACKWARD] - n_heads, n_heads),
     }
 
 
@@ -122,100 +121,129 @@ def _position(order: Order, event: Event) -> int:
     return order.path(event.microbatch).index((event.stage, event.chunk))
 
 
-def _when(order: Order) -> dict[Event, int]:
-    """The tick of each event: the first after all that it needs."""
-    ended: dict[tuple[str, int, int], int] = {}  # kind, microbatch, position -> tick
-    found: dict[Event, int] = {}
-    waiting = [list(reversed(stage)) for stage in order.stages]
+def _tick_of_events(order: Order) -> dict[Event, int]:
+    """The tick of each event: the first after all events that it depends on."""
+    tick_of: dict[Event, int] = {}
+    tick_of_key: dict[tuple[str, int, int], int] = {}  # (kind, microbatch, position)
+    remaining = [list(reversed(stage)) for stage in order.stages]
     tick = 0
-    while any(waiting):
-        now = []
-        for stage in waiting:
-            if stage and all(ended.get(key, tick) < tick for key in _needs(order, stage[-1])):
-                now.append(stage.pop())
-        if not now:
-            raise ValueError("the order of events waits for itself")
-        for event in now:
-            found[event] = tick
-            ended[event.kind, event.microbatch, _position(order, event)] = tick
+    while any(remaining):
+        ready = []
+        for events in remaining:
+            if not events:
+                continue
+            dependencies = _dependencies(order, events[-1])
+            if all(tick_of_key.get(key, tick) < tick for key in dependencies):
+                ready.append(events.pop())
+        if not ready:
+            raise ValueError("the order of events has a deadlock")
+        for event in ready:
+            tick_of[event] = tick
+            tick_of_key[event.kind, event.microbatch, _position(order, event)] = tick
         tick += 1
-    return found
+    return tick_of
 
 
-def _needs(order: Order, event: Event) -> Iterable[tuple[str, int, int]]:
-    """What has to have ended in an earlier tick."""
-    at, m = _position(order, event), event.microbatch
-    if event.kind == "F":
-        return [("F", m, at - 1)] if at else []
+def _dependencies(order: Order, event: Event) -> list[tuple[str, int, int]]:
+    """(kind, microbatch, position) of the events that have to end in an earlier tick."""
+    position = _position(order, event)
+    m = event.microbatch
     if event.kind == "W":
-        return [("B", m, at)]
-    after = at + 1 < len(order.path(m))
-    return [("F", m, at), *([("B", m, at + 1)] if after else [])]
+        return [("B", m, position)]
+    if event.kind == "F":
+        if position == 0:
+            return []
+        return [("F", m, position - 1)]
+    dependencies = [("F", m, position)]
+    if position + 1 < len(order.path(m)):
+        dependencies.append(("B", m, position + 1))
+    return dependencies
 
 
-def _ends(order: Order, when: dict[Event, int]) -> dict[tuple[int, int, int], int]:
-    """(stage, microbatch, chunk) -> tick of the last event on it."""
-    found: dict[tuple[int, int, int], int] = {}
-    for event, tick in when.items():
+def _last_ticks(tick_of: dict[Event, int]) -> dict[tuple[int, int, int], int]:
+    """(stage, microbatch, chunk) -> tick of its last event."""
+    last_ticks: dict[tuple[int, int, int], int] = {}
+    for event, tick in tick_of.items():
         key = (event.stage, event.microbatch, event.chunk)
-        found[key] = max(found.get(key, 0), tick)
-    return found
+        last_ticks[key] = max(last_ticks.get(key, 0), tick)
+    return last_ticks
 
 
-def _keep(order: Order, when: dict[Event, int], kept: Table) -> int:
-    """Places of activations, from F to the last event that reads them."""
-    ends, most = _ends(order, when), 0
+def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table) -> int:
+    """Assign slots to activations, from F to their last reader; return the number of slots."""
+    last_ticks = _last_ticks(tick_of)
+    n_slots = 0
     for events in order.stages:
-        places, taken = _Places(0, []), {}
+        slots = _Slots(0, [])
+        slot_of: dict[tuple[int, int, int], int] = {}
         for event in events:
             key = (event.stage, event.microbatch, event.chunk)
             if event.kind == "F":
-                taken[key] = places.take()
-            kept[when[event], event.stage] = taken[key]
-            if when[event] == ends[key]:
-                places.give(taken[key])
-        most = max(most, places.n)
-    return most
+                slot_of[key] = slots.allocate()
+            table[tick_of[event], event.stage] = slot_of[key]
+            if tick_of[event] == last_ticks[key]:
+                slots.release(slot_of[key])
+        n_slots = max(n_slots, slots.n_slots)
+    return n_slots
 
 
-def _inputs(order: Order, when: dict[Event, int], rows: dict[str, Table]) -> int:
-    """Places of what events are given, from the tick of its arrival to that of its last reader."""
-    ends, most = _ends(order, when), 0
+def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, Table]) -> int:
+    """Assign slots to inputs, from arrival to their last reader; return the number of slots."""
     for name in ("from_below", "from_above", "stays"):
         rows[name][:] = -1
-    for s, events in enumerate(order.stages):
-        arrives: list[tuple[int, int, str, Event]] = []  # from, until, way, event that reads it
-        for event in events:
-            source = _source(order, event)
-            if source is None:
-                continue
-            until = ends[s, event.microbatch, event.chunk] if event.kind == "B" else when[event]
-            below = source.stage == (s - 1) % len(order.stages)
-            way = "stays" if source.stage == s else "from_below" if below else "from_above"
-            arrives.append((when[source], until, way, event))
-        places = _Places(0, [])
-        busy: list[tuple[int, int]] = []  # until, place
-        for start, until, way, event in sorted(arrives, key=lambda a: (a[0], a[1], a[2])):
-            while busy and busy[0][0] <= start:
-                places.give(heapq.heappop(busy)[1])
-            place = places.take()
-            heapq.heappush(busy, (until, place))
-            rows[way][start, s] = place
+    n_slots = 0
+    for stage, events in enumerate(order.stages):
+        slots = _Slots(0, [])
+        occupied: list[tuple[int, int]] = []  # (last tick, slot)
+        for start, end, direction, event in _arrivals(order, tick_of, stage):
+            while occupied and occupied[0][0] <= start:
+                slots.release(heapq.heappop(occupied)[1])
+            slot = slots.allocate()
+            heapq.heappush(occupied, (end, slot))
+            rows[direction][start, stage] = slot
             for reader in events:
-                same = (reader.microbatch, reader.chunk) == (event.microbatch, event.chunk)
-                if same and (reader is event or (event.kind == "B" and reader.kind == "W")):
-                    rows["reads"][when[reader], s] = place
-        most = max(most, places.n)
-    return most
+                same_chunk = (reader.microbatch, reader.chunk) == (event.microbatch, event.chunk)
+                is_deferred = event.kind == "B" and reader.kind == "W"
+                if same_chunk and (reader is event or is_deferred):
+                    rows["reads"][tick_of[reader], stage] = slot
+        n_slots = max(n_slots, slots.n_slots)
+    return n_slots
+
+
+def _arrivals(
+    order: Order, tick_of: dict[Event, int], stage: int
+) -> list[tuple[int, int, str, Event]]:
+    """Inputs of a stage: (tick of arrival, last tick, direction, the event that reads it)."""
+    last_ticks = _last_ticks(tick_of)
+    arrivals = []
+    for event in order.stages[stage]:
+        source = _source(order, event)
+        if source is None:
+            continue
+        end = tick_of[event]
+        if event.kind == "B":
+            end = last_ticks[stage, event.microbatch, event.chunk]
+        direction = "from_above"
+        if source.stage == stage:
+            direction = "stays"
+        elif source.stage == (stage - 1) % len(order.stages):
+            direction = "from_below"
+        arrivals.append((tick_of[source], end, direction, event))
+    return sorted(arrivals, key=lambda arrival: arrival[:3])
 
 
 def _source(order: Order, event: Event) -> Event | None:
     """The event whose result this one reads; the last B reads the result of its own F."""
-    path, at = order.path(event.microbatch), _position(order, event)
+    path = order.path(event.microbatch)
+    position = _position(order, event)
     if event.kind == "F":
-        return Event(path[at - 1][0], "F", event.microbatch, path[at - 1][1]) if at else None
+        if position == 0:
+            return None
+        stage, chunk = path[position - 1]
+        return Event(stage, "F", event.microbatch, chunk)
     if event.kind == "W":
         return None
-    if at + 1 == len(path):
+    if position + 1 == len(path):
         return Event(event.stage, "F", event.microbatch, event.chunk)
-    return Event(path[at + 1][0], "B", event.microbatch, path[at + 1][1])
+    stage, chunk = path[position + 1]
+    return Event(stage, "B", event.microbatch, chunk)

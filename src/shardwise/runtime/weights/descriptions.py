@@ -1,8 +1,8 @@
-"""The arrays of a model as descriptions: shape, dtype and layout first, numbers later.
+"""Descriptions of the arrays of a model: shape and layout before the arrays exist.
 
-Layers stand as runs of a period (`models.stack`): Gemma 2 is 13 times a local and a global layer.
-What stands in one place of a period is stacked along a first dim L, which a scan takes apart. A
-tree of arrays is a dict: `layers` holds one dict per place, `outer` what stands around them.
+Layers are runs of a period (`models.stack`): Gemma 2 is 13 times a local and a global layer. Layers
+at one position of a period are stacked along a first dim L, over which a scan runs. A tree of
+arrays is a dict: `layers` has one dict per stack, `outer` has the arrays outside of layers.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.runtime.layout.sharding import Table
 
-ZERO_DIMS = ("D", "Q", "C", "C'")  # those that ZeRO-3 cuts
-# Beside the weights of a layer: what is added to scores to choose experts, but trained by no
-# gradient (`models.numerics.Routing.correction`).
+ZERO_DIMS = ("D", "Q", "C", "C'")  # that ZeRO-3 shards
+# An array of a layer that is added to the scores that choose experts, but has no gradient
+# (`models.numerics.Routing.correction`).
 CORRECTION = "router_correction"
 
-# Weights by name: of every kind of layer, and around the layers.
+# {"layers": [{name: array}], "outer": {name: array}}
 Tree = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayInfo:
-    """One array of parameters before it exists.
+    """Description of one array of parameters.
 
     Args:
-        weight: what it is; a vocabulary that its chips do not divide is filled up.
-        layers: equal layers that are stacked along dim 0; 0 for an array outside of layers.
-        start: what all its numbers are before training; None where they are random.
+        weight: name, dims and shape; a vocabulary is padded to a multiple of its chips.
+        layers: number of layers stacked along dim 0; 0 for an array outside of layers.
+        start: initial value of all elements; None for random ones.
     """
 
     weight: Weight
     layers: int = 0
-    start: float | None = None
+    init_value: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ class ArrayInfo:
 
     @property
     def is_table(self) -> bool:
-        """Whether the rules for weights shard it: a matrix, not a norm's scale or a bias."""
+        """Whether the rules for weights shard it: matrices, not scales of norms or biases."""
         return self.weight.matmul or self.weight.part in ("embedding", "unembedding")
 
     @property
@@ -62,118 +62,123 @@ class ArrayInfo:
         return self.weight.name != CORRECTION
 
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
-        """Dim -> roles that shard it. ZeRO-3 does not cut vectors: they are too small to gather."""
-        found = table.roles("weights", self.weight.dims)
+        """Dim -> roles that shard it; ZeRO-3 does not shard vectors, as they are too small."""
+        roles = dict(table.roles("weights", self.weight.dims))
         if not self.is_table:
-            found = {d: r for d, r in found.items() if d not in ZERO_DIMS}
-        staged = self.layers and table.mesh.sizes["pipe"] > 1
-        return {"L": ("pipe",), **found} if staged else found
+            for dim in ZERO_DIMS:
+                roles.pop(dim, None)
+        if self.layers and table.mesh.sizes["pipe"] > 1:
+            return {"L": ("pipe",), **roles}
+        return roles
 
     def axes(self, table: Table) -> dict[str, tuple[str, ...]]:
-        """Dim -> mesh axes that cut it.
+        """Dim -> mesh axes that shard it.
 
-        KV heads that are fewer than the chips of `tensor` are dealt out by its major axes; chips
-        along the others hold copies.
+        If there are fewer KV heads than chips of `tensor`, its major axes shard them, and chips
+        along the others have copies.
         """
-        found = {d: table.mesh.axis_names(roles) for d, roles in self.roles(table).items()}
-        if "K" in found:
+        axes = {dim: table.mesh.axis_names(roles) for dim, roles in self.roles(table).items()}
+        if "K" in axes:
             n_heads = self.shape[self.dims.index("K")]
-            found["K"] = table.mesh.dividing_axes(found["K"], n_heads)
-        return {d: axes for d, axes in found.items() if axes}
+            axes["K"] = table.mesh.dividing_axes(axes["K"], n_heads)
+        return {dim: names for dim, names in axes.items() if names}
 
     def spec(self, table: Table) -> PartitionSpec:
-        """How JAX lays it out."""
+        """The layout in JAX."""
         axes = self.axes(table)
-        return PartitionSpec(*(axes.get(d) for d in self.dims))
+        return PartitionSpec(*(axes.get(dim) for dim in self.dims))
 
     def local_shape(self, table: Table) -> tuple[int, ...]:
-        """What one chip holds."""
-        axes, shape = self.axes(table), table.mesh.jax_mesh.shape
-        sizes = zip(self.dims, self.shape, strict=True)
-        return tuple(n // math.prod(shape[a] for a in axes.get(d, ())) for d, n in sizes)
+        """Shape of the shard of one chip."""
+        axes = self.axes(table)
+        axis_sizes = table.mesh.jax_mesh.shape
+        shape = list(self.shape)
+        for i, dim in enumerate(self.dims):
+            shape[i] //= math.prod(axis_sizes[axis] for axis in axes.get(dim, ()))
+        return tuple(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One place in the period of a segment: layers that are stacked.
+class LayerStack:
+    """Layers at one position of a period, which are stacked.
 
     Args:
-        kind: index of their group.
-        layers: their numbers in the model, counted from 0.
+        kind: index of their group in the model.
+        layers: their indices in the model, from 0.
     """
 
     kind: int
     layers: range
 
 
-def places(config: ModelConfig) -> tuple[Place, ...]:
-    """What `layers` of a tree holds, in order.
+def layer_stacks(config: ModelConfig) -> tuple[LayerStack, ...]:
+    """The stacks in `layers` of a tree, in order.
 
     >>> from shardwise.models import load
-    >>> [(p.kind, p.layers) for p in places(load("gemma2-2b"))]
+    >>> [(s.kind, s.layers) for s in layer_stacks(load("gemma2-2b"))]
     [(0, range(0, 26, 2)), (1, range(1, 26, 2))]
     """
-    found, at = [], 0
+    stacks = []
+    first = 0
     for segment in stack(config):
-        period, end = len(segment.kinds), at + segment.n_layers
-        found += [
-            Place(kind=kind, layers=range(at + i, end, period))
-            for i, kind in enumerate(segment.kinds)
-        ]
-        at = end
-    return tuple(found)
+        stop = first + segment.n_layers
+        period = len(segment.kinds)
+        for position, kind in enumerate(segment.kinds):
+            stacks.append(LayerStack(kind=kind, layers=range(first + position, stop, period)))
+        first = stop
+    return tuple(stacks)
 
 
 def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | None = None) -> Tree:
-    """Every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict.
+    """Describe every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict.
 
     Args:
         config: the model.
-        table: over whose chips a vocabulary is filled up to a multiple.
-        n_stacked: what stacked arrays have room for on the stages of a pipeline, if not for as many
-            layers as there are.
+        table: shards the vocabulary, which is padded to a multiple of its chips; None for no
+            padding.
+        n_stacked: slots of stacked arrays on the stages of a pipeline; None for the number of
+            layers.
     """
 
     def info(weight: Weight, layers: int = 0) -> ArrayInfo:
-        return ArrayInfo(
-            weight=weight if table is None else _filled(weight, table),
-            layers=layers,
-            start=_start(config, weight),
-        )
+        init_value = _init_value(config, weight)
+        if table is not None:
+            weight = _padded(weight, table)
+        return ArrayInfo(weight=weight, layers=layers, init_value=init_value)
 
-    return {
-        "layers": [
-            {
-                w.name: info(w, n_stacked or len(place.layers))
-                for w in layer_arrays(config, config.groups[place.kind].layer)
-            }
-            for place in places(config)
-        ],
-        "outer": {w.name: info(w) for w in outer_weights(config)},
-    }
+    layers = []
+    for layer_stack in layer_stacks(config):
+        n_slots = n_stacked or len(layer_stack.layers)
+        weights = layer_arrays(config, config.groups[layer_stack.kind].layer)
+        layers.append({weight.name: info(weight, n_slots) for weight in weights})
+    outer = {weight.name: info(weight) for weight in outer_weights(config)}
+    return {"layers": layers, "outer": outer}
 
 
-def _filled(weight: Weight, table: Table) -> Weight:
-    """The weight with a vocabulary that its chips divide."""
-    shards = table.mesh.size(table.roles("weights", weight.dims).get("V", ()))
-    shape = tuple(
-        n + -n % shards if dim == "V" else n
-        for dim, n in zip(weight.dims, weight.shape, strict=True)
-    )
-    return replace(weight, shape=shape)
+def _padded(weight: Weight, table: Table) -> Weight:
+    """The weight with its vocabulary padded to a multiple of its chips."""
+    if "V" not in weight.dims:
+        return weight
+    n_shards = table.mesh.size(table.roles("weights", weight.dims).get("V", ()))
+    shape = list(weight.shape)
+    dim = weight.dims.index("V")
+    shape[dim] += -shape[dim] % n_shards
+    return replace(weight, shape=tuple(shape))
 
 
-def _start(config: ModelConfig, weight: Weight) -> float | None:
-    """1 for scales of norms as they are multiplied, 0 for biases, None for matrices."""
+def _init_value(config: ModelConfig, weight: Weight) -> float | None:
+    """1 for the effective scale of a norm, 0 for biases, None for matrices."""
     if weight.matmul or (weight.part in ("embedding", "unembedding") and len(weight.dims) > 1):
         return None
-    is_scale = weight.name.endswith("norm") and not weight.name.startswith("b_")
-    return 1.0 - config.norm.plus_one if is_scale else 0.0
+    if weight.name.endswith("norm") and not weight.name.startswith("b_"):
+        return 1.0 - config.norm.plus_one
+    return 0.0
 
 
 def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
-    """The weights of a layer, and what stands beside them."""
-    weights, ffn = layer_weights(config, layer), layer.ffn
+    """The weights of a layer, and its arrays without gradients."""
+    weights = layer_weights(config, layer)
+    ffn = layer.ffn
     if not (isinstance(ffn, Moe) and ffn.routing.correction):
         return weights
     shape = (ffn.n_experts,)
@@ -181,44 +186,52 @@ def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
     return (*weights, correction)
 
 
-def each(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:
-    """A tree of what `function` makes of every description (and arrays of trees like it)."""
+def map_infos(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:
+    """Map a function over every description, and over the leaves of trees like it."""
     return jax.tree.map(function, infos, *trees, is_leaf=lambda x: isinstance(x, ArrayInfo))
 
 
-def shaped(info: ArrayInfo, table: Table, dtype: Any) -> jax.ShapeDtypeStruct:
-    """The array without its numbers, as JAX takes it for lowering."""
+def shape_struct(info: ArrayInfo, table: Table, dtype: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and sharding of an array, as JAX takes them for lowering."""
     sharding = NamedSharding(table.mesh.jax_mesh, info.spec(table))
     return jax.ShapeDtypeStruct(info.shape, dtype, sharding=sharding)
 
 
-def initialised(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
-    """Random weights: normal with variance 1 / (summed elements), norms that scale by 1, biases 0.
+def init_weights(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
+    """Random weights: normal with variance 1 / fan-in, norms with scale 1, biases 0.
 
-    Under one key the numbers do not depend on the layout, but where a vocabulary is filled up.
+    Under one key the numbers do not depend on the layout, except for a padded vocabulary.
     """
     leaves, treedef = jax.tree.flatten(infos, is_leaf=lambda x: isinstance(x, ArrayInfo))
     keys = jax.random.split(key, len(leaves))
-    made = [_initial(info, key, dtype) for info, key in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(treedef, made)
+    arrays = [_init_array(info, key, dtype) for info, key in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(treedef, arrays)
 
 
-def _initial(info: ArrayInfo, key: jax.Array, dtype: Any) -> jax.Array:
-    if info.start is not None:
-        return jnp.full(info.shape, info.start, dtype)
-    width = info.weight.shape[-1] if info.weight.part == "embedding" else _summed(info.weight)
-    return (jax.random.normal(key, info.shape) * width**-0.5).astype(dtype)
+def _init_array(info: ArrayInfo, key: jax.Array, dtype: Any) -> jax.Array:
+    if info.init_value is not None:
+        return jnp.full(info.shape, info.init_value, dtype)
+    return (jax.random.normal(key, info.shape) * _fan_in(info.weight) ** -0.5).astype(dtype)
 
 
-def _summed(weight: Weight) -> int:
-    """Elements that one output of the product sums over."""
-    dims = dict(zip(weight.dims, weight.shape, strict=True))
+def _fan_in(weight: Weight) -> int:
+    """Elements that one output of the product sums over; the width of an embedding."""
+    if weight.part == "embedding":
+        return weight.shape[-1]
     if weight.name == "wo":
         return math.prod(weight.shape[:-1])
-    return next(n for d, n in dims.items() if d != "E")
+    dims = dict(zip(weight.dims, weight.shape, strict=True))
+    return next(n for dim, n in dims.items() if dim != "E")
 
 
-def owner(path: tuple[Any, ...], leaves: Mapping[tuple[Any, ...], Any]) -> Any:
-    """Of the weights' `leaves`, by path, the one whose path an array's in an optimizer's state ends
-    in; None for what belongs to no weight."""
-    return next((leaves[path[n:]] for n in range(len(path)) if path[n:] in leaves), None)
+def weight_of_state(path: tuple[Any, ...], leaves: Mapping[tuple[Any, ...], Any]) -> Any:
+    """The leaf of the weight that an array in an optimizer's state belongs to; None for no weight.
+
+    Args:
+        path: of the array, which ends with the path of its weight.
+        leaves: by path of their weight.
+    """
+    for n in range(len(path)):
+        if path[n:] in leaves:
+            return leaves[path[n:]]
+    return None

@@ -1,7 +1,7 @@
-"""Weights out of the files that a model is published in, and back into such files.
+"""Reader and writer of published weights: safetensors files in the naming of a model's family.
 
-Each chip's part of each array is read by itself, layer by layer: what is in memory of a checkpoint
-is the part that is being made.
+Each chip's shard of each array is read separately, layer by layer, so memory holds only the shard
+that is being assembled.
 """
 
 from __future__ import annotations
@@ -20,103 +20,112 @@ from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.models.tensor_names import Entry, entries
 from shardwise.runtime.layout.sharding import Table, divisible_spec
-from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, places
-from shardwise.runtime.weights.safetensors import TensorInfo, tensors, write
+from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, layer_stacks
+from shardwise.runtime.weights.safetensors import TensorInfo, read_tensors, write_tensors
 
 Numbers = NDArray[Any]
 Index = tuple[slice, ...]
-# (layer or None, our name) -> the tensor that it is in, or those of its experts.
-Where = Mapping[tuple[int | None, str], Sequence[Entry]]
+WeightKey = tuple[int | None, str]  # (layer or None, name of the weight)
+# The tensor of each weight, or those of its experts.
+EntriesByWeight = Mapping[WeightKey, Sequence[Entry]]
 
-# Before the names in files of models that also see; what early files of GPT-2 leave out.
-BEFORE, LEFT_OUT = "language_model.", "transformer."
+VISION_PREFIX = "language_model."  # of names in files of models with vision
+GPT2_PREFIX = "transformer."  # which early files of GPT-2 leave out
 
 
 def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) -> Tree:
-    """The weights of a published model, each chip's part where the table puts it.
+    """Load the weights of a published model, sharded by the table.
 
     Args:
         folder: with the *.safetensors files.
-        config: the model, of a family whose tensors are known.
+        config: the model, of a family with known tensor names.
         table: rules on the mesh.
-        dtype: to hold them in.
+        dtype: of the arrays.
 
     Raises:
-        BadFile: files that are missing, unreadable, or of another model.
-        BadInput: a family whose tensors are not known.
+        BadFile: files are missing, unreadable, or of another model.
+        BadInput: the tensor names of the family are unknown.
     """
-    where, files = _where(config), tensors(folder)
-    used = {entry.tensor: entry.layout.file_shape for found in where.values() for entry in found}
-    held = {name: found for name in used if (found := _find(name, files)) is not None}
-    _check(folder, used, held)
+    entries_by_weight = _entries_by_weight(config)
+    files = read_tensors(folder)
+    shapes: dict[str, tuple[int, ...]] = {}
+    tensors: dict[str, Numbers] = {}
+    for weight_entries in entries_by_weight.values():
+        for entry in weight_entries:
+            shapes[entry.tensor] = entry.layout.file_shape
+            tensor = _find(entry.tensor, files)
+            if tensor is not None:
+                tensors[entry.tensor] = tensor
+    _check(folder, shapes, tensors)
 
     def array(info: ArrayInfo, layers: Sequence[int | None]) -> jax.Array:
-        found = [where[layer, info.weight.name] for layer in layers]
-        return _laid_out(info, found, held, table, dtype)
+        by_layer = [entries_by_weight[layer, info.weight.name] for layer in layers]
+        return _sharded(info, by_layer, tensors, table, dtype)
 
     infos = describe(config, table)
     return {
         "layers": [
-            {name: array(info, place.layers) for name, info in layer.items()}
-            for place, layer in zip(places(config), infos["layers"], strict=True)
+            {name: array(info, layer_stack.layers) for name, info in weights.items()}
+            for layer_stack, weights in zip(layer_stacks(config), infos["layers"], strict=True)
         ],
         "outer": {name: array(info, (None,)) for name, info in infos["outer"].items()},
     }
 
 
 def save_weights(
-    folder: Path, config: ModelConfig, weights: Tree, largest: int = 5_000_000_000
+    folder: Path, config: ModelConfig, weights: Tree, max_file_bytes: int = 5_000_000_000
 ) -> None:
-    """Write weights as the family of the model publishes them, in the dtype that they have.
+    """Write weights as the model's family publishes them, in their present dtype.
 
-    Several processes call it together: the first one writes, and gets from the others what it does
-    not have, one layer at a time.
+    Several processes call it together: process 0 writes, and gathers the shards of the others, one
+    layer at a time.
 
     Args:
-        folder: is made where there is none.
+        folder: created if missing.
         config: the model.
-        weights: as of `load_weights`.
-        largest: bytes of one file.
+        weights: in the form of `load_weights`.
+        max_file_bytes: size limit of a file.
 
     Raises:
-        BadInput: a family whose tensors are not known.
+        BadInput: the tensor names of the family are unknown.
     """
-    ours: dict[tuple[int | None, str], tuple[jax.Array, int | None]] = {}
-    for place, layer in zip(places(config), weights["layers"], strict=True):
-        for name, array in layer.items():
-            ours |= {(n, name): (array, i) for i, n in enumerate(place.layers)}
-    ours |= {(None, name): (array, None) for name, array in weights["outer"].items()}
-    made: dict[str, list[Entry]] = defaultdict(list)
+    arrays: dict[WeightKey, tuple[jax.Array, int | None]] = {}
+    for layer_stack, stacked in zip(layer_stacks(config), weights["layers"], strict=True):
+        for name, array in stacked.items():
+            for index, layer in enumerate(layer_stack.layers):
+                arrays[layer, name] = (array, index)
+    for name, array in weights["outer"].items():
+        arrays[None, name] = (array, None)
+    entries_by_tensor: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries(config):
-        made[entry.tensor].append(entry)
+        entries_by_tensor[entry.tensor].append(entry)
 
-    def numbers(info: TensorInfo) -> Numbers:
-        held = np.empty(info.shape, info.dtype)
-        for entry in made[info.name]:
-            array, i = ours[entry.layer, entry.weight]
-            one = array if i is None else array[i]
-            one = one if entry.expert is None else one[entry.expert]
-            cut = tuple(map(slice, entry.layout.shape))  # without what fills up a vocabulary
-            entry.layout.insert(held, _on_host(one)[cut])
-        return held
+    def load(info: TensorInfo) -> Numbers:
+        tensor = np.empty(info.shape, info.dtype)
+        for entry in entries_by_tensor[info.name]:
+            array, index = arrays[entry.layer, entry.weight]
+            if index is not None:
+                array = array[index]
+            if entry.expert is not None:
+                array = array[entry.expert]
+            without_padding = tuple(map(slice, entry.layout.shape))
+            entry.layout.insert(tensor, _on_host(array)[without_padding])
+        return tensor
 
-    infos = [
-        TensorInfo(
-            name=name,
-            shape=parts[0].layout.file_shape,
-            dtype=ours[parts[0].layer, parts[0].weight][0].dtype,
-        )
-        for name, parts in made.items()
-    ]
+    infos = []
+    for name, tensor_entries in entries_by_tensor.items():
+        entry = tensor_entries[0]
+        array, _ = arrays[entry.layer, entry.weight]
+        infos.append(TensorInfo(name=name, shape=entry.layout.file_shape, dtype=array.dtype))
     if jax.process_index() == 0:
-        write(folder, infos, numbers, largest)
+        write_tensors(folder, infos, load, max_file_bytes)
     else:
         for info in infos:
-            numbers(info)
+            load(info)
 
 
 def _on_host(array: jax.Array) -> Numbers:
-    """All of an array, in every process."""
+    """The whole array, in every process."""
     if array.is_fully_addressable:
         return np.asarray(array)
     from jax.experimental import multihost_utils
@@ -125,75 +134,79 @@ def _on_host(array: jax.Array) -> Numbers:
     return whole
 
 
-def _where(config: ModelConfig) -> Where:
-    found: dict[tuple[int | None, str], list[Entry]] = defaultdict(list)
+def _entries_by_weight(config: ModelConfig) -> EntriesByWeight:
+    by_weight: dict[WeightKey, list[Entry]] = defaultdict(list)
     for entry in entries(config):
-        found[entry.layer, entry.weight].append(entry)
-    return found
+        by_weight[entry.layer, entry.weight].append(entry)
+    return by_weight
 
 
 def _find(name: str, files: Mapping[str, Numbers]) -> Numbers | None:
-    """A tensor under its name, or under one of the other ways to write it."""
-    for written in (name, BEFORE + name, name.removeprefix(LEFT_OUT)):
-        if written in files:
-            return files[written]
+    """A tensor under its name, or under a variant of it."""
+    for variant in (name, VISION_PREFIX + name, name.removeprefix(GPT2_PREFIX)):
+        if variant in files:
+            return files[variant]
     return None
 
 
-def _check(folder: Path, used: Mapping[str, tuple[int, ...]], held: Mapping[str, Numbers]) -> None:
+def _check(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Numbers]
+) -> None:
     """Refuse files that lack a tensor, or have it in another shape."""
-    missing = [name for name in used if name not in held]
+    missing = [name for name in shapes if name not in tensors]
     problems = []
     if missing:
-        more = ", ..." if len(missing) > 3 else "."
-        problems.append(
-            f"{folder} lacks {len(missing)} of {len(used)} tensors: {', '.join(missing[:3])}{more}"
-        )
-    for name, array in held.items():
-        if array.shape != used[name]:
-            problems.append(f"{folder}: {name} is {array.shape}, the config says {used[name]}.")
+        names = ", ".join(missing[:3])
+        if len(missing) > 3:
+            names += ", ..."
+        problems.append(f"{folder} lacks {len(missing)} of {len(shapes)} tensors: {names}.")
+    for name, tensor in tensors.items():
+        if tensor.shape != shapes[name]:
+            problems.append(f"{folder}: {name} is {tensor.shape}, the config says {shapes[name]}.")
     if problems:
         raise BadFile(*problems[:4])
 
 
-def _laid_out(
+def _sharded(
     info: ArrayInfo,
-    found: Sequence[Sequence[Entry]],
-    held: Mapping[str, Numbers],
+    by_layer: Sequence[Sequence[Entry]],
+    tensors: Mapping[str, Numbers],
     table: Table,
     dtype: Any,
 ) -> jax.Array:
-    """One array of the tree: `found` has the tensors of each of its layers."""
-    made: dict[str, Numbers] = {}  # a part that several chips hold is read once
+    """One array of the tree, from the entries of each of its layers."""
+    shards: dict[str, Numbers] = {}  # a shard of several chips is read once
 
-    def part(index: Any) -> Numbers:
-        if str(index) not in made:
-            spans = [range(*s.indices(n)) for s, n in zip(index, info.shape, strict=True)]
-            out = np.zeros([len(span) for span in spans], dtype)
-            layers = spans[0] if info.layers else range(1)
-            for i, layer in enumerate(layers):
-                one, rest = (out[i], index[1:]) if info.layers else (out, index)
-                _fill(one, found[layer], held, rest)
-            made[str(index)] = out
-        return made[str(index)]
+    def shard(index: Any) -> Numbers:
+        key = str(index)
+        if key in shards:
+            return shards[key]
+        spans = [range(n)[dim] for dim, n in zip(index, info.shape, strict=True)]
+        array = np.zeros([len(span) for span in spans], dtype)
+        if info.layers:
+            for i, layer in enumerate(spans[0]):
+                _fill(array[i], by_layer[layer], tensors, index[1:])
+        else:
+            _fill(array, by_layer[0], tensors, index)
+        shards[key] = array
+        return array
 
     spec = divisible_spec(info.spec(table), info.shape, table.mesh.jax_mesh)
     sharding = NamedSharding(table.mesh.jax_mesh, spec)
-    return jax.make_array_from_callback(info.shape, sharding, part)
+    return jax.make_array_from_callback(info.shape, sharding, shard)
 
 
 def _fill(
-    out: Numbers, entries: Sequence[Entry], held: Mapping[str, Numbers], index: Index
+    shard: Numbers, entries: Sequence[Entry], tensors: Mapping[str, Numbers], index: Index
 ) -> None:
-    """Our weight of one layer, of which `index` is wanted; zeros beyond what the file has."""
-    if entries[0].expert is not None:
-        experts = range(*index[0].indices(len(entries)))
-        for i, expert in enumerate(experts):
-            _copy(out[i], entries[expert], held, index[1:])
-    else:
-        _copy(out, entries[0], held, index)
+    """Fill a shard of one layer's weight with its elements at `index`; padding stays 0."""
+    if entries[0].expert is None:
+        _copy(shard, entries[0], tensors, index)
+        return
+    for i, expert in enumerate(range(len(entries))[index[0]]):
+        _copy(shard[i], entries[expert], tensors, index[1:])
 
 
-def _copy(out: Numbers, entry: Entry, held: Mapping[str, Numbers], index: Index) -> None:
-    part = entry.layout.extract(held[entry.tensor])[index]
-    out[tuple(map(slice, part.shape))] = part
+def _copy(shard: Numbers, entry: Entry, tensors: Mapping[str, Numbers], index: Index) -> None:
+    elements = entry.layout.extract(tensors[entry.tensor])[index]
+    shard[tuple(map(slice, elements.shape))] = elements

@@ -1,7 +1,7 @@
-"""Numbers in 8 bits or fewer with a scale: weights, activations on their way into a product, keys.
+"""Quantized arrays: numbers in 8 bits or fewer, with scales.
 
-A scale belongs to all elements along some dims, and stands for the largest of them: values are
-whole steps of it (int8, int4), or floats of few bits (fp8).
+A scale is shared by all elements along some dims, and chosen by the largest of them: values are
+integer multiples of it (int8, int4), or floats of few bits (fp8).
 """
 
 from __future__ import annotations
@@ -14,56 +14,61 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-LEAST = 1e-30  # of a scale: rows of zeros stay zeros
+MIN_SCALE = 1e-30  # rows of zeros stay zeros
 
 
 class Scaled(NamedTuple):
-    """values times scale; the scale has the dims of the values without those that it covers."""
+    """A quantized array: values times scale, which lacks the dims that share a scale."""
 
     values: Array
     scale: Array
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Whether numbers of a dtype are kept with a scale."""
+    """Return whether numbers of a dtype need a scale."""
     return jnp.dtype(dtype).itemsize < 2
 
 
-def largest(dtype: Any) -> float:
+def max_value(dtype: Any) -> float:
     """The largest number of a dtype: 127 of int8, 448 of fp8."""
-    limits = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo(dtype)
-    return float(limits.max)
-
-
-def scaled(x: Array, dtype: Any, over: Sequence[int], scale_dtype: Any = jnp.float32) -> Scaled:
-    """`x` in a narrow dtype, one scale for all elements along the dims `over`."""
-    wide = x.astype(jnp.float32)
-    most = jnp.abs(wide).max(axis=tuple(over), keepdims=True)
-    # Rounded to its own dtype first: values are steps of the scale that is kept.
-    scale = jnp.maximum(most / largest(dtype), LEAST).astype(scale_dtype)
-    steps = wide / scale.astype(jnp.float32)
     if jnp.issubdtype(dtype, jnp.integer):
-        steps = jnp.clip(jnp.round(steps), -largest(dtype), largest(dtype))
-    return Scaled(steps.astype(dtype), scale.squeeze(tuple(over)))
+        return float(jnp.iinfo(dtype).max)
+    return float(jnp.finfo(dtype).max)
+
+
+def quantize(x: Array, dtype: Any, dims: Sequence[int], scale_dtype: Any = jnp.float32) -> Scaled:
+    """Quantize `x` to a narrow dtype, with one scale for all elements along `dims`."""
+    exact = x.astype(jnp.float32)
+    max_abs = jnp.abs(exact).max(axis=tuple(dims), keepdims=True)
+    # The scale is rounded to its dtype first: values are multiples of the rounded one.
+    scale = jnp.maximum(max_abs / max_value(dtype), MIN_SCALE).astype(scale_dtype)
+    values = exact / scale.astype(jnp.float32)
+    if jnp.issubdtype(dtype, jnp.integer):
+        values = jnp.clip(jnp.round(values), -max_value(dtype), max_value(dtype))
+    return Scaled(values.astype(dtype), scale.squeeze(tuple(dims)))
 
 
 def product(letters: str, x: Array, w: Scaled, narrow: Any) -> Array:
-    """An einsum of activations and scaled weights, in the dtype of the activations.
+    """An einsum of activations and quantized weights, in the dtype of the activations.
 
     Args:
-        letters: as `jnp.einsum` takes them; what the output keeps of the weight comes last in it.
-        narrow: dtype in which both sides are multiplied, each row of the activations scaled for
-            itself; None to multiply in the dtype of the activations.
+        letters: as `jnp.einsum` takes them; dims of the weight come last in the output.
+        x: activations.
+        w: weights, with a scale for each output.
+        narrow: dtype in which both sides are multiplied, with a scale for each row of the
+            activations; None to multiply in the dtype of the activations.
     """
     if narrow is None:
-        # The scale comes after the product, so that weights are read in their own dtype.
+        # The scale is applied after the product, so that weights are read in their narrow dtype.
         y = jnp.einsum(letters, x, w.values.astype(x.dtype))
         return y * w.scale.astype(y.dtype)
     inputs, output = letters.split("->")
     left, right = inputs.split(",")
-    summed = [i for i, letter in enumerate(left) if letter in right and letter not in output]
-    rows = scaled(x, narrow, summed)
-    sums = jnp.int32 if jnp.issubdtype(narrow, jnp.integer) else jnp.float32
-    y = jnp.einsum(letters, rows.values, w.values.astype(narrow), preferred_element_type=sums)
-    kept = rows.scale.reshape(rows.scale.shape + (1,) * (len(output) - rows.scale.ndim))
-    return (y.astype(jnp.float32) * kept * w.scale).astype(x.dtype)
+    contracted = [i for i, letter in enumerate(left) if letter in right and letter not in output]
+    rows = quantize(x, narrow, contracted)
+    sum_dtype = jnp.float32
+    if jnp.issubdtype(narrow, jnp.integer):
+        sum_dtype = jnp.int32
+    y = jnp.einsum(letters, rows.values, w.values.astype(narrow), preferred_element_type=sum_dtype)
+    row_scale = rows.scale.reshape(rows.scale.shape + (1,) * (len(output) - rows.scale.ndim))
+    return (y.astype(jnp.float32) * row_scale * w.scale).astype(x.dtype)

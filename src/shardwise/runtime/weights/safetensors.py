@@ -1,8 +1,8 @@
-"""Files of tensors as Hugging Face publishes them: eight bytes with the length of a header, the
-header in JSON (name -> dtype, shape, bytes from .. to), the numbers.
+"""Reader and writer of safetensors files: eight bytes with the length of a header, the header in
+JSON (name -> dtype, shape, data offsets), the numbers.
 
-Source: the format as described with the safetensors library. Files are mapped into memory, so only
-what is read of a tensor is loaded. Where there is an index, it says which file a tensor is in.
+Source: the format description of the safetensors library. Files are memory-mapped, so only the
+parts of a tensor that are read are loaded. An index, if there is one, maps tensors to files.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ DTYPES: Mapping[str, Any] = {
 NAMES = {np.dtype(kind): name for name, kind in DTYPES.items()}
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
-METADATA = "__metadata__"  # an entry of the header that is no tensor
-ALONE = f"model{SUFFIX}"  # the file of a model that has one; Hugging Face reads it before an index
-UNDONE = ".undone"  # behind the name of a file that is still being written
-OURS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.undone)?")
+METADATA = "__metadata__"  # an entry of the header, beside the tensors
+SINGLE_FILE = f"model{SUFFIX}"  # of a model without an index; Hugging Face prefers it to an index
+PARTIAL = ".undone"  # suffix of a file that is still being written
+MODEL_FILE = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.undone)?")
 
 Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """A tensor that is to be written."""
+    """Name, shape and dtype of a tensor to write."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,54 +59,56 @@ class TensorInfo:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-def tensors(folder: Path) -> dict[str, Numbers]:
-    """Every tensor of the files in a folder, by name, none of them read yet.
+def read_tensors(folder: Path) -> dict[str, Numbers]:
+    """Every tensor of the files in a folder, by name, memory-mapped.
 
     Raises:
-        BadFile: no such folder, no such files in it, a file that is not of this format, or two
-            files that have the same tensor where no index says which is meant.
+        BadFile: the folder is missing, has no such files or a malformed one, or two files have the
+            same tensor without an index that names one.
     """
     if not folder.is_dir():
-        raise BadFile(f"{folder} is no folder.")
+        raise BadFile(f"{folder} is not a folder.")
     if (folder / INDEX).exists():
         return _indexed(folder)
     paths = sorted(folder.glob(f"*{SUFFIX}"))
     if not paths:
-        raise BadFile(f"{folder} holds no *{SUFFIX} files; those of other formats are not read.")
-    found: dict[str, Numbers] = {}
-    within: dict[str, str] = {}
+        raise BadFile(f"{folder} has no *{SUFFIX} files; other formats are not supported.")
+    tensors: dict[str, Numbers] = {}
+    file_of: dict[str, str] = {}
     for path in paths:
-        for name, array in _of_file(path):
-            if name in found:
+        for name, array in _file_tensors(path):
+            if name in tensors:
                 raise BadFile(
-                    f"{folder}: {name} is in {within[name]} and in {path.name}, and no {INDEX} "
-                    "says which is meant: remove what is left of another model."
+                    f"{folder}: {name} is in {file_of[name]} and in {path.name}, and no {INDEX} "
+                    "names one of them: remove files that are left of another model."
                 )
-            found[name], within[name] = array, path.name
-    return found
+            tensors[name] = array
+            file_of[name] = path.name
+    return tensors
 
 
 def _indexed(folder: Path) -> dict[str, Numbers]:
-    """The tensors that the index of a folder names, out of the files that it names."""
-    where = _weight_map(folder)
-    files = {file: dict(_of_file(folder / file)) for file in _there(folder, where)}
-    for name, file in where.items():
+    """The tensors in the index of a folder, from the files that it names."""
+    file_of = _weight_map(folder)
+    files = {file: dict(_file_tensors(folder / file)) for file in _existing(folder, file_of)}
+    for name, file in file_of.items():
         if name not in files[file]:
-            raise BadFile(f"{folder}: {INDEX} says that {name} is in {file}, and it is not.")
-    alone = folder / ALONE
-    if ALONE not in files and alone.exists():
-        both = next((name for name, _ in _of_file(alone) if name in where), "")
-        if both:
+            raise BadFile(f"{folder}: {name} is not in {file}, which {INDEX} names.")
+    single_file = folder / SINGLE_FILE
+    if SINGLE_FILE not in files and single_file.exists():
+        duplicate = next((name for name, _ in _file_tensors(single_file) if name in file_of), "")
+        if duplicate:
             raise BadFile(
-                f"{folder}: {both} is in {ALONE} and in {where[both]}, of which {INDEX} names the "
-                "second and other readers take the first: remove what is left of another model."
+                f"{folder}: {duplicate} is in {SINGLE_FILE} and in {file_of[duplicate]}. {INDEX} "
+                "names the second, other readers take the first: remove files that are left of "
+                "another model."
             )
-    return {name: files[file][name] for name, file in where.items()}
+    return {name: files[file][name] for name, file in file_of.items()}
 
 
-def _there(folder: Path, where: Mapping[str, str]) -> list[str]:
-    """The files of an index, all of which have to be there."""
-    names = sorted(set(where.values()))
+def _existing(folder: Path, file_of: Mapping[str, str]) -> list[str]:
+    """The files of an index, after a check that all of them exist."""
+    names = sorted(set(file_of.values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise BadFile(f"{folder} lacks {len(missing)} files of {INDEX}: {', '.join(missing[:3])}.")
@@ -114,125 +116,137 @@ def _there(folder: Path, where: Mapping[str, str]) -> list[str]:
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
-    """Tensor -> file, as the index of a folder says it."""
+    """Tensor -> file, from the index of a folder."""
     path = folder / INDEX
     try:
-        where = json.loads(path.read_text("utf-8"))["weight_map"]
-        return {str(name): str(file) for name, file in where.items()}
+        weight_map = json.loads(path.read_text("utf-8"))["weight_map"]
+        return {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadFile(f"{path} has no weight_map: it is no index of tensors.") from error
+        raise BadFile(f"{path} has no weight_map: it is not an index of tensors.") from error
 
 
-def _of_file(path: Path) -> Iterator[tuple[str, Numbers]]:
+def _file_tensors(path: Path) -> Iterator[tuple[str, Numbers]]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
-            raise BadFile(f"{path}: {size} bytes, its header is cut off.")
+            raise BadFile(f"{path}: its header is cut off after {size} bytes.")
         try:
             header = json.loads(file.read(length))
         except ValueError as error:
-            raise BadFile(f"{path}: its header is no JSON.") from error
-    raw = np.memmap(path, np.uint8, "r")[8 + length :]
-    for name, told in header.items():
+            raise BadFile(f"{path}: its header is not JSON.") from error
+    data = np.memmap(path, np.uint8, "r")[8 + length :]
+    for name, entry in header.items():
         if name == METADATA:
             continue
-        start, stop = told["data_offsets"]
-        if told["dtype"] not in DTYPES or stop > raw.size:
-            what = "is cut off" if stop > raw.size else f"has dtype {told['dtype']}"
-            raise BadFile(f"{path}: {name} {what}. Read: {', '.join(DTYPES)}.")
-        yield name, raw[start:stop].view(DTYPES[told["dtype"]]).reshape(told["shape"])
+        start, stop = entry["data_offsets"]
+        if stop > data.size:
+            raise BadFile(f"{path}: {name} is cut off.")
+        if entry["dtype"] not in DTYPES:
+            supported = ", ".join(DTYPES)
+            raise BadFile(f"{path}: {name} has dtype {entry['dtype']}; supported are {supported}.")
+        yield name, data[start:stop].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
 
 
-def write(
+def write_tensors(
     folder: Path,
     infos: Sequence[TensorInfo],
-    made: Callable[[TensorInfo], Numbers],
-    largest: int = 5_000_000_000,
+    load: Callable[[TensorInfo], Numbers],
+    max_file_bytes: int = 5_000_000_000,
 ) -> None:
-    """Write tensors one after the other, in files of at most `largest` bytes of numbers.
+    """Write tensors one after the other, in files of at most `max_file_bytes` of numbers.
 
-    They take the place of a model that is there already once all of them are complete: what breaks
-    off before leaves that one as it was. One process calls it.
+    They replace a model in the folder once all of them are complete; an error before that leaves
+    it unchanged. One process calls this function.
 
     Args:
-        folder: is made where there is none.
+        folder: created if missing.
         infos: the tensors.
-        made: gives the numbers of one of them, when it is written.
-        largest: a larger tensor has a file of its own.
+        load: returns the numbers of a tensor when it is written.
+        max_file_bytes: a larger tensor has a file by itself.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = _parts(infos, largest)
-    names = [f"model-{i:05}-of-{len(parts):05}{SUFFIX}" for i in range(1, len(parts) + 1)]
-    names = names if len(parts) > 1 else [ALONE]
+    files = _files(infos, max_file_bytes)
+    names = [f"model-{i:05}-of-{len(files):05}{SUFFIX}" for i in range(1, len(files) + 1)]
     index: dict[str, Any] | None = None
-    if len(parts) > 1:
-        where = {t.name: name for name, part in zip(names, parts, strict=True) for t in part}
-        index = {"metadata": {"total_size": sum(t.bytes for t in infos)}, "weight_map": where}
+    if len(files) == 1:
+        names = [SINGLE_FILE]
+    else:
+        weight_map: dict[str, str] = {}
+        for name, file in zip(names, files, strict=True):
+            weight_map |= dict.fromkeys((info.name for info in file), name)
+        total_size = sum(info.bytes for info in infos)
+        index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
     try:
-        for name, part in zip(names, parts, strict=True):
-            _write_file(folder / (name + UNDONE), part, made)
+        for name, file in zip(names, files, strict=True):
+            _write_file(folder / (name + PARTIAL), file, load)
     except BaseException:
         for name in names:
-            (folder / (name + UNDONE)).unlink(missing_ok=True)
+            (folder / (name + PARTIAL)).unlink(missing_ok=True)
         raise
     _replace(folder, names, index)
 
 
 def _replace(folder: Path, names: Sequence[str], index: Mapping[str, Any] | None) -> None:
-    """Remove a model that was there, and give the new files their names.
+    """Remove an earlier model, and give the new files their final names.
 
-    In this order no moment shows tensors of both: what breaks off here lacks some, which is told.
+    In this order the folder never has tensors of both: an interruption leaves too few tensors,
+    which the reader reports.
     """
-    for name in _earlier(folder) - {name + UNDONE for name in names}:
+    for name in _earlier_files(folder) - {name + PARTIAL for name in names}:
         (folder / name).unlink(missing_ok=True)
     for name in names:
-        (folder / (name + UNDONE)).rename(folder / name)
+        (folder / (name + PARTIAL)).rename(folder / name)
     if index is not None:
-        undone = folder / (INDEX + UNDONE)
-        undone.write_text(json.dumps(index, indent=2) + "\n", "utf-8")
-        undone.rename(folder / INDEX)
+        partial = folder / (INDEX + PARTIAL)
+        partial.write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+        partial.rename(folder / INDEX)
 
 
-def _earlier(folder: Path) -> set[str]:
-    """Names of what other exports left: files with the names of one, an index and what it names."""
-    found = {path.name for path in folder.iterdir() if OURS.fullmatch(path.name)}
-    found |= {INDEX + UNDONE}
-    if (folder / INDEX).exists():
-        try:
-            named = set(_weight_map(folder).values())
-        except BadFile:
-            named = set()
-        here = {name for name in named if Path(name).name == name and name.endswith(SUFFIX)}
-        found |= {INDEX} | here
-    return found
+def _earlier_files(folder: Path) -> set[str]:
+    """Names of files of an earlier model: model files, an index, and the files that it names."""
+    names = {path.name for path in folder.iterdir() if MODEL_FILE.fullmatch(path.name)}
+    names.add(INDEX + PARTIAL)
+    if not (folder / INDEX).exists():
+        return names
+    names.add(INDEX)
+    try:
+        indexed = set(_weight_map(folder).values())
+    except BadFile:
+        indexed = set()
+    for name in indexed:
+        if Path(name).name == name and name.endswith(SUFFIX):
+            names.add(name)
+    return names
 
 
-def _parts(infos: Sequence[TensorInfo], largest: int) -> list[list[TensorInfo]]:
-    parts: list[list[TensorInfo]] = [[]]
+def _files(infos: Sequence[TensorInfo], max_file_bytes: int) -> list[list[TensorInfo]]:
+    """The tensors of each file."""
+    files: list[list[TensorInfo]] = [[]]
     for info in infos:
-        if parts[-1] and sum(t.bytes for t in parts[-1]) + info.bytes > largest:
-            parts.append([])
-        parts[-1].append(info)
-    return parts
+        file_bytes = sum(member.bytes for member in files[-1])
+        if files[-1] and file_bytes + info.bytes > max_file_bytes:
+            files.append([])
+        files[-1].append(info)
+    return files
 
 
 def _write_file(
-    path: Path, infos: Sequence[TensorInfo], made: Callable[[TensorInfo], Numbers]
+    path: Path, infos: Sequence[TensorInfo], load: Callable[[TensorInfo], Numbers]
 ) -> None:
-    header: dict[str, Any] = {METADATA: {"format": "pt"}}  # what readers look for
-    at = 0
+    header: dict[str, Any] = {METADATA: {"format": "pt"}}  # required by some readers
+    start = 0
     for info in infos:
-        name = NAMES[np.dtype(info.dtype)]
-        offsets = [at, at + info.bytes]
-        header[info.name] = {"dtype": name, "shape": info.shape, "data_offsets": offsets}
-        at += info.bytes
+        stop = start + info.bytes
+        dtype = NAMES[np.dtype(info.dtype)]
+        header[info.name] = {"dtype": dtype, "shape": info.shape, "data_offsets": [start, stop]}
+        start = stop
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # numbers begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # numbers start at a multiple of eight
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for info in infos:
-            numbers = np.ascontiguousarray(made(info), info.dtype)
-            file.write(numbers.view(np.uint8).data if numbers.ndim else numbers.tobytes())
+            numbers = np.ascontiguousarray(load(info), info.dtype)
+            file.write(numbers.reshape(-1).view(np.uint8).data)
         file.flush()
-        os.fsync(file.fileno())  # what it takes the place of is removed next
+        os.fsync(file.fileno())  # the files that it replaces are removed next

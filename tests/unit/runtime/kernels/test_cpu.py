@@ -18,7 +18,7 @@ from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.kernels import attention, cpu
 from shardwise.runtime.training.programs import step_of
 from shardwise.train.devices import devices_for
-from shardwise.train.guard import update_of
+from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from tests.host import host
 from tests.unit.runtime.steps import compiled
@@ -121,7 +121,9 @@ def test_no_step_copies_the_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def copied() -> list[str]:
         case, recipe = rebuild(plan), Recipe(steps=10, rate=1e-3)
-        made = step_of(case, devices_for(case.system, "it"), update=update_of(recipe))
+        made = step_of(
+            case, devices_for(case.system, "it"), make_optimizer=guarded_optimizer(recipe)
+        )
         return re.findall(r"f32\[\d\S* copy\(%state__moments\S+", str(compiled(made).as_text()))
 
     assert copied() == []

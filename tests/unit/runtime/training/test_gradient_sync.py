@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from shardwise.models.weights import Weight
 from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.training.gradient_sync import deal, state_spec
+from shardwise.runtime.training.gradient_sync import partition_update, state_spec
 from shardwise.runtime.weights.descriptions import ArrayInfo
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import ROLES, Mesh
@@ -45,16 +45,16 @@ def weight(*shape: int, matmul: bool = True) -> ArrayInfo:
 def test_axes_that_cut_one_dim_do_it_in_one_collective(
     shape: tuple[int, int], cuts: tuple[object, ...], summed: tuple[str, ...]
 ) -> None:
-    found = deal(weight(*shape), table(), zero=1, n_microbatches=1)
-    assert (found.cuts, found.summed) == (cuts, summed)
+    found = partition_update(weight(*shape), table(), zero=1, n_microbatches=1)
+    assert (found.cuts, found.sum_axes) == (cuts, summed)
 
 
 def test_the_state_lies_as_the_update_is_dealt_out() -> None:
     info = weight(8, 9)
-    spec = state_spec(info, table(), deal(info, table(), zero=1, n_microbatches=1))
+    spec = state_spec(info, table(), partition_update(info, table(), zero=1, n_microbatches=1))
     assert spec == PartitionSpec(None, ("data.2", "data.1"), ("data.0",))
 
 
 def test_scales_of_norms_are_updated_by_every_copy() -> None:
-    found = deal(weight(12, matmul=False), table(), zero=1, n_microbatches=1)
-    assert (found.cuts, found.summed, found.each) == ((), tuple(AXES)[::-1], False)
+    found = partition_update(weight(12, matmul=False), table(), zero=1, n_microbatches=1)
+    assert (found.cuts, found.sum_axes, found.in_backward) == ((), tuple(AXES)[::-1], False)

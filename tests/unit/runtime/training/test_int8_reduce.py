@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardwise.runtime.training.int8_reduce import Cut, Owing, quantised, reduced
+from shardwise.runtime.training.int8_reduce import Cut, ErrorFeedback, quantize, reduce
 from shardwise.workload import SCALED
 from tests.unit.runtime.parity_int8 import LAYOUTS
 from tests.unit.runtime.scripts import answer, rows, selected
@@ -22,9 +22,9 @@ WAYS: dict[str, tuple[tuple[Cut, ...], tuple[str, ...]]] = {
 }
 
 
-def summed(gradient: jax.Array, lost: jax.Array, way: str) -> Owing:
+def summed(gradient: jax.Array, lost: jax.Array, way: str) -> ErrorFeedback:
     """Of all copies, which the first dim counts."""
-    one = lambda g, e: reduced(g, e, *WAYS[way])
+    one = lambda g, e: reduce(g, e, *WAYS[way])
     return jax.vmap(one, axis_name=NAMES[0])(gradient, lost)
 
 
@@ -41,7 +41,7 @@ def test_over_steps_all_of_a_gradient_arrives(way: str) -> None:
         gradient = jax.random.normal(key, (N, *SHAPE))
         found = summed(gradient, lost, way)
         arrived, wanted = arrived + delivered(found.gradient, way), wanted + gradient.sum(0)
-        lost = found.lost
+        lost = found.residual
     assert jnp.abs(arrived + lost.sum(0) - wanted).max() < 2e-5
     # A step of rounding for each copy and one for their sum: the largest number is below 5.
     assert jnp.abs(arrived - wanted).max() < (N + 2) * 10 / 127 / 2
@@ -63,7 +63,7 @@ def test_a_number_that_is_none_arrives_as_none() -> None:
 
 def test_rows_are_rounded_to_their_largest_number() -> None:
     x = jax.random.normal(jax.random.key(2), (3, SCALED)) * jnp.array([[1e-3], [1.0], [0.0]])
-    whole, scale = quantised(x)
+    whole, scale = quantize(x)
     assert whole.dtype == jnp.int8
     assert jnp.abs(whole).max(axis=1).tolist() == [127, 127, 0]
     assert (jnp.abs(whole * scale - x) <= scale / 2 * (1 + 1e-5)).all()

@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.training.optimizers import WHOLE, optimizer, sides, state_specs
-from shardwise.runtime.weights.descriptions import describe, each
+from shardwise.runtime.training.optimizers import WHOLE_ARRAY, matrix_dims, optimizer, state_specs
+from shardwise.runtime.weights.descriptions import describe, map_infos
 from tests.unit.runtime.parity_optimizers import LAYOUTS
 from tests.unit.runtime.scripts import answer, rows, selected
 
@@ -27,7 +27,7 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("name", rows(LAYOUTS, ["fsdp, tensor"]))
-@pytest.mark.parametrize("optimizer", WHOLE)
+@pytest.mark.parametrize("optimizer", WHOLE_ARRAY)
 def test_steps_are_those_of_one_device(runs: Any, optimizer: str, name: str) -> None:
     one, found = runs[optimizer]["one"], runs[optimizer][name]
     assert found["losses"] == pytest.approx(one["losses"], abs=LOSS)
@@ -37,25 +37,25 @@ def test_steps_are_those_of_one_device(runs: Any, optimizer: str, name: str) -> 
 def test_matrices_of_muon() -> None:
     infos = describe(MODEL)
     layer = infos["layers"][0]
-    found = {name: sides(info) for name, info in layer.items()}
+    found = {name: matrix_dims(info) for name, info in layer.items()}
     assert (found["wq"].reduction_axis, found["wq"].output_axis) == ((1,), (2, 3))
     assert (found["wo"].reduction_axis, found["wo"].output_axis) == ((1, 2), (3,))
     assert found["ffn_norm"] is None
-    assert sides(infos["outer"]["embedding"]) is None
+    assert matrix_dims(infos["outer"]["embedding"]) is None
 
 
 def test_state_lies_as_its_weights_do() -> None:
     """Factors of Adafactor, which have another shape, are on every chip."""
     infos = describe(MODEL)
-    whole = each(lambda i: jax.ShapeDtypeStruct(i.shape, jnp.float32), infos)
-    parts = each(lambda i: jax.sharding.PartitionSpec(*i.dims), infos)
+    whole = map_infos(lambda i: jax.ShapeDtypeStruct(i.shape, jnp.float32), infos)
+    parts = map_infos(lambda i: jax.sharding.PartitionSpec(*i.dims), infos)
 
     def specs(name: str) -> Any:
         made: optax.GradientTransformation = optimizer(name, 1e-3, infos)
         state = jax.eval_shape(made.init, whole)
         return state, state_specs(state, whole, parts)
 
-    for name in ("adamw", *WHOLE):
+    for name in ("adamw", *WHOLE_ARRAY):
         state, found = specs(name)
         for x, spec in zip(jax.tree.leaves(state), jax.tree.leaves(found), strict=True):
             assert len(spec) in (0, len(x.shape))

@@ -49,13 +49,13 @@ DENSE = ModelConfig.dense(n_layers=4, d_model=64, d_ff=128, n_heads=8, vocab=256
         (
             DENSE,
             Layout(mesh=Mesh(context=2), micro_batch=4, context_kind="ring"),
-            "context_kind ring is written down, not partitioned",
+            "context_kind ring is implemented by explicit collectives only",
         ),
         (MIXTRAL, Layout(mesh=Mesh(data=2), micro_batch=4), "small has experts"),
         (
             DENSE,
             Layout(mesh=Mesh(data=2), micro_batch=4, loss_chunks=2),
-            "loss_chunks 2 is written down, not partitioned",
+            "loss_chunks 2 is implemented by explicit collectives only",
         ),
     ],
 )

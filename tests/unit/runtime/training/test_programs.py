@@ -6,7 +6,7 @@ from pathlib import Path
 
 import shardwise as sw
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.training.programs import not_run
+from shardwise.runtime.training.programs import unsupported
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.host import host
@@ -19,7 +19,7 @@ def refusals(folder: Path, seq: int) -> list[str]:
     """What is refused of GPT-2 with 64 positions on sequences so long."""
     job = sw.Train(batch=8, seq=seq)
     layout = Layout(mesh=Mesh(), micro_batch=8)
-    return not_run(rebuild(sw.evaluate(read("gpt2", SIZES), host(folder, 1), job, layout)))
+    return unsupported(rebuild(sw.evaluate(read("gpt2", SIZES), host(folder, 1), job, layout)))
 
 
 def test_sequences_end_where_learned_positions_do(tmp_path: Path) -> None:

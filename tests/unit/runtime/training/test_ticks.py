@@ -7,7 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwise.runtime.training.ticks import BACKWARD, FIELDS, FORWARD, WEIGHTS, Ticks, taken, ticks
+from shardwise.runtime.training.ticks import (
+    BACKWARD,
+    FIELDS,
+    FORWARD,
+    WEIGHTS,
+    Ticks,
+    branch_counts,
+    ticks,
+)
 from shardwise.strategy.schedules import Event, Order, find
 
 CASES = [
@@ -89,11 +97,11 @@ def test_no_two_chunks_are_kept_in_one_place(run: tuple[Order, Ticks]) -> None:
 
 def test_no_more_is_kept_than_the_schedule_says(run: tuple[Order, Ticks]) -> None:
     order, found = run
-    assert found.n_kept == max(order.n_held(s)[0] for s in range(len(order.stages)))
+    assert found.n_saved == max(order.n_held(s)[0] for s in range(len(order.stages)))
 
 
 def test_the_last_stage_takes_the_head_once_a_microbatch() -> None:
-    found = taken(ticks(find("1f1b").order(4, 8)))
+    found = branch_counts(ticks(find("1f1b").order(4, 8)))
     assert found == {"stage": (6, 8, 8), "stage.embed": (8, 0), "stage.head": (0, 8)}
     assert np.sum(found["stage"]) == 2 * (8 + 4 - 1)
 
@@ -101,5 +109,5 @@ def test_the_last_stage_takes_the_head_once_a_microbatch() -> None:
 def test_an_order_that_waits_for_itself_is_refused() -> None:
     right = find("1f1b").order(2, 2)
     wrong = Order(stages=(right.stages[0][::-1], right.stages[1]), paths=right.paths)
-    with pytest.raises(ValueError, match="waits for itself"):
+    with pytest.raises(ValueError, match="has a deadlock"):
         ticks(wrong)
