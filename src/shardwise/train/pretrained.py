@@ -87,7 +87,7 @@ def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str
 
     path = Path(folder)
     config = step.config
-    exact = state.get("master", state["weights"])
+    exact = state["master"] if "master" in state else state["weights"]
     plain = PortableState(step=step).weights_to_portable(exact)
     try:
         save_weights(path, config, plain)

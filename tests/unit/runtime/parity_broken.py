@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import jax
 
-from shardwise.runtime.training.gradient_sync import Deal
+from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime import parity
@@ -24,20 +24,20 @@ Array = jax.Array
 STEPS = 2
 MODEL = parity.ModelConfig.dense(n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=64)
 LAYOUT = Layout(mesh=Mesh(data=2, tensor=2), micro_batch=8, sequence_parallel=True)
-REDUCE = Deal.reduce
+REDUCE = UpdatePartition.reduce
 
 
-def once(deal: Deal, gradient: Array) -> Array:
+def once(deal: UpdatePartition, gradient: Array) -> Array:
     """No sum of what is summed at the end of a step: scales of norms."""
-    return REDUCE(deal, gradient) if deal.each else gradient
+    return REDUCE(deal, gradient) if deal.in_backward else gradient
 
 
-def mean(deal: Deal, gradient: Array) -> Array:
+def mean(deal: UpdatePartition, gradient: Array) -> Array:
     """The mean over copies in place of their sum, which AdamW alone would hardly show."""
     return REDUCE(deal, gradient) / 2
 
 
-MISTAKES: dict[str, Callable[[Deal, Array], Array]] = {
+MISTAKES: dict[str, Callable[[UpdatePartition, Array], Array]] = {
     "none": REDUCE,
     "norms not summed": once,
     "means for sums": mean,
@@ -53,7 +53,7 @@ def main() -> None:
     one = train(parity.ONE)
     found: dict[str, Any] = {}
     for name, reduce in MISTAKES.items():
-        with patch.object(Deal, "reduce", reduce):
+        with patch.object(UpdatePartition, "reduce", reduce):
             found[name] = distance(one, train(LAYOUT))
     print(json.dumps(found))
 

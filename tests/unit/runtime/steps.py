@@ -19,7 +19,7 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored_roles, tensor_axes
-from shardwise.runtime.training.step import TrainStep, Update
+from shardwise.runtime.training.step import MakeOptimizer, TrainStep
 from shardwise.runtime.weights.descriptions import Tree, describe, init_weights
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.workload import Train
@@ -43,7 +43,7 @@ class Trained:
 
 
 def step_on(
-    config: ModelConfig, job: Train, layout: Layout, update: Update | None = None
+    config: ModelConfig, job: Train, layout: Layout, update: MakeOptimizer | None = None
 ) -> TrainStep:
     """The step of a layout on the first devices of this process."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])

@@ -32,7 +32,7 @@ from shardwise.train.devices import devices_for
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe
-from shardwise.train.run import CheckpointOptions, _sequences, compile_step
+from shardwise.train.run import CheckpointOptions, _data_order, compile_step
 from shardwise.train.state import load_batch, random_state
 from tests.host import host
 
@@ -62,7 +62,7 @@ def _steps(model: sw.ModelConfig, folder: Path, data: str, dtype: str) -> dict[s
     )
     made = _made(plan, Recipe(steps=LONG, rate=1e-3, schedule="constant"))
     (_, shapes), compiled = made.shapes(), compile_step(made)
-    order, state = _sequences(plan, data, 0), random_state(made, 0)
+    order, state = _data_order(plan, data, 0), random_state(made, 0)
     losses, first, unmoved = [], _weights(state), {}
     for number in range(LONG):
         state, told = compiled(state, load_batch(order, number, shapes, made.token_order))
