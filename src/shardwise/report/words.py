@@ -52,11 +52,14 @@ def signed_percent(share: float) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """`1 host`, `8 hosts`, `4 batches`."""
+    """`1 host`, `8 hosts`, `4 batches`, `3 ICI axes`."""
     if n == 1:
         return f"1 {noun}"
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{n:,} {noun}{plural}"
+    if noun.endswith("axis"):
+        return f"{n:,} {noun[:-2]}es"
+    if noun.endswith("ch"):
+        return f"{n:,} {noun}es"
+    return f"{n:,} {noun}s"
 
 
 def chips(n: int) -> str:

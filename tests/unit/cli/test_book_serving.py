@@ -111,7 +111,7 @@ def test_critical_batches() -> None:
 def test_tensor_parallelism_to_the_ici_bound() -> None:
     # F / alpha over two axes: 26, beyond which links bind while FLOPs do.
     explain = "explain llama3-70b v5e:4x4 --serve --context 8192 --batch 32 --peak"
-    assert "While FLOPs bind, links carry tensor 26" in screen(f"{explain} -v")
+    assert "Links keep up to 26 while FLOPs bind" in screen(f"{explain} -v")
 
 
 def test_prompts_of_910_ms() -> None:
@@ -135,7 +135,7 @@ def test_about_three_engines_for_prompts_to_one_that_generates() -> None:
     )
     found = told(plan)["strategy"]
     assert (found["prefill"]["count"], found["servers"]["count"]) == (3, 1)
-    assert "3 engines of tensor 16 (KV by batch) on v5e:4x4 for prompts" in screen(plan)
+    assert "3 engines of tensor 16 (KV by batch) on v5e:4x4 for prefill" in screen(plan)
 
 
 def test_latency_of_the_pareto_plot() -> None:

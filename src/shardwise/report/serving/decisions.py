@@ -30,10 +30,9 @@ def decision_text(decision: Decision) -> str:
         case Machine():
             return _machine(decision)
         case ServingTensor():
-            axes = "1 axis" if decision.axes == 1 else f"{decision.axes} axes"
             return (
                 "Which tensor degree? Links keep up to "
-                f"{decision.compute_limit:.0f} while FLOPs bind (F ÷ α over {axes}), to "
+                f"{decision.compute_limit:.0f} while FLOPs bind (F ÷ α over {counted(decision.axes, 'axis')}), to "
                 f"{decision.limit:,.0f} while HBM binds at batch {decision.rows:,} (F ÷ (B β), "
                 f"without latency). Chosen: {decision.degree}."
             )

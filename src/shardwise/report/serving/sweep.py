@@ -68,7 +68,7 @@ def blocks(sweep: ServingSweep) -> Iterator[Block]:
     yield table(heads, rows)
     yield labelled((letter, engine) for engine, letter in letters.items())
     yield footnotes(problems)
-    yield quiet("type  -o md, csv or jsonl  ·  shardwise plan --serve shows one row in full")
+    yield quiet("type  -o md, csv or jsonl  ·  shardwise plan --serve shows details")
 
 
 def _screen_columns(sweep: ServingSweep, *, same_engine: bool) -> Columns:

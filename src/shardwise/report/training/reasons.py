@@ -18,7 +18,7 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerChip,
     TokensPerSlice,
 )
-from shardwise.report.words import duration, listed, mesh_text, percent
+from shardwise.report.words import counted, duration, listed, mesh_text, percent
 
 # Parts of a step other than collectives, which go by their roles in the mesh.
 ON_CHIP = {
@@ -113,7 +113,7 @@ def _tensor(reason: TensorSplit) -> str:
 
 def _tokens_per_chip(reason: TokensPerChip) -> str:
     rate = units.show_rate(reason.bytes_per_s, "B/s")
-    axes = "1 ICI axis" if reason.axes == 1 else f"{reason.axes} ICI axes"
+    axes = counted(reason.axes, "ICI axis")
     network = {"ici": f"over {axes}", "scale_out": "per node", "node": "within the node"}
     ratio = f"peak FLOP/s ÷ {rate} {network[reason.network]}"
     if reason.n_experts > 1:
@@ -126,9 +126,8 @@ def _tokens_per_chip(reason: TokensPerChip) -> str:
 
 
 def _tokens_per_slice(reason: TokensPerSlice) -> str:
-    crosses = "crosses" if len(reason.roles) == 1 else "cross"
     return (
-        f"{listed(reason.roles)} {crosses} {reason.n_slices} slices: hiding gradients there needs "
+        f"Traffic of {listed(reason.roles)} crosses {reason.n_slices} slices: hiding gradients there needs "
         f"{reason.needed:,.0f} tokens per slice (peak FLOP/s ÷ "
         f"{units.show_rate(reason.bytes_per_s, 'B/s')} of DCN); there are "
         f"{units.show_count(reason.tokens)}."
@@ -142,10 +141,9 @@ def _bubble(reason: Bubble) -> str:
         f"microbatches of {reason.micro_batch} through {reason.stages} stages{chunks} "
         f"({reason.schedule})"
     )
-    if not reason.spare:
-        return f"{text}."
-    slots = "1 layer slot stays" if reason.spare == 1 else f"{reason.spare} layer slots stay"
-    return f"{text}, {slots} empty."
+    if reason.spare:
+        text += f", {counted(reason.spare, 'empty layer slot')}"
+    return f"{text}."
 
 
 def _overlap(reason: Overlap) -> str:

@@ -35,7 +35,7 @@ def blocks(sweep: Sweep) -> Iterator[Block]:
         rows.append(cells)
     yield table(heads, rows)
     yield footnotes(problems)
-    yield quiet("type  -o md, csv or jsonl adds rooflines  ·  shardwise plan shows one row in full")
+    yield quiet("type  -o md, csv or jsonl adds rooflines  ·  shardwise plan shows details")
 
 
 def headline(sweep: Sweep) -> str:
