@@ -31,9 +31,8 @@ def decision_text(decision: Decision) -> str:
             return _machine(decision)
         case ServingTensor():
             return (
-                "Which tensor degree? Links keep up to "
-                f"{decision.compute_limit:.0f} while FLOPs bind (F ÷ α over {counted(decision.axes, 'axis')}), to "
-                f"{decision.limit:,.0f} while HBM binds at batch {decision.rows:,} (F ÷ (B β), "
+                f"Which tensor degree? Links keep up to {decision.compute_limit:.0f} while FLOPs "
+                f"bind (F ÷ α over {counted(decision.axes, 'axis')}), to {decision.limit:,.0f} while HBM binds at batch {decision.rows:,} (F ÷ (B β), "
                 f"without latency). Chosen: {decision.degree}."
             )
         case Caches():

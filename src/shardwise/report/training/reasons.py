@@ -127,8 +127,8 @@ def _tokens_per_chip(reason: TokensPerChip) -> str:
 
 def _tokens_per_slice(reason: TokensPerSlice) -> str:
     return (
-        f"Traffic of {listed(reason.roles)} crosses {reason.n_slices} slices: hiding gradients there needs "
-        f"{reason.needed:,.0f} tokens per slice (peak FLOP/s ÷ "
+        f"Traffic of {listed(reason.roles)} crosses {reason.n_slices} slices: hiding "
+        f"gradients there needs {reason.needed:,.0f} tokens per slice (peak FLOP/s ÷ "
         f"{units.show_rate(reason.bytes_per_s, 'B/s')} of DCN); there are "
         f"{units.show_count(reason.tokens)}."
     )
