@@ -32,8 +32,9 @@ def decision_text(decision: Decision) -> str:
         case ServingTensor():
             return (
                 f"Which tensor degree? Links keep up to {decision.compute_limit:.0f} while FLOPs "
-                f"bind (F ÷ α over {counted(decision.axes, 'axis')}), to {decision.limit:,.0f} while HBM binds at batch {decision.rows:,} (F ÷ (B β), "
-                f"without latency). Chosen: {decision.degree}."
+                f"bind (F ÷ α over {counted(decision.axes, 'axis')}), to {decision.limit:,.0f} "
+                f"while HBM binds at batch {decision.rows:,} (F ÷ (B β), without latency). "
+                f"Chosen: {decision.degree}."
             )
         case Caches():
             return _caches(decision)
