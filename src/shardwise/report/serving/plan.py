@@ -213,9 +213,9 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
     heads = [">TPOT", ">chips" if plan.workload.rate else ">tok/s/chip"]
     if priced:
         heads.append(">$/M out")
-    heads += [">TTFT", ">batch", "front: deployment"]
+    heads += [">TTFT", ">batch", "front: engines"]
     if any(point.prefill_mesh for point in points):
-        heads[-1] += " + prefill engines"
+        heads[-1] += " + prefill"
     rows = []
     for point in points:
         throughput = _rate(point.tokens_per_s_per_chip)
