@@ -21,7 +21,7 @@ from kept import Found, cells, refresh, verdict_of
 
 import shardwise as sw
 from shardwise import units
-from shardwise.check.comparison import SLIGHT
+from shardwise.check.comparison import NEGLIGIBLE_SHARE
 
 # Of a DeepSeek-V3 block: a dense layer and four of experts. Of LLaMA-3-8B on few chips: four.
 BLOCK, SMALL = "deepseek-v3,n_layers=5", "llama3-8b,n_layers=4"
@@ -164,7 +164,7 @@ def line(one: Found) -> list[str]:
 
 def roles(found: list[Found]) -> str:
     """`tensor 10.4 GB +0.1%`: what a chip takes in as planned, and how far the program is off."""
-    parts, least = [], SLIGHT * sum(c["planned_bytes"] for c in found)
+    parts, least = [], NEGLIGIBLE_SHARE * sum(c["planned_bytes"] for c in found)
     for role in dict.fromkeys(c["role"] for c in found):
         mine = [c for c in found if c["role"] == role]
         plan, xla = (sum(c[key] for c in mine) for key in ("planned_bytes", "compiled_bytes"))

@@ -251,7 +251,7 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
     """What the program sends, held against its plan as `shardwise check` does it."""
     from shardwise.check import comparison
     from shardwise.check.hlo.collectives import collectives
-    from shardwise.check.hlo.loops import runs
+    from shardwise.check.hlo.loops import count_runs
     from shardwise.check.hlo.text import parse
     from shardwise.runtime.training.ticks import taken, ticks
 
@@ -261,10 +261,10 @@ def sent(plan: sw.Plan, made: TrainStep, compiled: Any) -> Found:
             layout.sizes["pipe"], layout.n_microbatches, made.stages.order.shape[1]
         )
         sides = taken(ticks(order))
-    found = collectives(module, dict(made.table.on.mesh.shape), runs(module, sides))
-    pairs = comparison.held_against(plan, found)
-    lost = comparison.missing(pairs)
-    apart = comparison.differences(pairs, layout.n_microbatches)
+    found = collectives(module, dict(made.table.mesh.jax_mesh.shape), count_runs(module, sides))
+    pairs = comparison.compare_collectives(plan, found)
+    lost = comparison.missing_roles(pairs)
+    apart = comparison.collective_differences(pairs, layout.n_microbatches)
     return {
         "collectives": f"missing: {', '.join(lost)}" if lost else "more" if apart else "as planned",
         "differences": [one.text for one in apart],

@@ -20,7 +20,7 @@ from kept import ROOT, Found, cells, refresh
 
 import shardwise as sw
 from shardwise import units
-from shardwise.check.comparison import SLIGHT
+from shardwise.check.comparison import NEGLIGIBLE_SHARE
 from shardwise.runtime.program import COLLECTIVES
 
 PAGE = ROOT / "docs" / "check.md"
@@ -66,7 +66,7 @@ def table(found: list[Found]) -> str:
 
 def _bytes(one: Found) -> Iterator[str]:
     """Collectives, but those of a thousandth of all bytes."""
-    least = SLIGHT * sum(max(numbers) for numbers in one["bytes"].values())
+    least = NEGLIGIBLE_SHARE * sum(max(numbers) for numbers in one["bytes"].values())
     for name, numbers in one["bytes"].items():
         if max(numbers) > least:
             kind = name.replace("_", "-")

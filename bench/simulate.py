@@ -49,8 +49,8 @@ def mixed(n: int, rate: float, shared: int = 0) -> Traffic:
     rng = np.random.default_rng(0)
     return Traffic(
         arrival_s=traffic.poisson(n, rate, rng),
-        prompt=shared + traffic.lognormal(n, 1024, 1.0, rng, most=16_384),
-        output=traffic.lognormal(n, 256, 1.0, rng, most=4096),
+        prompt=shared + traffic.lognormal(n, 1024, 1.0, rng, maximum=16_384),
+        output=traffic.lognormal(n, 256, 1.0, rng, maximum=4096),
         prefix=[int(text) for text in rng.integers(0, 50, n)] if shared else None,
         shared=traffic.fixed(n, shared) if shared else None,
     )

@@ -70,7 +70,7 @@ class Trainer:
 def peak(dtype: str, size: int, seconds: float) -> float:
     """FLOP/s of the best of some products [n,n] by [n,n], as the step takes them."""
     x = jnp.ones((size, size), jnp.bfloat16 if dtype == "bf16" else jnp.float32)
-    product = jax.jit(lambda x: cpu.product("mi,io->mo", x, x, wide=True))
+    product = jax.jit(lambda x: cpu.matmul_einsum("mi,io->mo", x, x, wide=True))
     product(x).block_until_ready()
     best, end = 1e9, time.perf_counter() + seconds
     while time.perf_counter() < end:

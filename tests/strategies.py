@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from shardwise.errors import NoStrategy
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.training.forms import MOST_CHUNKS
-from shardwise.search.training.legal import LEAST_TOKENS, divisors, problems
+from shardwise.search.model_sizes import MIN_TOKENS_PER_CHIP, divisors
+from shardwise.search.training.forms import MAX_CHUNKS
+from shardwise.search.training.legal import problems
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.schedules import find, names
@@ -32,7 +33,7 @@ def every_mesh(config: ModelConfig, system: System, job: Train) -> Iterator[Mesh
             rest //= size
         else:
             found = {**dict(zip(ROLES, sizes, strict=True)), "pipe": rest}
-            few_tokens = found["context"] > 1 and job.seq < found["context"] * LEAST_TOKENS
+            few_tokens = found["context"] > 1 and job.seq < found["context"] * MIN_TOKENS_PER_CHIP
             if few_tokens or problems(config, system, job, found, whole=True):
                 continue
             try:
@@ -55,7 +56,7 @@ def pipelines(config: ModelConfig, mesh: Mesh, microbatches: int) -> Iterator[tu
         return
     for name in names():
         schedule = find(name)
-        several = range(2, min(MOST_CHUNKS, config.n_layers // 2) + 1)
+        several = range(2, min(MAX_CHUNKS, config.n_layers // 2) + 1)
         for chunks in [schedule.chunks] if schedule.chunks else several:
             parts = schedule.parts(mesh.pipe, chunks)
             places = -(-config.n_layers // parts) * parts

@@ -5,7 +5,7 @@
         sw.model("llama3-70b"), sw.hardware("v5p:16x20x28"), sw.Train(batch=1120, seq=4096)
     )
 
-Everything here is loaded when it is first used, so importing the package costs nothing.
+Every name is loaded on first use, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# public name -> (module, name there)
+# public name -> (module, name in the module)
 _PUBLIC = {
     "Chip": ("shardwise.hardware", "Chip"),
     "Fit": ("shardwise.search.fit", "Fit"),
@@ -125,10 +125,10 @@ def __dir__() -> list[str]:
 
 
 class _Facade(ModuleType):
-    """`sw.plan(...)` and `sw.hardware(...)` are functions although rooms have these names.
+    """Module type whose public functions keep their names, although subpackages share them.
 
-    Importing a room sets it on its parent; here the public function keeps the name, and rooms are
-    reached by `from shardwise.hardware import ...`.
+    Importing a subpackage sets it as an attribute of its parent. Here `sw.plan` and `sw.hardware`
+    remain functions; import from the subpackages with `from shardwise.hardware import ...`.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,7 +1,7 @@
-"""The few operations that formulas need on numbers and on arrays alike.
+"""Elementwise operations on plain numbers or NumPy arrays.
 
-A formula is written once. One strategy runs it on plain numbers, where NumPy is never loaded;
-a search runs the same line on arrays of strategies.
+A formula is written once: the evaluation of one strategy runs it on plain numbers, without loading
+NumPy; a search runs it on arrays of strategies.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-# Either a plain number or a NumPy array of them; formulas do not care which.
+# A plain number or a NumPy array.
 Num = Any
 
 _SCALAR = (int, float)
@@ -36,7 +36,7 @@ def minimum(a: Num, b: Num) -> Num:
 
 
 def where(condition: Num, a: Num, b: Num) -> Num:
-    """Elementwise choice."""
+    """Elementwise `a` if `condition` else `b`."""
     if isinstance(condition, bool):
         return a if condition else b
     import numpy as np
@@ -45,7 +45,7 @@ def where(condition: Num, a: Num, b: Num) -> Num:
 
 
 def ceil_div(a: Num, b: Num) -> Num:
-    """Elementwise a / b rounded up: the size of the largest shard of a dim of a over b shards."""
+    """Elementwise a / b rounded up: the largest shard of a dim of size a over b shards."""
     if isinstance(a, _SCALAR) and isinstance(b, _SCALAR):
         return -(-a // b)
     import numpy as np
@@ -54,7 +54,7 @@ def ceil_div(a: Num, b: Num) -> Num:
 
 
 def floor(a: Num) -> Num:
-    """Elementwise largest whole number that is not above."""
+    """Elementwise largest whole number that is at most `a`."""
     if isinstance(a, _SCALAR):
         return float(math.floor(a))
     import numpy as np

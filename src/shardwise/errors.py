@@ -1,23 +1,23 @@
-"""Everything Shardwise raises on purpose.
+"""Exceptions of Shardwise and their exit codes.
 
     ShardwiseError
-    ├── BadInput        exit 2   what was typed cannot be understood or is not possible
-    │   ├── UnknownName          no chip, model, case, role or option of that name
-    │   ├── BadUnit              a quantity without a unit, or with the wrong one
+    ├── BadInput        exit 2   the input cannot be understood or is not possible
+    │   ├── UnknownName          no chip, model, case, role or option has this name
+    │   ├── BadUnit              a quantity without a unit, or with a wrong unit
     │   ├── BadShape             a slice, batch, mesh or array shape that cannot exist
     │   ├── NotDivisible         a dim that its mesh axes do not divide
-    │   ├── BadSharding          a sharding that no program can have (an axis used twice, ...)
-    │   ├── BadFile              a file that is missing, unreadable, or not what it should be
+    │   ├── BadSharding          an impossible sharding (an axis used twice, ...)
+    │   ├── BadFile              a file that is missing, unreadable or invalid
     │   └── UnknownFigure        a number that the answer needs and no public source gives
     ├── NoPlan          exit 3   understood, but nothing satisfies it
     │   ├── DoesNotFit           memory
     │   └── NoStrategy           no legal split
-    │       └── NoLegalEngine    none of serving
-    ├── CheckFailed     exit 4   a check that was asked for failed
-    └── MissingExtra    exit 2   an optional part is not installed
+    │       └── NoLegalEngine    no engine is legal
+    ├── CheckFailed     exit 4   a requested check failed
+    └── MissingExtra    exit 2   an optional dependency is not installed
 
-A message says what was asked, the number that broke it, the limit and where it comes from, and
-the nearest choices that work. Several problems found together travel together in `problems`.
+A message states the input, the number that is wrong, the limit and its source, and the nearest
+choices that work. An exception may report several `problems`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 
 
 class ShardwiseError(Exception):
-    """Base of every expected error. `problems` holds one worded line per problem found."""
+    """Base of all expected errors; `problems` has one sentence or more per problem."""
 
     exit_code = 1
 
@@ -41,10 +41,11 @@ class BadInput(ShardwiseError):
 
 
 class UnknownName(BadInput):
-    """A name that is not in a list, with the close ones."""
+    """A name that is not among the known ones; the message lists the close ones."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        super().__init__(f'unknown {what} "{name}". {nearest(name, known)}{hint and " " + hint}')
+        problem = f'unknown {what} "{name}". {nearest(name, known)} {hint}'
+        super().__init__(problem.rstrip())
 
 
 class BadUnit(BadInput):
@@ -95,18 +96,40 @@ class MissingExtra(ShardwiseError):
     exit_code = 2
 
 
-def nearest(name: str, known: Iterable[str], n: int = 4) -> str:
-    """`Close: a, b.` for the names most like `name`, or `Known: ...` when none is close."""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggestions for an unknown name, as a sentence; names stand in quotes, since one may be none.
+
+    >>> nearest("nine", ["full", "none"]), nearest("x", ["full", "none"])
+    ('Close: "none".', 'Known: "full", "none".')
+    """
     choices = sorted(set(known))
-    low = name.lower()
-    close = [c for c in choices if low and (c.lower().startswith(low) or low.startswith(c.lower()))]
-    close += [c for c in difflib.get_close_matches(low, choices, n, 0.5) if c not in close]
+    close = close_names(name, choices)
     if close:
-        return f"Close: {', '.join(close[:n])}."
-    return f"Known: {', '.join(choices[:12])}{', ...' if len(choices) > 12 else '.'}"
+        return f"Close: {_quoted(close)}."
+    if len(choices) > 12:
+        return f"Known: {_quoted(choices[:12])}, ..."
+    return f"Known: {_quoted(choices)}."
+
+
+def close_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to four of the known names: those that share a prefix with `name`, then similar ones."""
+    choices = sorted(set(known))
+    lower = name.lower()
+    close = []
+    for choice in choices:
+        if lower and (choice.lower().startswith(lower) or lower.startswith(choice.lower())):
+            close.append(choice)
+    for choice in difflib.get_close_matches(lower, choices, 4, 0.5):
+        if choice not in close:
+            close.append(choice)
+    return close[:4]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def raise_all(error: type[ShardwiseError], problems: Sequence[str]) -> None:
-    """Raise `error` with every problem found, or return when there is none."""
+    """Raise `error` with all problems, if there are any."""
     if problems:
         raise error(*problems)

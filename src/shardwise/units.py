@@ -1,8 +1,8 @@
-"""Quantities at the edges: parse them with their units, print them with their units.
+"""Parsing and formatting of quantities with units.
 
-Inside, every quantity is a plain number in SI base units: bytes, FLOPs, seconds, bytes/s, FLOPs/s,
-tokens, dollars. The names below say which in a signature and cost nothing at run time. This is
-the only file that knows what a kilo, a kibi or a day is.
+Inside the package every quantity is a plain number in SI base units: bytes, FLOPs, seconds,
+bytes/s, FLOPs/s, tokens, dollars. The types below document signatures and cost nothing at run time.
+No other file has factors for a kilo, a kibi or a day.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 from typing import NewType
 
-from shardwise.errors import BadInput, BadShape, BadUnit, raise_all
+from shardwise.errors import BadInput, BadShape, BadUnit, UnknownName, raise_all
 
 Bytes = NewType("Bytes", float)
 Flops = NewType("Flops", float)
@@ -20,9 +20,20 @@ BytesPerSecond = NewType("BytesPerSecond", float)
 FlopsPerSecond = NewType("FlopsPerSecond", float)
 Dollars = NewType("Dollars", float)
 
-KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
-KiB, MiB, GiB, TiB = 1024, 1024**2, 1024**3, 1024**4
-US, MS, MINUTE, HOUR, DAY, YEAR = 1e-6, 1e-3, 60.0, 3600.0, 86400.0, 365 * 86400.0
+KB = 1e3
+MB = 1e6
+GB = 1e9
+TB = 1e12
+KiB = 1024
+MiB = 1024**2
+GiB = 1024**3
+TiB = 1024**4
+US = 1e-6
+MS = 1e-3
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86400.0
+YEAR = 365 * 86400.0
 
 _PREFIX = {
     "": 1.0,
@@ -59,7 +70,7 @@ def _split(text: str, what: str) -> tuple[float, str]:
 
 
 def parse_count(text: str, what: str = "count") -> float:
-    """A plain count: `4096`, `15T`, `4Mi`, `1.5e12`, `2B`. Negative counts are refused.
+    """Parse a count of at least 0: `4096`, `15T`, `4Mi`, `1.5e12`, `2B`.
 
     >>> parse_count("15T"), parse_count("4Mi")
     (15000000000000.0, 4194304.0)
@@ -76,7 +87,7 @@ def parse_count(text: str, what: str = "count") -> float:
 
 
 def parse_whole(text: str, what: str = "count", low: int = 1) -> int:
-    """A whole number of things, at least `low`: `8`, `4k`, `4Ki`."""
+    """Parse a whole number of at least `low`: `8`, `4k`, `4Ki`."""
     value = parse_count(text, what)
     if value != int(value):
         raise BadUnit(f'{what} "{text}" is not a whole number.')
@@ -86,10 +97,10 @@ def parse_whole(text: str, what: str = "count", low: int = 1) -> int:
 
 
 def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[str, int]:
-    """`("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
+    """Parse named sizes: `("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
 
     Raises:
-        BadShape: no `=`, a name given twice, a size that is not a whole number of 1 or more.
+        BadShape: a part has no `=`, a name occurs twice, or a size is not a whole number from 1.
     """
     sizes: dict[str, int] = {}
     problems: list[str] = []
@@ -110,7 +121,7 @@ def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[s
 
 
 def parse_bytes(text: str, what: str = "size") -> Bytes:
-    """A size in bytes. GB is 10^9, GiB is 2^30, and a bare number is refused.
+    """Parse a size in bytes; a unit is required. GB is 10^9, GiB is 2^30.
 
     >>> parse_bytes("16GB"), parse_bytes("16 GiB")
     (16000000000.0, 17179869184.0)
@@ -118,22 +129,21 @@ def parse_bytes(text: str, what: str = "size") -> Bytes:
     value, unit = _split(text, what)
     if value < 0:
         raise BadUnit(f'{what} "{text}" is negative.')
-    stem = unit[:-1] if unit.endswith("B") else None
-    scale = None if stem is None else {**_PREFIX, **_BINARY}.get(stem)
-    if scale is None or stem == "B":
-        if unit:
-            raise BadUnit(
-                f'{what} "{text}": "{unit}" is not a size. Use B, kB, MB, GB, TB or KiB, MiB, GiB.'
-            )
+    if not unit:
         raise BadUnit(
             f"{what} {text} has no unit. {text}GB = {value * GB:.4g} bytes, "
             f"{text}GiB = {value * GiB:.4g} bytes: a 7 % difference."
+        )
+    scale = {**_PREFIX, **_BINARY}.get(unit.removesuffix("B"))
+    if scale is None or unit == "BB" or not unit.endswith("B"):
+        raise BadUnit(
+            f'{what} "{text}": "{unit}" is not a size. Use B, kB, MB, GB, TB or KiB, MiB, GiB.'
         )
     return Bytes(value * scale)
 
 
 def parse_rate(text: str, what: str = "rate", per: str = "B") -> float:
-    """A rate with its unit: `2.8e12 B/s`, `400 Gb/s` (bits), `989 TFLOP/s`, `394 TOP/s`."""
+    """Parse a rate with its unit: `2.8e12 B/s`, `400 Gb/s` (bits), `989 TFLOP/s`, `394 TOP/s`."""
     value, unit = _split(text, what)
     if value < 0:
         raise BadUnit(f'{what} "{text}" is negative.')
@@ -142,17 +152,18 @@ def parse_rate(text: str, what: str = "rate", per: str = "B") -> float:
         if unit.endswith(name):
             scale = {**_PREFIX, **_BINARY}.get(unit[: -len(name)].strip())
             if scale is not None:
-                return value * scale / (8 if name == "b/s" else 1)
-    good = "B/s, GB/s, TB/s or Gb/s (bits)" if per == "B" else "FLOP/s, TFLOP/s or TOP/s"
-    raise BadUnit(f'{what} "{text}" has {"no" if not unit else "the wrong"} unit. Use {good}.')
+                bits_per_unit = {"b/s": 8}.get(name, 1)
+                return value * scale / bits_per_unit
+    units = {"B": "B/s, GB/s, TB/s or Gb/s (bits)", "FLOP": "FLOP/s, TFLOP/s or TOP/s"}[per]
+    raise BadUnit(f'{what} "{text}" has {"the wrong" if unit else "no"} unit. Use {units}.')
 
 
 def parse_seconds(text: str, what: str = "time") -> Seconds:
-    """A duration: `300ms`, `1 us`, `2h`, `46 days`. A bare number is refused."""
+    """Parse a duration; a unit is required: `300ms`, `1 us`, `2h`, `46 days`."""
     value, unit = _split(text, what)
     if unit not in _TIME:
         raise BadUnit(
-            f'{what} "{text}" has {"no" if not unit else "an unknown"} unit. '
+            f'{what} "{text}" has {"an unknown" if unit else "no"} unit. '
             "Use us, ms, s, min, h or days."
         )
     if value < 0:
@@ -161,25 +172,23 @@ def parse_seconds(text: str, what: str = "time") -> Seconds:
 
 
 def parse_measure(text: str, unit: str, what: str) -> float:
-    """Any other quantity in `unit`, with a multiplier before it: `1.75 GHz`, `700 W`, `4.2 USD/h`.
+    """Parse a quantity in `unit`, with an optional multiplier: `1.75 GHz`, `700 W`, `4.2 USD/h`.
 
     >>> parse_measure("1.75 GHz", "Hz", "clock")
     1750000000.0
     """
-    value, given = _split(text, what)
-    scale = _PREFIX.get(given[: -len(unit)].strip()) if given.endswith(unit) else None
-    if scale is None:
-        raise BadUnit(f'{what} "{text}" has {"no" if not given else "the wrong"} unit. Use {unit}.')
+    value, text_unit = _split(text, what)
+    scale = _PREFIX.get(text_unit.removesuffix(unit).strip())
+    if scale is None or not text_unit.endswith(unit):
+        raise BadUnit(f'{what} "{text}" has {"the wrong" if text_unit else "no"} unit. Use {unit}.')
     if value < 0:
         raise BadUnit(f'{what} "{text}" is negative.')
     return value * scale
 
 
 def bytes_per_element(dtype: str) -> float:
-    """Bytes of one element of `dtype` (0.5 for the 4-bit ones)."""
+    """Bytes per element of `dtype` (0.5 for 4-bit dtypes)."""
     if dtype not in BYTES_PER_ELEMENT:
-        from shardwise.errors import UnknownName
-
         raise UnknownName("dtype", dtype, BYTES_PER_ELEMENT)
     return BYTES_PER_ELEMENT[dtype]
 
@@ -192,45 +201,51 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> 
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`digits` significant digits without exponent, thousands separated: 1,234 · 12.3 · 0.0012."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
+    """Format with `digits` significant digits, without exponent: 1,234 · 12.3 · 0.0012."""
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) >= 1e15:
+        return f"{value:.{digits - 1}e}"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # 9.996 has that of 10.0
     places = max(0, digits - 1 - exponent)
-    return f"{value:,.{places}f}" if abs(value) < 1e15 else f"{value:.{digits - 1}e}"
+    return f"{value:,.{places}f}"
 
 
 def show_bytes(value: float, digits: int = 3) -> str:
-    """Decimal: `131 MB`."""
+    """Format bytes in decimal units: `131 MB`."""
     return _scaled(
         value, ((1e15, "PB"), (TB, "TB"), (GB, "GB"), (MB, "MB"), (KB, "kB"), (1, "B")), digits
     )
 
 
 def show_gib(value: float, digits: int = 3) -> str:
-    """Binary, as drivers show device memory: `89.4 GiB`."""
+    """Format bytes in binary units, as drivers do for device memory: `89.4 GiB`."""
     return _scaled(
         value, ((TiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB"), (1, "B")), digits
     )
 
 
 def show_count(value: float, digits: int = 3) -> str:
-    """`4.59M`, `70.6B`, `15T`."""
+    """Format a count: `4.59M`, `70.6B`, `15T`."""
+    if abs(value) < 1e4 and value == int(value):
+        return f"{value:,.0f}"
     if abs(value) < 1e4:
-        return f"{value:,.0f}" if value == int(value) else significant(value, digits)
+        return significant(value, digits)
     return _scaled(
         value, ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")), digits
     ).replace(" ", "")
 
 
 def show_rate(value: float, unit: str, digits: int = 3) -> str:
-    """`459 TFLOP/s`, `2.77 TB/s`."""
+    """Format a rate in `unit`: `459 TFLOP/s`, `2.77 TB/s`."""
     steps = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
     return _scaled(value, tuple((s, p + unit) for s, p in steps), digits)
 
 
 def show_seconds(value: float, digits: int = 3) -> str:
-    """`1.2 us`, `483 ms`, `3.1 s`, `2.5 h`, `46.1 days`."""
+    """Format a time: `1.2 us`, `483 ms`, `3.1 s`, `2.5 h`, `46.1 days`."""
     if value == 0:
         return "0 s"
     steps = (
@@ -246,5 +261,7 @@ def show_seconds(value: float, digits: int = 3) -> str:
 
 
 def show_dollars(value: float) -> str:
-    """`$41.2M`, `$10.80`."""
-    return f"${show_count(value)}" if value >= 1e4 else f"${value:,.2f}"
+    """Format dollars: `$41.2M`, `$10.80`."""
+    if value >= 1e4:
+        return f"${show_count(value)}"
+    return f"${value:,.2f}"

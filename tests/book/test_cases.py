@@ -12,7 +12,7 @@ import pytest
 from shardwise.book import run
 from shardwise.book.case import CHAPTERS, Case, cases, find, select, sources
 from shardwise.book.registry import Solution, solutions, solves
-from shardwise.errors import UnknownName
+from shardwise.errors import BadShape, UnknownName
 
 # Answers that no number of the case moves: names and truth values, ratios of the algebra, and the
 # tables, whose numbers are the catalog's.
@@ -41,7 +41,7 @@ def test_the_library_gives_the_answer(case_id: str) -> None:
 
 def test_run_all_finds_nothing_wrong() -> None:
     done = run.run_all()
-    assert run.document(done) == {"n": 236, "passed": 236, "failed": [], "skipped": []}
+    assert run.document(done) == {"n": 240, "passed": 240, "failed": [], "skipped": []}
     assert done.plain == tuple(c.id for c in cases() if c.id in run.plain())
 
 
@@ -73,7 +73,7 @@ def _moves(case: Case) -> bool:
         try:
             if solution.compute(given) != before:
                 return True
-        except (KeyError, ValueError, StopIteration, run.UnknownName):
+        except (KeyError, ValueError, StopIteration, BadShape, UnknownName):
             return True
     return False
 
@@ -96,20 +96,20 @@ def _double(value: Any, path: tuple[Any, ...]) -> None:
 
 
 def test_a_wrong_computation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Solution(formula="1 + 1 = 3", compute=lambda g: 3.0)
+    wrong = Solution(formula="1 + 1 = 3", function=lambda g: 3.0)
     monkeypatch.setattr(run, "solutions", lambda: {"roofline-v5e-intensity": wrong})
     few = cases()[:4]
     done = run.run_all(few)
     assert done.failed == ("roofline-v5e-intensity",)
     assert (done.n, done.passed) == (4, 0)
     assert run.document(done)["skipped"] == [
-        {"id": c.id, "reason": "no computation"} for c in few if c.id not in done.failed
+        {"id": c.id, "reason": "no solution"} for c in few if c.id not in done.failed
     ]
 
 
 def test_a_case_is_solved_once() -> None:
-    with pytest.raises(ValueError, match="roofline-h100-1e12 has two computations"):
-        solves("roofline-h100-1e12", by="again")(lambda g: g)
+    with pytest.raises(ValueError, match="roofline-h100-1e12 has two solutions"):
+        solves("roofline-h100-1e12", formula="again")(lambda g: g)
 
 
 def test_errata_say_why() -> None:
@@ -151,5 +151,5 @@ def test_unknown_cases_are_named() -> None:
 
 def test_a_case_without_computation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "solutions", dict)
-    with pytest.raises(UnknownName, match="case with a computation"):
+    with pytest.raises(UnknownName, match="case with a solution"):
         run.run("sharding-q2-1")

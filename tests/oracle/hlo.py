@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from shardwise.check.hlo.collectives import collectives
-from shardwise.check.hlo.costs import flops
+from shardwise.check.hlo.costs import program_flops
 from shardwise.check.hlo.text import parse
 
 Axes = tuple[str, ...]
@@ -30,13 +30,13 @@ class Module:
 
     def dot_flops(self) -> int:
         """2 times the product of the kept and the summed dims, over every dot."""
-        return flops(self.parsed)
+        return program_flops(self.parsed)
 
     def collectives(self, mesh: Mesh) -> Counter[Collective]:
         """How often each collective runs, those that the compiler combined one by one."""
         found: Counter[Collective] = Counter()
         for one in collectives(self.parsed, mesh):
             axes = () if one.kind == "permute" else one.axes
-            for n_bytes in one.parts:
-                found[Collective(one.kind, axes, n_bytes)] += one.count
+            for n_bytes in one.array_bytes:
+                found[Collective(one.kind, axes, n_bytes)] += one.n_runs
         return found

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shardwise.models import Moe, from_dict, load, names
-from shardwise.models.families import named
+from shardwise.models.families import checkpoint_formats
 from shardwise.models.presets import presets
 from shardwise.models.tensor_names import entries, weight_names
 from shardwise.models.weights import layer_weights, outer_weights
@@ -192,13 +192,13 @@ def test_every_number_of_a_file_is_used_once(saved):
     config, tensors, _, _ = saved
     used = defaultdict(list)
     for entry in entries(config):
-        used[entry.tensor].append(entry.stored)
+        used[entry.tensor].append(entry.layout)
     assert set(used) == set(tensors)
     for name, parts in used.items():
         size = tensors[name].size
         numbered = np.arange(size).reshape(tensors[name].shape)
-        assert all(part.held == numbered.shape for part in parts)
-        taken = np.concatenate([part.ours(numbered).ravel() for part in parts])
+        assert all(part.file_shape == numbered.shape for part in parts)
+        taken = np.concatenate([part.extract(numbered).ravel() for part in parts])
         assert sorted(taken) == list(range(size))
 
 
@@ -206,7 +206,7 @@ def test_logits_equal_transformers(saved):
     config, tensors, tokens, expected = saved
     outer, layers = {}, [defaultdict(list) for _ in range(config.n_layers)]
     for entry in entries(config):
-        array = entry.stored.ours(tensors[entry.tensor].astype(np.float64))
+        array = entry.layout.extract(tensors[entry.tensor].astype(np.float64))
         if entry.layer is None:
             outer[entry.weight] = array
         elif entry.expert is None:
@@ -223,7 +223,7 @@ def test_every_family_has_a_case():
     kinds = {kind for kind, _ in CASES.values()}
     same = {"RefinedWeb": "falcon", "RefinedWebModel": "falcon", "gemma3": "gemma3_text"}
     same |= {"llama4": "llama4_text"}
-    assert {same.get(kind, kind) for kind in named()} == kinds
+    assert {same.get(kind, kind) for kind in checkpoint_formats()} == kinds
 
 
 def test_shapes_are_those_of_our_weights(saved):

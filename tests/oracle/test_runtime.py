@@ -28,7 +28,7 @@ def table():
 
     one = Layout(mesh=Mesh())
     on = role_mesh(one.sizes, np.array(jax.devices("cpu")[:1]))
-    return Table(rules=rules_of(one), on=on)
+    return Table(rules=rules_of(one), mesh=on)
 
 
 def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):

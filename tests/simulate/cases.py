@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-from shardwise.simulate import Limits, Pool, Result, Traffic
+from shardwise.simulate import Limits, Pool, SimulationResult, Traffic
 
 
 class Exact:
@@ -34,7 +34,7 @@ def limits(draw: st.DrawFn, whole_gain: bool = False) -> Limits:
     return Limits(
         # The longest request of `traffics` fits, and not much more.
         n_blocks=-(-55 // block) + draw(st.integers(0, 60 // block)),
-        block=block,
+        block_tokens=block,
         max_sequences=sequences,
         max_tokens=sequences + draw(st.integers(0, 30)),
         chunked=draw(st.booleans()),
@@ -71,6 +71,6 @@ def pools(draw: st.DrawFn) -> Pool:
     return Pool(times=TIMES, limits=draw(limits()), replicas=draw(st.integers(1, 3)), router=router)
 
 
-def columns(result: Result) -> dict[str, list[float]]:
+def columns(result: SimulationResult) -> dict[str, list[float]]:
     """Rows as plain lists, to compare."""
     return {name: column.tolist() for name, column in result.columns.items()}

@@ -38,7 +38,7 @@ def poisson(n: int = N) -> Traffic:
 def test_the_answer_holds_and_a_little_more_does_not() -> None:
     found = capacity(poisson(), POOL, SLO, tolerance=0.02)
     assert found.summary.within >= SLO.share
-    failed = [rate for rate, share in found.tried if share < SLO.share]
+    failed = [rate for rate, share in found.trials if share < SLO.share]
     assert found.rate < min(failed) <= found.rate * 1.02
     again = simulate(poisson().at_rate(found.rate), POOL).within(SLO, 0.1 * N / found.rate)
     assert again == found.summary.within
@@ -49,7 +49,7 @@ def test_constant_arrivals_reach_what_the_closed_form_says() -> None:
     found = capacity(asked(traffic.constant(N, 1.0)), POOL, slo, tolerance=0.005)
     state = mean_field(TIMES, POOL.limits, 1024, 256, found.mean_field_rate)
     assert state.tpot_s == pytest.approx(slo.tpot_s, rel=1e-6)
-    assert found.of_mean_field == pytest.approx(1.0, rel=0.02)
+    assert found.mean_field_ratio == pytest.approx(1.0, rel=0.02)
 
 
 def test_bursts_cost_capacity() -> None:
@@ -61,7 +61,7 @@ def test_bursts_cost_capacity() -> None:
 def test_prefill_and_decode_apart_have_no_closed_form() -> None:
     found = capacity(poisson(500), POOL, SLO, decode=POOL, tolerance=0.1)
     assert found.mean_field_rate is None
-    assert found.of_mean_field is None
+    assert found.mean_field_ratio is None
     assert found.rate > capacity(poisson(500), POOL, SLO, tolerance=0.1).rate
 
 
@@ -73,13 +73,13 @@ def test_promises_that_nothing_keeps_or_breaks() -> None:
         capacity(few, POOL, SLO)
     with pytest.raises(BadInput, match="tolerance"):
         capacity(few, POOL, SLO, tolerance=0.0)
-    with pytest.raises(BadInput, match="bounds are above 0"):
+    with pytest.raises(BadInput, match="bounds must be above 0"):
         Slo(ttft_s=0.0)
 
 
 def test_figures_by_hand() -> None:
     """Prompts of 4 tokens at 0 s and 10 s, 3 and 1 tokens asked; passes of 1 s."""
-    pool = Pool(times=AffineTimes(fixed_s=1.0), limits=Limits(n_blocks=10, block=4))
+    pool = Pool(times=AffineTimes(fixed_s=1.0), limits=Limits(n_blocks=10, block_tokens=4))
     two = Traffic(arrival_s=np.array([0.0, 9.5]), prompt=np.array([4, 4]), output=np.array([3, 1]))
     found = simulate(two, pool).summary(Slo(ttft_s=1.0, tpot_s=0.5))
     assert found.duration_s == 10.5
@@ -95,7 +95,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_hit_rate() -> None:
-    limits = Limits(n_blocks=100, block=4)
+    limits = Limits(n_blocks=100, block_tokens=4)
     shared = Traffic(
         arrival_s=np.array([0.0, 9.0, 18.0]), prompt=np.full(3, 16), output=np.full(3, 2),
         prefix=["p"] * 3, shared=np.full(3, 10),

@@ -66,7 +66,7 @@ def test_decode_apart_is_not_held_up_by_prompts() -> None:
 
 
 def test_a_sequence_preempted_after_its_transfer_is_computed_again() -> None:
-    small = replace(ONE, limits=Limits(n_blocks=14, block=1, max_sequences=4, watermark=0.0))
+    small = replace(ONE, limits=Limits(n_blocks=14, block_tokens=1, max_sequences=4, watermark=0.0))
     traffic = asked([0, 0], [5, 5], [8, 8])
     found = simulate(traffic, ONE, small)
     assert found.summary().preemptions > 0
@@ -122,11 +122,11 @@ def test_faster_passes_may_end_later_when_arrivals_are_fixed() -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(BadInput, match="at least one engine, not 0"):
+    with pytest.raises(BadInput, match="at least 1, not 0"):
         replace(ONE, replicas=0)
     with pytest.raises(UnknownName, match="round_robin"):
         replace(ONE, router="round_robyn")
-    with pytest.raises(BadInput, match="below 0"):
+    with pytest.raises(BadInput, match="must not be negative"):
         simulate(asked([0], [5], [1]), ONE, ONE, transfer_s_per_token=-1.0)
     with pytest.raises(BadInput, match="request 1: prompt 5,000"):
         simulate(asked([0, 1], [5, 5000], [1, 1]), ONE)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadInput
-from shardwise.simulate import Limits, Live, Pass, Request, Scheduler, Traffic
+from shardwise.simulate import Limits, Pass, Request, Scheduler, SequenceState, Traffic
 from tests.simulate.cases import limits, traffics
 
 
@@ -20,37 +20,37 @@ class Device:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.size = scheduler.limits.block
+        self.size = scheduler.limits.block_tokens
         self.memory: dict[tuple[int, int], Hashable] = {}
-        self.contexts: dict[Live, int] = {}
+        self.contexts: dict[SequenceState, int] = {}
 
     def run(self, now: Pass) -> None:
         """Every sequence reads all of its tokens before, then all write their new ones."""
         gain = self.scheduler.decoding.gain(1)
-        asked = [(live, self.contexts[live], gain) for live in now.decode]
-        asked += [(live, past, tokens) for live, past, tokens in now.chunks]
-        assert len({live for live, _, _ in asked}) == len(asked)
-        for live, past, _ in asked:
-            places = self.places(live)
-            assert [self.memory[places[i]] for i in range(past)] == names(live, range(past))
-        writers: dict[int, Live] = {}
-        for live, past, tokens in asked:
+        asked = [(sequence, self.contexts[sequence], gain) for sequence in now.decode]
+        asked += [(sequence, past, tokens) for sequence, past, tokens in now.chunks]
+        assert len({sequence for sequence, _, _ in asked}) == len(asked)
+        for sequence, past, _ in asked:
+            places = self.places(sequence)
+            assert [self.memory[places[i]] for i in range(past)] == names(sequence, range(past))
+        writers: dict[int, SequenceState] = {}
+        for sequence, past, tokens in asked:
             assert tokens > 0
-            places, new = self.places(live), range(past, past + tokens)
-            for i, name in zip(new, names(live, new), strict=True):
+            places, new = self.places(sequence), range(past, past + tokens)
+            for i, name in zip(new, names(sequence, new), strict=True):
                 self.memory[places[i]] = name
-                assert writers.setdefault(places[i][0], live) is live
-            self.contexts[live] = past + tokens
+                assert writers.setdefault(places[i][0], sequence) is sequence
+            self.contexts[sequence] = past + tokens
 
-    def places(self, live: Live) -> list[tuple[int, int]]:
-        table = self.scheduler.table(live)
+    def places(self, sequence: SequenceState) -> list[tuple[int, int]]:
+        table = self.scheduler.block_table(sequence)
         assert len(set(table)) == len(table)
         assert all(0 <= block < self.scheduler.limits.n_blocks for block in table)
         return [(block, i) for block in table for i in range(self.size)]
 
 
-def names(live: Live, at: range) -> list[Hashable]:
-    request = live.request
+def names(sequence: SequenceState, at: range) -> list[Hashable]:
+    request = sequence.request
     shared = request.shared if request.prefix is not None else 0
     return [(request.prefix if i < shared else request.id, i) for i in at]
 
@@ -85,52 +85,56 @@ def test_every_pass_finds_what_it_reads(
         now = scheduler.schedule()
         check(scheduler, now)
         gain, members = scheduler.decoding.gain(1), list(now.decode)
-        assert now.kv_tokens == sum(device.contexts[live] + gain for live in members)
+        assert now.kv_tokens == sum(device.contexts[sequence] + gain for sequence in members)
         device.run(now)
-        kept = {live: chance.randint(1, draft) for live in members} if draft > 1 else {}
+        kept = {sequence: chance.randint(1, draft) for sequence in members} if draft > 1 else {}
         prefilled, ended = scheduler.advance(gained=kept)
-        assert all(live.past == live.target for live in prefilled)
-        for live, tokens in kept.items():
-            device.contexts[live] += tokens - gain
-        for live in ended:
-            made[live.request.id] = live.generated
-            assert device.contexts[live] >= live.request.prompt + live.request.output - 1
+        assert all(sequence.past == sequence.prefill_target for sequence in prefilled)
+        for sequence, tokens in kept.items():
+            device.contexts[sequence] += tokens - gain
+        for sequence in ended:
+            made[sequence.request.id] = sequence.generated
+            assert (
+                device.contexts[sequence] >= sequence.request.prompt + sequence.request.output - 1
+            )
         decoding = scheduler.decoding
-        assert all(device.contexts[live] == decoding.context(live) for live in decoding.members)
-        assert all(live not in decoding for live in ended)
+        assert all(
+            device.contexts[sequence] == decoding.context(sequence) for sequence in decoding.members
+        )
+        assert all(sequence not in decoding for sequence in ended)
     assert made == dict(enumerate(traffic.output.tolist()))
     assert scheduler.blocks.used == 0
 
 
 def test_a_sequence_that_stops_early_gives_its_blocks_back() -> None:
-    scheduler = Scheduler(Limits(n_blocks=10, block=4, max_tokens=300))
-    live = scheduler.add(Request(0, 0.0, 6, 20))
+    scheduler = Scheduler(Limits(n_blocks=10, block_tokens=4, max_tokens=300))
+    sequence = scheduler.add(Request(0, 0.0, 6, 20))
     scheduler.schedule()
     scheduler.advance()
     scheduler.schedule()
-    assert scheduler.table(live) == [0, 1]
-    _, ended = scheduler.advance(stopped=[live])
-    assert ended == [live]
-    assert live.generated == 2
+    assert scheduler.block_table(sequence) == [0, 1]
+    _, ended = scheduler.advance(stopped=[sequence])
+    assert ended == [sequence]
+    assert sequence.generated == 2
     assert (scheduler.blocks.used, scheduler.has_work) == (0, False)
 
 
 def test_a_cancelled_request_leaves_nothing() -> None:
-    limits = Limits(n_blocks=20, block=4, max_tokens=4, max_sequences=3)
+    limits = Limits(n_blocks=20, block_tokens=4, max_tokens=4, max_sequences=3)
     scheduler = Scheduler(limits)
-    lives = [scheduler.add(Request(i, 0.0, 6, 9)) for i in range(4)]
+    sequences = [scheduler.add(Request(i, 0.0, 6, 9)) for i in range(4)]
     for _ in range(3):  # the first decodes, the second is computed in part, the others wait
         scheduler.schedule()
         scheduler.advance()
     assert (len(scheduler.decoding), scheduler.running, len(scheduler.waiting)) == (1, 2, 2)
-    for live in lives:
+    for sequence in sequences:
         assert scheduler.has_work
-        scheduler.cancel(live)
+        scheduler.cancel(sequence)
     assert (scheduler.has_work, scheduler.blocks.used, scheduler.schedule().n_decode) == (0, 0, 0)
 
 
 def test_a_shared_prefix_is_computed_once() -> None:
-    scheduler = Scheduler(Limits(n_blocks=20, block=4))
+    scheduler = Scheduler(Limits(n_blocks=20, block_tokens=4))
     first, second = (scheduler.add(Request(i, 0.0, 14, 2, "p", 10)) for i in range(2))
     now = scheduler.schedule()  # what is computed in a pass can be read from the next one on
     assert [(past, tokens) for _, past, tokens in now.chunks] == [(0, 14), (0, 14)]
@@ -141,7 +145,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
     now = scheduler.schedule()
     assert now.chunks == ((third, 8, 3),)
     assert now.chunks[0].pairs == 9 + 10 + 11
-    tables = [scheduler.table(live) for live in (first, second, third)]
+    tables = [scheduler.block_table(sequence) for sequence in (first, second, third)]
     assert len({tuple(table[:2]) for table in tables}) == 1
     assert not set(tables[0][2:]) & set(tables[1][2:])
     scheduler.advance()
@@ -149,7 +153,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
 
 
 def test_a_prompt_in_the_cache_still_computes_a_token() -> None:
-    scheduler = Scheduler(Limits(n_blocks=20, block=4))
+    scheduler = Scheduler(Limits(n_blocks=20, block_tokens=4))
     for i in range(2):
         scheduler.add(Request(i, 0.0, 8, 1, "p", 8))
         now = scheduler.schedule()
@@ -158,7 +162,7 @@ def test_a_prompt_in_the_cache_still_computes_a_token() -> None:
 
 
 def test_a_block_computed_in_part_is_not_shared() -> None:
-    scheduler = Scheduler(Limits(n_blocks=20, block=4, max_tokens=6, max_sequences=3))
+    scheduler = Scheduler(Limits(n_blocks=20, block_tokens=4, max_tokens=6, max_sequences=3))
     for i in range(2):
         scheduler.add(Request(i, 0.0, 9, 1, "p", 8))
     scheduler.schedule()  # 6 of 9 tokens
@@ -168,7 +172,7 @@ def test_a_block_computed_in_part_is_not_shared() -> None:
 
 
 def test_the_oldest_prefix_is_evicted_first_and_its_end_before_its_start() -> None:
-    scheduler = Scheduler(Limits(n_blocks=6, block=4, watermark=0.0))
+    scheduler = Scheduler(Limits(n_blocks=6, block_tokens=4, watermark=0.0))
     for i, prefix in enumerate("ab"):
         scheduler.add(Request(i, 0.0, 9, 1, prefix, 8))
         scheduler.schedule()
@@ -183,7 +187,7 @@ def test_the_oldest_prefix_is_evicted_first_and_its_end_before_its_start() -> No
 
 
 def test_the_youngest_gives_way_and_is_computed_again() -> None:
-    scheduler = Scheduler(Limits(n_blocks=4, block=4, watermark=0.0))
+    scheduler = Scheduler(Limits(n_blocks=4, block_tokens=4, watermark=0.0))
     old, young = (scheduler.add(Request(i, 0.0, 7, 6)) for i in range(2))
     for _ in range(2):  # the prompts, and the token that fills their second blocks
         scheduler.schedule()
@@ -202,14 +206,14 @@ def test_the_youngest_gives_way_and_is_computed_again() -> None:
 
 @pytest.mark.parametrize(("watermark", "admitted"), [(0.0, [0, 1]), (0.2, [0])])
 def test_admission_leaves_blocks_to_those_that_run(watermark: float, admitted: list[int]) -> None:
-    scheduler = Scheduler(Limits(n_blocks=10, block=4, watermark=watermark))
+    scheduler = Scheduler(Limits(n_blocks=10, block_tokens=4, watermark=watermark))
     for i, prompt in enumerate((34, 4)):  # the first needs 9 blocks, and has nobody beside it
         scheduler.add(Request(i, 0.0, prompt, 2))
-    assert [chunk.live.request.id for chunk in scheduler.schedule().chunks] == admitted
+    assert [chunk.sequence.request.id for chunk in scheduler.schedule().chunks] == admitted
 
 
 def test_prompts_are_cut_to_what_decoding_leaves() -> None:
-    scheduler = Scheduler(Limits(n_blocks=100, block=4, max_tokens=10, max_sequences=4))
+    scheduler = Scheduler(Limits(n_blocks=100, block_tokens=4, max_tokens=10, max_sequences=4))
     first = scheduler.add(Request(0, 0.0, 8, 9))
     second = scheduler.add(Request(1, 0.0, 25, 9))
     seen = []
@@ -226,7 +230,7 @@ def test_prompts_are_cut_to_what_decoding_leaves() -> None:
 
 
 def test_whole_prompts_come_first_and_alone() -> None:
-    limits = Limits(n_blocks=100, block=4, max_tokens=10, max_sequences=4, chunked=False)
+    limits = Limits(n_blocks=100, block_tokens=4, max_tokens=10, max_sequences=4, chunked=False)
     scheduler = Scheduler(limits)
     for i, prompt in enumerate((4, 6, 1, 30)):
         scheduler.add(Request(i, 0.0, prompt, 9))
@@ -241,35 +245,35 @@ def test_whole_prompts_come_first_and_alone() -> None:
 def test_contiguous_memory_is_reserved_to_the_end() -> None:
     request = Request(0, 0.0, 9, 24)  # 32 tokens are written at most
     for paged, at_start in ((True, 3), (False, 8)):
-        scheduler = Scheduler(Limits(n_blocks=8, block=4, paged=paged))
-        live = scheduler.add(request)
+        scheduler = Scheduler(Limits(n_blocks=8, block_tokens=4, paged=paged))
+        sequence = scheduler.add(request)
         used = []
         while scheduler.has_work:
             scheduler.schedule()
             used.append(scheduler.blocks.used)
-            assert len(scheduler.table(live)) == used[-1]
+            assert len(scheduler.block_table(sequence)) == used[-1]
             scheduler.advance()
         assert (used[0], used[-1]) == (at_start, 8)
 
 
 def test_what_can_never_be_served_is_refused() -> None:
-    scheduler = Scheduler(Limits(n_blocks=8, block=4))
+    scheduler = Scheduler(Limits(n_blocks=8, block_tokens=4))
     scheduler.add(Request(0, 0.0, 9, 24))
     with pytest.raises(BadInput, match="need 9 blocks of 4 tokens, the KV cache has 8"):
         scheduler.add(Request(1, 0.0, 9, 25))
-    with pytest.raises(BadInput, match="prompt 0 and output 1 must be at least 1"):
+    with pytest.raises(BadInput, match="output at least 1, not 0 and 1"):
         scheduler.add(Request(2, 0.0, 0, 1))
-    with pytest.raises(BadInput, match="at least 1 and 2"):
-        scheduler.add(Request(3, 0.0, 1, 1), ready=True)
+    with pytest.raises(BadInput, match="output at least 2, not 1 and 1"):
+        scheduler.add(Request(3, 0.0, 1, 1), kv_ready=True)
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"n_blocks": 0}, "n_blocks 0 is not a whole number"),
-        ({"block": 1.5}, "block 1.5 is not a whole number"),
-        ({"watermark": 1.0}, "watermark 1.0 is not a share"),
-        ({"tokens_per_pass": 0.5}, "tokens_per_pass 0.5 is not from 1"),
+        ({"n_blocks": 0}, "n_blocks must be a positive integer, not 0"),
+        ({"block_tokens": 1.5}, "block_tokens must be a positive integer, not 1.5"),
+        ({"watermark": 1.0}, "watermark must be in \\[0, 1\\), not 1.0"),
+        ({"tokens_per_pass": 0.5}, "tokens_per_pass must be in \\[1, 64\\], not 0.5"),
         ({"max_tokens": 8}, "max_tokens 8 is below max_sequences 256"),
     ],
 )

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.simulate import AffineTimes, Limits, Pool, Result, Traffic, simulate
-from shardwise.simulate.decoding import Decoding
+from shardwise.simulate import AffineTimes, Limits, Pool, SimulationResult, Traffic, simulate
+from shardwise.simulate.decoding import DecodeBatch
 from tests.simulate.cases import TIMES, columns, pools, traffics
 
 
-def assert_same(fast: Result, slow: Result) -> None:
+def assert_same(fast: SimulationResult, slow: SimulationResult) -> None:
     assert columns(fast) == columns(slow)
     assert fast.duration_s == slow.duration_s
     for one, other in zip(fast.tallies, slow.tallies, strict=True):
@@ -74,15 +74,15 @@ def test_times_that_are_not_affine_are_taken_at_the_mean() -> None:
 
 @pytest.mark.parametrize("gain", [1.0, 2.3, 1.07, 3.0])
 def test_mean_read_is_the_mean_over_passes(gain: float) -> None:
-    from shardwise.simulate import Live, Request
+    from shardwise.simulate import Request, SequenceState
 
     far = Request(0, 0.0, 5, 10_000)
     for n in (1, 2, 7, 10, 53, 100, 331):
-        decoding = Decoding(Limits(n_blocks=10_000, tokens_per_pass=gain))
-        decoding.join(Live(far), 5)
-        decoding.run(13, {})
-        at_once, read = decoding.mean_read(n), 0.0
+        decoding = DecodeBatch(Limits(n_blocks=10_000, tokens_per_pass=gain))
+        decoding.add(SequenceState(far), 5)
+        decoding.advance(13, {})
+        at_once, read = decoding.mean_kv_tokens(n), 0.0
         for _ in range(n):
-            read += decoding.mean_read(1)
-            decoding.run(1, {})
+            read += decoding.mean_kv_tokens(1)
+            decoding.advance(1, {})
         assert at_once == pytest.approx(read / n, rel=1e-12)

@@ -42,7 +42,7 @@ def test_a_trace_without_prefixes(tmp_path: Path) -> None:
     [
         ("arrival,prompt\n1,2\n", "line 1: no column output. Columns: arrival, prompt, output"),
         ("arrival,prompt,output,size\n", 'line 1: unknown column "size"'),
-        ("arrival,prompt,output\n", "holds no requests"),
+        ("arrival,prompt,output\n", "has no requests"),
         ("", "line 1: no column arrival"),
         ("arrival,prompt,output\n1,2,3\nsoon,2,3\n", 'line 3: arrival "soon" is not a number'),
         ("arrival,prompt,output\ninf,2,3\n", 'line 2: arrival "inf" is not a number of seconds'),

@@ -49,13 +49,13 @@ def test_lengths() -> None:
     long = traffic.lognormal(N, 500, 1.2, rng())
     assert long.mean() == pytest.approx(500, rel=0.03)
     assert long.std() / long.mean() == pytest.approx(1.2, rel=0.1)
-    assert traffic.lognormal(N, 500, 1.2, rng(), most=900).max() == 900
+    assert traffic.lognormal(N, 500, 1.2, rng(), maximum=900).max() == 900
     assert traffic.lognormal(N, 1, 3.0, rng()).min() == 1
 
 
 def test_lengths_drawn_from_a_record_stay_pairs() -> None:
     record = Traffic(arrival_s=np.zeros(3), prompt=np.array([1, 2, 3]), output=np.array([4, 5, 6]))
-    prompt, output = traffic.drawn(100, record, rng())
+    prompt, output = traffic.resample(100, record, rng())
     assert set(zip(prompt.tolist(), output.tolist(), strict=True)) == {(1, 4), (2, 5), (3, 6)}
 
 
@@ -65,7 +65,7 @@ def test_seeds_reproduce(seed: int, variation: float) -> None:
         chance = rng(seed)
         asked = Traffic(
             arrival_s=traffic.gamma(50, 20.0, variation, chance),
-            prompt=traffic.lognormal(50, 30, 1.0, chance, most=200),
+            prompt=traffic.lognormal(50, 30, 1.0, chance, maximum=200),
             output=traffic.uniform(50, 1, 30, chance),
         )
         found = simulate(asked, Pool(times=TIMES, limits=Limits(n_blocks=60, max_sequences=9)))
@@ -93,14 +93,14 @@ GOOD = {"arrival_s": np.array([0.0, 1.0]), "prompt": np.array([3, 4]), "output":
     [
         ({"output": np.array([1])}, "output has 1 values, prompt 2"),
         ({"prompt": np.array([3, 0])}, "prompt of request 1 is 0; it must be at least 1"),
-        ({"prompt": np.array([3.0, 4.5])}, "prompt holds numbers that are not whole"),
+        ({"prompt": np.array([3.0, 4.5])}, "prompt must have an integer dtype"),
         ({"arrival_s": np.array([0.0, np.nan])}, "arrival_s of request 1 is nan"),
         ({"arrival_s": np.array([0.0, np.inf])}, "arrival_s of request 1 is inf"),
-        ({"think_s": -1.0}, "think_s -1.0 is below 0"),
+        ({"think_s": -1.0}, "think_s must not be negative"),
         ({"arrival_s": np.array([1.0, 0.5])}, "arrival_s of request 1 is before"),
         ({"shared": np.array([4, 4])}, "shared of request 0 is 4, its prompt 3"),
-        ({"users": 2}, "either arrival_s or users"),
-        ({"arrival_s": None}, "either arrival_s or users"),
+        ({"users": 2}, "either arrival_s or at least 1 user"),
+        ({"arrival_s": None}, "either arrival_s or at least 1 user"),
     ],
 )
 def test_traffic_that_cannot_be(wrong: dict[str, object], told: str) -> None:

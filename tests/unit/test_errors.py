@@ -58,12 +58,12 @@ def test_all_are_raised_together_or_none() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("v5", "Close: v5e, v5p."),
-        ("V5E", "Close: v5e, v5p."),
-        ("h10", "Close: h100, h200."),
-        ("h100-sxm", "Close: h100, h200."),
-        ("xyz", "Known: h100, h200, v5e, v5p."),
-        ("", "Known: h100, h200, v5e, v5p."),
+        ("v5", 'Close: "v5e", "v5p".'),
+        ("V5E", 'Close: "v5e", "v5p".'),
+        ("h10", 'Close: "h100", "h200".'),
+        ("h100-sxm", 'Close: "h100", "h200".'),
+        ("xyz", 'Known: "h100", "h200", "v5e", "v5p".'),
+        ("", 'Known: "h100", "h200", "v5e", "v5p".'),
     ],
 )
 def test_names_that_are_close(name: str, told: str) -> None:
@@ -72,14 +72,14 @@ def test_names_that_are_close(name: str, told: str) -> None:
 
 def test_long_lists_are_cut() -> None:
     known = [f"name{i:02}" for i in range(40)]
-    assert nearest("zzz", known).endswith("name11, ...")
-    assert nearest("name", known) == "Close: name00, name01, name02, name03."
+    assert nearest("zzz", known).endswith('"name11", ...')
+    assert nearest("name", known) == 'Close: "name00", "name01", "name02", "name03".'
 
 
 def test_an_unknown_name() -> None:
     error = UnknownName("chip", "v5", ["v5e", "h100"], "List: shardwise hw")
-    assert str(error) == 'unknown chip "v5". Close: v5e. List: shardwise hw'
-    assert str(UnknownName("chip", "q", ["v5e"])) == 'unknown chip "q". Known: v5e.'
+    assert str(error) == 'unknown chip "v5". Close: "v5e". List: shardwise hw'
+    assert str(UnknownName("chip", "q", ["v5e"])) == 'unknown chip "q". Known: "v5e".'
 
 
 @given(st.text(max_size=30), st.lists(st.text(max_size=10), max_size=6))

@@ -198,7 +198,7 @@ def test_what_is_shown(shown: str, text: str) -> None:
 def test_bytes_of_an_element() -> None:
     sizes = {"fp64": 8, "fp32": 4, "bf16": 2, "fp8": 1, "int8": 1, "int4": 0.5, "fp4": 0.5}
     assert {d: units.bytes_per_element(d) for d in sizes} == sizes
-    with pytest.raises(UnknownName, match=r'unknown dtype "bf61". Close: bf16'):
+    with pytest.raises(UnknownName, match=r'unknown dtype "bf61". Close: "bf16"'):
         units.bytes_per_element("bf61")
 
 

@@ -117,15 +117,15 @@ def test_all_sizes_that_cannot_be_are_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"weights": "bf17"}, 'unknown dtype "bf17". Close: bf16'),
+        ({"weights": "bf17"}, 'unknown dtype "bf17". Close: "bf16"'),
         ({"compute": "fp"}, 'unknown dtype "fp"'),
         ({"gradients": ""}, 'unknown dtype ""'),
         ({"moments": "x"}, 'unknown dtype "x"'),
-        ({"reduce": "int7"}, 'unknown dtype "int7". Close: int8'),
+        ({"reduce": "int7"}, 'unknown dtype "int7". Close: "int8"'),
         ({"reduce": ""}, 'unknown dtype ""'),
-        ({"optimizer": "muom"}, 'unknown optimizer "muom". Close: muon'),
-        ({"master": "fp33"}, 'unknown dtype "fp33". Close: fp32'),
-        ({"optimizer": "adam"}, 'unknown optimizer "adam". Close: adamw.'),
+        ({"optimizer": "muom"}, 'unknown optimizer "muom". Close: "muon"'),
+        ({"master": "fp33"}, 'unknown dtype "fp33". Close: "fp32"'),
+        ({"optimizer": "adam"}, 'unknown optimizer "adam". Close: "adamw".'),
         ({"remat": "some"}, 'unknown remat policy "some"'),
     ],
 )

@@ -1,4 +1,4 @@
-"""The cases as values, read from `cases.json`."""
+"""Worked problems, read from `cases.json`."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Case:
         edition: of the book: `feb2025`, `later`, `both`; `n/a` for the companions.
         question: the problem in one sentence.
         given: its numbers, in base units.
-        ask: what is to be answered, in the order of `expected`.
-        expected: the answer without rounding on the way; numbers, texts, truth values, nested.
+        ask: the quantities asked for, in the order of `expected`.
+        expected: the answer without intermediate rounding: numbers, strings, booleans, nested.
         unit: of the answer.
-        tolerance_rel: largest relative difference of each number, 0 for exact.
+        tolerance_rel: largest relative difference of each number; 0 for an exact answer.
         book_says: the figures as printed.
         correct: False where the printed figure is not the answer; `why` explains.
-        why: the erratum, or a remark.
-        depends_on_assumption: what the answer takes for granted, empty if nothing.
-        continues: id of the case whose setting the question goes on from.
+        why: explains the erratum, or a remark.
+        depends_on_assumption: what the answer assumes, if anything.
+        continues: id of the case whose setting the question continues.
     """
 
     id: str
@@ -88,24 +88,24 @@ def cases() -> tuple[Case, ...]:
 
 
 def sources() -> dict[str, str]:
-    """The documents that the cases are drawn from, by short name."""
+    """The documents that the cases come from, by short name."""
     return dict(_read()["sources"])
 
 
 def find(case_id: str) -> Case:
-    """A case by its id.
+    """Find a case by its id.
 
     Raises:
-        UnknownName: no such case, with the close ones.
+        UnknownName: no such case; the message lists similar ids.
     """
     for case in cases():
         if case.id == case_id:
             return case
-    raise UnknownName("case", case_id, [c.id for c in cases()], "List: shardwise book")
+    raise UnknownName("case", case_id, [case.id for case in cases()], "List: shardwise book")
 
 
 def select(words: str) -> tuple[Case, ...]:
-    """The case of this id, or those of a chapter by name or number (`5`, `training`).
+    """Select a case by id, or all cases of a chapter by its name or number (`5`, `training`).
 
     Raises:
         UnknownName: neither a case nor a chapter.
@@ -113,9 +113,9 @@ def select(words: str) -> tuple[Case, ...]:
     word = words.strip().lower()
     for chapter, number in CHAPTERS.items():
         if word in (chapter, str(number)):
-            return tuple(c for c in cases() if c.chapter == chapter)
-    found = tuple(c for c in cases() if c.id.lower() == word)
-    if not found:
-        known = [*CHAPTERS, *(c.id for c in cases())]
-        raise UnknownName("case or chapter", words, known, "List: shardwise book")
-    return found
+            return tuple(case for case in cases() if case.chapter == chapter)
+    for case in cases():
+        if case.id.lower() == word:
+            return (case,)
+    valid = [*CHAPTERS, *(case.id for case in cases())]
+    raise UnknownName("case or chapter", words, valid, "List: shardwise book")

@@ -1,4 +1,4 @@
-"""An answer beside the expected one: same structure, each number within the tolerance."""
+"""Comparison of nested answers: same structure, each number within a tolerance."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Whether an answer agrees.
+    """Result of a comparison.
 
     Args:
-        agrees: every part does.
-        worst_rel: the largest relative difference of a number, infinite where a text, a truth
-            value or the structure differs.
-        where: the first part that disagrees, `[1].step_ms`, empty when all agree.
+        agrees: whether every part agrees.
+        worst_rel: the largest relative difference of a number; infinite if a string, a boolean
+            or the structure differs.
+        where: path of the first part that disagrees, `[1].step_ms`; empty if all agree.
     """
 
     agrees: bool
@@ -25,19 +25,20 @@ class Agreement:
 
 
 def compare(answer: Any, expected: Any, tolerance_rel: float) -> Agreement:
-    """Compare nested answers. Texts and truth values must be the same; numbers near enough.
+    """Compare nested answers: strings and booleans exactly, numbers within the tolerance.
 
     >>> compare([1.001, "none"], [1, "none"], 0.01).agrees
     True
     >>> compare([1.02, "none"], [1, "none"], 0.01).where
     '[0]'
     """
-    worst, where = 0.0, ""
+    worst_rel = 0.0
+    where = ""
     for path, difference in _differences(answer, expected, ""):
         if not difference <= tolerance_rel and not where:
             where = path or "the answer"
-        worst = max(worst, difference)
-    return Agreement(agrees=not where, worst_rel=worst, where=where)
+        worst_rel = max(worst_rel, difference)
+    return Agreement(agrees=not where, worst_rel=worst_rel, where=where)
 
 
 def _differences(answer: Any, expected: Any, path: str) -> Iterator[tuple[str, float]]:
@@ -51,19 +52,23 @@ def _differences(answer: Any, expected: Any, path: str) -> Iterator[tuple[str, f
         if not isinstance(answer, list | tuple) or len(answer) != len(expected):
             yield path, math.inf
             return
-        for i, (a, e) in enumerate(zip(answer, expected, strict=True)):
-            yield from _differences(a, e, f"{path}[{i}]")
+        for index, value in enumerate(expected):
+            yield from _differences(answer[index], value, f"{path}[{index}]")
     else:
         yield path, _difference(answer, expected)
 
 
 def _difference(answer: Any, expected: Any) -> float:
     """Relative difference of two numbers; 0 or infinity for anything else."""
-    both = (answer, expected)
-    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in both):
-        return 0.0 if type(answer) is type(expected) and answer == expected else math.inf
+    if not (_is_number(answer) and _is_number(expected)):
+        equal = type(answer) is type(expected) and answer == expected
+        return 0.0 if equal else math.inf
     if answer == expected:
         return 0.0
-    if not all(map(math.isfinite, both)):
+    if not (expected and math.isfinite(answer) and math.isfinite(expected)):
         return math.inf
-    return float(abs(answer - expected) / abs(expected)) if expected else math.inf
+    return float(abs(answer - expected) / abs(expected))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

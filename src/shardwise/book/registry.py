@@ -1,8 +1,8 @@
-"""Which computation solves which case.
+"""Registry of the functions that solve the cases.
 
-A chapter's file solves a case by a function of its given numbers:
+A chapter's module solves a case with a function of its given numbers:
 
-    @solves("roofline-h100-1e12", "roofline-v6e-1e12", by="T_math = FLOPs / C")
+    @solves("roofline-h100-1e12", "roofline-v6e-1e12", formula="T_math = FLOPs / C")
     def peak_time(g: Given) -> Answer:
         return math_s(g["flops"], g["peak_flops_per_s"])
 """
@@ -18,7 +18,7 @@ from typing import Any
 Given = Mapping[str, Any]
 Answer = Any  # the structure of the case's `expected`
 
-FILES = (
+CHAPTER_MODULES = (
     "roofline",
     "tpus",
     "sharding",
@@ -41,41 +41,60 @@ class Solution:
 
     Args:
         formula: one line in the book's notation, for display.
-        compute: the case's given numbers -> the answer.
-        library: False where it is plain arithmetic on the given numbers: a ratio of
-            measurements, or a division that needs no formula of the library.
+        function: maps the case's given numbers to the answer, which may contain arrays.
+        uses_library: False for plain arithmetic on the given numbers: a ratio of measurements,
+            or a division that needs no formula of the library.
     """
 
     formula: str
-    compute: Callable[[Given], Answer]
-    library: bool = True
+    function: Callable[[Given], Answer]
+    uses_library: bool = True
+
+    def compute(self, given: Given) -> Answer:
+        """The answer, with arrays as lists."""
+        return _without_arrays(self.function(given))
 
 
-_FOUND: dict[str, Solution] = {}
+def _without_arrays(answer: Answer) -> Answer:
+    if hasattr(answer, "tolist"):
+        return answer.tolist()
+    if isinstance(answer, list | tuple):
+        return [_without_arrays(value) for value in answer]
+    if isinstance(answer, dict):
+        return {name: _without_arrays(value) for name, value in answer.items()}
+    return answer
+
+
+_SOLUTIONS: dict[str, Solution] = {}
 
 
 def solves(
-    *case_ids: str, by: str, library: bool = True
+    *case_ids: str, formula: str, uses_library: bool = True
 ) -> Callable[[Callable[[Given], Answer]], Callable[[Given], Answer]]:
-    """Register a function as the computation of some cases; `by` is its formula.
+    """Register a function as the solution of cases.
+
+    Args:
+        formula, uses_library: see `Solution`.
 
     Raises:
-        ValueError: a case that another function solves already.
+        ValueError: another function solves one of the cases.
     """
 
-    def register(compute: Callable[[Given], Answer]) -> Callable[[Given], Answer]:
+    def register(function: Callable[[Given], Answer]) -> Callable[[Given], Answer]:
         for case_id in case_ids:
-            if case_id in _FOUND:
-                raise ValueError(f"{case_id} has two computations")
-            _FOUND[case_id] = Solution(formula=by, compute=compute, library=library)
-        return compute
+            if case_id in _SOLUTIONS:
+                raise ValueError(f"{case_id} has two solutions")
+            _SOLUTIONS[case_id] = Solution(
+                formula=formula, function=function, uses_library=uses_library
+            )
+        return function
 
     return register
 
 
 @functools.cache
 def solutions() -> Mapping[str, Solution]:
-    """Case id -> its computation, of all chapters."""
-    for file in FILES:
-        importlib.import_module(f"shardwise.book.chapters.{file}")
-    return _FOUND
+    """The solutions of all chapters, by case id."""
+    for module in CHAPTER_MODULES:
+        importlib.import_module(f"shardwise.book.chapters.{module}")
+    return _SOLUTIONS

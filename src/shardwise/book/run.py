@@ -1,4 +1,4 @@
-"""Solve cases by the library and say whether the answers agree with the book's, recomputed."""
+"""Solves cases with the library and compares the answers with the book's, recomputed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shardwise.book.compare import compare
 from shardwise.book.registry import solutions
 from shardwise.errors import UnknownName
 
-__all__ = ["Result", "RunAll", "cases", "document", "find", "plain", "run", "run_all"]
+__all__ = ["BookResult", "Result", "cases", "document", "find", "plain", "run", "run_all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One case solved.
+    """The library's answer to one case, compared with the expected one.
 
     Args:
         case: the problem.
         formula: how it was computed, in the book's notation.
-        answer: what the library gives, in the structure of `case.expected`.
-        agrees: every part is within `case.tolerance_rel`.
+        answer: the library's answer, in the structure of `case.expected`.
+        agrees: whether every part is within `case.tolerance_rel`.
         worst_rel: the largest relative difference.
-        where: the first part that disagrees, empty when all agree.
-        library: False where it is plain arithmetic on the given numbers.
+        where: path of the first part that disagrees; empty if all agree.
+        library: False for plain arithmetic on the given numbers.
     """
 
     case: Case
@@ -38,30 +38,30 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunAll:
-    """Many cases solved. `skipped` holds (id, reason) of those without a computation."""
+class BookResult:
+    """The results of many cases; `skipped` are (id, reason) of cases without a solution."""
 
     results: tuple[Result, ...]
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def n(self) -> int:
-        """Cases, skipped ones included."""
+        """Number of cases, including skipped ones."""
         return len(self.results) + len(self.skipped)
 
     @property
     def passed(self) -> int:
-        return sum(r.agrees for r in self.results)
+        return sum(result.agrees for result in self.results)
 
     @property
     def failed(self) -> tuple[str, ...]:
         """Ids of the cases that disagree."""
-        return tuple(r.case.id for r in self.results if not r.agrees)
+        return tuple(result.case.id for result in self.results if not result.agrees)
 
     @property
     def plain(self) -> tuple[str, ...]:
         """Ids of the cases that are plain arithmetic on the given numbers."""
-        return tuple(r.case.id for r in self.results if not r.library)
+        return tuple(result.case.id for result in self.results if not result.library)
 
 
 def run(case_id: str) -> Result:
@@ -71,42 +71,43 @@ def run(case_id: str) -> Result:
     True
 
     Raises:
-        UnknownName: no such case, or none that has a computation.
+        UnknownName: no such case, or a case without a solution.
     """
     case = find(case_id)
-    known = solutions()
-    if case_id not in known:
-        raise UnknownName("case with a computation", case_id, known)
-    solution = known[case_id]
+    if case_id not in solutions():
+        raise UnknownName("case with a solution", case_id, solutions())
+    solution = solutions()[case_id]
     answer = solution.compute(case.given)
-    found = compare(answer, case.expected, case.tolerance_rel)
+    agreement = compare(answer, case.expected, case.tolerance_rel)
     return Result(
         case=case,
         formula=solution.formula,
         answer=answer,
-        agrees=found.agrees,
-        worst_rel=found.worst_rel,
-        where=found.where,
-        library=solution.library,
+        agrees=agreement.agrees,
+        worst_rel=agreement.worst_rel,
+        where=agreement.where,
+        library=solution.uses_library,
     )
 
 
-def run_all(wanted: Iterable[Case] | None = None) -> RunAll:
-    """Solve every case, or those given."""
-    known = solutions()
-    chosen = tuple(cases() if wanted is None else wanted)
-    return RunAll(
-        results=tuple(run(c.id) for c in chosen if c.id in known),
-        skipped=tuple((c.id, "no computation") for c in chosen if c.id not in known),
-    )
+def run_all(selection: Iterable[Case] | None = None) -> BookResult:
+    """Solve the selected cases, by default all."""
+    results = []
+    skipped = []
+    for case in cases() if selection is None else selection:
+        if case.id in solutions():
+            results.append(run(case.id))
+        else:
+            skipped.append((case.id, "no solution"))
+    return BookResult(results=tuple(results), skipped=tuple(skipped))
 
 
 def plain() -> tuple[str, ...]:
     """Ids of the cases that are plain arithmetic on the given numbers, without the library."""
-    return tuple(case_id for case_id, s in solutions().items() if not s.library)
+    return tuple(name for name, solution in solutions().items() if not solution.uses_library)
 
 
-def document(result: RunAll) -> dict[str, Any]:
+def document(result: BookResult) -> dict[str, Any]:
     """The JSON of `book --all`: n, passed, failed ids, skipped with reasons."""
     return {
         "n": result.n,

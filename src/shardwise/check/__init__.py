@@ -1,6 +1,6 @@
-"""Proof by the real compiler: a plan's program is compiled, read and held against the plan.
+"""Check of plans by the real compiler: a program is compiled, parsed and compared with its plan.
 
-`targets` says what a machine is to XLA, `environment` which compilers there are, `compile` runs one
-compile in a process of its own, `hlo` reads what comes back, `timeline` times it. No module but
-`worker` imports JAX.
+`compiling` runs XLA's compilers in processes of their own, `hlo` parses what they return,
+`timeline` times it, `user` does the same for a function. Only `compiling.worker`, and `user.api`
+for a function in this process, import JAX.
 """

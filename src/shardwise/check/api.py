@@ -1,4 +1,4 @@
-"""`shardwise.check`: of a plan, or of anybody's function."""
+"""The function `shardwise.check`, for plans and for a user's own function."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any, overload
 
 from shardwise.check.compiling.process import Limits, OnStage
+from shardwise.check.options import CompileOptions
 from shardwise.check.serving import ServingVerdict, check_serving
-from shardwise.check.shrink import extrapolated, smaller
-from shardwise.check.training import How, check_plan
-from shardwise.check.user.function import FunctionReport, check_user
+from shardwise.check.shrink import check_extrapolated, on_smaller_system
+from shardwise.check.training import check_plan
+from shardwise.check.user.function import FunctionReport, check_function
 from shardwise.check.verdict import Verdict
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 
-BY_COMPILER = "XLA's partitioner chose the collectives, from sharding constraints."
+PARTITIONER_NOTE = "XLA's partitioner chose the collectives, from sharding constraints."
 
 
 @overload
@@ -58,44 +59,53 @@ def check(
     on_stage: OnStage | None = None,
     collectives: str = "plan",
 ) -> Verdict | ServingVerdict | FunctionReport:
-    """Ask XLA's own compiler about a plan, or about a function, without the machine.
+    """Prove a plan, or compile a function, with XLA's own compiler and without the machine.
 
     Args:
-        subject: a plan, whose step (of serving: whose two steps) is compiled and held against it;
-            or a function, jitted or not, which is compiled in this process and reported.
-        args: of a function: arrays or `jax.ShapeDtypeStruct`s, on a mesh as large as the machine.
-        on: the machine of a function, `v5e:4x4`; of a plan a smaller machine, on which its `data`
-            axis is cut and a chip does the same.
-        layers: two depths, `(1, 2)`: these are compiled, and the plan's depth is extrapolated.
+        subject: a plan, whose step (for serving, both steps) is compiled and compared with it; or a
+            function, jitted or not, which is compiled in this process and reported.
+        args: arguments of a function: arrays or `jax.ShapeDtypeStruct`s, on a mesh as large as the
+            machine.
+        on: the machine of a function, `v5e:4x4`; for a plan a smaller machine, on which its `data`
+            axis is reduced and the program of a chip stays the same.
+        layers: two depths, `(1, 2)`, to compile; the plan's depth is extrapolated.
         trace: a file for the timeline of the program, for Perfetto; `.gz` compresses it.
-        limits: what a compile may take.
-        cache: whether a program that was compiled before is taken from the cache.
+        limits: time and memory that a compile may take.
+        cache: whether compiled programs are read from and written to the cache.
         on_stage: called with the stage of a compile and its seconds.
         collectives: who chooses those of a training step: the `plan`, or XLA's partitioner
-            (`compiler`), which is told by sharding constraints where arrays lie.
+            (`compiler`), which gets sharding constraints.
+
+    Returns:
+        A verdict for a plan, a report for a function.
 
     Raises:
-        BadInput: a plan that the runtime does not run yet; arguments on a mesh of another size.
+        BadInput: a plan that the runtime does not support; arguments on a mesh of another size.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """
-    how = How(limits=limits, cache=cache, on_stage=on_stage, collectives=collectives)
-    by_compiler = collectives == "compiler"
+    options = CompileOptions(limits=limits, cache=cache, on_stage=on_stage, collectives=collectives)
     if isinstance(subject, ServingPlan):
-        if on or layers or by_compiler:
+        if on or layers or collectives == "compiler":
             raise BadInput(
-                "on, layers and collectives are for plans of training; of serving all is compiled, "
-                "with the plan's collectives."
+                "on, layers and collectives apply to training plans; a serving plan is compiled "
+                "in full, with the plan's collectives."
             )
-        return check_serving(subject, how, trace)
+        return check_serving(subject, options, trace)
     if not isinstance(subject, Plan):
         if not on:
             raise BadInput("a function is compiled for a machine: add on='v5e:4x4'.")
-        return check_user(subject, *args, on=on, trace=trace)
-    plan, note = smaller(subject, on) if on else (subject, "")
-    note = " ".join(filter(None, (BY_COMPILER if by_compiler else "", note)))
+        return check_function(subject, *args, on=on, trace=trace)
+    plan = subject
+    notes = []
+    if collectives == "compiler":
+        notes.append(PARTITIONER_NOTE)
+    if on:
+        plan, smaller_note = on_smaller_system(plan, on)
+        notes.append(smaller_note)
+    note = " ".join(notes)
     if layers:
         if trace is not None:
-            raise BadInput("a timeline is drawn of a whole program: leave layers out.")
-        return extrapolated(plan, layers, how, note)
-    return check_plan(plan, how, trace, note)
+            raise BadInput("a trace needs the whole program: leave layers out.")
+        return check_extrapolated(plan, layers, options, note)
+    return check_plan(plan, options, trace, note)

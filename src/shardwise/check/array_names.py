@@ -1,7 +1,7 @@
-"""Arrays of a compiled program in the words of the model: `unembed logits bf16 [B,T,V]`.
+"""Names for the arrays of a compiled program, in the terms of the model: `unembed logits [B,T,V]`.
 
-A compiler knows shapes and the operation that made an array. A plan knows every array of a step by
-name, with the dims that a chip has of it. Where both agree the array has its name.
+A compiler knows shapes and the operation that produced an array. A plan knows every array of a step
+by name, with the dims that a chip has of it. An array is named where the two agree.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.check.hlo.memory import Held
-from shardwise.check.verdict import Buffer
+from shardwise.check.hlo.memory import LiveArray
+from shardwise.check.verdict import PeakArray
 from shardwise.estimate.training.memory.activations import runs_again
 from shardwise.ops.einsum import Array
 from shardwise.ops.program import Matmul
@@ -20,10 +20,11 @@ from shardwise.search.training.problem import Case
 
 DTYPES = {"f32": "fp32", "f16": "fp16"}
 PLACES = {"x": "input", "y": "output", "s": "scores", "o": "attended", "h": "hidden"}
-CORE = ("attn.scores", "attn.values")  # what one kernel computes
-LISTED = 5  # names of arrays of one shape
+ATTENTION_PRODUCTS = ("attn.scores", "attn.values")  # operations that one kernel computes
+MAX_NAMES = 5  # names that are listed for one shape
+MAX_ARRAYS = 8  # arrays at the peak that a verdict lists
 
-# Arguments of a training step, by how JAX writes where they stand in the state.
+# Arguments of a training step, by their path in the state.
 ARGUMENTS = (
     ("['moments']", "optimizer"),
     ("['master']", "optimizer"),
@@ -31,215 +32,262 @@ ARGUMENTS = (
     ("['weights']", "weights"),
 )
 
-# What JAX puts around the names of a program's own scopes.
-_AROUND = re.compile(r"\bp?jit\([^()]*\)")
-_MARKS = frozenset(
-    {"jvp", "transpose", "vmap", "while", "body", "cond", "branch", "closed_call", "checkpoint"}
-    | {"rematted_computation", "shard_map", "custom_vjp_call", "custom_jvp_call", "remat", "pjit"}
-)
+# Names that JAX puts around the scopes of a program.
+_JIT = re.compile(r"\bp?jit\([^()]*\)")
+_TRANSFORMS = frozenset((
+    "jvp", "transpose", "vmap", "while", "body", "cond", "branch", "closed_call", "checkpoint",
+    "rematted_computation", "shard_map", "custom_vjp_call", "custom_jvp_call", "remat", "pjit",
+))  # fmt: skip
 
 
-def argument(op_name: str) -> str:
+def argument_category(op_name: str) -> str:
     """The category of an argument of a training step."""
-    return next((category for mark, category in ARGUMENTS if mark in op_name), "arguments")
+    for path, category in ARGUMENTS:
+        if path in op_name:
+            return category
+    return "arguments"
 
 
-def own_scope(op_name: str) -> str:
-    """The scopes that a program's own code has opened around an operation, `encoder/mlp`.
+def user_scope(op_name: str) -> str:
+    """The scopes that the program's own code opened around an operation, `encoder/mlp`.
 
-    >>> own_scope("jit(step)/transpose(jvp(encoder))/while/body/mlp/dot_general")
+    >>> user_scope("jit(step)/transpose(jvp(encoder))/while/body/mlp/dot_general")
     'encoder/mlp'
     """
     if "/" not in op_name:
         return ""
-    path = _AROUND.sub("", op_name.rpartition("/")[0])
-    parts = [part for part in re.split(r"[/()]", path) if part and part not in _MARKS]
+    path = _JIT.sub("", op_name.rpartition("/")[0])
+    parts = [part for part in re.split(r"[/()]", path) if part and part not in _TRANSFORMS]
     return "/".join(dict.fromkeys(parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """An array that the plan knows.
+class PlannedArray:
+    """An array of the plan's step.
 
     Args:
-        scopes: operations that make or read it; none where every layer keeps it.
-        dims: what a chip has of them.
-        kept: layers of a stack that keep it for their backward passes, 0 of what they work on.
+        scopes: operations that write or read it; () for what every layer saves.
+        dim_names: `("B", "T", "D")`.
+        dims: the dims that a chip has.
+        n_layers: layers of a stack that saves it for their backward passes, else 0.
     """
 
     name: str
     scopes: tuple[str, ...]
-    letters: tuple[str, ...]
+    dim_names: tuple[str, ...]
     dims: tuple[int, ...]
     category: str
-    kept: int = 0
+    n_layers: int = 0
 
 
-class Words:
+class ArrayNames:
     """Names for the arrays of one plan's program."""
 
     def __init__(self, case: Case) -> None:
-        works, sizes, layout = case.evaluate().program, case.layout.sizes, case.layout
-        self.known: list[Named] = [_named(works.logits.array, works.logits.sizes, sizes, "logits")]
+        layout = case.layout
+        mesh = layout.sizes
+        step = case.evaluate().program
+        logits = _planned_array(step.logits.array, step.logits.sizes, mesh, "logits")
+        self.arrays = [logits]
+        self.saved: list[PlannedArray] = []
+        self.weight_stacks: list[PlannedArray] = []
         if layout.loss_chunks > 1:
-            self.known.append(_chunk(self.known[0], layout.loss_chunks))
-        self.stacks: list[Named] = []
-        for kept in works.kept:
-            layer = case.model.groups[kept.group].layer
-            if not runs_again(layout, kept.array.name, layer):
-                one = _named(kept.array, kept.sizes, sizes, "activations")
-                # A stage of a pipeline holds its part of the layers.
-                self.known.append(_of_layers(one, max(1, kept.count // sizes["pipe"])))
-        for matmul in works.matmuls:
+            self.arrays.append(_logits_chunk(logits, layout.loss_chunks))
+        for activation in step.kept:
+            layer = case.model.groups[activation.group].layer
+            if not runs_again(layout, activation.array.name, layer):
+                array = _planned_array(activation.array, activation.sizes, mesh, "activations")
+                self.saved.append(_stack(array, activation.count, mesh))
+        for matmul in step.matmuls:
             local = matmul.program.local
-            scope = matmul.term.name
-            for array in (*local.inputs, local.output):
-                if array.base == "onehot":  # rows are looked up
+            operation = matmul.term.name
+            for operand in (*local.inputs, local.output):
+                name = operand.base
+                if name == "onehot":  # embedding rows are looked up
                     continue
-                weight = array.base in works.weights
-                if weight and matmul.count > 1 and not array.gradient_of:
-                    self.stacks += _stacked(matmul, sizes)
-                category = "gathered weights" if weight else "temporaries"
-                one = _named(array, matmul.sizes, sizes, category, scope)
-                self.known.append(one)
+                category = "gathered weights" if name in step.weights else "temporaries"
+                if name in step.weights and matmul.count > 1 and not operand.gradient_of:
+                    self.weight_stacks += _weight_stacks(matmul, mesh)
+                self.arrays.append(_planned_array(operand, matmul.sizes, mesh, category, operation))
 
-    def of(self, held: Held) -> Buffer:
-        """One array that is held at the peak."""
-        state = held.category in ("arguments", "weights", "optimizer")
-        found = None if state else self._kept(held) or self._made(held) or self._stack(held)
-        first, *more = held.scope.split("+")
-        plain = f"{first} and {len(more)} more" if more else first
-        return found or _buffer(held, plain or _state(held.op_name), None, held.category)
+    def describe(self, live: LiveArray) -> PeakArray:
+        """One array that is live at the peak, with its name in the plan where it has one."""
+        if live.category not in ("arguments", "weights", "optimizer"):
+            named = self._saved(live) or self._operand(live) or self._weight_stack(live)
+            if named:
+                return named
+        operation, *others = live.scope.split("+")
+        name = operation or _state_name(live.op_name)
+        if operation and others:
+            name = f"{operation} and {len(others)} more"
+        return _peak_array(live, name, None, live.category)
 
-    def _kept(self, held: Held) -> Buffer | None:
-        """What layers keep for their backward passes."""
-        fits = _like([n for n in self.known if n.kept], held)
-        if not fits or held.category not in ("activations", "temporaries"):
+    def _saved(self, live: LiveArray) -> PeakArray | None:
+        """An array that layers save for their backward passes."""
+        matches = _same_dims(self.saved, live)
+        if not matches or live.category not in ("activations", "temporaries"):
             return None
-        names = list(dict.fromkeys(n.name for n in fits))
-        told = " or ".join(names) if len(names) <= LISTED else "what the backward pass reads"
-        return _buffer(held, f"{told}, kept by {fits[0].kept} layers", fits[0], "activations")
+        names = _distinct_names(matches)
+        name = " or ".join(names)
+        if len(names) > MAX_NAMES:
+            name = "what the backward pass reads"
+        name = f"{name}, saved by {matches[0].n_layers} layers"
+        return _peak_array(live, name, matches[0], "activations")
 
-    def _made(self, held: Held) -> Buffer | None:
-        """An input or output of the operation that made it; of a copy without a name, the only
-        array with its dims."""
-        fits = _like([n for n in self.known if not n.kept], held)
-        here = [n for n in fits if held.scope in n.scopes]
-        names = {n.name.removeprefix("gradient of ") for n in fits}
-        if not held.op_name and len(names) == 1:
-            here = fits
-        if not here or "+" in held.scope:  # of several operations no array is told apart
+    def _operand(self, live: LiveArray) -> PeakArray | None:
+        """An operand or result of the operation that produced it.
+
+        A copy without a name is the only array with its dims.
+        """
+        if "+" in live.scope:  # of several combined operations
             return None
-        category = "logits" if here[0].category == "logits" else held.category
-        return _buffer(held, f"{held.scope or here[0].scopes[0]} {here[0].name}", here[0], category)
+        candidates = _same_dims(self.arrays, live)
+        matches = [array for array in candidates if live.scope in array.scopes]
+        names = {array.name.removeprefix("gradient of ") for array in candidates}
+        if not live.op_name and len(names) == 1:
+            matches = candidates
+        if not matches:
+            return None
+        array = matches[0]
+        category = "logits" if array.category == "logits" else live.category
+        return _peak_array(live, f"{live.scope or array.scopes[0]} {array.name}", array, category)
 
-    def _stack(self, held: Held) -> Buffer | None:
+    def _weight_stack(self, live: LiveArray) -> PeakArray | None:
         """A weight of all layers."""
-        fits = _like(self.stacks, held)
-        if not fits:
+        matches = _same_dims(self.weight_stacks, live)
+        if not matches:
             return None
-        names = " or ".join(dict.fromkeys(n.name for n in fits))
-        gathered = held.category == "gathered weights"
-        what = "gathered" if gathered else "gradients or updates"
-        category = held.category if gathered else "gradients"
-        return _buffer(held, f"{names} of {fits[0].kept} layers, {what}", fits[0], category)
-
-
-def grouped(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    """Arrays of one name and shape as one row with their number, the largest sums first."""
-    found: dict[tuple[str, str, str], Buffer] = {}
-    for one in buffers:
-        key = (one.name, one.shape, one.category)
-        n = one.n + (found[key].n if key in found else 0)
-        found[key] = Buffer(
-            n=n,
-            bytes=one.bytes,
-            shape=one.shape,
-            name=one.name,
-            letters=one.letters,
-            category=one.category,
-            scope=one.scope,
+        names = " or ".join(_distinct_names(matches))
+        category = "gradients"
+        use = "gradients or updates"
+        if live.category == "gathered weights":
+            category = live.category
+            use = "gathered"
+        return _peak_array(
+            live, f"{names} of {matches[0].n_layers} layers, {use}", matches[0], category
         )
-    return tuple(sorted(found.values(), key=lambda b: -b.n * b.bytes))
 
 
-def unnamed(held: Held) -> Buffer:
-    """One array of a program of which no plan is known, by its own scopes."""
-    if held.category == "arguments":
-        return _buffer(held, held.op_name, None, held.category)
-    return _buffer(held, own_scope(held.op_name), None, held.category)
+def merge_equal(arrays: Iterable[PeakArray]) -> tuple[PeakArray, ...]:
+    """Merge arrays of one name and shape into one row with their count, largest total first."""
+    rows: dict[tuple[str, str, str], PeakArray] = {}
+    for array in arrays:
+        key = (array.name, array.shape, array.category)
+        if key in rows:
+            array = replace(array, n=array.n + rows[key].n)
+        rows[key] = array
+    return tuple(sorted(rows.values(), key=lambda row: -row.n * row.bytes))
 
 
-def _buffer(held: Held, name: str, known: Named | None, category: str) -> Buffer:
-    dtype = DTYPES.get(held.shape.dtype, held.shape.dtype)
-    return Buffer(
+def largest_arrays(
+    arrays: Iterable[PeakArray], excluded_categories: Sequence[str] = ()
+) -> tuple[PeakArray, ...]:
+    """The first `MAX_ARRAYS` arrays of other categories."""
+    listed = [array for array in arrays if array.category not in excluded_categories]
+    return tuple(listed[:MAX_ARRAYS])
+
+
+def describe_unplanned(live: LiveArray) -> PeakArray:
+    """One array of a program without a plan, named by the program's own scopes."""
+    if live.category == "arguments":
+        return _peak_array(live, live.op_name, None, live.category)
+    return _peak_array(live, user_scope(live.op_name), None, live.category)
+
+
+def _peak_array(
+    live: LiveArray, name: str, planned: PlannedArray | None, category: str
+) -> PeakArray:
+    dtype = DTYPES.get(live.shape.dtype, live.shape.dtype)
+    return PeakArray(
         n=1,
-        bytes=held.bytes,
-        shape=f"{dtype}[{','.join(map(str, held.shape.dims))}]",
+        bytes=live.bytes,
+        shape=f"{dtype}[{','.join(map(str, live.shape.dims))}]",
         name=name,
-        letters=f"[{','.join(known.letters)}]" if known else "",
+        letters=f"[{','.join(planned.dim_names)}]" if planned else "",
         category=category,
-        scope=held.scope or own_scope(held.op_name),
+        scope=live.scope or user_scope(live.op_name),
     )
 
 
-def _named(
-    array: Array, sizes: Mapping[str, int], mesh: Mapping[str, int], category: str, scope: str = ""
-) -> Named:
-    """An array as the table lays it out, with the dims that one chip has."""
+def _planned_array(
+    array: Array,
+    sizes: Mapping[str, int],
+    mesh: Mapping[str, int],
+    category: str,
+    operation: str = "",
+) -> PlannedArray:
+    """An array as the rules lay it out, with the dims that one chip has."""
     dims = []
     for dim in array.dims:
-        cut = math.prod(mesh[axis] for axis in dim.axes)
-        dims.append(-(-int(sizes[dim.name]) // cut))
-    word = PLACES.get(array.base, array.base)
-    scopes = (scope, "attn.core") if scope in CORE else (scope,)
-    return Named(
-        name=f"gradient of {word}" if array.gradient_of else word,
-        scopes=scopes if scope else ("unembed", "loss") if category == "logits" else (),
-        letters=tuple(d.name for d in array.dims),
+        n_shards = math.prod(mesh[axis] for axis in dim.axes)
+        dims.append(-(-int(sizes[dim.name]) // n_shards))
+    name = PLACES.get(array.base, array.base)
+    if array.gradient_of:
+        name = f"gradient of {name}"
+    scopes: tuple[str, ...] = ()
+    if operation in ATTENTION_PRODUCTS:
+        scopes = (operation, "attn.core")
+    elif operation:
+        scopes = (operation,)
+    elif category == "logits":
+        scopes = ("unembed", "loss")
+    return PlannedArray(
+        name=name,
+        scopes=scopes,
+        dim_names=tuple(dim.name for dim in array.dims),
         dims=tuple(dims),
         category=category,
     )
 
 
-def _chunk(logits: Named, n: int) -> Named:
-    """Logits of a part of the tokens."""
+def _logits_chunk(logits: PlannedArray, n_chunks: int) -> PlannedArray:
+    """Logits of one chunk of the tokens."""
     B, T, V = logits.dims
-    return replace(logits, letters=("BT", "V"), dims=(B * T // n, V))
+    return replace(logits, dim_names=("BT", "V"), dims=(B * T // n_chunks, V))
 
 
-def _stacked(matmul: Matmul, mesh: Mapping[str, int]) -> list[Named]:
-    """The weight of a product in all layers of a stage: as it is held, and gathered."""
+def _weight_stacks(matmul: Matmul, mesh: Mapping[str, int]) -> list[PlannedArray]:
+    """The weight of a product in all layers of a stage: stored, and gathered."""
     weight = matmul.program.einsum.right
-    found = []
+    stacks = []
     for array in (weight, matmul.program.local.right):
         if array.name == weight.name:
-            one = _named(array, matmul.sizes, mesh, "gradients")
-            found.append(_of_layers(one, max(1, matmul.count // mesh["pipe"])))
-    return found
+            planned = _planned_array(array, matmul.sizes, mesh, "gradients")
+            stacks.append(_stack(planned, matmul.count, mesh))
+    return stacks
 
 
-def _of_layers(one: Named, n: int) -> Named:
-    return Named(
-        name=one.name,
+def _stack(array: PlannedArray, n_layers: int, mesh: Mapping[str, int]) -> PlannedArray:
+    """An array of all layers; a pipeline stage has its part of them."""
+    n_local = max(1, n_layers // mesh["pipe"])
+    return replace(
+        array,
         scopes=(),
-        letters=("L", *one.letters),
-        dims=(n, *one.dims),
-        category=one.category,
-        kept=n,
+        dim_names=("L", *array.dim_names),
+        dims=(n_local, *array.dims),
+        n_layers=n_local,
     )
 
 
-def _like(known: Sequence[Named], held: Held) -> list[Named]:
-    """Arrays with these dims; where none has them in this order, in another one, since a compiler
-    lays dims out as it likes."""
-    dims = tuple(d for d in held.shape.dims if d > 1)
-    own = [tuple(d for d in n.dims if d > 1) for n in known]
-    fits = [n for n, d in zip(known, own, strict=True) if d == dims]
-    return fits or [n for n, d in zip(known, own, strict=True) if sorted(d) == sorted(dims)]
+def _same_dims(arrays: Sequence[PlannedArray], live: LiveArray) -> list[PlannedArray]:
+    """Arrays with these dims; if there are none, those with the same dims in another order."""
+    dims = _without_ones(live.shape.dims)
+    exact = [array for array in arrays if _without_ones(array.dims) == dims]
+    if exact:
+        return exact
+    dims = sorted(dims)
+    return [array for array in arrays if sorted(_without_ones(array.dims)) == dims]
 
 
-def _state(op_name: str) -> str:
+def _distinct_names(arrays: Iterable[PlannedArray]) -> list[str]:
+    return list(dict.fromkeys(array.name for array in arrays))
+
+
+def _without_ones(dims: Sequence[int]) -> list[int]:
+    return [dim for dim in dims if dim > 1]
+
+
+def _state_name(op_name: str) -> str:
     """`state['moments'][0].mu['layers'][0]['w_up']` -> `w_up of moments`."""
-    found = re.findall(r"\['(\w+)'\]", op_name)
-    return f"{found[-1]} of {found[0]}" if len(found) > 1 else ""
+    keys = re.findall(r"\['(\w+)'\]", op_name)
+    return f"{keys[-1]} of {keys[0]}" if len(keys) > 1 else ""

@@ -1,4 +1,4 @@
-"""A plan and the program that the compiler made of it, number against number."""
+"""Comparison of a plan with its compiled program: collectives and FLOPs."""
 
 from __future__ import annotations
 
@@ -13,155 +13,187 @@ from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Operation, Plan
 from shardwise.strategy.mesh import INSIDE_OUT
 
-MISSING = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
-SLIGHT = 1e-3  # of all planned bytes: sums of norms, whose roles are not told apart
-ATTENTION = "attn.core"  # the operation in which keys and values meet queries
+MISSING_SHARE = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
+NEGLIGIBLE_SHARE = 1e-3  # of all planned bytes: sums of norms, whose roles cannot be told apart
+ROUNDING_SHARE = 0.02  # figures that differ by less count as equal
+ATTENTION = "attn.core"  # the operation in which queries meet keys and values
 SUMS = ("all_reduce", "reduce_scatter")
-COPIES = ("fsdp", "context", "expert")  # along which weights are copied, or vectors of a layer
-SAME = 0.02  # bytes that differ by less are no difference
+REPLICAS = ("fsdp", "context", "expert")  # roles along which weights or norms are replicated
 
 
-def computed(op: Operation) -> float:
+def computed_flops(op: Operation) -> float:
     """FLOPs of an operation as kernels compute them."""
     return op.computed_flops or op.flops
 
 
 def planned_numbers(plan: Plan) -> PlannedNumbers:
-    """The plan's side."""
+    """The plan's side of a verdict."""
     return PlannedNumbers(
         peak_bytes=plan.memory.total,
-        flops=sum(map(computed, plan.operations)),
+        flops=sum(map(computed_flops, plan.operations)),
         step_s=plan.step,
     )
 
 
-def held_against(
-    plan: Plan | ServingPlan, found: Iterable[Collective], step: str | None = None
+def compare_collectives(
+    plan: Plan | ServingPlan, compiled: Iterable[Collective], step: str | None = None
 ) -> tuple[CheckedCollective, ...]:
-    """Planned and compiled collectives side by side, by role and kind; of serving, of one step."""
+    """Planned and compiled collectives side by side, by role and kind.
+
+    Args:
+        step: `decode` or `prefill` of a serving plan.
+    """
     planned = {(p.role, p.kind): p for p in planned_collectives(plan, step)}
-    compiled: dict[tuple[str, str], list[Collective]] = {}
-    for one in found:
-        compiled.setdefault((_role(one, planned), one.kind), []).append(one)
-    keys = [*planned, *(key for key in compiled if key not in planned)]
-    return tuple(_side_by_side(key, planned.get(key), compiled.get(key, [])) for key in keys)
+    compiled_by_key: dict[tuple[str, str], list[Collective]] = {}
+    for collective in compiled:
+        key = (_role(collective, planned), collective.kind)
+        compiled_by_key.setdefault(key, []).append(collective)
+    rows = []
+    for key in {**planned, **compiled_by_key}:
+        rows.append(_row(key, planned.get(key), compiled_by_key.get(key, [])))
+    return tuple(rows)
 
 
-def _side_by_side(
-    key: tuple[str, str], planned: PlannedCollective | None, found: list[Collective]
+def _row(
+    key: tuple[str, str], planned: PlannedCollective | None, compiled: list[Collective]
 ) -> CheckedCollective:
-    total = sum(one.received_bytes * one.count for one in found)
-    beside = sum(one.received_bytes * one.count for one in found if one.form != "sync")
+    n_compiled = 0
+    compiled_bytes = 0
+    asynchronous_bytes = 0
+    for collective in compiled:
+        n_bytes = collective.received_bytes * collective.n_runs
+        n_compiled += collective.n_runs
+        compiled_bytes += n_bytes
+        if collective.form != "sync":
+            asynchronous_bytes += n_bytes
+    planned_n = 0
+    planned_bytes = 0.0
+    if planned:
+        planned_n = planned.n
+        planned_bytes = planned.received_bytes
     return CheckedCollective(
         role=key[0],
         kind=key[1],
-        planned_n=planned.n if planned else 0,
-        planned_bytes=planned.received_bytes if planned else 0.0,
-        compiled_n=sum(one.count for one in found),
-        compiled_bytes=float(total),
-        asynchronous=beside / total if total else 0.0,
+        planned_n=planned_n,
+        planned_bytes=planned_bytes,
+        compiled_n=n_compiled,
+        compiled_bytes=float(compiled_bytes),
+        asynchronous=asynchronous_bytes / compiled_bytes if compiled_bytes else 0.0,
     )
 
 
-def _role(one: Collective, planned: Mapping[tuple[str, str], PlannedCollective]) -> str:
-    """The role of the mesh axes of a collective, as a plan has it.
+def _role(
+    collective: Collective, planned_by_key: Mapping[tuple[str, str], PlannedCollective]
+) -> str:
+    """The planned role of a compiled collective, from its mesh axes.
 
-    Weights are gathered over `fsdp` and `context` together, and sums over copies of weights, over
+    Weights are gathered over `fsdp` and `context` together, and sums over replicas of weights, over
     whatever axes, are `data` traffic.
     """
-    if scope(one.op_name)[0] == "loss" or one.joined_bytes <= units.bytes_per_element("fp32"):
+    kind = collective.kind
+    operation, _ = scope(collective.op_name)
+    if operation == "loss" or collective.joined_bytes <= units.bytes_per_element("fp32"):
         return "other"
-    roles = {axis.split(".")[0] for axis in one.axes}
+    roles = {axis.split(".")[0] for axis in collective.axes}
     role = next((role for role in INSIDE_OUT if role in roles), "other")
-    if len(roles) < 2 and (role, one.kind) in planned:
+    if len(roles) < 2 and (role, kind) in planned_by_key:
         return role
-    same = [p.role for p in planned.values() if p.kind == one.kind and roles in p.each]
-    same += [p.role for p in planned.values() if p.kind == one.kind and roles == {*p.axes}]
-    if same:
-        return same[0]
-    # Gathered over one role after the other; between queries and keys no weight is.
-    whole = [p.role for p in planned.values() if p.kind == one.kind and roles < {*p.axes}]
-    if one.kind == "all_gather" and whole and scope(one.op_name)[0] != ATTENTION:
-        return whole[0]
-    if len(roles) < 2 and not (one.kind in SUMS and role in COPIES):
+    planned = [p for p in planned_by_key.values() if p.kind == kind]
+    for candidate in planned:
+        if roles in candidate.each:
+            return candidate.role
+    for candidate in planned:
+        if roles == {*candidate.axes}:
+            return candidate.role
+    # Weights gathered over one role after the other; attention gathers keys, not weights.
+    if kind == "all_gather" and operation != ATTENTION:
+        for candidate in planned:
+            if roles < {*candidate.axes}:
+                return candidate.role
+    if len(roles) < 2 and not (kind in SUMS and role in REPLICAS):
         return role
-    # A part of a sum over several roles: a ReduceScatter goes over one axis after the other.
-    scattered = one.kind != "all_reduce" and ("data", one.kind) not in planned
-    return "fsdp" if scattered else "data"
+    # Part of a sum over several roles: a reduce-scatter runs over one axis after the other.
+    is_scattered = kind != "all_reduce" and ("data", kind) not in planned_by_key
+    return "fsdp" if is_scattered else "data"
 
 
-def differences(
+def collective_differences(
     rows: Iterable[CheckedCollective], n_microbatches: int = 1
 ) -> tuple[Difference, ...]:
-    """What the collectives of the program have that the plan has not, and the other way.
+    """Differences between planned and compiled bytes, largest first.
 
-    Sums of norms and of other vectors, `SLIGHT` of the bytes, are passed over.
+    Sums of norms and of other vectors, `NEGLIGIBLE_SHARE` of the bytes, are ignored.
     """
-    rows, found = list(rows), []
-    least = SLIGHT * sum(row.planned_bytes for row in rows)
-    for row in rows:
-        apart = row.compiled_bytes - row.planned_bytes
-        slight = SAME * max(row.planned_bytes, row.compiled_bytes)
-        if row.role == "other" or abs(apart) <= max(slight, least):
-            continue
-        found.append(Difference(text=_words(row, rows, n_microbatches), bytes=apart))
-    return tuple(sorted(found, key=lambda d: -abs(d.bytes)))
+    by_key = {(row.role, row.kind): row for row in rows}
+    negligible = NEGLIGIBLE_SHARE * sum(row.planned_bytes for row in by_key.values())
+    differences = []
+    for row in by_key.values():
+        n_bytes = row.compiled_bytes - row.planned_bytes
+        rounding = ROUNDING_SHARE * max(row.planned_bytes, row.compiled_bytes)
+        if row.role != "other" and abs(n_bytes) > max(rounding, negligible):
+            text = _difference_text(row, by_key, n_microbatches)
+            differences.append(Difference(text=text, bytes=n_bytes))
+    return tuple(sorted(differences, key=lambda difference: -abs(difference.bytes)))
 
 
-def _words(row: CheckedCollective, rows: list[CheckedCollective], n_microbatches: int) -> str:
-    """One difference in words."""
+def _difference_text(
+    row: CheckedCollective,
+    by_key: Mapping[tuple[str, str], CheckedCollective],
+    n_microbatches: int,
+) -> str:
     kind = row.kind.replace("_", "-")
-    planned, compiled = (units.show_bytes(b) for b in (row.planned_bytes, row.compiled_bytes))
-    sums = next((r for r in rows if r.role == row.role and r.kind == "all_reduce"), None)
-    scatter = next((r for r in rows if r.role == row.role and r.kind == "reduce_scatter"), None)
+    planned = units.show_bytes(row.planned_bytes)
+    compiled = units.show_bytes(row.compiled_bytes)
+    scatter = by_key.get((row.role, "reduce_scatter"))
+    total = by_key.get((row.role, "all_reduce"))
     if row.kind == "all_reduce" and scatter and scatter.compiled_bytes < scatter.planned_bytes:
-        return (
-            f"{row.role}: {units.show_bytes(row.compiled_bytes - row.planned_bytes)} are summed by "
-            "all-reduce: the compiler took it in the place of a reduce-scatter."
-        )
-    if row.kind == "reduce_scatter" and sums and sums.compiled_bytes > sums.planned_bytes:
-        return f"{row.role}: {planned} of reduce-scatter planned, {compiled} left as such."
-    if row.role == "fsdp" and 0 < row.compiled_bytes < row.planned_bytes:
-        once = (
-            "what does not change from one microbatch to the next is moved once."
-            if n_microbatches > 1
-            else "what both passes need of the ends of the model is moved once."
-        )
-        return f"fsdp: {planned} of {kind} planned, {compiled} in the program: {once}"
+        excess = units.show_bytes(row.compiled_bytes - row.planned_bytes)
+        return f"{row.role}: {excess} more all-reduce: it replaces a planned reduce-scatter."
+    if row.kind == "reduce_scatter" and total and total.compiled_bytes > total.planned_bytes:
+        return f"{row.role}: {planned} of reduce-scatter planned, {compiled} remain in the program."
     if not row.planned_bytes:
         return f"{row.role}: {compiled} of {kind} that the plan does not have."
-    return f"{row.role}: {planned} of {kind} planned, {compiled} in the program."
+    text = f"{row.role}: {planned} of {kind} planned, {compiled} in the program"
+    if row.role != "fsdp" or not 0 < row.compiled_bytes < row.planned_bytes:
+        return f"{text}."
+    if n_microbatches > 1:
+        return f"{text}: arrays that are equal for all microbatches move once."
+    return f"{text}: embedding and head weights that both passes need move once."
 
 
-def again(planned: float, compiled: float) -> Difference | None:
-    """FLOPs of products that the compiler computes a second time, to save memory."""
-    if compiled <= planned * SAME:
+def recomputation_difference(planned: float, recomputed: float) -> Difference | None:
+    """FLOPs of products that the compiler recomputes to save memory."""
+    if recomputed <= planned * ROUNDING_SHARE:
         return None
     return Difference(
-        text=f"{units.show_rate(compiled, 'FLOP')} are computed a second time: arrays that there "
-        "was no room for are made again by the compiler, beside the plan's remat.",
+        text=f"{units.show_rate(recomputed, 'FLOP')} are recomputed: the compiler had no room for "
+        "some arrays and rematerializes them, in addition to the plan's remat.",
         bytes=0.0,
     )
 
 
-def attention(planned: float, compiled: float) -> Difference | None:
-    """FLOPs of attention where the kernel does more than a plan counts."""
-    if compiled <= planned * (1 + SAME):
+def attention_difference(planned: float, compiled: float) -> Difference | None:
+    """FLOPs of attention kernels beyond those that a plan counts."""
+    if compiled <= planned * (1 + ROUNDING_SHARE):
         return None
     return Difference(
         text=f"attention: {units.show_rate(planned, 'FLOP')} planned, "
-        f"{units.show_rate(compiled, 'FLOP')} in its kernels, which make scores again in the "
-        "backward pass and compute blocks on the diagonal whole.",
+        f"{units.show_rate(compiled, 'FLOP')} in its kernels, which recompute scores in the "
+        "backward pass and compute blocks on the diagonal in full.",
         bytes=0.0,
     )
 
 
-def missing(rows: Iterable[CheckedCollective]) -> list[str]:
-    """Roles whose planned traffic is not in the program, whatever its kind."""
+def missing_roles(rows: Iterable[CheckedCollective]) -> list[str]:
+    """Roles whose planned traffic is missing from the program, whatever its kind."""
     planned: dict[str, float] = {}
     compiled: dict[str, float] = {}
     for row in rows:
         planned[row.role] = planned.get(row.role, 0.0) + row.planned_bytes
         compiled[row.role] = compiled.get(row.role, 0.0) + row.compiled_bytes
-    least = SLIGHT * sum(planned.values())
-    return [r for r, n in planned.items() if n > least and compiled[r] < MISSING * n]
+    negligible = NEGLIGIBLE_SHARE * sum(planned.values())
+    roles = []
+    for role, n_bytes in planned.items():
+        if n_bytes > negligible and compiled[role] < MISSING_SHARE * n_bytes:
+            roles.append(role)
+    return roles

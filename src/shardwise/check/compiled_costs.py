@@ -1,4 +1,4 @@
-"""A compiled program, read: what it costs, sends, holds, and how long it takes on its machine."""
+"""Analysis of a compiled program: its costs, collectives, peak memory, and time on its machine."""
 
 from __future__ import annotations
 
@@ -6,133 +6,172 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.check.array_names import grouped
+from shardwise.check.array_names import merge_equal
 from shardwise.check.compiling.result import Compiled
 from shardwise.check.hlo.collectives import Collective, collectives
-from shardwise.check.hlo.costs import Op, costs
-from shardwise.check.hlo.loops import runs
-from shardwise.check.hlo.memory import Peak, peak
-from shardwise.check.hlo.text import Module, parse
-from shardwise.check.timeline.build import Timed, time_program
+from shardwise.check.hlo.costs import ScheduledOp, program_costs
+from shardwise.check.hlo.loops import count_runs
+from shardwise.check.hlo.memory import LiveArray, Peak, memory_peak
+from shardwise.check.hlo.text import Instruction, Module, parse
+from shardwise.check.timeline.build import TimedProgram, time_program
+from shardwise.check.timeline.durations import MODES
 from shardwise.check.timeline.kernels import attention_cost
-from shardwise.check.timeline.places import devices_at
+from shardwise.check.timeline.places import compiler_places
+from shardwise.check.timeline.result import Timeline
 from shardwise.check.timeline.trace import write_trace
-from shardwise.check.verdict import Buffer, CompiledNumbers, CompiledSeconds
+from shardwise.check.verdict import CompiledNumbers, CompiledSeconds, PeakArray
 from shardwise.errors import CheckFailed
 from shardwise.hardware import System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A compiled program, read and timed.
+class AnalyzedProgram:
+    """A compiled program, parsed and timed.
 
     Args:
-        timed: its timelines by how operations were timed; none on the CPU's compiler.
-        peak: None where that compiler says nothing of the memory that is asked about.
+        timings: mode (`cycles`, `roofline`) -> timeline; empty with the CPU's compiler.
+        peak: None where the compiler is not that of the chip.
     """
 
     compiled: Compiled
     module: Module
-    timed: dict[str, Timed]
-    ops: list[Op]
+    timings: dict[str, TimedProgram]
+    ops: list[ScheduledOp]
     collectives: list[Collective]
     peak: Peak | None
 
     @property
     def flops(self) -> float:
-        """Of all products of a step on one device."""
+        """FLOPs of all products of a step on one device."""
         return float(sum(op.flops for op in self.ops))
 
     @property
     def attention_flops(self) -> float:
-        """Of attention kernels."""
-        kernels = [op for op in self.ops if attention_cost(op.instruction) is not None]
-        return float(sum(op.flops for op in kernels))
+        """FLOPs of attention kernels."""
+        flops = 0
+        for op in self.ops:
+            if attention_cost(op.instruction) is not None:
+                flops += op.flops
+        return float(flops)
 
     @property
-    def again_flops(self) -> float:
-        """Of products that XLA itself decided to compute again, which it names so."""
+    def recomputed_flops(self) -> float:
+        """FLOPs of products that XLA itself decided to recompute, which it marks by name."""
         return float(sum(op.flops for op in self.ops if ".remat" in op.instruction.name))
 
+    @property
+    def hbm_bytes(self) -> float:
+        """HBM bytes read and written by a step on one device."""
+        return float(sum(op.hbm_bytes for op in self.ops))
 
-def read_program(
+    @property
+    def timeline(self) -> Timeline | None:
+        """The timeline by cycles where there is one, else by rooflines."""
+        for mode in MODES:
+            if mode in self.timings:
+                return self.timings[mode].timeline
+        return None
+
+
+def analyze_program(
     compiled: Compiled,
     system: System,
-    argument: Callable[[str], str] | None = None,
-    sides: Mapping[str, tuple[int, ...]] | None = None,
-) -> Read:
-    """Read what a compiler made.
+    argument_category: Callable[[str], str] | None = None,
+    branch_runs: Mapping[str, tuple[int, ...]] | None = None,
+) -> AnalyzedProgram:
+    """Parse and time a compiled program.
 
     Args:
-        system: the machine that it was made for.
-        argument: the category of an argument, from its name.
-        sides: how often the program takes each side of its choices, see `hlo.loops.runs`.
+        system: the machine that it was compiled for.
+        argument_category: the category of an argument, from its name.
+        branch_runs: runs of each branch of the program's conditionals, see `hlo.loops.count_runs`.
     """
     module = parse(compiled.hlo)
-    target, timed = compiled.target, {}
-    counted = runs(module, sides)
+    target = compiled.target
+    timings = {}
     if target.platform != "cpu":
-        places = compiled.places
-        devices = devices_at(
+        places = compiler_places(
             system,
-            [p.coords for p in places],
-            [p.core for p in places],
-            [p.slice_index for p in places],
+            [place.coords for place in compiled.places],
+            [place.core for place in compiled.places],
+            [place.slice_index for place in compiled.places],
         )
-        for mode in ("cycles", "roofline") if target.clock_hz else ("roofline",):
-            timed[mode] = time_program(
-                module, system, devices, compiled.mesh, mode=mode, clock_hz=target.clock_hz
+        modes = MODES if target.clock_hz else ("roofline",)
+        for mode in modes:
+            timings[mode] = time_program(
+                module, system, places, compiled.mesh, mode=mode, clock_hz=target.clock_hz
             )
-    of = (lambda one: argument(one.op_name)) if argument else None
-    return Read(
+
+    def category(parameter: Instruction) -> str:
+        return argument_category(parameter.op_name) if argument_category else "arguments"
+
+    run_counts = count_runs(module, branch_runs)
+    peak = None
+    if target.proves_memory:
+        peak = memory_peak(module, category, run_counts)
+    return AnalyzedProgram(
         compiled=compiled,
         module=module,
-        timed=timed,
-        ops=costs(module, attention_cost, counted),
-        collectives=collectives(module, compiled.mesh, counted),
-        peak=peak(module, of, counted) if target.proves_memory else None,
+        timings=timings,
+        ops=program_costs(module, attention_cost, run_counts),
+        collectives=collectives(module, compiled.mesh, run_counts),
+        peak=peak,
     )
 
 
-def numbers(read: Read, buffers: tuple[Buffer, ...]) -> CompiledNumbers:
-    """The compiler's side of a verdict, of all devices of a chip; `buffers` are all that one of
-    them holds at the peak."""
-    compiled, timed = read.compiled, read.timed
-    proves, n = compiled.target.proves_memory, compiled.target.devices_per_chip
-    capacity = compiled.target.memory_bytes
+def compiled_numbers(program: AnalyzedProgram, arrays: tuple[PeakArray, ...]) -> CompiledNumbers:
+    """The compiler's side of a verdict, for all devices of a chip.
+
+    Args:
+        arrays: all arrays that are live on one device at the peak.
+    """
+    target = program.compiled.target
+    memory = program.compiled.memory
+    per_chip = target.devices_per_chip
+    peak_bytes = temporaries_bytes = host_bytes = None
+    if target.proves_memory:
+        peak_bytes = per_chip * memory.device_bytes
+        temporaries_bytes = per_chip * memory.temporaries
+        host_bytes = per_chip * memory.host_bytes
     seconds = None
-    if timed:
-        cycles = timed["cycles"].timeline.step_s if "cycles" in timed else None
-        seconds = CompiledSeconds(cycles=cycles, roofline=timed["roofline"].timeline.step_s)
-    best = timed.get("cycles") or timed.get("roofline")
-    held: dict[str, int] = {}
-    for one in buffers:
-        held[one.category] = held.get(one.category, 0) + n * one.n * one.bytes
+    if program.timings:
+        cycles = program.timings.get("cycles")
+        seconds = CompiledSeconds(
+            cycles=cycles.timeline.step_s if cycles else None,
+            roofline=program.timings["roofline"].timeline.step_s,
+        )
+    by_category: dict[str, int] = {}
+    for array in arrays:
+        n_bytes = per_chip * array.n * array.bytes
+        by_category[array.category] = by_category.get(array.category, 0) + n_bytes
     return CompiledNumbers(
-        peak_bytes=n * compiled.memory.needed if proves else None,
-        arguments_bytes=n * compiled.memory.arguments,
-        temporaries_bytes=n * compiled.memory.temporaries if proves else None,
-        host_bytes=n * compiled.memory.on_host if proves else None,
-        capacity_bytes=capacity and n * capacity,
-        flops=n * read.flops,
+        peak_bytes=peak_bytes,
+        arguments_bytes=per_chip * memory.arguments,
+        temporaries_bytes=temporaries_bytes,
+        host_bytes=host_bytes,
+        capacity_bytes=target.memory_bytes and per_chip * target.memory_bytes,
+        flops=per_chip * program.flops,
         step_s=seconds,
-        exposed_s=best.timeline.exposed if best else {},
-        by_category=dict(sorted(held.items(), key=lambda pair: -pair[1])),
+        exposed_s=program.timeline.exposed_s if program.timeline else {},
+        by_category=dict(sorted(by_category.items(), key=lambda pair: -pair[1])),
     )
 
 
-def held_at_peak(read: Read, words: Callable[..., Buffer]) -> tuple[Buffer, ...]:
-    """Everything that is held at the peak in somebody's words, the largest first."""
-    return grouped(map(words, read.peak.buffers)) if read.peak else ()
+def peak_arrays(
+    program: AnalyzedProgram, describe: Callable[[LiveArray], PeakArray]
+) -> tuple[PeakArray, ...]:
+    """Everything that is live at the peak, largest first."""
+    if program.peak is None:
+        return ()
+    return merge_equal(map(describe, program.peak.arrays))
 
 
-def draw(read: Read, path: str | Path, title: str) -> None:
+def write_timeline(program: AnalyzedProgram, path: str | Path, title: str) -> None:
     """Write the timeline for Perfetto.
 
     Raises:
-        CheckFailed: there is none.
+        CheckFailed: the program has no timeline.
     """
-    timed = read.timed.get("cycles") or read.timed.get("roofline")
-    if timed is None:
+    if program.timeline is None:
         raise CheckFailed("the CPU's compiler gives no timeline of another chip: no trace.")
-    write_trace(Path(path), timed.timeline, title)
+    write_trace(Path(path), program.timeline, title)

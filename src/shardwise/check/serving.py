@@ -1,4 +1,4 @@
-"""Check a serving plan: compile its two steps for its machine, and hold them against the plan."""
+"""Check of a serving plan: compile its two steps for their machines, and compare them with it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from pathlib import Path
 
 from shardwise import units
 from shardwise.check import comparison
-from shardwise.check.array_names import unnamed
-from shardwise.check.compiled_costs import Read, draw, held_at_peak, numbers, read_program
-from shardwise.check.compiling.environment import choose
+from shardwise.check.array_names import describe_unplanned, largest_arrays
+from shardwise.check.compiled_costs import (
+    AnalyzedProgram,
+    analyze_program,
+    compiled_numbers,
+    peak_arrays,
+    write_timeline,
+)
+from shardwise.check.compiling.environment import choose_target
 from shardwise.check.compiling.job import Job
 from shardwise.check.compiling.process import compile_job
 from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
 from shardwise.check.compiling.targets import Target
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.training import SHOWN, WIDER, How, told
+from shardwise.check.notes import CPU_NOTE, compile_error, first_line, require_joined_bytes
+from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumbers, Verdict
-from shardwise.errors import BadInput, CheckFailed
 from shardwise.hardware import System
 from shardwise.plan.collectives import STEPS
 from shardwise.plan.schema.json_io import encode
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Operation, Range
+from shardwise.plan.schema.training import Operation
 from shardwise.plan.serving.rebuild import rebuild
 
 PROGRAM = "shardwise.runtime.serving.programs:{}_step"
@@ -31,7 +37,7 @@ PROGRAM = "shardwise.runtime.serving.programs:{}_step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HbmBytes:
-    """What a chip reads and writes in a step; None where the compiler is not the chip's own."""
+    """HBM bytes of a chip in a step; `compiled` is None off the chip's own compiler."""
 
     planned: float
     compiled: float | None
@@ -39,12 +45,12 @@ class HbmBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingVerdict:
-    """What the compiler says of the two steps of a serving plan.
+    """The compiler's verdicts on the two steps of a serving plan.
 
     Args:
         decode: one token for each sequence.
-        prefill: prompts, beside the caches of the engine that reads them.
-        decode_hbm, prefill_hbm: bytes of HBM traffic of each.
+        prefill: prompts, together with the caches of the engine that prefills them.
+        decode_hbm, prefill_hbm: HBM traffic of each.
     """
 
     name: str
@@ -56,165 +62,184 @@ class ServingVerdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing that was checked failed."""
+        """Whether both steps passed."""
         return self.decode.passed and self.prefill.passed
 
 
-def check_serving(plan: ServingPlan, how: How, trace: str | Path | None = None) -> ServingVerdict:
+def check_serving(
+    plan: ServingPlan, options: CompileOptions, trace: str | Path | None = None
+) -> ServingVerdict:
     """Prove a serving plan with the compiler of its machine, without the machine.
 
     Args:
-        plan: of serving.
-        how: its two steps are compiled.
         trace: a file for the timeline of the decode step, for Perfetto; `.gz` compresses it.
 
     Raises:
-        BadInput: a plan that the runtime does not run yet; says which part.
+        BadInput: a plan that the runtime does not support; says which part.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """
-    if any(op.collective and op.role and not op.joined_bytes for op in plan.operations):
-        raise BadInput(
-            "the plan was saved by a version that did not write the bytes of all collectives: "
-            "plan it again."
-        )
-    chosen = rebuild(plan)[1]
-    systems = {"decode": chosen.server.system, "prefill": (chosen.reader or chosen.server).system}
-    found: dict[str, tuple[Verdict, HbmBytes]] = {}
+    require_joined_bytes(plan.operations)
+    deployment = rebuild(plan)[1]
+    prefill_server = deployment.reader or deployment.server
+    systems = {"decode": deployment.server.system, "prefill": prefill_server.system}
+    verdicts: dict[str, Verdict] = {}
+    hbm_bytes: dict[str, HbmBytes] = {}
     for step in STEPS:
         job = Job(
-            target=choose(systems[step]),
+            target=choose_target(systems[step]),
             builder=PROGRAM.format(step),
             arguments={"plan": encode(plan).decode()},
-            cache=how.folder,
+            cache=options.cache_path,
         )
-        result = compile_job(job, limits=how.limits, on_stage=how.on_stage)
-        drawn = trace if step == "decode" else None
-        found[step] = _verdict(plan, step, job.target, result, systems[step], drawn)
+        result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
+        program = _analyze(result, systems[step])
+        if trace is not None and step == "decode" and program is not None:
+            title = f"decode, {plan.model.name} on {systems[step].name}"
+            write_timeline(program, trace, title)
+        failure = result if isinstance(result, OutOfMemory) else None
+        verdicts[step] = _verdict(plan, step, systems[step], job.target, program, failure)
+        hbm_bytes[step] = HbmBytes(
+            planned=sum(op.hbm_bytes for op in _operations(plan, step)),
+            compiled=program.hbm_bytes if program and job.target.proves_memory else None,
+        )
     return ServingVerdict(
         name=plan.model.name,
         hardware=plan.hardware.name,
-        decode=found["decode"][0],
-        prefill=found["prefill"][0],
-        decode_hbm=found["decode"][1],
-        prefill_hbm=found["prefill"][1],
+        decode=verdicts["decode"],
+        prefill=verdicts["prefill"],
+        decode_hbm=hbm_bytes["decode"],
+        prefill_hbm=hbm_bytes["prefill"],
     )
+
+
+def _analyze(result: Compiled | Failure, system: System) -> AnalyzedProgram | None:
+    """The program that was compiled; None where it does not fit and there is none."""
+    if isinstance(result, OutOfMemory):
+        return analyze_program(result.program, system) if result.program else None
+    if isinstance(result, Compiled):
+        return analyze_program(result, system)
+    raise compile_error(result)
 
 
 def _verdict(
     plan: ServingPlan,
     step: str,
-    target: Target,
-    result: Compiled | Failure,
     system: System,
-    trace: str | Path | None,
-) -> tuple[Verdict, HbmBytes]:
-    """One step, number against number."""
-    failure = result if isinstance(result, OutOfMemory) else None
-    if not isinstance(result, Compiled | OutOfMemory):
-        raise CheckFailed(told(result))
-    compiled = result if isinstance(result, Compiled) else result.program
-    read = read_program(compiled, system) if compiled else None
-    if trace is not None and read is not None:
-        draw(read, trace, f"decode, {plan.model.name} on {system.name}")
-    buffers = held_at_peak(read, unnamed) if read else ()
-    rows = _rows(plan, step, read) if read and not failure else ()
-    verdict, note = _said(failure, read, rows, target)
-    return (
-        Verdict(
-            name=f"the {step} step of {plan.model.name}",
-            hardware=system.name,
-            compiler=target.platform,
-            fits=False if failure else read.compiled.fits if read else None,
-            verdict=verdict,
-            note=note,
-            planned=planned_numbers(plan, step),
-            compiled=numbers(read, buffers) if read else None,
-            collectives=rows,
-            differences=tuple(_differences(plan, step, read, rows)) if read else (),
-            largest=tuple(b for b in buffers if b.category != "arguments")[:SHOWN],
-            compile_s=read.compiled.lower_s + read.compiled.compile_s if read else 0.0,
-            versions=read.compiled.versions if read else {},
-            xla_flags=(),
-        ),
-        HbmBytes(
-            planned=sum(op.hbm_bytes for op in _of(plan, step)),
-            compiled=_hbm_bytes(read) if read and target.proves_memory else None,
-        ),
-    )
-
-
-def _said(
-    failure: OutOfMemory | None,
-    read: Read | None,
-    rows: tuple[CheckedCollective, ...],
     target: Target,
-) -> tuple[str, str]:
-    """(verdict, note)."""
-    if failure or (read and read.compiled.fits is False):
-        return "does not fit", failure.text.splitlines()[0] if failure and failure.text else ""
-    if lost := comparison.missing(rows):
-        return "collectives missing", f"{', '.join(lost)}: planned and not in the program."
-    note = f"{target.note} {WIDER}".strip() if target.platform == "cpu" else target.note
-    return "proved", note
+    program: AnalyzedProgram | None,
+    failure: OutOfMemory | None,
+) -> Verdict:
+    """The verdict on one step."""
+    verdict = Verdict(
+        name=f"the {step} step of {plan.model.name}",
+        hardware=system.name,
+        compiler=target.platform,
+        fits=False,
+        verdict="does not fit",
+        note=first_line(failure),
+        planned=planned_numbers(plan, step),
+        compiled=None,
+        collectives=(),
+        differences=(),
+        largest=(),
+        compile_s=0.0,
+        versions={},
+        xla_flags=(),
+    )
+    if program is None:
+        return verdict
+    arrays = peak_arrays(program, describe_unplanned)
+    rows: tuple[CheckedCollective, ...] = ()
+    if not failure:
+        rows = _collectives(plan, step, program)
+    verdict = replace(
+        verdict,
+        compiled=compiled_numbers(program, arrays),
+        collectives=rows,
+        differences=tuple(_differences(plan, step, program, rows)),
+        largest=largest_arrays(arrays, ("arguments",)),
+        compile_s=program.compiled.total_s,
+        versions=program.compiled.versions,
+    )
+    fits = program.compiled.fits
+    if failure or fits is False:
+        return verdict
+    missing_roles = comparison.missing_roles(rows)
+    if missing_roles:
+        note = f"{', '.join(missing_roles)}: planned, but not in the program."
+        return replace(verdict, fits=fits, verdict="collectives missing", note=note)
+    note = target.note
+    if target.platform == "cpu":
+        note = f"{note} {CPU_NOTE}".strip()
+    return replace(verdict, fits=fits, verdict="proved", note=note)
 
 
-def _of(plan: ServingPlan, step: str) -> Iterator[Operation]:
-    return (op for op in plan.operations if op.phase == step)
+def _operations(plan: ServingPlan, step: str) -> list[Operation]:
+    return [op for op in plan.operations if op.phase == step]
 
 
 def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
-    """The plan's side of one step."""
-    found = plan.estimate
-    reads = found.prefill_memory_bytes_per_chip or found.memory_bytes_per_chip
-    memory = found.memory_bytes_per_chip if step == "decode" else reads
-    step_s: Range = found.decode.step_s if step == "decode" else found.prefill.step_s
-    flops = sum(op.flops for op in _of(plan, step))
+    """The plan's side of the verdict on one step."""
+    estimate = plan.estimate
+    memory = estimate.memory_bytes_per_chip
+    step_s = estimate.decode.step_s
+    if step == "prefill":
+        memory = estimate.prefill_memory_bytes_per_chip or memory
+        step_s = estimate.prefill.step_s
+    flops = sum(op.flops for op in _operations(plan, step))
     return PlannedNumbers(peak_bytes=memory.total, flops=flops, step_s=step_s)
 
 
-def _rows(plan: ServingPlan, step: str, read: Read) -> tuple[CheckedCollective, ...]:
-    total = sum(op.network_bytes for op in _of(plan, step))
+def _collectives(
+    plan: ServingPlan, step: str, program: AnalyzedProgram
+) -> tuple[CheckedCollective, ...]:
+    """Planned and compiled collectives of one step.
 
-    def told_apart(one: Collective) -> Collective:
-        """What samples a token is in no plan; the compiler rewrites it, and its name is lost."""
-        least = (comparison.SLIGHT if one.op_name else comparison.SAME) * total
-        return one if one.received_bytes * one.count > least else replace(one, axes=())
-
-    return comparison.held_against(plan, map(told_apart, read.collectives), step)
-
-
-def _hbm_bytes(read: Read) -> float:
-    return float(sum(op.hbm_bytes for op in read.ops))
+    Sampling is in no plan; the compiler rewrites its collectives and drops their names, so small
+    ones lose their axes here.
+    """
+    total_bytes = sum(op.network_bytes for op in _operations(plan, step))
+    collectives: list[Collective] = []
+    for collective in program.collectives:
+        share = comparison.ROUNDING_SHARE
+        if collective.op_name:
+            share = comparison.NEGLIGIBLE_SHARE
+        if collective.received_bytes * collective.n_runs <= share * total_bytes:
+            collective = replace(collective, axes=())
+        collectives.append(collective)
+    return comparison.compare_collectives(plan, collectives, step)
 
 
 def _differences(
-    plan: ServingPlan, step: str, read: Read, rows: tuple[CheckedCollective, ...]
+    plan: ServingPlan, step: str, program: AnalyzedProgram, rows: tuple[CheckedCollective, ...]
 ) -> Iterator[Difference]:
-    """In words; bytes only where the chip's own compiler laid the arrays out."""
-    if not read.compiled.target.proves_memory:
+    """Yield differences, where the chip's own compiler laid the arrays out."""
+    if not program.compiled.target.proves_memory:
         return
-    yield from comparison.differences(rows)
-    narrow = units.bytes_per_element(plan.strategy.precision["weights"]) < 2
-    memory = read.compiled.memory.arguments - planned_numbers(plan, step).peak_bytes
-    if narrow and memory > 0:
+    yield from comparison.collective_differences(rows)
+    is_narrow = units.bytes_per_element(plan.strategy.precision["weights"]) < 2
+    excess = program.compiled.memory.arguments - planned_numbers(plan, step).peak_bytes
+    if is_narrow and excess > 0:
         yield Difference(
-            text=f"memory: {units.show_bytes(memory)} more than planned are arguments: both ends "
-            "of the model stay in 16 bits, and narrow numbers have scales.",
-            bytes=memory,
+            text=f"memory: arguments take {units.show_bytes(excess)} more than planned: embedding "
+            "and head stay in 16 bits, and quantized weights have scales.",
+            bytes=excess,
         )
-    context, mean = plan.workload.context, plan.estimate.decode.context
-    if step == "decode" and mean < context:
+    context = plan.workload.context
+    mean_context = plan.estimate.decode.context
+    if step == "decode" and mean_context < context:
         yield Difference(
-            text=f"attention reads all {context:,} places of a cache, of which {mean:,.0f} are "
-            "filled in the mean.",
+            text=f"attention reads all {context:,} positions of a cache, of which "
+            f"{mean_context:,.0f} are filled on average.",
             bytes=0.0,
         )
-    planned = sum(op.flops for op in _of(plan, step) if op.name == "attn.prompts")
-    if step == "prefill" and read.attention_flops > planned * (1 + comparison.SAME):
+    planned = sum(op.flops for op in _operations(plan, step) if op.name == "attn.prompts")
+    limit = planned * (1 + comparison.ROUNDING_SHARE)
+    if step == "prefill" and program.attention_flops > limit:
         yield Difference(
             text=f"attention: {units.show_rate(planned, 'FLOP')} planned, "
-            f"{units.show_rate(read.attention_flops, 'FLOP')} in its kernel, which computes "
-            "blocks on the diagonal whole.",
+            f"{units.show_rate(program.attention_flops, 'FLOP')} in its kernel, which computes "
+            "blocks on the diagonal in full.",
             bytes=0.0,
         )

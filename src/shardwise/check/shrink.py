@@ -1,7 +1,7 @@
-"""A plan proved on less than all of it: on a smaller machine, or by two shallower models.
+"""Proof of a plan on less than all of it: on a smaller machine, or by shallower models.
 
-A chip's program does not change with the number of copies of the model: `data` can be cut. And a
-model is a scan over layers: what its program computes and sends grows by the same with each.
+A chip's program does not change with the number of replicas of the model: `data` can be reduced.
+And a model is a scan over layers: each layer adds the same FLOPs and bytes to its program.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from shardwise.check.training import How, Sides, compiled_sides, verdict_of
+from shardwise.check.options import CompileOptions
+from shardwise.check.training import CompiledStep, compile_step, make_verdict
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, CompiledSeconds, Verdict
 from shardwise.errors import BadInput
 from shardwise.hardware import parse_system
@@ -20,40 +21,53 @@ from shardwise.plan.training.build import evaluate, planned_model
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.strategy.mesh import Mesh
 
-LINEAR = (
-    "What a scan over layers computes and sends grows by the same with each; seconds and the peak "
+LINEAR_NOTE = (
+    "FLOPs and bytes of a scan over layers grow linearly with their number; seconds and the peak "
     "of memory are approximate."
 )
-UNROLLED = "One layer is no loop to the compiler: two and three are surer of the seconds."
+ONE_LAYER_NOTE = "The compiler unrolls a single layer: 2,3 layers estimate seconds better."
+MAX_SIZES = 8  # machine sizes that an error lists
 
 
-def smaller(plan: Plan, on: str) -> tuple[Plan, str]:
-    """The same plan on a machine with fewer chips along `data`, and a sentence that says so.
+def on_smaller_system(plan: Plan, system_name: str) -> tuple[Plan, str]:
+    """The same plan on a machine with fewer chips along `data`, and a note that says so.
 
     Raises:
-        BadInput: no machine of that size has the other axes whole.
+        BadInput: a machine of that size cannot hold the other axes.
     """
-    case, system = rebuild(plan), parse_system(on)
-    sizes = case.layout.sizes
-    rest = case.system.n_chips // sizes["data"]
-    data = system.n_chips // rest
+    case = rebuild(plan)
+    system = parse_system(system_name)
+    planned_data = case.layout.sizes["data"]
+    replica_chips = case.system.n_chips // planned_data
+    data, remainder = divmod(system.n_chips, replica_chips)
     if system.chip.name != case.system.chip.name:
-        raise BadInput(f"the plan is for {case.system.chip.name}, and {on} is of another chip.")
-    if system.n_chips % rest or not 1 <= data <= sizes["data"] or sizes["data"] % data:
-        most = [f"{rest * n:,}" for n in range(1, sizes["data"]) if sizes["data"] % n == 0]
-        told = f"with {', '.join(most[:8])} chips" if most else "nowhere smaller"
+        raise BadInput(f"the plan is for {case.system.chip.name}; {system_name} has another chip.")
+    if remainder or not 1 <= data <= planned_data or planned_data % data:
+        sizes = []
+        for divisor in range(1, planned_data):
+            if planned_data % divisor == 0:
+                sizes.append(f"{replica_chips * divisor:,}")
+        choices = "on no smaller machine"
+        if sizes:
+            choices = f"with {', '.join(sizes[:MAX_SIZES])} chips"
         raise BadInput(
-            f"{on} has {system.n_chips:,} chips. Only data ({sizes['data']}) can be cut, the other "
-            f"axes take {rest:,} chips: the program of a chip is the same {told}."
+            f"{system_name} has {system.n_chips:,} chips. Only data ({planned_data}) can be "
+            f"reduced; the other axes take {replica_chips:,} chips. The program of a chip is the "
+            f"same {choices}."
         )
-    job = replace(case.job, batch=case.job.batch * data // sizes["data"])
-    layout = replace(case.layout, mesh=Mesh(**{**sizes, "data": data}))
-    found = evaluate(case.model, system, job, layout, peak=case.peak)
-    note = f"Compiled on {on}, data {data} in the place of {sizes['data']} on {case.system.name}."
-    return found, note
+    job = replace(case.job, batch=case.job.batch * data // planned_data)
+    layout = replace(case.layout, mesh=Mesh(**{**case.layout.sizes, "data": data}))
+    smaller = evaluate(case.model, system, job, layout, peak=case.peak)
+    note = (
+        f"Compiled on {system_name} with data {data}; the plan has data {planned_data} on "
+        f"{case.system.name}."
+    )
+    return smaller, note
 
 
-def extrapolated(plan: Plan, layers: Sequence[int], how: How, note: str = "") -> Verdict:
+def check_extrapolated(
+    plan: Plan, layers: Sequence[int], options: CompileOptions, note: str = ""
+) -> Verdict:
     """Prove a plan by programs of two depths.
 
     Args:
@@ -66,28 +80,37 @@ def extrapolated(plan: Plan, layers: Sequence[int], how: How, note: str = "") ->
     counts = [group.count for group in case.model.groups]
     unit = case.layout.sizes["pipe"] * case.layout.virtual
     low, high = _depths(layers, counts, unit)
-    base = compiled_sides(at_depth(plan, case.model, [min(low * unit, n) for n in counts]), how)
+    base_counts = [min(low * unit, count) for count in counts]
+    base = compile_step(with_depth(plan, case.model, base_counts), options)
     total = base
-    for i, n in enumerate(counts):
-        if n <= low * unit:
+    for index, count in enumerate(counts):
+        if count <= low * unit:
             continue
-        deeper = [min(low * unit, m) for m in counts]
-        deeper[i] = min(high * unit, n)
-        one = compiled_sides(at_depth(plan, case.model, deeper), how)
-        steps = (n - low * unit) / (deeper[i] - low * unit)
-        total = _added(total, one, base, steps)
-    told = (
-        f"Compiled with {low} and {high} layers of each kind"
-        f"{' and stage' if unit > 1 else ''} in the place of {sum(counts)}. {LINEAR}"
-    )
-    surer = UNROLLED if low == 1 else ""
-    return verdict_of(plan, _judged(total), " ".join(filter(None, (note, told, surer))))
+        deeper_counts = base_counts.copy()
+        deeper_counts[index] = min(high * unit, count)
+        deeper = compile_step(with_depth(plan, case.model, deeper_counts), options)
+        factor = (count - low * unit) / (deeper_counts[index] - low * unit)
+        total = _extrapolate(total, deeper, base, factor)
+    unit_text = "kind and stage" if unit > 1 else "kind"
+    notes = [
+        note,
+        f"Compiled with {low} and {high} layers of each {unit_text}; the model has {sum(counts)}.",
+        LINEAR_NOTE,
+        ONE_LAYER_NOTE if low == 1 else "",
+    ]
+    fits = None
+    numbers = total.numbers
+    if numbers and numbers.peak_bytes is not None and numbers.capacity_bytes:
+        fits = numbers.peak_bytes <= numbers.capacity_bytes
+    return make_verdict(plan, replace(total, fits=fits), " ".join(filter(None, notes)))
 
 
-def at_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
-    """The plan of a model with other counts of its kinds of layers; its numbers stay."""
-    groups = tuple(replace(g, count=n) for g, n in zip(model.groups, counts, strict=True))
-    shallow = replace(model, groups=groups, order=respread(model.order, counts))
+def with_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
+    """The plan with other counts of each kind of layer; its numbers stay."""
+    groups = []
+    for group, count in zip(model.groups, counts, strict=True):
+        groups.append(replace(group, count=count))
+    shallow = replace(model, groups=tuple(groups), order=respread(model.order, counts))
     return replace(plan, model=planned_model(shallow))
 
 
@@ -99,75 +122,81 @@ def _depths(layers: Sequence[int], counts: Sequence[int], unit: int) -> tuple[in
         )
     if max(counts) < layers[1] * unit:
         raise BadInput(
-            f"{layers[1] * unit} layers are no less than the model has of a kind "
-            f"({', '.join(map(str, counts))}): check it whole."
+            f"{layers[1] * unit} layers are not fewer than the model has of a kind "
+            f"({', '.join(map(str, counts))}): check the whole model."
         )
     if unit > 1 and len(counts) > 1:
         raise BadInput(
-            "layers of several kinds in a pipeline are not extrapolated: check it whole."
+            "layers of several kinds in a pipeline cannot be extrapolated: check the whole model."
         )
     return layers[0], layers[1]
 
 
-def _judged(sides: Sides) -> Sides:
-    """Whether the extrapolated peak fits, where the compiler can say."""
-    found = sides.numbers
-    if found is None or found.peak_bytes is None or not found.capacity_bytes:
-        return replace(sides, fits=None)
-    return replace(sides, fits=found.peak_bytes <= found.capacity_bytes)
-
-
-def _added(total: Sides, deeper: Sides, base: Sides, steps: float) -> Sides:
-    """`steps` times what the deeper program has more than the base, on top of a total."""
-    for one in (total, deeper, base):
-        if one.numbers is None or one.failure:
+def _extrapolate(
+    total: CompiledStep, deeper: CompiledStep, base: CompiledStep, factor: float
+) -> CompiledStep:
+    """Add `factor` times the difference between the deeper program and the base to a total."""
+    for step in (total, deeper, base):
+        if step.numbers is None or step.failure:
             raise BadInput("not even the shallow model fits: check the plan without --layers.")
 
-    def line(of: Callable[[Sides], float]) -> float:
-        return of(total) + steps * (of(deeper) - of(base))
+    def linear(figure: Callable[[CompiledStep], float]) -> float:
+        return figure(total) + factor * (figure(deeper) - figure(base))
 
     return replace(
         total,
-        numbers=_numbers(total.numbers, deeper.numbers, base.numbers, steps),
-        found=_rows(total.found, deeper.found, base.found, steps),
-        attention_flops=line(lambda s: s.attention_flops),
-        again_flops=line(lambda s: s.again_flops),
-        buffers=(),
+        numbers=_extrapolate_numbers(total.numbers, deeper.numbers, base.numbers, factor),
+        collectives=_extrapolate_rows(
+            total.collectives, deeper.collectives, base.collectives, factor
+        ),
+        attention_flops=linear(lambda step: step.attention_flops),
+        recomputed_flops=linear(lambda step: step.recomputed_flops),
+        arrays=(),
     )
 
 
-def _numbers(
+def _extrapolate_numbers(
     total: CompiledNumbers | None,
     deeper: CompiledNumbers | None,
     base: CompiledNumbers | None,
-    steps: float,
+    factor: float,
 ) -> CompiledNumbers | None:
     if total is None or deeper is None or base is None:
         return None
 
-    def line(of: Callable[[CompiledNumbers], float]) -> float:
-        return of(total) + steps * (of(deeper) - of(base))
+    def linear(figure: Callable[[CompiledNumbers], float]) -> float:
+        return figure(total) + factor * (figure(deeper) - figure(base))
 
-    def table(of: Callable[[CompiledNumbers], Mapping[str, float]]) -> dict[str, float]:
-        three = (of(total), of(deeper), of(base))
-        names = dict.fromkeys(name for one in three for name in one)
-        return {n: _line([one.get(n, 0.0) for one in three], steps) for n in names}
+    def by_key(figures: Callable[[CompiledNumbers], Mapping[str, float]]) -> dict[str, float]:
+        tables = (figures(total), figures(deeper), figures(base))
+        totals: dict[str, float] = {}
+        for key in {**tables[0], **tables[1], **tables[2]}:
+            totals[key] = _linear([table.get(key, 0.0) for table in tables], factor)
+        return totals
 
     seconds = total.step_s
     if seconds and deeper.step_s and base.step_s:
-        cycles = None if seconds.cycles is None else line(lambda n: _seconds(n).cycles or 0.0)
-        seconds = CompiledSeconds(cycles=cycles, roofline=line(lambda n: _seconds(n).roofline))
-    proves = total.peak_bytes is not None
+        cycles = None
+        if seconds.cycles is not None:
+            cycles = linear(lambda numbers: _seconds(numbers).cycles or 0.0)
+        roofline = linear(lambda numbers: _seconds(numbers).roofline)
+        seconds = CompiledSeconds(cycles=cycles, roofline=roofline)
+    peak_bytes = temporaries_bytes = host_bytes = None
+    if total.peak_bytes is not None:
+        peak_bytes = round(linear(lambda numbers: numbers.peak_bytes or 0))
+        temporaries_bytes = round(linear(lambda numbers: numbers.temporaries_bytes or 0))
+        host_bytes = round(linear(lambda numbers: numbers.host_bytes or 0))
+    by_category = by_key(lambda numbers: numbers.by_category)
     return CompiledNumbers(
-        peak_bytes=round(line(lambda n: n.peak_bytes or 0)) if proves else None,
-        arguments_bytes=round(line(lambda n: n.arguments_bytes)),
-        temporaries_bytes=round(line(lambda n: n.temporaries_bytes or 0)) if proves else None,
-        host_bytes=round(line(lambda n: n.host_bytes or 0)) if proves else None,
+        peak_bytes=peak_bytes,
+        arguments_bytes=round(linear(lambda numbers: numbers.arguments_bytes)),
+        temporaries_bytes=temporaries_bytes,
+        host_bytes=host_bytes,
         capacity_bytes=total.capacity_bytes,
-        flops=line(lambda n: n.flops),
+        flops=linear(lambda numbers: numbers.flops),
         step_s=seconds,
-        exposed_s=table(lambda n: n.exposed_s),
-        by_category={k: round(v) for k, v in table(lambda n: n.by_category).items()},
+        exposed_s=by_key(lambda numbers: numbers.exposed_s),
+        by_category={category: round(n_bytes) for category, n_bytes in by_category.items()},
     )
 
 
@@ -175,44 +204,41 @@ def _seconds(numbers: CompiledNumbers) -> CompiledSeconds:
     return numbers.step_s or CompiledSeconds(cycles=0.0, roofline=0.0)
 
 
-def _rows(
+def _extrapolate_rows(
     total: Sequence[CheckedCollective],
     deeper: Sequence[CheckedCollective],
     base: Sequence[CheckedCollective],
-    steps: float,
+    factor: float,
 ) -> tuple[CheckedCollective, ...]:
-    tables = [{(r.role, r.kind): r for r in rows} for rows in (total, deeper, base)]
-    found = []
-    for key in dict.fromkeys(key for table in tables for key in table):
-        rows = [table.get(key) for table in tables]
-        first = next(row for row in rows if row)
-        n, received, beside = (
-            _line([of(row) if row else 0.0 for row in rows], steps)
-            for of in (_count, _received, _beside)
-        )
-        found.append(
-            replace(
-                first,
-                compiled_n=round(n),
-                compiled_bytes=received,
-                asynchronous=min(1.0, max(0.0, beside / received)) if received else 0.0,
-            )
-        )
-    return tuple(found)
+    tables = [{(row.role, row.kind): row for row in rows} for rows in (total, deeper, base)]
+    extrapolated = []
+    for key in {**tables[0], **tables[1], **tables[2]}:
+        template = tables[0].get(key) or tables[1].get(key) or tables[2][key]
+        absent = replace(template, compiled_n=0, compiled_bytes=0.0, asynchronous=0.0)
+        rows = [table.get(key, absent) for table in tables]
+        extrapolated.append(_extrapolate_row(rows, factor))
+    return tuple(extrapolated)
 
 
-def _count(row: CheckedCollective) -> float:
-    return row.compiled_n
+def _extrapolate_row(rows: Sequence[CheckedCollective], factor: float) -> CheckedCollective:
+    """The row of a total, of the deeper program and of the base, extrapolated."""
+
+    def linear(figure: Callable[[CheckedCollective], float]) -> float:
+        return _linear(list(map(figure, rows)), factor)
+
+    compiled_bytes = linear(lambda row: row.compiled_bytes)
+    asynchronous_bytes = linear(lambda row: row.compiled_bytes * row.asynchronous)
+    asynchronous = 0.0
+    if compiled_bytes:
+        asynchronous = min(1.0, asynchronous_bytes / compiled_bytes)
+    return replace(
+        rows[0],
+        compiled_n=round(linear(lambda row: row.compiled_n)),
+        compiled_bytes=compiled_bytes,
+        asynchronous=asynchronous,
+    )
 
 
-def _received(row: CheckedCollective) -> float:
-    return row.compiled_bytes
-
-
-def _beside(row: CheckedCollective) -> float:
-    return row.compiled_bytes * row.asynchronous
-
-
-def _line(values: Sequence[float], steps: float) -> float:
+def _linear(values: Sequence[float], factor: float) -> float:
     total, deeper, base = values
-    return max(0.0, total + steps * (deeper - base))
+    return max(0.0, total + factor * (deeper - base))

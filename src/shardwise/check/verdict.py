@@ -1,4 +1,4 @@
-"""What `check` answers, as values: field names are the keys of the JSON."""
+"""Verdicts of `check` as values: field names are the keys of the JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwise.plan.schema.training import Range, XlaFlag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNumbers:
-    """Of one chip: bytes at the peak of the step, FLOPs of a step, seconds of it."""
+    """The plan's figures of one chip: bytes at the peak, FLOPs and seconds of a step."""
 
     peak_bytes: float
     flops: float
@@ -19,7 +19,7 @@ class PlannedNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledSeconds:
-    """A step by the compiler's estimated cycles (None where it has none), and by rooflines."""
+    """Seconds of a step: by the compiler's cycles (None where it has none), and by rooflines."""
 
     cycles: float | None
     roofline: float
@@ -27,13 +27,14 @@ class CompiledSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledNumbers:
-    """Of one device, as the compiler has them. Memory and seconds are None where nothing is proved
-    about them: on a compiler that is not the chip's own.
+    """The compiler's figures of one chip, all its devices together.
+
+    Memory and seconds are None where the compiler is not the chip's own: it proves nothing there.
 
     Args:
-        host_bytes: in the memory of the host, whose peak they are not part of.
-        by_category: bytes that are held at the peak, as read off the schedule: weights, optimizer,
-            activations, logits and so on. What an allocator loses between them is left out.
+        host_bytes: in host memory, not part of the peak.
+        by_category: bytes that are live at the peak, from the schedule: weights, optimizer,
+            activations, logits and so on, without fragmentation.
         exposed_s: seconds of a step that are spent waiting, by what is waited for.
     """
 
@@ -53,10 +54,10 @@ class CheckedCollective:
     """All collectives of one kind for one role, in one step on one chip.
 
     Args:
-        role: of the mesh axes that they run over; `other` of what no plan lists (sums of the loss
-            and of the statistics of its softmax).
-        planned_bytes, compiled_bytes: what the chip takes in.
-        asynchronous: share of the bytes that the compiler moves beside other work.
+        role: of the mesh axes that they run over; `other` for those that no plan lists (sums of
+            the loss and of its softmax statistics).
+        planned_bytes, compiled_bytes: received by the chip.
+        asynchronous: share of the bytes in asynchronous collectives.
     """
 
     role: str
@@ -70,7 +71,7 @@ class CheckedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where program and plan part, in words; bytes that it is about, and seconds where known."""
+    """A difference between program and plan: text, bytes, and seconds where known."""
 
     text: str
     bytes: float
@@ -78,16 +79,16 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
-    """Arrays of one shape at the peak, in the words of the model.
+class PeakArray:
+    """Arrays of one name and shape that are live at the peak, in the terms of the model.
 
     Args:
-        n: how many of them there are.
-        bytes: of one.
-        name: what they are: `unembed logits`, `gate, up, hidden of 32 layers`.
-        letters: their dims, `[B,T,V]`; empty where the model has no array of that shape.
+        n: number of arrays.
+        bytes: of one array.
+        name: `unembed logits`, `gate or up, saved by 32 layers`.
+        letters: names of the dims, `[B,T,V]`; "" where the model has no array of that shape.
         category: `activations`, `logits`, `gathered weights`, ...
-        scope: the operation that makes them.
+        scope: the operation that produces them.
     """
 
     n: int
@@ -101,11 +102,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan in the place of one that failed, and what the compiler says of it.
+    """An alternative to a plan that failed its check, with its own verdict.
 
     Args:
-        change: what is different, in words.
-        command: the line that plans it.
+        change: the options that differ.
+        command: the command line that plans it.
         verdict: of its check.
     """
 
@@ -118,24 +119,24 @@ class Proposal:
 
     @property
     def passed(self) -> bool:
-        """Whether its check did."""
+        """Whether its check passed."""
         return self.verdict == "proved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the compiler says of a plan.
+    """The compiler's verdict on a plan.
 
     Args:
         name, hardware: of model and machine.
-        compiler: `tpu`, `gpu` or `cpu`, whose compiler it was.
-        fits: None where that compiler cannot say.
+        compiler: the platform of the compiler: `tpu`, `gpu` or `cpu`.
+        fits: whether a device has enough memory; None where that compiler cannot tell.
         verdict: `proved`, `does not fit`, or `collectives missing`.
-        note: why, and what is not proved.
-        largest: arrays at the peak, the largest first.
-        xla_flags: the options that it was compiled with, from the plan.
+        note: the reason, and what is not proved.
+        largest: arrays at the peak, largest first.
+        xla_flags: compiler options from the plan that were set.
         compile_s: seconds of lowering and compiling.
-        proposals: what would pass in its place, where that was asked for.
+        proposals: alternatives from `--fix`.
     """
 
     name: str
@@ -148,13 +149,18 @@ class Verdict:
     compiled: CompiledNumbers | None
     collectives: tuple[CheckedCollective, ...]
     differences: tuple[Difference, ...]
-    largest: tuple[Buffer, ...]
+    largest: tuple[PeakArray, ...]
     xla_flags: tuple[XlaFlag, ...]
     compile_s: float
     versions: Mapping[str, str]
     proposals: tuple[Proposal, ...] = ()
 
     @property
+    def compiled_peak_bytes(self) -> int | None:
+        """Bytes at the peak by the compiler, None where it proves none."""
+        return self.compiled.peak_bytes if self.compiled else None
+
+    @property
     def passed(self) -> bool:
-        """Whether nothing that was checked failed."""
+        """Whether every check passed."""
         return self.verdict == "proved"

@@ -1,7 +1,7 @@
 """FLOPs and network bytes of one block of a layer under a mesh: the tables of book §5.
 
-Derived, not typed: the block's einsums under the training rules, their gradients, and the
-collectives that the algebra finds for them.
+Derived from the block's einsums under the training rules, their gradients, and the collectives
+that the sharding algebra yields for them.
 
     data    forward 0       backward 8DF      fsdp    forward 4DF    backward 8DF
     tensor  forward 4BD     backward 4BD      (two matrices, bf16, summed over a mesh of that role)
@@ -50,10 +50,10 @@ def block_cost(
     """FLOPs and network bytes of a block, by phase: `forward` and `backward`.
 
     Args:
-        config: The model; its first kind of layer is taken.
+        config: The model; its first kind of layer counts.
         tokens: B of the global batch.
         mesh: Sizes of the roles.
-        block: `mlp`, `attn`, `moe`, ...: what the names of its operations begin with.
+        block: Prefix of the names of its operations: `mlp`, `attn`, `moe`, ...
         element_bytes: Bytes of an element of weights, gradients and activations.
         rules: The sharding table.
 
@@ -65,19 +65,20 @@ def block_cost(
     True
     """
     sizes = mesh.sizes
-    seq = sizes["tensor"] * sizes["context"]  # sequences only have to divide: D and F matter
+    seq = sizes["tensor"] * sizes["context"]  # any length that divides: it cancels out
     step = training_step(config, tokens / seq, seq, only(rules, sizes), remat="none")
     costs = {}
     for phase in ("forward", "backward"):
         flops: Num = 0
-        moved: dict[str, Num] = {}
+        moved_bytes: dict[str, Num] = {}
         for matmul in step.matmuls:
             if matmul.phase == phase and matmul.term.module == block:
                 flops = flops + matmul.flops(sizes) / matmul.count
         for transfer in step.transfers:
             if transfer.phase == phase and transfer.term.module == block:
-                twice = 2 if transfer.move.kind == "all_reduce" else 1
-                n_bytes = twice * transfer.elements(sizes) * element_bytes
-                moved[transfer.role] = moved.get(transfer.role, 0) + n_bytes
-        costs[phase] = BlockCost(flops=flops, moved_bytes=moved)
+                n_bytes = transfer.elements(sizes) * element_bytes
+                if transfer.move.kind == "all_reduce":
+                    n_bytes = 2 * n_bytes
+                moved_bytes[transfer.role] = moved_bytes.get(transfer.role, 0) + n_bytes
+        costs[phase] = BlockCost(flops=flops, moved_bytes=moved_bytes)
     return costs

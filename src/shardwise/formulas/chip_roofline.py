@@ -15,13 +15,13 @@ from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.layers import ON_CHIP, Term, layer_terms, outer_terms
 
-_TYPED = re.compile(r"\s*([a-z]+[0-9]+)\s*\[([A-Za-z0-9_', ]*)\]\s*")
+_TYPED_ARRAY = re.compile(r"\s*([a-z]+[0-9]+)\s*\[([A-Za-z0-9_', ]*)\]\s*")
 _EXAMPLE = "Write it as bf16[B,D] x int8[D,F] -> bf16[B,F]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """One bandwidth of the chip, and the intensity above which it no longer binds."""
+    """One bandwidth of the chip, and the intensity above which it is not the bottleneck."""
 
     name: str
     bytes_per_s: float
@@ -30,7 +30,7 @@ class Roof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflinePoint:
-    """The operation at one size."""
+    """The operation at one size of the varying dim."""
 
     size: int
     flops: float
@@ -51,10 +51,10 @@ class RooflineResult:
         chip: its name.
         compute: dtype of the arithmetic, and `peak_flops_per_s` at it.
         dim: the dim that varies.
-        critical_size: its size from which the operation is compute-bound under the HBM roof,
-            counting all bytes; None when it never is.
+        critical_size: size of that dim from which the operation is compute-bound under the HBM
+            roof, counting all bytes; None if it never is.
         points: one for each size.
-        roofs: every bandwidth that the chip's file has.
+        roofs: every bandwidth known of the chip.
     """
 
     expression: str
@@ -75,13 +75,13 @@ def roofline(
     sizes: Mapping[str, int | Sequence[int]],
     compute: str | None = None,
 ) -> RooflineResult:
-    """The roofline of a matmul written with dtypes.
+    """Compute the roofline of a matmul written with dtypes.
 
     Args:
         operation: `bf16[B,D] x int8[D,F] -> bf16[B,F]`.
         on: a chip, by name or value.
         sizes: dim -> size; one dim may have several.
-        compute: dtype of the arithmetic; the wider of the two inputs when not given.
+        compute: dtype of the arithmetic; by default the wider of the two inputs.
 
     Raises:
         BadSharding: not a matmul. BadInput: sizes missing or several dims with ranges.
@@ -92,7 +92,7 @@ def roofline(
     return _result(
         operation.strip(),
         einsum,
-        [units.bytes_per_element(d) for d in dtypes],
+        [units.bytes_per_element(dtype) for dtype in dtypes],
         sizes,
         parse_chip(on) if isinstance(on, str) else on,
         compute or widest,
@@ -110,7 +110,7 @@ def operation_roofline(
     activations: str = "bf16",
     compute: str | None = None,
 ) -> RooflineResult:
-    """The roofline of one matmul of a model over the batch.
+    """Compute the roofline of one matmul of a model over batch sizes.
 
     Args:
         model: the architecture.
@@ -119,7 +119,7 @@ def operation_roofline(
         batch: sequences.
         seq: tokens of each; 1 counts tokens, as in decoding.
         weights, activations: dtypes.
-        compute: dtype of the arithmetic; that of the activations when not given.
+        compute: dtype of the arithmetic; by default that of the activations.
 
     Raises:
         UnknownName: the model has no such operation.
@@ -129,21 +129,24 @@ def operation_roofline(
     if operation not in terms:
         raise UnknownName(f"operation of {model.name}", operation, terms)
     term = terms[operation]
-    core = term.block == "core"
-    if core and seq == 1:
-        raise BadInput(f"{operation} is over the tokens of a sequence. Give seq (--seq 4096).")
     activation_bytes = units.bytes_per_element(activations)
-    right_bytes = activation_bytes if core else units.bytes_per_element(weights)
+    right_bytes = units.bytes_per_element(weights)
+    if term.block == "core":
+        right_bytes = activation_bytes
+        if seq == 1:
+            raise BadInput(
+                f"{operation} runs over the tokens of a sequence. Give seq (--seq 4096)."
+            )
     lengths = {"T": seq, "S": seq, "D": model.d_model, "V": model.vocab, **term.sizes}
-    sizes: dict[str, int | Sequence[int]] = {
-        d: int(lengths[d]) for d in _dims(term.einsum) if d != "B"
-    }
+    sizes: dict[str, int | Sequence[int]] = {}
+    for dim in _dims(term.einsum):
+        if dim != "B":
+            sizes[dim] = int(lengths[dim])
     sizes["B"] = batch
-    elements = [activation_bytes, right_bytes, activation_bytes]
     return _result(
         f"{operation}: {term.einsum}",
         term.einsum,
-        elements,
+        [activation_bytes, right_bytes, activation_bytes],
         sizes,
         chip,
         compute or activations,
@@ -152,39 +155,41 @@ def operation_roofline(
 
 
 def model_terms(model: ModelConfig, seq: int) -> dict[str, Term]:
-    """Every matmul of a model by name; of layers that differ, the most common kind."""
+    """The matmuls of a model by name, of its most common kind of layer."""
     terms = layer_terms(model, model.main_layer, seq) + outer_terms(model)
-    return {t.name: t for t in terms if t.share > 0}
+    return {term.name: term for term in terms if term.share > 0}
 
 
 def parse_typed(text: str) -> tuple[Einsum, tuple[str, str, str]]:
-    """`bf16[B,D] x int8[D,F] -> bf16[B,F]` as an einsum and its three dtypes.
+    """Parse `bf16[B,D] x int8[D,F] -> bf16[B,F]` into an einsum and its three dtypes.
 
     Raises:
-        BadSharding: it does not read like that. UnknownName: an unknown dtype.
+        BadSharding: another form. UnknownName: an unknown dtype.
     """
-    pattern = _TYPED.pattern + "[x×.*·]" + _TYPED.pattern + "(?:->|→)" + _TYPED.pattern
+    pattern = (
+        _TYPED_ARRAY.pattern + "[x×.*·]" + _TYPED_ARRAY.pattern + "(?:->|→)" + _TYPED_ARRAY.pattern
+    )
     match = re.fullmatch(pattern, text)
     if not match:
         raise BadSharding(f'"{text.strip()}" is not a matmul with dtypes. {_EXAMPLE}')
-    left, right, output = (match.group(i, i + 1) for i in (1, 3, 5))
-    arrays = [
-        _array(name, dims) for name, (_, dims) in zip("AWO", (left, right, output), strict=True)
-    ]
-    for dtype, _ in (left, right, output):
+    dtypes = match.group(1, 3, 5)
+    left, right, output = map(_array, "AWO", match.group(2, 4, 6))
+    for dtype in dtypes:
         units.bytes_per_element(dtype)
-    return Einsum(arrays[0], arrays[1], arrays[2]).check(), (left[0], right[0], output[0])
+    return Einsum(left, right, output).check(), (dtypes[0], dtypes[1], dtypes[2])
 
 
 def _array(name: str, dims: str) -> Array:
-    names = [d.strip() for d in dims.split(",")] if dims.strip() else []
-    if not all(re.fullmatch(r"[A-Za-z][A-Za-z0-9']*", d) for d in names):
+    if not dims.strip():
+        return Array(name, ())
+    parts = [dim.strip() for dim in dims.split(",")]
+    if not all(re.fullmatch(r"[A-Za-z][A-Za-z0-9']*", dim) for dim in parts):
         raise BadSharding(f'"[{dims}]" is not a list of dims. {_EXAMPLE}')
-    return Array(name, tuple(map(Dim, names)))
+    return Array(name, tuple(map(Dim, parts)))
 
 
 def _dims(einsum: Einsum) -> tuple[str, ...]:
-    """Every letter that needs a size: of the product, and of what its arrays hold."""
+    """Every dim that needs a size: those of the product and those of its arrays."""
     letters = list(einsum.dims)
     for array in (*einsum.inputs, einsum.output):
         letters += [dim.held for dim in array.dims]
@@ -194,26 +199,29 @@ def _dims(einsum: Einsum) -> tuple[str, ...]:
 def _result(
     expression: str,
     einsum: Einsum,
-    elements: Sequence[float],
+    elements_bytes: Sequence[float],
     sizes: Mapping[str, int | Sequence[int]],
     chip: Chip,
     compute: str,
     share: float = 1.0,
 ) -> RooflineResult:
     dim, values, fixed = _varying(einsum, sizes)
-    peak, bandwidth = chip.peak(compute), chip.need("hbm_bytes_per_s")
-    arrays = zip((*einsum.inputs, einsum.output), elements, strict=True)
-    in_hbm = [(array, width) for array, width in arrays if array.name not in ON_CHIP]
+    peak = chip.peak(compute)
+    bandwidth = chip.need("hbm_bytes_per_s")
 
-    def work(size: float) -> tuple[float, float]:
+    def flops_and_bytes(size: float) -> tuple[float, float]:
         lengths: dict[str, float] = {**fixed, dim: size}
-        for experts in einsum.chosen:  # those that the tokens meet, each a different one at best
+        for experts in einsum.chosen:  # at most every expert that the tokens choose
             tokens = size * lengths.get("T", 1)
             lengths[experts] = min(lengths[experts], tokens * lengths["R"])
-        n_bytes = sum(float(array.local_elements(lengths, {})) * width for array, width in in_hbm)
+        n_bytes = 0.0
+        arrays = (*einsum.inputs, einsum.output)
+        for array, element_bytes in zip(arrays, elements_bytes, strict=True):
+            if array.name not in ON_CHIP:
+                n_bytes += float(array.local_elements(lengths, {})) * element_bytes
         return share * float(einsum.flops(lengths)), n_bytes
 
-    points = tuple(_point(n, *work(n), peak, bandwidth) for n in values)
+    points = tuple(_point(size, *flops_and_bytes(size), peak, bandwidth) for size in values)
     return RooflineResult(
         expression=expression,
         chip=chip.name,
@@ -221,7 +229,7 @@ def _result(
         peak_flops_per_s=peak,
         sizes=fixed,
         dim=dim,
-        critical_size=_critical(work, peak, bandwidth),
+        critical_size=_critical_size(flops_and_bytes, peak, bandwidth),
         points=points,
         roofs=roofs(chip, peak),
     )
@@ -230,28 +238,28 @@ def _result(
 def _varying(
     einsum: Einsum, sizes: Mapping[str, int | Sequence[int]]
 ) -> tuple[str, list[int], dict[str, int]]:
-    """(the dim that varies, its sizes, the sizes of the others)."""
-    used = _dims(einsum)
-    problems = [f"dim {d} has no size. Give {d}=1024." for d in used if d not in sizes]
-    problems += [str(UnknownName("dim", d, einsum.dims)) for d in sizes if d not in used]
-    problems += [
-        f"dim {d}={n} is not between 1 and {LARGEST_DIM:,}."
-        for d, values in sizes.items()
-        for n in _as_list(values)
-        if not 1 <= n <= LARGEST_DIM
-    ]
-    ranges = [d for d, n in sizes.items() if not isinstance(n, int)]
-    problems += [f"dim {d} has an empty range." for d in ranges if not sizes[d]]
+    """The dim that varies, its sizes, and the sizes of the other dims."""
+    dims = _dims(einsum)
+    problems = [f"dim {dim} has no size. Give {dim}=1024." for dim in dims if dim not in sizes]
+    problems += [str(UnknownName("dim", dim, einsum.dims)) for dim in sizes if dim not in dims]
+    ranges: dict[str, list[int]] = {}
+    fixed: dict[str, int] = {}
+    for dim, values in sizes.items():
+        if isinstance(values, int):
+            fixed[dim] = values
+        else:
+            ranges[dim] = list(values)
+        for size in ranges.get(dim) or [fixed.get(dim, 1)]:
+            if not 1 <= size <= LARGEST_DIM:
+                problems.append(f"dim {dim}={size} is not between 1 and {LARGEST_DIM:,}.")
+    problems += [f"dim {dim} has an empty range." for dim, values in ranges.items() if not values]
     if len(ranges) > 1:
         problems.append(f"dims {', '.join(ranges)} all have ranges. Give a range to one.")
     raise_all(BadInput, problems)
-    dim = ranges[0] if ranges else einsum.output.names[0] if einsum.output.names else einsum.dims[0]
-    fixed = {d: n for d, n in sizes.items() if d != dim and isinstance(n, int)}
-    return dim, _as_list(sizes[dim]), fixed
-
-
-def _as_list(sizes: int | Sequence[int]) -> list[int]:
-    return [sizes] if isinstance(sizes, int) else list(sizes)
+    for dim, values in ranges.items():
+        return dim, values, fixed
+    dim = (*einsum.output.names, *einsum.dims)[0]
+    return dim, [fixed.pop(dim)], fixed
 
 
 def _point(size: int, flops: float, n_bytes: float, peak: float, bandwidth: float) -> RooflinePoint:
@@ -268,25 +276,25 @@ def _point(size: int, flops: float, n_bytes: float, peak: float, bandwidth: floa
     )
 
 
-def _critical(
-    work: Callable[[float], tuple[float, float]], peak: float, bandwidth: float
+def _critical_size(
+    flops_and_bytes: Callable[[float], tuple[float, float]], peak: float, bandwidth: float
 ) -> float | None:
     """n = a / (c W / C - b), from which c n FLOPs take longer than a + b n bytes; None if never."""
-    flops_per_size, bytes_at_one = work(1)
-    fixed_bytes = work(0)[1]
+    flops_per_size, bytes_at_one = flops_and_bytes(1)
+    fixed_bytes = flops_and_bytes(0)[1]
     slope = flops_per_size * bandwidth / peak - (bytes_at_one - fixed_bytes)
     return fixed_bytes / slope if slope > 0 else None
 
 
 def roofs(chip: Chip, peak: float) -> tuple[Roof, ...]:
-    """Every bandwidth of a chip as a roof; ICI counts both directions of one axis."""
-    link = chip.ici.link_bytes_per_s_one_way if chip.ici else None
+    """Roofs of all bandwidths of a chip; ICI counts both directions of one axis."""
+    link = chip.ici and chip.ici.link_bytes_per_s_one_way
     bandwidths = {
         "on-chip": chip.on_chip_bytes_per_s or chip.l2_bytes_per_s,
         "hbm": chip.hbm_bytes_per_s,
-        "ici": 2 * link if link else None,
-        "nvlink": chip.node.bytes_per_s_per_gpu_one_way if chip.node else None,
-        "scale-out": chip.scale_out.bytes_per_s_per_gpu_one_way if chip.scale_out else None,
+        "ici": link and 2 * link,
+        "nvlink": chip.node and chip.node.bytes_per_s_per_gpu_one_way,
+        "scale-out": chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way,
         "pcie": chip.pcie_bytes_per_s_per_chip,
         "dcn": chip.dcn_bytes_per_s_per_chip,
     }

@@ -22,14 +22,14 @@ class Run:
 def run(
     step_s: float, tokens: float, tokens_per_step: float, n_chips: int, price: float | None
 ) -> Run:
-    """The run of tokens / tokens_per_step steps. Book §6.
+    """Cost of a run of tokens / tokens_per_step steps. Book §6.
 
     Args:
         step_s: seconds of one step.
         tokens: tokens of the whole run.
         tokens_per_step: tokens of the global batch.
         n_chips: chips that are paid for.
-        price: dollars a chip-hour, or None.
+        price: dollars per chip-hour, or None.
     """
     seconds = step_s * tokens / tokens_per_step
     hours = seconds * n_chips / HOUR
@@ -39,29 +39,32 @@ def run(
 def energy_j(seconds: float, n_chips: int, power_w: float | None, pue: float = 1.0) -> float | None:
     """Seconds x chips x power x PUE: an upper bound of the energy of a run's chips, joules.
 
-    Public figures of power are the most that a chip may draw (its thermal design power, TDP) or the
-    highest measured; a chip that waits draws less. Hosts and switches draw their own, not counted.
+    Published power is a chip's thermal design power (TDP) or the highest measured; an idle chip
+    draws less. Hosts and switches are not included.
 
     Args:
         seconds: wall time of the run.
         n_chips: chips that are powered.
         power_w: watts of one chip: `System.chip.power_w`.
-        pue: energy of the whole building over that of its machines (power usage effectiveness), 1
-            for the chips alone.
+        pue: power usage effectiveness, energy of the data center over that of its machines; 1 for
+            the chips alone.
 
     Returns:
-        Joules, or None where no public source gives the chip's power.
+        Joules, or None if no public source has the chip's power.
 
     Raises:
-        BadInput: a PUE below 1, or one that is no number.
+        BadInput: a PUE below 1, infinite or NaN.
     """
     if not 1 <= pue < math.inf:
-        raise BadInput(f"PUE {pue:g} is not 1 or above: a building draws what its machines draw.")
+        raise BadInput(
+            f"PUE must be at least 1, not {pue:g}: a data center draws at least as much as its "
+            "machines."
+        )
     return None if power_w is None else seconds * n_chips * power_w * pue
 
 
 def rate_per_price(flops_per_s: Num, usd_per_hour: Num) -> Num:
-    """FLOP/s for each dollar an hour: a column of the book's table of prices. Book §8."""
+    """FLOP/s per dollar per hour: a column of the book's price table. Book §8."""
     return flops_per_s / usd_per_hour
 
 
@@ -71,5 +74,5 @@ def flops_per_usd(flops_per_s: Num, usd_per_hour: Num) -> Num:
 
 
 def usd_per_million_tokens(tokens_per_s_per_chip: Num, usd_per_chip_hour: Num) -> Num:
-    """Dollars for a million tokens of a server that is always busy. Book §8."""
+    """Dollars per million tokens of a fully loaded server. Book §8."""
     return usd_per_chip_hour / HOUR / tokens_per_s_per_chip * 1e6

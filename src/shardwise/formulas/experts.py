@@ -1,8 +1,8 @@
-"""Experts of a mixture: which are met, what is sent to them, and from which width that pays.
+"""Experts of an MoE: how many a batch activates, and what expert parallelism requires.
 
 Letters: E experts, k of them chosen by each token, Z the degree of expert parallelism, B tokens,
 D model width, F width of one expert, alpha = C / W of the network that carries the exchange, FLOPs
-per byte. Book §3 (torus), §7 (experts met while decoding), §12 (switches).
+per byte. Book §3 (torus), §7 (experts activated in decoding), §12 (switches).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from shardwise.arrays import Num, minimum
 
 
 def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
-    """1 - (1 - k/E)^tokens: expected share of the experts that some of `tokens` choose, all alike.
+    """1 - (1 - k/E)^tokens: expected share of the experts chosen by any of `tokens`, uniformly.
 
     >>> round(hit_share(256, 8, 16), 3)
     0.398
@@ -20,7 +20,7 @@ def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
 
 
 def places_hit(places: Num, chosen: Num) -> Num:
-    """n (1 - (1 - 1/n)^k): expected places of n that hold one of k chosen experts, all alike.
+    """n (1 - (1 - 1/n)^k): expected chips of n that hold any of k uniformly chosen experts.
 
     >>> places_hit(8, 1)
     1.0
@@ -31,7 +31,7 @@ def places_hit(places: Num, chosen: Num) -> Num:
 
 
 def ragged_share(experts_per_token: Num, n: Num) -> Num:
-    """min(k/n, 1): part of a full AllToAll that routing to k of n places needs. Book §12."""
+    """min(k/n, 1): share of a full AllToAll that routing to k of n chips needs. Book §12."""
     return minimum(experts_per_token / n, 1.0)
 
 
@@ -43,22 +43,22 @@ def expert_width(alpha: Num, degree: Num, *, experts_per_token: Num, domain: Num
     F > alpha (Z-8)/k min(8k/Z, 1), with 8 for the chips of a domain.
 
     Args:
-        alpha: of the way out of a chip, or out of a whole domain where Z spans several.
+        alpha: C / W out of a chip, or out of a whole domain if Z spans several.
         degree: Z.
         experts_per_token: k.
-        domain: chips of one domain where Z spans several of them, else 0.
+        domain: chips of one domain if Z spans several, else 0.
 
     Returns:
         Width of an expert with two matrices.
     """
     if not domain:
         return alpha * (degree - 1) / degree
-    k = experts_per_token
-    return alpha * (degree - domain) / k * ragged_share(domain * k, degree)
+    routed_share = ragged_share(domain * experts_per_token, degree)
+    return alpha * (degree - domain) / experts_per_token * routed_share
 
 
 def expert_width_on_ring(alpha: Num, degree: Num) -> Num:
-    """F > alpha Z / 4: the same on a torus, where an AllToAll takes V / (4 W). Book §3.
+    """F > alpha Z / 4: `expert_width` on a torus, where an AllToAll takes V / (4 W). Book §3.
 
     T_comms = 2 x 2BDk / (4W) against T_math = 4BkDF/(ZC).
     """

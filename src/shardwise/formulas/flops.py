@@ -1,6 +1,6 @@
-"""FLOPs of a model by the rules of thumb, and the share of the peak they reach. Book §4, §6, §7.
+"""FLOPs of a model by rules of thumb, and model FLOPs utilization. Book §4, §6, §7.
 
-Letters: P parameters that a token meets, T tokens, N chips, C FLOP/s of one chip at its dense peak.
+Letters: P parameters active per token, T tokens, N chips, C FLOP/s of one chip at its dense peak.
 `models.count` counts the FLOPs of a model weight by weight, attention scores included.
 """
 
@@ -17,22 +17,23 @@ def forward_flops(params: Num, tokens: Num) -> Num:
 
 
 def training_flops(params: Num, tokens: Num, *, recompute: bool = False) -> Num:
-    """6 P T: 2 forward and 4 backward; 8 P T where each layer's forward pass runs twice. Book §4.
+    """6 P T: 2 forward and 4 backward; 8 P T with full recomputation. Book §4.
 
     >>> training_flops(70e9, 15e12)
     6.3e+24
     """
-    return (8 if recompute else 6) * params * tokens
+    passes = 8 if recompute else 6
+    return passes * params * tokens
 
 
 def compute_s(flops: Num, n_chips: Num, flops_per_s: Num, mfu: Num = 1.0) -> Num:
-    """T = FLOPs / (N C MFU): seconds of some work on N chips at a utilization. Book §6.
+    """T = FLOPs / (N C MFU): seconds of compute on N chips at a utilization. Book §6.
 
     Args:
-        flops: model FLOPs of the work: a step, a run, a prompt.
+        flops: model FLOPs of a step, a run or a prompt.
         n_chips: N.
         flops_per_s: C.
-        mfu: share of the peak that is reached, 1 at the roofline.
+        mfu: share of the peak, 1 at the roofline.
     """
     return flops / (n_chips * flops_per_s * mfu)
 

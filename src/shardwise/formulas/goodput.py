@@ -1,8 +1,8 @@
-"""Goodput: the share of a long run's time that new steps get, and the best checkpoint interval.
+"""Goodput: the share of a long run's time spent on new steps; the best checkpoint interval.
 
 Letters: M mean time between failures of the whole run, tau work between two checkpoints, delta
-time to write one (steps wait), R time to restart, from the failure to the first step. Failures come
-independently at a constant rate, also while writing and restarting.
+time to write one (steps wait), R time to restart, from the failure to the first step. Failures are
+independent with a constant rate, also during writes and restarts.
 
 Sources: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974);
 Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
@@ -19,18 +19,18 @@ from shardwise.arrays import Num, maximum, minimum, sqrt, where
 from shardwise.errors import BadInput
 
 _MTBF = "time between failures"
-_LARGEST_EXPONENT = 700.0  # e^x stays a float up to 709; a run is long dead before
+_LARGEST_EXPONENT = 700.0  # e^x overflows above 709; goodput is 0 long before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Where the wall time goes: four shares of it that add up to one.
+    """Shares of the wall time; the four add up to one.
 
     Args:
         steps: new steps, the goodput.
-        writing: checkpoints that were written to their end.
-        redone: steps and writes lost in a failure, half an interval each while failures are rare.
-        restarting: from failures to the steps after them, restarts that failed themselves included.
+        writing: completed checkpoints.
+        redone: steps and writes lost in failures, half an interval each if failures are rare.
+        restarting: from a failure to the next step, including failed restarts.
     """
 
     steps: Num
@@ -53,28 +53,28 @@ def checkpoint_write_s(state_bytes: Num, bytes_per_s: Num) -> Num:
     """delta = state / bandwidth: seconds to write one checkpoint, all chips together.
 
     Args:
-        state_bytes: what is written: weights with their master copy, and optimizer state.
-        bytes_per_s: what the storage takes from all chips together, B/s.
+        state_bytes: weights with their master copy, and optimizer state.
+        bytes_per_s: write bandwidth of the storage for all chips together.
     """
     return state_bytes / bytes_per_s
 
 
 def first_order_interval_s(mtbf_s: Num, write_s: Num) -> Num:
-    """sqrt(2 delta M): best interval where writing takes far less than M, seconds. Young (1974)."""
+    """sqrt(2 delta M): best interval if writing takes far less than M, seconds. Young (1974)."""
     return sqrt(2 * write_s * mtbf_s)
 
 
 def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
     """Work between two checkpoints for the highest goodput, tau in seconds.
 
-    sqrt(2 delta M) (1 + x / 3 + x^2 / 9) - delta with x = sqrt(delta / 2M), and M where writing
-    takes 2M or longer. Daly (2006). The time to restart does not matter.
+    sqrt(2 delta M) (1 + x / 3 + x^2 / 9) - delta with x = sqrt(delta / 2M), and M if writing
+    takes 2M or longer. Daly (2006). It does not depend on the time to restart.
 
     >>> round(best_interval_s(24 * 60, 5))  # minutes
     117
 
     Raises:
-        BadInput: times that cannot be, or a write that takes none: then no interval is best.
+        BadInput: times out of range, or a write time of 0: then no interval is best.
     """
     _refuse(_MTBF, mtbf_s, mtbf_s > 0, "above 0")
     _positive("time to write a checkpoint", write_s)
@@ -93,10 +93,10 @@ def goodput(mtbf_s: Num, interval_s: Num, write_s: Num, restart_s: Num) -> Goodp
         mtbf_s: M, of the whole run (see `mtbf_of_run`); infinite for a run without failures.
         interval_s: tau, work between two checkpoints.
         write_s: delta, for which a checkpoint stops the steps.
-        restart_s: R, with finding the failure, replacing the part, loading the checkpoint.
+        restart_s: R, including detection, replacement of the part, and loading the checkpoint.
 
     Raises:
-        BadInput: times that cannot be.
+        BadInput: times out of range.
     """
     _refuse(_MTBF, mtbf_s, mtbf_s > 0, "above 0")
     _positive("checkpoint interval", interval_s)
@@ -133,6 +133,7 @@ def _not_negative(name: str, value: Num) -> None:
 
 
 def _refuse(name: str, value: Num, legal: Num, limit: str) -> None:
-    """Raise where a number, or an element of an array, is not `legal`."""
-    if not (legal if isinstance(legal, bool) else legal.all()):
-        raise BadInput(f"{name} {value} is not {limit}.")
+    """Raise unless a number, or every element of an array, is `legal`."""
+    all_legal = legal if isinstance(legal, bool) else legal.all()
+    if not all_legal:
+        raise BadInput(f"{name} must be {limit}, not {value}.")

@@ -1,12 +1,12 @@
-"""Inference: a prompt, a decode step, and the service that follows from both. Book §7, §8.
+"""Inference: prefill, decode steps, and the capacity of a server. Book §7, §8.
 
-A decode step reads every weight once and every sequence's KV cache once, and multiplies each
-weight with B tokens:
+A decode step reads every weight and every sequence's KV cache once, and multiplies each weight by
+B tokens:
 
     T = B KV / (N W) + max(2 B P / (N C), P e / (N W))
 
-B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s. Of a
-service: t seconds of a step, P prompt tokens, G generated tokens of a request.
+B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s. For
+servers: t seconds of a step, P prompt tokens and G generated tokens of a request.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class DecodeStep:
     """Times of a decode step: one token for every sequence of a batch. Book §7.
 
     Args:
-        batch: Sequences that decode at once.
-        n_chips: Chips that share the work.
+        batch: Sequences in the step.
+        n_chips: Chips of the server.
         kv_s: Seconds to read all KV caches.
         weights_s: Seconds to read the weights.
         math_s: Seconds of the matmuls at peak.
@@ -38,7 +38,7 @@ class DecodeStep:
 
     @property
     def step_s(self) -> Num:
-        """KV reads + max(FLOPs, weight reads): attention is always bound by reading KV."""
+        """KV reads + max(FLOPs, weight reads): attention is always bound by KV reads."""
         return self.kv_s + maximum(self.math_s, self.weights_s)
 
     @property
@@ -62,7 +62,7 @@ def decode_step(
     params: Num = 0.0,
     flops_per_s: Num = float("inf"),
 ) -> DecodeStep:
-    """Times of one decode step with HBM perfectly used. Book §7.
+    """Compute the times of one decode step at full HBM bandwidth. Book §7.
 
     Args:
         batch: B.
@@ -70,8 +70,8 @@ def decode_step(
         weight_bytes: Bytes of all weights that a step reads.
         n_chips: N.
         hbm_bytes_per_s: W of one chip.
-        params: Parameters that each token meets; left out, the step is bound by memory alone.
-        flops_per_s: C of one chip at the dtype that is computed in.
+        params: Parameters active per token; by default the step is bound by memory alone.
+        flops_per_s: C of one chip at the compute dtype.
     """
     bandwidth = n_chips * hbm_bytes_per_s
     return DecodeStep(
@@ -86,7 +86,7 @@ def decode_step(
 def weight_read_s(
     params: Num, element_bytes: Num, *, n_chips: Num = 1, hbm_bytes_per_s: Num
 ) -> Num:
-    """P e / (N W): no decode step is shorter. Book §2 question 1, §7.
+    """P e / (N W): lower bound of a decode step. Book §2 question 1, §7.
 
     >>> round(weight_read_s(18.4e9, 1, n_chips=16, hbm_bytes_per_s=8.2e11), 6)
     0.001402
@@ -100,12 +100,12 @@ def prefill_s(params: Num, tokens: Num, *, n_chips: Num, flops_per_s: Num, mfu: 
 
 
 def prefill_share(tokens: Num, cached: Num) -> Num:
-    """(T - cached) / T: share of a prompt to compute beside what a prefix cache holds. Book §7."""
+    """(T - cached) / T: share of a prompt that a prefix cache leaves to compute. Book §7."""
     return (tokens - cached) / tokens
 
 
 def max_batch(n_chips: Num, hbm_bytes: Num, weight_bytes: Num, kv_bytes: Num) -> Num:
-    """floor((N HBM - weights) / KV): sequences whose caches fit beside the weights. Book §7, §8.
+    """floor((N HBM - weights) / KV): sequences whose KV caches fit into HBM. Book §7, §8.
 
     >>> max_batch(16, 16e9, 70e9, 8192 * 160e3)
     141.0
@@ -114,12 +114,12 @@ def max_batch(n_chips: Num, hbm_bytes: Num, weight_bytes: Num, kv_bytes: Num) ->
 
 
 def caches_to_match(weight_bytes: Num, kv_bytes: Num) -> Num:
-    """The fewest sequences whose KV caches together outweigh the weights. Book §7."""
+    """The fewest sequences whose KV caches are larger than the weights. Book §7."""
     return weight_bytes // kv_bytes + 1
 
 
 def full_memory_step_s(hbm_bytes: Num, hbm_bytes_per_s: Num) -> Num:
-    """HBM / W: the step that reads all of a chip's memory; any full server is this slow. Book §8.
+    """HBM / W: a step that reads all of a chip's memory, as on any full server. Book §8.
 
     >>> round(full_memory_step_s(16e9, 8.2e11), 4)
     0.0195
@@ -130,24 +130,25 @@ def full_memory_step_s(hbm_bytes: Num, hbm_bytes_per_s: Num) -> Num:
 def kv_bound_context(
     params: Num, kv_bytes_per_token: Num, *, hbm_bytes_per_s: Num, flops_per_s: Num
 ) -> Num:
-    """S > 2 P W / (C kv): contexts whose KV reads outlast the FLOPs at every batch. Book §8."""
+    """S > 2 P W / (C kv): contexts whose KV reads dominate at every batch size. Book §8."""
     return 2 * params * hbm_bytes_per_s / (flops_per_s * kv_bytes_per_token)
 
 
 def beta(chip: Chip) -> float:
-    """W_hbm / W_net: HBM bandwidth over that of one ICI axis, or of a GPU's way out. Book §7.
+    """W_hbm / W_net: HBM bandwidth over that of one ICI axis, or of a GPU's egress. Book §7.
 
     Both directions of the axis; about 9 on v5e.
 
     Raises:
         UnknownFigure: The chip lacks one of the two.
     """
-    links = 2 * chip.need("ici.link") if chip.ici else chip.need("node.egress")
-    return chip.need("hbm.bandwidth") / links
+    if chip.ici:
+        return chip.need("hbm.bandwidth") / (2 * chip.need("ici.link"))
+    return chip.need("hbm.bandwidth") / chip.need("node.egress")
 
 
 def memory_bound_tensor_limit(d_ff: Num, batch: Num, beta: Num, *, n_axes: Num = 1) -> Num:
-    """Y < M F / (B beta): tensor parallelism that still speeds up a decode bound by memory.
+    """Y < M F / (B beta): largest tensor degree that speeds up a memory-bound decode step.
 
     Reading 2DF/(YW_hbm) of weights against sending 2BD/W_ici of activations. Book §7.
     """
@@ -162,21 +163,21 @@ def latency_bound_degree(
     hop_s: Num,
     element_bytes: Num = 1.0,
 ) -> Num:
-    """Y > e B D / (W1 T_min): degrees at which activations are sent at latency. Book §7, app. C."""
+    """Y > e B D / (W1 T_min): degrees at which hop latency dominates. Book §7, app. C."""
     return element_bytes * batch * d_model / (link_bytes_per_s_one_way * hop_s)
 
 
 def max_context(hbm_bytes: Num, kv_bytes_per_token: Num, batch: Num, *, share: Num = 1.0) -> Num:
     """S = share * HBM / (B kv): the longest context whose caches fit in a share of the memory.
 
-    Pope et al., arXiv 2211.05102: the memory is that of all chips where the cache is sharded over
-    heads or batch, and of one chip where every chip holds the same heads.
+    Pope et al., arXiv 2211.05102: the memory of all chips if the cache is sharded over heads or
+    batch, and of one chip if every chip has the same heads.
     """
     return share * hbm_bytes / (batch * kv_bytes_per_token)
 
 
 def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
-    """L messages per layer, each at its latency: what a small batch waits for the network.
+    """L x messages per layer x latency: network time of a small batch.
 
     kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of about 8 us a layer.
     """
@@ -184,14 +185,14 @@ def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
 
 
 def speculative_tokens(acceptance: Num, drafted: int) -> Num:
-    """1 + a + ... + a^K: tokens that one pass of the large model yields from K drafted ones.
+    """1 + a + ... + a^K: expected tokens per pass of the target model with K drafted tokens.
 
-    Leviathan et al., arXiv 2211.17192; the output distribution is that of the large model.
+    Leviathan et al., arXiv 2211.17192; the output distribution is that of the target model.
 
     >>> speculative_tokens(0.5, 2)
     1.75
     """
-    return sum(acceptance**i for i in range(drafted + 1))
+    return sum(acceptance**power for power in range(drafted + 1))
 
 
 def speculative_token_s(step_s: Num, acceptance: Num, drafted: int, draft_cost: Num) -> Num:
@@ -200,10 +201,10 @@ def speculative_token_s(step_s: Num, acceptance: Num, drafted: int, draft_cost: 
     Leviathan et al., arXiv 2211.17192, section 3.3.
 
     Args:
-        step_s: t, a pass of the large model that scores all drafted tokens.
-        acceptance: a, the chance that a drafted token is accepted.
-        drafted: K; without any, a token takes t.
-        draft_cost: c, seconds of a pass of the small model over t.
+        step_s: t, a pass of the target model that verifies all drafted tokens.
+        acceptance: a, probability that a drafted token is accepted.
+        drafted: K; with 0, a token takes t.
+        draft_cost: c, seconds of a pass of the draft model over t.
 
     >>> speculative_token_s(7.0, 0.5, 2, 0.125)
     5.0
@@ -212,12 +213,12 @@ def speculative_token_s(step_s: Num, acceptance: Num, drafted: int, draft_cost: 
 
 
 def decode_s(step_s: Num, generated: Num) -> Num:
-    """t G: seconds of an answer. Book §8."""
+    """t G: seconds to generate G tokens. Book §8."""
     return step_s * generated
 
 
 def query_rate(batch: Num, step_s: Num, generated: Num) -> Num:
-    """B / (t G): queries per second of one server; over its chips, per chip. Book §8.
+    """B / (t G): queries per second of one server. Book §8.
 
     >>> round(query_rate(43, 0.019, 512), 2)
     4.42
@@ -226,12 +227,12 @@ def query_rate(batch: Num, step_s: Num, generated: Num) -> Num:
 
 
 def finished_per_step(batch: Num, generated: Num) -> Num:
-    """B / G: sequences that end in a step of a steady server. Book §8."""
+    """B / G: sequences that end per step in steady state. Book §8."""
     return batch / generated
 
 
 def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
-    """B (P + G) / G: cached tokens that a steady server evicts a step. Book §8.
+    """B (P + G) / G: cached tokens evicted per step in steady state. Book §8.
 
     >>> evicted_per_step(32, 8192, 4096)
     96.0
@@ -240,12 +241,12 @@ def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
 
 
 def prefill_servers(prefill_s: Num, step_s: Num, batch: Num, generated: Num) -> Num:
-    """t_prefill B / (t G): prefill servers for one decode server of the same size. Book §8.
+    """t_prefill B / (t G): prefill servers per decode server of the same size. Book §8.
 
     Args:
         prefill_s: Seconds of one prompt on a prefill server.
         step_s: Seconds of a step on a decode server.
-        batch: Sequences that it decodes at once.
-        generated: Tokens of an answer.
+        batch: Sequences of its decode batch.
+        generated: Generated tokens of a request.
     """
     return prefill_s * query_rate(batch, step_s, generated)

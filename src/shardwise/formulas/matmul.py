@@ -1,4 +1,4 @@
-"""One sharded matmul on real links: every way to run it, with bytes and seconds. Book §3."""
+"""A sharded matmul on real links: the options to run it, with bytes and seconds. Book §3."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ShardStep:
 
     Args:
         expression: as the book writes it, `AllGather_X(W[D_X,F_Y]) -> W[D,F_Y]`.
-        collective: its kind, None for a slice.
+        collective: its kind; None for a slice.
         axes: the mesh axes it runs over.
-        joined_bytes: V of the book, summed over the shards that it joins.
-        received_bytes: what each chip takes in.
+        joined_bytes: V of the book: bytes of the array over all shards that it joins.
+        received_bytes: bytes that each chip receives.
         time_s: seconds.
-        latency_bound: the hops take longer than the bytes.
+        latency_bound: whether the hops take longer than the bytes.
     """
 
     expression: str
@@ -42,8 +42,8 @@ class ShardStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One way to run a sharded matmul: collectives before, the local product, collectives after."""
+class MatmulOption:
+    """An option to run a sharded matmul: collectives, the local product, collectives."""
 
     before: tuple[ShardStep, ...]
     local: str
@@ -59,31 +59,31 @@ class Way:
 
     @property
     def comms_s(self) -> float:
-        """All collectives, one after the other."""
+        """Seconds of all collectives, one after the other."""
         return sum(step.time_s for step in self.steps)
 
     @property
     def lower_s(self) -> float:
-        """Communication, arithmetic and HBM all overlapped."""
+        """Seconds with communication, arithmetic and HBM traffic overlapped."""
         return max(self.math_s, self.hbm_s, self.comms_s)
 
     @property
     def upper_s(self) -> float:
-        """Communication not hidden."""
+        """Seconds with arithmetic and HBM traffic overlapped, then the communication."""
         return max(self.math_s, self.hbm_s) + self.comms_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """A sharded matmul: the cheapest way, the others, and the gradients when asked for.
+    """A sharded matmul: the cheapest option, the others, and optionally the gradients.
 
     Args:
-        expression: what was asked.
+        expression: the einsum.
         system: the machine.
-        mesh: axis -> size.
-        placement: axis -> where it lies.
-        best: the way with the smallest `upper_s`.
-        others: the other ways, cheapest first.
+        mesh: mesh axis -> size.
+        placement: mesh axis -> the links that it runs over.
+        best: the option with the smallest `upper_s`.
+        others: the other options, cheapest first.
         padding: one line for each dim that its axes do not divide.
         gradients: the two einsums of the backward pass, solved the same way.
     """
@@ -94,8 +94,8 @@ class ShardResult:
     placement: dict[str, str]
     sizes: dict[str, int]
     dtype: str
-    best: Way
-    others: tuple[Way, ...]
+    best: MatmulOption
+    others: tuple[MatmulOption, ...]
     padding: tuple[str, ...]
     gradients: tuple[ShardResult, ...] = ()
 
@@ -110,10 +110,10 @@ def shard(
     grad: bool = False,
     lend: bool = False,
 ) -> ShardResult:
-    """Cost every way to run a sharded matmul and take the cheapest.
+    """Price every option to run a sharded matmul and select the cheapest.
 
-    Mesh axes that have the lengths of the torus axes lie on them in order; else the placement
-    is the cheapest one.
+    Mesh axes of the same lengths as the torus axes are placed on them in order; otherwise the
+    cheapest placement is chosen.
 
     Args:
         einsum: `In[B_X,D] . W[D_X,F_Y] -> Out[B_X,F_Y]`.
@@ -121,16 +121,16 @@ def shard(
         on: the machine, a name or a System.
         sizes: dim -> size.
         dtype: of every array, and of the arithmetic.
-        grad: also derive and cost the two gradient einsums.
-        lend: torus axes that no mesh axis uses help to gather and to reduce.
+        grad: also derive and price the two gradient einsums.
+        lend: use torus axes without a mesh axis to gather and to reduce, too.
 
     Raises:
         BadSharding: not an einsum, or one that no program can run.
-        BadInput: an axis or dim without a size; sizes that cannot be.
-        BadShape: the mesh does not lie on the machine.
+        BadInput: an axis or dim without a size; sizes out of range.
+        BadShape: the mesh cannot be placed on the machine.
     """
     parsed = parse_einsum(einsum)
-    raise_all(BadInput, _missing(parsed, mesh, sizes))
+    raise_all(BadInput, _size_problems(parsed, mesh, sizes))
     system = parse_system(on) if isinstance(on, str) else on
     try:
         placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
@@ -138,29 +138,29 @@ def shard(
         raise BadShape(*error.problems, f"Sizes must divide {system.topology}.") from None
     lengths = tuple(n for n in mesh.values() if n > 1)
     in_order = [placement for placement in placements if placement.lengths == lengths]
-    results = [
-        _solve(parsed, dict(mesh), placement, system, dict(sizes), dtype, grad)
-        for placement in in_order or placements
-    ]
+    results = []
+    for placement in in_order or placements:
+        results.append(_solve(parsed, dict(mesh), placement, system, dict(sizes), dtype, grad))
     return min(results, key=_total_s)
 
 
 def _total_s(result: ShardResult) -> float:
-    return result.best.upper_s + sum(g.best.upper_s for g in result.gradients)
+    return result.best.upper_s + sum(gradient.best.upper_s for gradient in result.gradients)
 
 
-def _missing(einsum: Einsum, mesh: Mapping[str, int], sizes: Mapping[str, int]) -> list[str]:
-    problems = [
-        f"mesh axis {a} has no size. Give --mesh {a}=4." for a in axes_of(einsum) if a not in mesh
-    ]
-    problems += [f"dim {d} has no size. Give {d}=1024." for d in einsum.dims if d not in sizes]
-    problems += [
-        f"{kind} {name}={n:,} is not between 1 and {LARGEST_DIM:,}."
-        for kind, lengths in (("mesh axis", mesh), ("dim", sizes))
-        for name, n in lengths.items()
-        if not 1 <= n <= LARGEST_DIM
-    ]
-    unused = [d for d in sizes if d not in einsum.dims]
+def _size_problems(einsum: Einsum, mesh: Mapping[str, int], sizes: Mapping[str, int]) -> list[str]:
+    problems = []
+    for axis in axes_of(einsum):
+        if axis not in mesh:
+            problems.append(f"mesh axis {axis} has no size. Give --mesh {axis}=4.")
+    for dim in einsum.dims:
+        if dim not in sizes:
+            problems.append(f"dim {dim} has no size. Give {dim}=1024.")
+    for kind, lengths in (("mesh axis", mesh), ("dim", sizes)):
+        for name, size in lengths.items():
+            if not 1 <= size <= LARGEST_DIM:
+                problems.append(f"{kind} {name}={size:,} is not between 1 and {LARGEST_DIM:,}.")
+    unused = [dim for dim in sizes if dim not in einsum.dims]
     if unused:
         problems.append(str(UnknownName("dim", unused[0], einsum.dims)))
     return problems
@@ -175,52 +175,62 @@ def _solve(
     dtype: str,
     grad: bool,
 ) -> ShardResult:
-    ways = sorted(
-        (_way(p, mesh, placement, system, sizes, dtype) for p in choices(einsum)),
-        key=lambda w: (w.upper_s, w.comms_s, len(w.steps)),
-    )
-    gradients = einsum.gradients() if grad else ()
+    options = [
+        _option(program, mesh, placement, system, sizes, dtype) for program in choices(einsum)
+    ]
+    options.sort(key=lambda option: (option.upper_s, option.comms_s, len(option.steps)))
+    gradients = []
+    if grad:
+        for gradient in einsum.gradients():
+            gradients.append(_solve(gradient, mesh, placement, system, sizes, dtype, False))
     return ShardResult(
         expression=str(einsum),
         system=system.name,
         mesh=mesh,
-        placement={a: placement.describe(a) for a in mesh},
+        placement={axis: placement.describe(axis) for axis in mesh},
         sizes=sizes,
         dtype=dtype,
-        best=ways[0],
-        others=tuple(ways[1:]),
+        best=options[0],
+        others=tuple(options[1:]),
         padding=tuple(_padding(einsum, mesh, sizes)),
-        gradients=tuple(_solve(g, mesh, placement, system, sizes, dtype, False) for g in gradients),
+        gradients=tuple(gradients),
     )
 
 
-def _way(
+def _option(
     program: Program,
     mesh: dict[str, int],
     placement: Placement,
     system: System,
     sizes: dict[str, int],
     dtype: str,
-) -> Way:
-    element = units.bytes_per_element(dtype)
+) -> MatmulOption:
+    element_bytes = units.bytes_per_element(dtype)
     local = program.local
     flops = float(program.local_flops(sizes, mesh))
-    arrays = (*local.inputs, local.output)
-    hbm = element * sum(float(a.local_elements(sizes, mesh)) for a in arrays)
-    time = bounds(flops, system.chip.peak(dtype), hbm, system.chip.need("hbm_bytes_per_s"))
-    return Way(
-        before=tuple(_step(move, mesh, placement, sizes, element) for move in program.before),
+    n_elements = 0.0
+    for array in (*local.inputs, local.output):
+        n_elements += float(array.local_elements(sizes, mesh))
+    hbm_bytes = element_bytes * n_elements
+    chip = system.chip
+    times = bounds(flops, chip.peak(dtype), hbm_bytes, chip.need("hbm_bytes_per_s"))
+    return MatmulOption(
+        before=tuple(_step(move, mesh, placement, sizes, element_bytes) for move in program.before),
         local=str(local),
-        after=tuple(_step(move, mesh, placement, sizes, element) for move in program.after),
+        after=tuple(_step(move, mesh, placement, sizes, element_bytes) for move in program.after),
         flops_per_chip=flops,
-        hbm_bytes_per_chip=hbm,
-        math_s=time.math_s,
-        hbm_s=time.comms_s,
+        hbm_bytes_per_chip=hbm_bytes,
+        math_s=times.math_s,
+        hbm_s=times.comms_s,
     )
 
 
 def _step(
-    move: Move, mesh: dict[str, int], placement: Placement, sizes: dict[str, int], element: float
+    move: Move,
+    mesh: dict[str, int],
+    placement: Placement,
+    sizes: dict[str, int],
+    element_bytes: float,
 ) -> ShardStep:
     if move.kind == "slice":
         return ShardStep(
@@ -232,15 +242,15 @@ def _step(
             time_s=0.0,
             latency_bound=False,
         )
-    n_bytes = float(move.joined_bytes(sizes, mesh, element))
+    n_bytes = float(move.joined_bytes(sizes, mesh, element_bytes))
     price = collective.price(move.kind, placement.span(move.axes))
-    n = shards(move.axes, mesh)
+    n_shards = shards(move.axes, mesh)
     return ShardStep(
         expression=str(move),
         collective=move.kind,
         axes=move.axes,
         joined_bytes=n_bytes,
-        received_bytes=float(collective.received_bytes(move.kind, n_bytes, n)),
+        received_bytes=float(collective.received_bytes(move.kind, n_bytes, n_shards)),
         time_s=float(price.time_s(n_bytes)),
         latency_bound=bool(price.latency_s > n_bytes * price.s_per_byte),
     )
@@ -250,11 +260,12 @@ def _padding(einsum: Einsum, mesh: dict[str, int], sizes: dict[str, int]) -> lis
     lines = {}
     for array in (*einsum.inputs, einsum.output):
         for dim in array.dims:
-            n = shards(dim.axes, mesh)
-            padded = n * local_size(dim, sizes, mesh)
-            if padded != sizes[dim.held]:
-                lines[dim.held, n] = (
-                    f"{dim.held} {sizes[dim.held]:,} does not divide over {n}: padded to "
-                    f"{padded:,} (+{padded / sizes[dim.held] - 1:.2%})."
+            size = sizes[dim.held]
+            n_shards = shards(dim.axes, mesh)
+            padded = n_shards * local_size(dim, sizes, mesh)
+            if padded != size:
+                lines[dim.held, n_shards] = (
+                    f"{dim.held} {size:,} does not divide over {n_shards}: padded to "
+                    f"{padded:,} (+{padded / size - 1:.2%})."
                 )
     return list(lines.values())

@@ -9,7 +9,7 @@ from shardwise.arrays import Num
 
 
 def saved_bytes(tokens: Num, n_layers: Num, widths: Sequence[Num], element_bytes: Num = 2.0) -> Num:
-    """Activations kept for the backward pass: e B L times the widths saved per layer. Book §4, §6.
+    """e B L times the widths saved per layer: bytes of saved activations. Book §4, §6.
 
     Args:
         tokens: B of the global batch.
@@ -21,7 +21,7 @@ def saved_bytes(tokens: Num, n_layers: Num, widths: Sequence[Num], element_bytes
 
 
 def chips_to_hold(n_bytes: float, hbm_bytes: float) -> int:
-    """The fewest chips whose HBM together holds `n_bytes`. Book §6, §8.
+    """The fewest chips with `n_bytes` of HBM together. Book §6, §8.
 
     >>> chips_to_hold(113e9, 16e9)
     8

@@ -1,7 +1,7 @@
-"""Peaks, memories and links: of a chip from its parts, of a machine from its chips. Book §2, §12.
+"""Peaks, memories and links of a chip from its parts, of a machine from its chips. Book §2, §12.
 
-What a data sheet's peak is made of: units, lanes, cycles. Useful to check a figure, and to
-fill in one that is not published.
+A data sheet's peak as the product of units, lanes and clock. Checks published figures, and
+estimates those that are not published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FLOPS_PER_MAC = 2  # a multiply and an add
 
 
 def matrix_flops_per_cycle(rows: Num, k: Num, columns: Num, cycles: Num = 1) -> Num:
-    """2 m k n / cycles of a unit that finishes [m,k] x [k,n] in that many cycles. Book §2.
+    """2 m k n / cycles of a unit that takes `cycles` for [m,k] x [k,n]. Book §2.
 
     >>> matrix_flops_per_cycle(8, 128, 128, 8)
     32768.0
@@ -31,7 +31,7 @@ def peak_from_units(flops_per_cycle: Num, clock_hz: Num, n_units: Num = 1) -> Nu
 
 
 def flops_per_cycle(flops_per_s: Num, clock_hz: Num, n_units: Num = 1) -> Num:
-    """C / (units clock): what each unit must do a cycle for a given peak. Book §12."""
+    """C / (units clock): FLOPs per cycle that a peak requires of each unit. Book §12."""
     return flops_per_s / (n_units * clock_hz)
 
 
@@ -41,7 +41,7 @@ def clock_from_peak(flops_per_s: Num, n_alus: Num, *, fused: bool = True) -> Num
 
 
 def alus(*counts: int) -> int:
-    """Arithmetic units from counts at each level: cores, partitions, lanes, slots; or both sides.
+    """Number of arithmetic units: the product of cores, partitions, lanes, slots or array sides.
 
     >>> alus(132, 4, 32)
     16896
@@ -50,7 +50,7 @@ def alus(*counts: int) -> int:
 
 
 def vector_peak(n_alus: Num, clock_hz: Num, *, fused: bool = False) -> Num:
-    """FLOP/s of vector units: one operation a cycle each, two where multiply-adds are fused."""
+    """FLOP/s of vector units: one operation per cycle, two with fused multiply-adds."""
     return n_alus * clock_hz * (FLOPS_PER_MAC if fused else 1)
 
 
@@ -69,7 +69,7 @@ def core_peak(chip: Chip, dtype: str = "bf16") -> float:
 
 
 def dtype_speedup(chip: Chip, dtype: str, base: str = "bf16") -> float:
-    """How many times the peak at one dtype is that at another.
+    """Ratio of the peaks at two dtypes.
 
     Raises:
         UnknownFigure: The chip has no peak at one of them.
@@ -81,24 +81,24 @@ def ici_links(chip: Chip) -> int:
     """Neighbours of a chip on its torus: two per axis. Book §2.
 
     Raises:
-        UnknownFigure: The chip is not joined in a torus.
+        UnknownFigure: The chip is not on a torus.
     """
     return 2 * int(chip.need("ici.axes"))
 
 
 def resident_warps(registers: int, registers_per_thread: int, threads: int = 32) -> int:
-    """Warps whose registers fit in a register file of that many. Book §12.
+    """Warps whose registers fit in a register file. Book §12.
 
     Args:
         registers: Registers of one partition or of one SM.
-        registers_per_thread: What the kernel asks for.
-        threads: Of a warp.
+        registers_per_thread: Registers of the kernel.
+        threads: Threads of a warp.
     """
     return registers // (registers_per_thread * threads)
 
 
 def sm_bytes(chip: Chip) -> tuple[float, float]:
-    """(shared memory, registers) of all SMs of a GPU, bytes. Book §12.
+    """Bytes of shared memory and of registers in all SMs of a GPU. Book §12.
 
     Raises:
         UnknownFigure: No public source gives one of them.
@@ -127,19 +127,19 @@ def elementwise_bytes(n: Num, reads: Num = 2, writes: Num = 1, element_bytes: Nu
 def node_bytes_per_s(
     n_gpus: Num, egress: Num, n_switches: int, switch_ports: int, link_bytes_per_s: float
 ) -> tuple[float, float, float]:
-    """(through the switches, out of the GPUs, the smaller of both) of a node, B/s. Book §12."""
-    through = n_switches * switch_ports * link_bytes_per_s
-    out = n_gpus * egress
-    return through, out, min(through, out)
+    """Bytes/s of a node through its switches, out of its GPUs, and the smaller. Book §12."""
+    switch_rate = n_switches * switch_ports * link_bytes_per_s
+    gpu_rate = n_gpus * egress
+    return switch_rate, gpu_rate, min(switch_rate, gpu_rate)
 
 
 def bisection_bytes_per_s(n_gpus: Num, egress: Num) -> Num:
-    """Both directions between the two halves of a fully switched node. Book §12."""
+    """Bytes/s in both directions between the two halves of a fully switched node. Book §12."""
     return 2 * (n_gpus / 2) * egress
 
 
 def egress(counts: Sequence[int], link_bytes_per_s: Num) -> Num:
-    """One way out of a GPU, tray or node: its links, counted level by level, times their rate.
+    """Bytes/s one way out of a GPU, tray or node: the product of its link counts times the rate.
 
     >>> egress((18,), 25e9)
     450000000000.0
@@ -149,7 +149,7 @@ def egress(counts: Sequence[int], link_bytes_per_s: Num) -> Num:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a whole machine has. None where no public source gives the figure of its chip."""
+    """Totals of a machine; None where no public source has the figure of its chip."""
 
     n_chips: int
     n_hosts: int | None
@@ -170,14 +170,16 @@ def totals(system: System, dtype: str = "bf16") -> Totals:
     >>> totals(parse_system("v5p:16x20x28")).n_cores
     17920
     """
-    chip, n = system.chip, system.n_chips
-    hosts, dram = system.n_hosts, chip.host_dram_bytes
+    chip = system.chip
+    n_chips = system.n_chips
     return Totals(
-        n_chips=n,
-        n_hosts=hosts,
-        n_cores=None if chip.n_cores is None else n * chip.n_cores,
-        flops_per_s=n * chip.peak(dtype),
-        hbm_bytes=None if chip.hbm_bytes is None else n * chip.hbm_bytes,
-        hbm_bytes_per_s=None if chip.hbm_bytes_per_s is None else n * chip.hbm_bytes_per_s,
-        host_dram_bytes=None if dram is None or hosts is None else hosts * dram,
+        n_chips=n_chips,
+        n_hosts=system.n_hosts,
+        n_cores=chip.n_cores and n_chips * chip.n_cores,
+        flops_per_s=n_chips * chip.peak(dtype),
+        hbm_bytes=chip.hbm_bytes and n_chips * chip.hbm_bytes,
+        hbm_bytes_per_s=chip.hbm_bytes_per_s and n_chips * chip.hbm_bytes_per_s,
+        host_dram_bytes=system.n_hosts
+        and chip.host_dram_bytes
+        and system.n_hosts * chip.host_dram_bytes,
     )

@@ -1,8 +1,8 @@
 """Formulas of the Ultra-Scale Playbook (nanotron, Hugging Face, 2025-02), and of its cheat sheet.
 
 Letters are the playbook's: h model width, n heads, s sequence length, b sequences of a microbatch,
-L layers, P parameters, t tensor-parallel degree, p pipeline stages, m microbatches, v stages that
-each GPU holds of an interleaved pipeline. Activations are bf16.
+L layers, P parameters, t tensor-parallel degree, p pipeline stages, m microbatches, v stages per
+GPU of an interleaved pipeline. Activations are bf16.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ def gpt_parameters(d_model: int, vocab: int, n_layers: int) -> int:
 def state_bytes(params: Num, *, fp32_gradients: bool = False) -> Num:
     """16 N bytes: weights, gradients, master copy and Adam moments; 20 N with fp32 gradients too.
 
-    bf16 weights and gradients, everything else in fp32; summed as `Train` sums it.
+    bf16 weights and gradients, everything else in fp32; the sum of `Train.state_bytes`.
     """
     job = Train(batch=1, seq=1, gradients="bf16", master="fp32")
-    return params * (job.state_bytes + (4.0 if fp32_gradients else 0.0))
+    gradient_copy_bytes = 4.0 if fp32_gradients else 0.0
+    return params * (job.state_bytes + gradient_copy_bytes)
 
 
 def activation_bytes(
@@ -50,10 +51,10 @@ def activation_bytes(
         recompute: `none`; `selective` drops the attention scores (the last term); `full` keeps the
             layers' inputs, 2 L s b h.
         tensor: t.
-        sequence_parallel: Everything is split t ways, not only what lies inside the blocks.
+        sequence_parallel: Shard all activations t ways, not only those inside the blocks.
 
     Raises:
-        UnknownName: Another way to recompute.
+        UnknownName: Another recompute policy.
     """
     per_token = n_layers * seq * sequences * d_model
     if recompute == "full":
@@ -72,7 +73,7 @@ def selective_saving(n_heads: Num, seq: Num, d_model: Num) -> Num:
 
 
 def zero_bytes(params: Num, replicas: Num, stage: int, k: Num = 12) -> Num:
-    """Bytes per GPU under ZeRO: 2P weights, 2P gradients, kP optimizer, the sharded ones over N.
+    """Bytes per GPU under ZeRO: 2P weights, 2P gradients, kP optimizer, sharded over N by stage.
 
     Args:
         params: P.
@@ -85,20 +86,23 @@ def zero_bytes(params: Num, replicas: Num, stage: int, k: Num = 12) -> Num:
     """
     if stage not in (0, 1, 2, 3):
         raise UnknownName("ZeRO stage", str(stage), ("0", "1", "2", "3"))
-    parts = ((2, 3), (2, 2), (k, 1))
-    return sum(params * size / (replicas if stage >= first else 1) for size, first in parts)
+    total: Num = 0
+    for bytes_per_parameter, sharded_from_stage in ((2, 3), (2, 2), (k, 1)):
+        n_shards = replicas if stage >= sharded_from_stage else 1
+        total = total + params * bytes_per_parameter / n_shards
+    return total
 
 
 def zero_traffic(stage: int) -> int:
-    """Elements moved a step for each parameter: 2 (reduce and gather), 3 once weights are sharded.
+    """Elements moved per parameter and step: 2 (reduce and gather), 3 with sharded weights.
 
-    ZeRO-3 gathers the weights for the forward and for the backward pass, and scatters gradients.
+    ZeRO-3 gathers the weights in the forward and in the backward pass, and scatters gradients.
     """
     return 3 if stage == 3 else 2
 
 
 def accumulation_steps(samples: Num, microbatch: Num, replicas: Num) -> Num:
-    """gbs / (mbs dp): microbatches that each replica adds up before a step."""
+    """gbs / (mbs dp): microbatches that each replica accumulates per step."""
     return samples / (microbatch * replicas)
 
 
@@ -117,7 +121,7 @@ def data_parallel_overlap(
     """t_comm / t_compute of the gradient AllReduce behind the backward pass; hidden up to 1.
 
     e / (2 tokens) (N-1)/N C/W, per GPU. The playbook divides elements by bytes per second, which
-    is `element_bytes` 1; ZeRO-3 gathers behind the forward pass come to the same.
+    is `element_bytes` 1. The gathers of ZeRO-3 over the forward pass have the same ratio.
     """
     return element_bytes / (2 * tokens) * (replicas - 1) / replicas * flops_per_s / bytes_per_s
 
@@ -125,13 +129,13 @@ def data_parallel_overlap(
 def tensor_parallel_overlap(
     tensor: Num, d_model: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
 ) -> Num:
-    """e (t-1)/(2h) C/W: collectives of tensor parallelism over the matmul that could hide them."""
+    """e (t-1)/(2h) C/W: t_comm / t_compute of tensor parallelism, per matmul."""
     return element_bytes * (tensor - 1) / (2 * d_model) * flops_per_s / bytes_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One row of the playbook's benchmark: how GPUs and samples are divided."""
+    """One row of the playbook's benchmark: the parallel layout and the batch."""
 
     data: int
     tensor: int
@@ -151,16 +155,16 @@ class Layout:
         return self.data * self.microbatch * self.accumulation
 
 
-def first_step(
+def recommended_technique(
     params: float = 0.0, *, n_gpus: int = 8, long_sequences: bool = False, moe: bool = False
 ) -> str:
-    """The technique that the playbook's cheat sheet says to begin with.
+    """The technique that the playbook's cheat sheet recommends first.
 
     Args:
-        params: Parameters, 0 where only the number of GPUs is asked about.
-        n_gpus: GPUs at hand.
-        long_sequences: Sequences too long for one GPU.
-        moe: The model routes tokens to experts.
+        params: Parameters; 0 if the number of GPUs alone decides.
+        n_gpus: Available GPUs.
+        long_sequences: Whether sequences are too long for one GPU.
+        moe: Whether the model is a mixture of experts.
     """
     if long_sequences:
         return "add CP"

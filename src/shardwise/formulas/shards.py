@@ -1,4 +1,4 @@
-"""Shards of an array on a mesh: shapes, bytes, copies and padding. Book §2, §3, §9."""
+"""Shards of an array on a mesh: shapes, bytes, replicas and padding. Book §2, §3, §9."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from shardwise.ops.einsum import Array, local_size, shards
 from shardwise.ops.notation import parse_array
 
 
-def _parsed(array: str | Array, shape: Sequence[int]) -> tuple[Array, dict[str, int]]:
-    parsed = parse_array(array) if isinstance(array, str) else array
+def _as_array(array: str | Array) -> Array:
+    return parse_array(array) if isinstance(array, str) else array
+
+
+def _with_sizes(array: str | Array, shape: Sequence[int]) -> tuple[Array, dict[str, int]]:
+    parsed = _as_array(array)
     if len(parsed.dims) != len(shape):
         raise BadShape(
             f"{parsed} has {len(parsed.dims)} dims and shape {tuple(shape)} {len(shape)}."
@@ -29,34 +33,34 @@ def local_shape(
     (2, 64)
 
     Raises:
-        BadSharding: The text is no array, or uses a mesh axis twice.
-        BadShape: Its dims and the shape differ in number.
+        BadSharding: The text is not an array, or uses a mesh axis twice.
+        BadShape: The array and the shape differ in their number of dims.
     """
-    parsed, sizes = _parsed(array, shape)
+    parsed, sizes = _with_sizes(array, shape)
     return tuple(int(local_size(dim, sizes, mesh)) for dim in parsed.dims)
 
 
 def local_bytes(
     array: str | Array, shape: Sequence[int], mesh: Mapping[str, int], element_bytes: Num = 2.0
 ) -> Num:
-    """Bytes of an array that one chip holds. Book §3."""
+    """Bytes of an array on one chip. Book §3."""
     return math.prod(local_shape(array, shape, mesh)) * element_bytes
 
 
 def replication(array: str | Array, mesh: Mapping[str, int]) -> float:
-    """Copies of an array that a mesh holds: the product of the axes that do not shard it. Book §3.
+    """Copies of an array on a mesh: the product of the axes that do not shard it. Book §3.
 
     >>> replication("A[I_X,J,K]", {"X": 4, "Y": 8, "Z": 2})
     16.0
     """
-    parsed = parse_array(array) if isinstance(array, str) else array
+    parsed = _as_array(array)
     return float(math.prod(mesh.values()) / shards(parsed.axes, mesh))
 
 
 def total_bytes(
     array: str | Array, shape: Sequence[int], mesh: Mapping[str, int], element_bytes: Num = 2.0
 ) -> Num:
-    """Bytes of an array over all chips of the mesh, copies included. Book §3."""
+    """Bytes of an array over all chips of the mesh, including copies. Book §3."""
     return local_bytes(array, shape, mesh, element_bytes) * math.prod(mesh.values())
 
 
@@ -66,7 +70,7 @@ def padded_shape(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     >>> padded_shape((3, 5), (2, 2))
     (4, 6)
     """
-    whole = (1,) * (len(shape) - len(tile)) + tuple(tile)
-    if len(whole) != len(shape) or min(whole) < 1:
+    full_tile = (1,) * (len(shape) - len(tile)) + tuple(tile)
+    if len(full_tile) != len(shape) or min(full_tile) < 1:
         raise BadShape(f"tile {tuple(tile)} does not fit a shape of {len(shape)} dims.")
-    return tuple(-(-n // t) * t for n, t in zip(shape, whole, strict=True))
+    return tuple(-(-n // width) * width for n, width in zip(shape, full_tile, strict=True))

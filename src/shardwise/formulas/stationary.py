@@ -1,7 +1,7 @@
-"""Weight-stationary inference: weights stay where they are, activations move. Book §7, app. B.
+"""Weight-stationary inference: weights stay in place, activations move. Book §7, app. B.
 
-The same layouts as Pope et al. count them too: "Efficiently Scaling Transformer Inference", arXiv
-2211.05102 (2022-11). B tokens, D model width, F MLP width, N chips, W bandwidth.
+The `pope_*` functions count the same layouts as Pope et al. do, "Efficiently Scaling Transformer
+Inference", arXiv 2211.05102 (2022-11). B tokens, D model width, F MLP width, N chips, W bandwidth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Stationary:
     Args:
         x: Shards of D.
         yz: Shards of F.
-        coefficient: Seconds of its communication, over BD / (sqrt(N) W).
+        coefficient: Seconds of its communication in units of BD / (sqrt(N) W).
     """
 
     x: Num
@@ -37,7 +37,9 @@ def best_2d(n_chips: Num, ratio: Num = 4.0) -> Stationary:
 
 
 def chips_for_2d(ratio: Num = 4.0, *, n_axes: Num = 3) -> Num:
-    """N > 2 f M^2: chips above which two dims are better than one; 72 for F = 4D on 3 axes.
+    """N > 2 f M^2: chips above which a 2D layout sends less than a 1D layout on M axes.
+
+    72 for F = 4D on 3 axes.
 
     >>> chips_for_2d(4.0)
     72.0
@@ -45,16 +47,16 @@ def chips_for_2d(ratio: Num = 4.0, *, n_axes: Num = 3) -> Num:
     return 2 * ratio * n_axes**2
 
 
-def papers_1d_s(tokens: Num, d_model: Num, bytes_per_s: Num) -> Num:
+def pope_1d_s(tokens: Num, d_model: Num, bytes_per_s: Num) -> Num:
     """4BD/W: two collectives of bf16 activations, for any number of chips. arXiv 2211.05102."""
     return 4 * tokens * d_model / bytes_per_s
 
 
-def papers_2d_s(tokens: Num, d_model: Num, n_chips: Num, bytes_per_s: Num) -> Num:
+def pope_2d_s(tokens: Num, d_model: Num, n_chips: Num, bytes_per_s: Num) -> Num:
     """8BD/(sqrt(N) W): the 2D layout with F = 4D at its best split. arXiv 2211.05102."""
     return 8 * tokens * d_model / (sqrt(n_chips) * bytes_per_s)
 
 
-def papers_2d_chips() -> float:
-    """Chips from which `papers_2d_s` is below `papers_1d_s`: 8/sqrt(N) = 4."""
-    return float((papers_2d_s(1, 1, 1, 1) / papers_1d_s(1, 1, 1)) ** 2)
+def pope_2d_chips() -> float:
+    """Chips from which `pope_2d_s` is below `pope_1d_s`: 8/sqrt(N) = 4."""
+    return float((pope_2d_s(1, 1, 1, 1) / pope_1d_s(1, 1, 1)) ** 2)

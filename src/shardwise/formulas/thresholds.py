@@ -1,10 +1,10 @@
-"""Where a split stops being compute-bound: the inequalities of the book, as numbers.
+"""Thresholds between compute-bound and communication-bound: the book's inequalities, solved.
 
-Each compares T_math with T_comms of one layer and solves for what a planner can choose: tokens per
-chip, the degree of a split, a width. Letters: alpha = C / W of the network that carries the split,
+Each compares T_math with T_comms of one layer and solves for a planner's choice: tokens per chip,
+a degree of parallelism, a width. Letters: alpha = C / W of the network that carries the split,
 B tokens, D model width, F MLP width, X FSDP and Y tensor degree, M physical axes given to each.
 Book §3 (strategies of one matmul), §5 (training), §12 (GPUs). `experts` and
-`inference` have those of experts and of decoding.
+`inference` have the thresholds of experts and of decoding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_MICROBATCHES = 1 << 14  # a bubble that needs more is never small
 
 
 def alpha(chip: Chip, scope: str = "ici", dtype: str = "bf16") -> float:
-    """alpha = C / W, FLOPs per byte: what a chip computes while one byte crosses. Book §5, §12.
+    """alpha = C / W, FLOPs that a chip computes while one byte is sent. Book §5, §12.
 
     Args:
         chip: The chip.
@@ -72,11 +72,11 @@ def data_parallel_tokens(
     T_math = 8BDF/(XC) against T_comms = 8DF/W. Book §5, "data parallelism", §12.
 
     Args:
-        alpha: C / W of the network under the split, FLOPs per byte.
+        alpha: C / W of the network that carries the traffic, FLOPs per byte.
         n_axes: Physical torus axes that share the traffic.
         n_experts, experts_per_token: E and k of an MoE: weights grow by E, FLOPs by k.
-        replicas: X where it is small; a reduction over two nodes moves half.
-        model_nodes: Nodes over which the model itself is split, each with its own way out.
+        replicas: X where it is small; a reduction over two nodes moves half the bytes.
+        model_nodes: Nodes over which the model is sharded, each with its own network link.
 
     Returns:
         Tokens per chip.
@@ -99,15 +99,15 @@ def tensor_limit(
 ) -> Num:
     """Y < M F / alpha: the largest compute-bound tensor-parallel degree. Book §5, §12.
 
-    T_math = 4BDF/(YC) against T_comms = 4BD/W in bf16: neither B nor D is left.
+    T_math = 4BDF/(YC) against T_comms = 4BD/W in bf16: B and D cancel.
 
     Args:
         d_ff: F.
-        alpha: C / W, with C the peak at the dtype that is computed in.
+        alpha: C / W, with C the peak at the compute dtype.
         n_axes: Physical axes given to it.
         element_bytes: Bytes of the activations that are sent.
-        inner: Chips of the inner domain where the split spans exactly two of them: only Y - inner
-            chips lie behind the slow network.
+        inner: Chips of a fast domain if the axis spans exactly two of them: only Y - inner chips
+            are reached over the slow network.
     """
     return n_axes * d_ff * 2.0 / (element_bytes * alpha) + inner
 
@@ -120,22 +120,23 @@ def tensor_width(degree: Num, alpha: Num, *, n_axes: Num = 1, inner: Num = 0) ->
 def mixed_tokens(alpha: Num, d_ff: Num, *, axes: Num = 2, overlap: bool = False) -> Num:
     """Tokens per chip from which FSDP mixed with tensor parallelism is compute-bound. Book §5.
 
-    B/N > 4 alpha^2 / (Mx My F) where the two communications add up (the book's first edition),
-    alpha^2 / (Mx My F) where they overlap (the later one); at the best split of N = X Y.
+    B/N > 4 alpha^2 / (Mx My F) if the two communications run one after the other (the book's first
+    edition), alpha^2 / (Mx My F) if they overlap (the later one); at the best split of N = X Y.
 
     Args:
         alpha: C / W_ici, FLOPs per byte.
         d_ff: F.
         axes: Mx My; 2 on a 3D torus.
-        overlap: The two communications run side by side.
+        overlap: Whether the two communications overlap.
     """
-    return (1.0 if overlap else 4.0) * alpha * alpha / (axes * d_ff)
+    factor = 1.0 if overlap else 4.0
+    return factor * alpha * alpha / (axes * d_ff)
 
 
 def best_fsdp(n_chips: Num, tokens: Num, d_ff: Num, *, mx: Num = 2, my: Num = 1) -> Num:
     """X_opt = sqrt(B/F * Mx/My * N): the FSDP degree of least communication. Book §5.
 
-    It makes the two communications equally long; Y = N / X_opt.
+    The two communications then take equally long; Y = N / X_opt.
     """
     return sqrt(tokens / d_ff * mx / my * n_chips)
 
@@ -175,16 +176,15 @@ def mixed_times(
         ici_bytes_per_s: W of one axis, both directions.
         mx, my: Physical axes given to each.
     """
-    B, D, F, W = tokens, d_model, d_ff, ici_bytes_per_s
     return MixedTimes(
-        math_s=4 * B * D * F / (fsdp * tensor * flops_per_s),
-        fsdp_s=4 * D * F / (tensor * W * mx),
-        tensor_s=4 * B * D / (fsdp * W * my),
+        math_s=4 * tokens * d_model * d_ff / (fsdp * tensor * flops_per_s),
+        fsdp_s=4 * d_model * d_ff / (tensor * ici_bytes_per_s * mx),
+        tensor_s=4 * tokens * d_model / (fsdp * ici_bytes_per_s * my),
     )
 
 
 def reduce_output_limit(d_model: Num, alpha: Num) -> Num:
-    """X < D / (2 alpha): shards of a summed dim up to which multiplying and then reducing pays.
+    """X < D / (2 alpha): shards of a summed dim up to which reducing the product is compute-bound.
 
     [B,D] . [D_X,F]: 2BDF/(XC) against an AllReduce of 4BF/W. Gathering the weights first is
     compute-bound iff B > alpha. Book §3, question 4.
@@ -218,7 +218,7 @@ def score_crossover(model: ModelConfig, *, against: str = "layers", causal: bool
     """Sequence length at which attention scores cost as many FLOPs as the matmuls. Book §4.
 
     T = 8D for a gated MLP of 4D and full heads, 2D against the attention projections alone; twice
-    that with causal masking. Windows are not looked at.
+    that with causal masking. Sliding windows are ignored.
 
     Args:
         model: The model.
@@ -228,32 +228,32 @@ def score_crossover(model: ModelConfig, *, against: str = "layers", causal: bool
     Raises:
         UnknownName: Another `against`.
     """
-    one = flops(model, 1, causal=causal)
-    parts = {
-        "layers": one.attention + one.mamba + one.mlp + one.moe,
-        "projections": one.attention,
-        "mlp": one.mlp + one.moe,
+    per_token = flops(model, 1, causal=causal)
+    matmuls = {
+        "layers": per_token.attention + per_token.mamba + per_token.mlp + per_token.moe,
+        "projections": per_token.attention,
+        "mlp": per_token.mlp + per_token.moe,
     }
-    if against not in parts:
-        raise UnknownName("part of the FLOPs", against, parts)
-    return float(parts[against] / one.scores)
+    if against not in matmuls:
+        raise UnknownName("part of the FLOPs", against, matmuls)
+    return float(matmuls[against] / per_token.scores)
 
 
 def ring_tokens(
     alpha: Num, *, n_heads: Num, head_width: Num, kv_bytes: Num, causal: bool = True
 ) -> Num:
-    """Tokens on a chip from which attention hides the next keys and values of a ring.
+    """Tokens per chip from which ring attention hides the transfer of keys and values.
 
     t queries against t keys take 2 t^2 N (H + H_v) FLOPs, half of it under a causal mask; t keys
-    and values of `kv_bytes` each arrive meanwhile: t > alpha kv_bytes / (2 N (H + H_v)). Whole
-    sequences are as many times longer as there are chips in the ring. arXiv 2310.01889, section 3.
+    and values of `kv_bytes` each arrive meanwhile: t > alpha kv_bytes / (2 N (H + H_v)). A
+    sequence is longer by the number of chips in the ring. arXiv 2310.01889, section 3.
 
     Args:
         alpha: C / W of the links to the neighbours.
         n_heads: N.
         head_width: H + H_v, widths of a query and of a value.
         kv_bytes: bytes of the keys and values of one token in one layer.
-        causal: half of the pairs are masked.
+        causal: whether half of the pairs are masked.
     """
     visible = 0.5 if causal else 1.0
     return alpha * kv_bytes / (2 * n_heads * head_width * visible)
@@ -262,19 +262,19 @@ def ring_tokens(
 def microbatches_for_bubble(
     share: float, *, stages: int, chunks: int = 1, schedule: str = "1f1b"
 ) -> int | None:
-    """The fewest microbatches with which a schedule waits less than a share of the step.
+    """The fewest microbatches whose pipeline bubble is at most a share of the step.
 
-    The three passes of a chunk are taken as equally long. None where no number of them is enough.
+    Assumes that the three passes of a chunk take equally long. None if no number suffices.
 
     >>> microbatches_for_bubble(0.1, stages=8)
     63
     """
     pipeline = find(schedule)
     times = Times(f=1.0, b=1.0, w=1.0)
-    for m in range(1, MAX_MICROBATCHES + 1):
-        if not pipeline.legal(stages, m, chunks):
+    for microbatches in range(1, MAX_MICROBATCHES + 1):
+        shape = (stages, microbatches, chunks)
+        if not pipeline.legal(*shape):
             continue
-        shape = (stages, m, chunks)
         if pipeline.bubble(*shape, times) <= share * pipeline.step(*shape, times) * (1 + 1e-9):
-            return m
+            return microbatches
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from shardwise.errors import UnknownName, nearest
+from shardwise.errors import UnknownName, close_names
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.load import load_chip
 
@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent / "catalog"
 
 @functools.cache
 def chip_names() -> tuple[str, ...]:
-    """The names of every chip that comes with the package, sorted."""
+    """Names of all chips that come with the package, sorted."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
@@ -28,8 +28,8 @@ def find_chip(text: str) -> Chip:
     """A chip by name or alias in any case (`V5P`, `tpu-v5p`, `ironwood`), or by the path of a TOML.
 
     Raises:
-        UnknownName: no such chip, with the close ones.
-        BadFile: the user's file is missing or wrong.
+        UnknownName: no such chip; the message lists the close names.
+        BadFile: the user's file is missing or invalid.
     """
     if text.endswith(".toml"):
         return load_chip(Path(text))
@@ -37,12 +37,16 @@ def find_chip(text: str) -> Chip:
     names = chip_names()
     if name in names:
         return catalog_chip(name)
-    aliases = {_normal(alias): chip for chip in names for alias in catalog_chip(chip).aliases}
+    aliases = {}
+    for chip_name in names:
+        for alias in catalog_chip(chip_name).aliases:
+            aliases[_normal(alias)] = chip_name
     if name in aliases:
         return catalog_chip(aliases[name])
-    # Aliases only clutter the answer when a name is close already.
-    known = names if nearest(name, names).startswith("Close") else (*names, *aliases)
-    raise UnknownName("chip", text, known, "List: shardwise hw")
+    choices = names
+    if not close_names(name, names):  # otherwise aliases only clutter the message
+        choices = (*names, *aliases)
+    raise UnknownName("chip", text, choices, "List: shardwise hw")
 
 
 def _normal(text: str) -> str:

@@ -1,7 +1,7 @@
 """A chip as plain numbers, each of which can be traced to a public source.
 
-A number that no public source gives is None. A formula that needs it asks with `need` or `peak`,
-and the user is told which figure is missing instead of getting an answer built on a guess.
+A number that no public source gives is None. Formulas that need it call `need` or `peak`, which
+raise an error that names the missing figure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shardwise.hardware.shape import Shape
 
 GIVEN = "given by the user"
 
-# What chips are built for, in the order of lists; a file that says nothing means the first.
+# Markets of chips, in the order of lists; the first is the default of a file.
 MARKETS = ("data center", "workstation", "desktop")
 
 _BY_ATTRIBUTE = {field.attribute: name for name, field in FIELDS.items()}
@@ -24,16 +24,16 @@ _BY_ATTRIBUTE = {field.attribute: name for name, field in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ici:
-    """The torus that joins TPU chips. A chip has 2 links per axis where the axis wraps.
+    """The torus of TPU chips. A chip has 2 links per axis that wraps.
 
     Args:
         n_axes: dimensions of the torus.
-        wrap: `cubes_of_4`, `length_16` or `full_pod`: when the axes of a slice close into rings.
+        wrap: `cubes_of_4`, `length_16` or `full_pod`: rule for the axes of a slice that wrap.
         link_bytes_per_s_one_way: one direction of one link, B/s; the book's achievable figure.
         hop_s: seconds a message needs per hop.
         pod_shape: the largest torus.
         host_shape: the chips of one host.
-        slices: the slices smaller than the rule of `wrap` builds that can be rented.
+        slices: further slices that can be rented, smaller than those of the `wrap` rule.
     """
 
     n_axes: int
@@ -47,13 +47,13 @@ class Ici:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """GPUs joined by switches (NVLink) or by a full mesh.
+    """A domain of GPUs connected by switches (NVLink) or by a full mesh.
 
     Args:
         n_gpus: GPUs of one domain.
-        bytes_per_s_per_gpu_one_way: what one GPU can send, B/s.
+        bytes_per_s_per_gpu_one_way: bandwidth out of one GPU, B/s.
         n_switches: switches in the domain.
-        in_network_reduction: whether the switches can add up (SHARP); using it is a choice.
+        in_network_reduction: whether the switches can reduce (SHARP); its use is optional.
         latency_s: seconds per step of a collective.
     """
 
@@ -69,11 +69,11 @@ class ScaleOut:
     """The network between nodes: a fat tree of leaf and spine switches.
 
     Args:
-        bytes_per_s_per_gpu_one_way: what one GPU can send out of its node, B/s.
+        bytes_per_s_per_gpu_one_way: one GPU's share of the bandwidth out of its node, B/s.
         nodes_per_unit: nodes under one set of leaf switches (a scalable unit, SU).
         leaves_per_unit: leaf switches of one unit.
         switch_ports: ports of one switch, each as fast as one GPU's share.
-        in_network_reduction: whether the switches can add up (SHARP); using it is a choice.
+        in_network_reduction: whether the switches can reduce (SHARP); its use is optional.
         latency_s: seconds per step of a collective.
     """
 
@@ -90,18 +90,18 @@ class Chip:
     """One chip. Peaks are dense, rates are per chip, None is "no public figure".
 
     `dataclasses.replace(chip, hbm_bytes_per_s=8.1e11)` changes a number; `figures` then says that
-    the user gave it, and keeps the published value beside it.
+    the user gave it, and keeps the published value in `Figure.also`.
 
     Args:
         name: the name on the command line, `v5p`.
         kind: `tpu`, `gpu`, `other` or `cpu`.
-        market: what it is built for: `data center`, `workstation` or `desktop`.
+        market: `data center`, `workstation` or `desktop`.
         peak_flops_per_s: dense peak by dtype, FLOP/s.
         vector_flops_per_s: fp32 peak of the vector units, FLOP/s.
         hbm_bytes: documented capacity, bytes.
-        hbm_usable_bytes: what the compiler or driver leaves to a program, bytes.
+        hbm_usable_bytes: capacity that compiler and driver leave to a program, bytes.
         on_chip_bytes: TPU VMEM, or all of the SRAM of a chip without HBM, bytes.
-        n_devices: devices that JAX shows per chip (1 where two cores act as a megacore).
+        n_devices: JAX devices per chip (1 if two cores act as a megacore).
         dcn_bytes_per_s_per_chip: one way, a chip's share of its host's network cards.
         sourced: the figures as loaded; read them through `figures`.
         quotes: other documents' values of some figures, by name; see `quoted`.
@@ -151,7 +151,7 @@ class Chip:
     )
 
     def need(self, path: str) -> float:
-        """The number under a figure's name (`hbm.bandwidth`) or attribute (`ici.hop_s`).
+        """The number of a figure by its name (`hbm.bandwidth`) or attribute (`ici.hop_s`).
 
         Raises:
             UnknownFigure: no public source gives it for this chip.
@@ -165,17 +165,18 @@ class Chip:
         value = get(self, name)
         if isinstance(value, int | float):
             return float(value)
-        why, what = "no public source gives it", "Give your own in a TOML file (docs/hardware.md)."
+        reason = "no public source gives it"
+        hint = "Give your own in a TOML file (docs/hardware.md)."
         if self.kind == "cpu":
-            why = "it was not measured"
-            what = "shardwise hw measure N -o FILE.toml measures this CPU as N devices."
+            reason = "it was not measured"
+            hint = "shardwise hw measure N -o FILE.toml measures this CPU as N devices."
         raise UnknownFigure(
-            f"{self.name} has no figure for {name}: {why}. "
-            f"Known of {self.name}: {', '.join(self.figures) or 'nothing'}. {what}"
+            f"{self.name} has no figure for {name}: {reason}. "
+            f"Known of {self.name}: {', '.join(self.figures) or 'nothing'}. {hint}"
         )
 
     def peak(self, dtype: str) -> float:
-        """Dense peak at a dtype, FLOP/s. A rate is never borrowed from another dtype.
+        """Dense peak at a dtype, FLOP/s; never that of another dtype.
 
         Raises:
             UnknownFigure: no public source gives it for this chip.
@@ -183,33 +184,36 @@ class Chip:
         value = self.peak_flops_per_s.get(dtype_name(dtype))
         if value is not None:
             return value
-        known = [f"{d} {show_value(v, 'FLOP/s')}" for d, v in self.peak_flops_per_s.items()]
+        peaks = [f"{d} {show_value(v, 'FLOP/s')}" for d, v in self.peak_flops_per_s.items()]
         raise UnknownFigure(
             f"{self.name} has no figure for the dense peak at {dtype}. "
-            f"Known: {', '.join(known) or 'none'}."
+            f"Known: {', '.join(peaks) or 'nothing'}."
         )
 
     @property
     def figures(self) -> dict[str, Figure]:
         """Every number of this chip with its source, in the order of its file."""
-        found: dict[str, Figure] = {}
+        figures: dict[str, Figure] = {}
         for path in dict.fromkeys((*self.sourced, *_paths(self))):
-            value, sourced = get(self, path), self.sourced.get(path)
+            value = get(self, path)
+            figure = self.sourced.get(path)
             if value is None:
                 continue
-            if sourced is None or sourced.value != value:
-                before = ((sourced.value, sourced.source),) if sourced else ()
-                sourced = Figure(
-                    value=value, unit=unit_of(path) or "", source=GIVEN, as_of="", also=before
+            if figure is None or figure.value != value:
+                published: tuple[tuple[Value, str], ...] = ()
+                if figure is not None:
+                    published = ((figure.value, figure.source),)
+                figure = Figure(
+                    value=value, unit=unit_of(path) or "", source=GIVEN, as_of="", also=published
                 )
-            found[path] = sourced
-        return found
+            figures[path] = figure
+        return figures
 
     def quoted(self, document: str) -> Chip:
-        """This chip with the figures as one document prints them; `book` is the scaling book.
+        """This chip with the figures that one document states; `book` is the scaling book.
 
         Raises:
-            UnknownName: this chip's file quotes no such document.
+            UnknownName: the chip's file does not quote this document.
         """
         if document not in self.quotes:
             raise UnknownName(f"document quoted for {self.name}", document, self.quotes)
@@ -223,17 +227,19 @@ def _paths(chip: Chip) -> list[str]:
 
 
 def get(chip: Chip, path: str) -> Value | None:
-    """The plain value of a figure by its name, None when the chip has none."""
+    """Value of a figure by its name; None if the chip has none."""
     if path.startswith("peak."):
         return chip.peak_flops_per_s.get(path.removeprefix("peak."))
     value: Any = chip
     for part in FIELDS[path].attribute.split("."):
         value = getattr(value, part, None)
-    return value if value != () else None
+    if value == ():
+        return None
+    return value  # type: ignore[no-any-return]
 
 
 def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
-    """A copy with some figures changed by name; None takes a figure away."""
+    """A copy with some figures replaced, by name; None removes a figure."""
     for path, value in values.items():
         if path.startswith("peak."):
             change: Any = {**chip.peak_flops_per_s, path.removeprefix("peak."): value}
@@ -242,7 +248,9 @@ def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
         owner, _, attribute = FIELDS[path].attribute.rpartition(".")
         change = value
         if owner:
-            inner: Any = getattr(chip, owner) or (ScaleOut() if owner == "scale_out" else None)
-            change = replace(inner, **{attribute: value})
+            links: Any = getattr(chip, owner)
+            if links is None and owner == "scale_out":
+                links = ScaleOut()
+            change = replace(links, **{attribute: value})
         chip = replace(chip, **{owner or attribute: change})
     return chip

@@ -1,4 +1,4 @@
-"""Two chips side by side, figure by figure."""
+"""Figures that differ between two chips."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from shardwise.hardware.figure import FIELDS, Value, unit_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One figure of two chips.
+    """A figure that differs between two chips.
 
     Args:
         figure: its name, `hbm.bandwidth`.
         unit: its unit.
         a: the value of the first chip, None where unknown.
         b: the value of the second.
-        ratio: b / a where both are quantities.
+        ratio: b / a if both are numbers, else None.
     """
 
     figure: str
@@ -28,17 +28,28 @@ class Difference:
 
 
 def diff(a: Chip, b: Chip) -> list[Difference]:
-    """Every figure that either chip has and that is not the same on both."""
+    """List every figure that differs between two chips or that only one of them has."""
     dtypes = dict.fromkeys((*a.peak_flops_per_s, *b.peak_flops_per_s))
     rows = []
     for path in (*(f"peak.{dtype}" for dtype in dtypes), *FIELDS):
-        x, y = get(a, path), get(b, path)
-        if x == y:
+        value_a = get(a, path)
+        value_b = get(b, path)
+        if value_a == value_b:
             continue
-        ratio = y / x if _is_number(x) and _is_number(y) else None  # type: ignore[operator]
-        rows.append(Difference(figure=path, unit=unit_of(path) or "", a=x, b=y, ratio=ratio))
+        row = Difference(
+            figure=path,
+            unit=unit_of(path) or "",
+            a=value_a,
+            b=value_b,
+            ratio=_ratio(value_a, value_b),
+        )
+        rows.append(row)
     return rows
 
 
-def _is_number(value: Value | None) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _ratio(value_a: Value | None, value_b: Value | None) -> float | None:
+    if isinstance(value_a, bool) or isinstance(value_b, bool):
+        return None
+    if isinstance(value_a, int | float) and isinstance(value_b, int | float):
+        return value_b / value_a
+    return None

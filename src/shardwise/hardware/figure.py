@@ -1,13 +1,13 @@
 """A figure of a chip: a number with its unit, its public source and a date.
 
-`FIELDS` is the one table of what can be known about a chip: the name of each figure in a TOML file,
-the attribute of `Chip` that holds the plain number, and the unit it is written in.
+`FIELDS` lists all figures of a chip: the name in a TOML file, the attribute of `Chip` with the
+plain number, and the unit in which it is written.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from shardwise import units
 from shardwise.errors import BadUnit
@@ -17,7 +17,7 @@ Value = float | int | bool | str | Shape | tuple[Shape, ...]
 
 
 class Field(NamedTuple):
-    """Where a figure lives in `Chip`, and the unit in which it is written."""
+    """Attribute of `Chip` that holds a figure, and the unit in which it is written."""
 
     attribute: str
     unit: str
@@ -70,9 +70,9 @@ FIELDS: Final[dict[str, Field]] = {
     "price.chip_hour": Field("usd_per_chip_hour", "USD/h"),
 }
 
-# The dtypes that a peak may be given for; other spellings of the same are in _SPELLINGS.
+# Dtypes that a peak may have; _SPELLINGS has other spellings.
 DTYPES: Final[tuple[str, ...]] = tuple(
-    d for d in units.BYTES_PER_ELEMENT if d not in ("f32", "f16", "s8", "int32")
+    dtype for dtype in units.BYTES_PER_ELEMENT if dtype not in ("f32", "f16", "s8", "int32")
 )
 _SPELLINGS: Final = {"f32": "fp32", "f16": "fp16", "s8": "int8", "bfloat16": "bf16"}
 
@@ -82,7 +82,7 @@ GROUPS: Final[tuple[str, ...]] = tuple(dict.fromkeys(["peak", *(p.split(".")[0] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number about a chip and where it comes from.
+    """A number about a chip with its public source.
 
     Args:
         value: the number in SI base units (dollars per hour for prices), a count, a shape, a list
@@ -91,8 +91,8 @@ class Figure:
             `yes/no`.
         source: the public document that states it.
         as_of: the month it was read or published, `YYYY-MM`; empty for a value given by the user.
-        confirmed: False where only secondary or contradictory sources were found.
-        note: what a reader should know before trusting it.
+        confirmed: False if there are only secondary or contradictory sources.
+        note: caveats for the reader.
         also: other values that public sources give, each with its source.
     """
 
@@ -114,11 +114,12 @@ def dtype_name(dtype: str) -> str:
 
 
 def unit_of(path: str) -> str | None:
-    """The unit of a figure by its name, or None when there is no such figure."""
-    if path.startswith("peak."):
-        return "FLOP/s" if path.removeprefix("peak.") in DTYPES else None
-    field = FIELDS.get(path)
-    return field.unit if field else None
+    """Unit of a figure by its name; None if there is no such figure."""
+    if path.startswith("peak.") and path.removeprefix("peak.") in DTYPES:
+        return "FLOP/s"
+    if path in FIELDS:
+        return FIELDS[path].unit
+    return None
 
 
 def parse_value(raw: object, unit: str, what: str) -> Value:
@@ -126,7 +127,7 @@ def parse_value(raw: object, unit: str, what: str) -> Value:
 
     Raises:
         BadUnit: no unit, the wrong unit, or not a positive number.
-        BadShape: a shape that is none.
+        BadShape: an invalid shape.
     """
     if unit == "yes/no":
         if isinstance(raw, bool):
@@ -141,7 +142,9 @@ def parse_value(raw: object, unit: str, what: str) -> Value:
             return tuple(parse_shape(part, what) for part in raw)
         raise BadUnit(f'{what} is not a list of shapes. Write ["2x2", "2x4"].')
     if not isinstance(raw, str):
-        example = "a shape in quotes" if unit == "shape" else "a number and its unit in quotes"
+        example = "a number and its unit in quotes"
+        if unit == "shape":
+            example = "a shape in quotes"
         raise BadUnit(f"{what} is {raw!r}: no unit. Write {example}.")
     if unit == "word":
         return raw
@@ -163,10 +166,12 @@ def _quantity(raw: str, unit: str, what: str) -> float:
 
 
 def _positive(value: float, raw: str, what: str) -> float:
-    # A zero would divide, and nothing measured comes near the upper end.
-    if 0 < value < 1e27:
-        return value
-    raise BadUnit(f'{what} "{raw}" is {"too large" if value else "zero"}. Write a real figure.')
+    # A zero would be divided by, and no measured value comes near the upper end.
+    if value == 0:
+        raise BadUnit(f'{what} "{raw}" is zero. Write a real figure.')
+    if not 0 < value < 1e27:
+        raise BadUnit(f'{what} "{raw}" is too large. Write a real figure.')
+    return value
 
 
 def show_value(value: Value, unit: str) -> str:
@@ -180,15 +185,16 @@ def show_value(value: Value, unit: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, tuple):
-        return " ".join(show_shape(v) for v in value if isinstance(v, tuple)) or show_shape(
-            tuple(v for v in value if isinstance(v, int))
-        )
+        if unit == "shapes":
+            return " ".join(show_shape(shape) for shape in cast("tuple[Shape, ...]", value))
+        return show_shape(cast("Shape", value))
     if unit == "count":
         return f"{value:,}"
     if unit == "B":
-        # What is round in binary units was meant in them.
-        binary = value >= units.MiB and value * 100 / units.MiB % 1 == 0
-        return _trim(units.show_gib(value, 4) if binary else units.show_bytes(value, 4))
+        # A size that is round in binary units was meant in them.
+        if value >= units.MiB and value * 100 / units.MiB % 1 == 0:
+            return _trim(units.show_gib(value, 4))
+        return _trim(units.show_bytes(value, 4))
     if unit == "s":
         return _trim(units.show_seconds(value))
     if unit == "USD/h":
@@ -197,6 +203,8 @@ def show_value(value: Value, unit: str) -> str:
 
 
 def _trim(text: str) -> str:
-    """`459.0 TFLOP/s` -> `459 TFLOP/s`: a figure has no more digits than its source."""
+    """Remove trailing zeros: `459.0 TFLOP/s` -> `459 TFLOP/s`."""
     number, _, unit = text.partition(" ")
-    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+    if "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number} {unit}"

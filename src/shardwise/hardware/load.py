@@ -1,4 +1,4 @@
-"""A chip's TOML file -> Chip. Everything wrong with the file is told at once."""
+"""Loading of a chip from its TOML file; all problems of the file are reported together."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def build_chip(data: Mapping[str, Any], where: str) -> Chip:
-    """A chip from the decoded content of a file; `where` names the file in errors.
+    """Build a chip from the decoded content of a file.
+
+    Args:
+        data: the content of a TOML file.
+        where: name of the file, for messages.
 
     Raises:
-        BadFile: one line for every problem.
+        BadFile: the content is invalid; the message has one line per problem.
     """
     problems: list[str] = []
     about = _about(data, problems)
-    figures: dict[str, Figure] = {}
-    for group in (key for key in data if key in GROUPS):
-        for path, raw in _entries({group: data[group]}, problems):
-            figure = _figure(path, raw, problems)
-            if figure:
-                figures[path] = figure
+    groups = {key: table for key, table in data.items() if key in GROUPS}
+    figures = _figures(groups, problems)
     quotes = _quotes(data.get("quoted", {}), problems)
     problems += _inconsistent(data, figures, quotes)
     raise_all(BadFile, [f"{where}: {problem}" for problem in problems])
@@ -72,42 +72,49 @@ def _inconsistent(
     figures: Mapping[str, Figure],
     quotes: Mapping[str, Mapping[str, Figure]],
 ) -> list[str]:
-    problems = [
-        f"{owner}.{key} is missing; [{owner}] needs it."
-        for owner, (_, required) in _OWNERS.items()
-        for key in required
-        if isinstance(data.get(owner), dict) and key not in data[owner]
-    ]
-    problems += [
-        f"quoted.{document} has {path}, and there is no [{owner}]."
-        for document, quote in quotes.items()
-        for path in quote
-        if (owner := path.split(".")[0]) in ("ici", "node") and owner not in data
-    ]
-    axes = figures["ici.axes"].value if "ici.axes" in figures else None
+    problems = []
+    for owner, (_, required_keys) in _OWNERS.items():
+        for key in required_keys:
+            if isinstance(data.get(owner), dict) and key not in data[owner]:
+                problems.append(f"{owner}.{key} is missing; [{owner}] needs it.")
+    for document, quote in quotes.items():
+        for path in quote:
+            owner = path.split(".")[0]
+            if owner in ("ici", "node") and owner not in data:
+                problems.append(f"quoted.{document} has {path}, and there is no [{owner}].")
+    if "ici.axes" in figures:
+        problems += _wrong_shapes(figures, figures["ici.axes"].value)
+    return problems
+
+
+def _wrong_shapes(figures: Mapping[str, Figure], n_axes: Value) -> list[str]:
+    problems = []
     for path in ("ici.pod", "ici.host", "ici.slices"):
-        if path in figures and axes is not None:
-            value = figures[path].value
-            shapes = cast("tuple[Shape, ...]", value if path == "ici.slices" else (value,))
-            problems += [
-                f"{path} has {show_shape(shape)}, and ici.axes is {axes}."
-                for shape in shapes
-                if len(shape) != axes
-            ]
+        if path not in figures:
+            continue
+        shapes = figures[path].value
+        if path != "ici.slices":
+            shapes = (cast("Shape", shapes),)
+        for shape in cast("tuple[Shape, ...]", shapes):
+            if len(shape) != n_axes:
+                problems.append(f"{path} has {show_shape(shape)}, and ici.axes is {n_axes}.")
     return problems
 
 
 def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    problems += [f'unknown key "{key}". {nearest(key, _TOP)}' for key in data if key not in _TOP]
+    for key in data:
+        if key not in _TOP:
+            problems.append(f'unknown key "{key}". {nearest(key, _TOP)}')
     for key in _ABOUT:
         if not (isinstance(data.get(key), str) and data[key]):
             problems.append(f'{key} is missing. Write {key} = "...".')
-    kind, as_of = data.get("kind"), data.get("as_of")
+    kind = data.get("kind")
     if isinstance(kind, str) and kind not in KINDS:
         problems.append(f'kind is "{kind}". One of: {", ".join(KINDS)}.')
     market = data.get("market", MARKETS[0])
     if market not in MARKETS:
         problems.append(f'market is "{market}". One of: {", ".join(MARKETS)}.')
+    as_of = data.get("as_of")
     if isinstance(as_of, str) and not _MONTH.fullmatch(as_of):
         problems.append(f'as_of is "{as_of}". Write a month: YYYY-MM.')
     aliases = data.get("aliases", [])
@@ -121,7 +128,7 @@ def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 
 
 def _entries(groups: Mapping[str, Any], problems: list[str]) -> list[tuple[str, Any]]:
-    found = []
+    entries = []
     for group, table in groups.items():
         if not isinstance(table, dict):
             problems.append(f"{group} is not a table. Write [{group}] and its figures below it.")
@@ -129,12 +136,21 @@ def _entries(groups: Mapping[str, Any], problems: list[str]) -> list[tuple[str, 
         for key, raw in table.items():
             path = f"{group}.{key}"
             if unit_of(path) is not None:
-                found.append((path, raw))
+                entries.append((path, raw))
             elif group == "peak":
                 problems.append(f'unknown dtype "{key}" in [peak]. {nearest(key, DTYPES)}')
             else:
                 problems.append(f'unknown figure "{path}". {nearest(path, FIELDS)}')
-    return found
+    return entries
+
+
+def _figures(groups: Mapping[str, Any], problems: list[str]) -> dict[str, Figure]:
+    figures = {}
+    for path, raw in _entries(groups, problems):
+        figure = _figure(path, raw, problems)
+        if figure:
+            figures[path] = figure
+    return figures
 
 
 def _figure(path: str, raw: Any, problems: list[str]) -> Figure | None:
@@ -143,12 +159,10 @@ def _figure(path: str, raw: Any, problems: list[str]) -> Figure | None:
             f'{path} has no source. Write {{ value = "...", source = "...", as_of = "YYYY-MM" }}.'
         )
         return None
-    before = len(problems)
-    problems += [
-        f'unknown key "{key}" in {path}. {nearest(key, _FIGURE_KEYS)}'
-        for key in raw
-        if key not in _FIGURE_KEYS
-    ]
+    n_earlier = len(problems)
+    for key in raw:
+        if key not in _FIGURE_KEYS:
+            problems.append(f'unknown key "{key}" in {path}. {nearest(key, _FIGURE_KEYS)}')
     if "value" not in raw:
         problems.append(f"{path} has no value.")
     if not (isinstance(raw.get("source"), str) and raw["source"]):
@@ -158,9 +172,11 @@ def _figure(path: str, raw: Any, problems: list[str]) -> Figure | None:
         problems.append(f'{path} has no date. Write as_of = "YYYY-MM".')
     if not isinstance(raw.get("confirmed", True), bool) or not isinstance(raw.get("note", ""), str):
         problems.append(f"{path}: confirmed is true or false, note is text.")
-    value = _value(path, raw["value"], problems) if "value" in raw else None
+    value = None
+    if "value" in raw:
+        value = _value(path, raw["value"], problems)
     also = _also(path, raw.get("also", []), problems)
-    if len(problems) > before or value is None:
+    if len(problems) > n_earlier or value is None:
         return None
     return Figure(
         value=value,
@@ -186,16 +202,17 @@ def _value(path: str, raw: Any, problems: list[str]) -> Value | None:
 
 
 def _also(path: str, raw: Any, problems: list[str]) -> tuple[tuple[Value, str], ...]:
-    pairs = raw if isinstance(raw, list) else [raw]
-    found = []
-    for pair in pairs:
+    if not isinstance(raw, list):
+        raw = [raw]
+    alternatives = []
+    for pair in raw:
         if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
             problems.append(f'{path}: also is a list of ["VALUE", "SOURCE"] pairs.')
             continue
         value = _value(path, pair[0], problems)
         if value is not None:
-            found.append((value, pair[1]))
-    return tuple(found)
+            alternatives.append((value, pair[1]))
+    return tuple(alternatives)
 
 
 def _quotes(raw: Any, problems: list[str]) -> dict[str, dict[str, Figure]]:
@@ -204,19 +221,18 @@ def _quotes(raw: Any, problems: list[str]) -> dict[str, dict[str, Figure]]:
         problems.append("quoted is not a table of documents. Write [quoted.NAME].")
         return quotes
     for document, table in raw.items():
-        facts = {"source": table.get("source"), "as_of": table.get("as_of")}
-        groups = {key: value for key, value in table.items() if key not in facts}
-        problems += [
-            f'unknown key "{key}" in quoted.{document}. {nearest(key, GROUPS)}'
-            for key in groups
-            if key not in GROUPS
-        ]
-        known = {key: value for key, value in groups.items() if key in GROUPS}
-        figures = {
-            path: _figure(path, {"value": value, **facts}, problems)
-            for path, value in _entries(known, problems)
-        }
-        quotes[document] = {path: figure for path, figure in figures.items() if figure}
+        origin = {"source": table.get("source"), "as_of": table.get("as_of")}
+        groups = {}
+        for key, values in table.items():
+            if key in GROUPS:
+                groups[key] = values
+            elif key not in origin:
+                problems.append(f'unknown key "{key}" in quoted.{document}. {nearest(key, GROUPS)}')
+        quotes[document] = {}
+        for path, value in _entries(groups, problems):
+            figure = _figure(path, {"value": value, **origin}, problems)
+            if figure:
+                quotes[document][path] = figure
     return quotes
 
 
@@ -228,7 +244,9 @@ def _attributes(values: Mapping[str, Value]) -> dict[str, Any]:
             attributes["peak_flops_per_s"][key] = value
             continue
         owner, _, attribute = FIELDS[path].attribute.rpartition(".")
-        target = attributes.setdefault(owner, {}) if owner else attributes
+        target = attributes
+        if owner:
+            target = attributes.setdefault(owner, {})
         target[attribute] = value
     for owner, (build, _) in _OWNERS.items():
         if owner in attributes:

@@ -1,4 +1,4 @@
-"""A machine with some of its numbers multiplied."""
+"""Machines with some of their figures multiplied, for sensitivities."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from shardwise.errors import BadInput, UnknownName, raise_all
 from shardwise.hardware.chip import Chip, get, with_values
 from shardwise.hardware.system import OVERRIDES, System
 
-PEAKS = "flops"  # every dense peak of the chip together
+PEAKS = "flops"  # all dense peaks of the chip
 SCALABLE = (PEAKS, *OVERRIDES)
 
 
 def scaled(system: System, factors: Mapping[str, float]) -> System:
-    """The machine with numbers multiplied; its name stays, its figures say what was changed.
+    """The machine with some figures multiplied; it keeps its name, its figures record the change.
 
     Args:
         system: the machine.
-        factors: name of `SCALABLE` -> factor: `{"ici": 0.5, "flops": 2}`. `flops` are the dense
-            peaks at all dtypes.
+        factors: factor by name of `SCALABLE`, as `{"ici": 0.5, "flops": 2}`. `flops` means the
+            dense peaks at all dtypes.
 
     Raises:
-        UnknownName: another name. BadInput: a factor that is not above 0, or a number that the
-            chip does not have.
+        UnknownName: a name is not in `SCALABLE`.
+        BadInput: a factor is not above 0, or the chip has no such figure.
     """
     problems = []
     values: dict[str, float | None] = {}
@@ -34,19 +34,22 @@ def scaled(system: System, factors: Mapping[str, float]) -> System:
         if not 0 < factor < math.inf:
             problems.append(f"{name} x{factor:g}: a factor is above 0.")
             continue
-        found = {path: get(system.chip, path) for path in _paths(system.chip, name)}
-        there = {path: v for path, v in found.items() if isinstance(v, int | float)}
-        if not there:
+        scaled_values = {}
+        for path in _paths(system.chip, name):
+            value = get(system.chip, path)
+            if isinstance(value, int | float):
+                scaled_values[path] = factor * value
+        if not scaled_values:
             problems.append(f"{name}: {system.chip.name} has no figure for it to multiply.")
-        values.update({path: factor * v for path, v in there.items()})
+        values.update(scaled_values)
     raise_all(BadInput, problems)
     return replace(system, chip=with_values(system.chip, values))
 
 
 def _paths(chip: Chip, name: str) -> list[str]:
-    """The figures that go by one name."""
+    """Names of the figures that one name of `SCALABLE` stands for."""
     if name == PEAKS:
         return [f"peak.{dtype}" for dtype in chip.peak_flops_per_s]
-    if name == "hbm":  # what a driver leaves of it grows along
+    if name == "hbm":  # the usable part grows with the capacity
         return ["hbm.capacity", "hbm.usable"]
     return [OVERRIDES[name]]

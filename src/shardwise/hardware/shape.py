@@ -16,17 +16,21 @@ _SHAPE = re.compile(r"[0-9]+(?:x[0-9]+)*")
 
 
 def parse_shape(text: str, what: str = "shape") -> Shape:
-    """`4x4` -> (4, 4). Every dimension is a whole number from 1, and the product is bounded.
+    """Parse a shape: `4x4` -> (4, 4).
+
+    Raises:
+        BadShape: a dimension is not a whole number of at least 1, or the product is above
+            `MAX_CHIPS`.
 
     >>> parse_shape("16x20x28")
     (16, 20, 28)
     """
-    low = text.strip().lower()
-    if not _SHAPE.fullmatch(low):
+    normal = text.strip().lower()
+    if not _SHAPE.fullmatch(normal):
         raise BadShape(
             f'{what} "{_short(text)}" is not a shape. Write whole numbers joined by x: 4x4.'
         )
-    parts = [part.lstrip("0") for part in low.split("x")]
+    parts = [part.lstrip("0") for part in normal.split("x")]
     if "" in parts:
         raise BadShape(f'{what} "{text}" has a dimension of 0. The smallest is 1.')
     # The length comes first: Python refuses to read thousands of digits.
@@ -39,9 +43,11 @@ def parse_shape(text: str, what: str = "shape") -> Shape:
 
 
 def show_shape(shape: Shape) -> str:
-    """(4, 4) -> `4x4`."""
+    """Format a shape: (4, 4) -> `4x4`."""
     return "x".join(map(str, shape))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    if len(text) <= 40:
+        return text
+    return f"{text[:37]}..."

@@ -1,4 +1,4 @@
-"""GPUs in switched domains, and the fat tree that joins the domains.
+"""Switched topologies: GPUs in NVLink domains, and the fat tree between the domains.
 
 Book, "How to Think About GPUs", sections on networking inside and beyond the node.
 """
@@ -13,11 +13,13 @@ from shardwise.hardware.chip import Chip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched:
-    """GPUs in domains of equal size, in which every GPU reaches every other at full rate.
+    """Topology of GPUs in domains of equal size, within which any two have full bandwidth.
+
+    A domain is called a node here, although it may be a rack.
 
     Args:
-        n_gpus: all GPUs.
-        domain: GPUs of one domain (an NVLink node or rack).
+        n_gpus: number of all GPUs.
+        domain: number of GPUs per domain (an NVLink node or rack).
     """
 
     n_gpus: int
@@ -25,12 +27,15 @@ class Switched:
 
     def __post_init__(self) -> None:
         if self.n_gpus < 1 or self.domain < 1:
-            raise BadShape(f"{self.n_gpus} GPUs in domains of {self.domain}: both start at 1.")
+            raise BadShape(
+                f"{self.n_gpus} GPUs in domains of {self.domain}: both must be at least 1."
+            )
         if self.n_gpus > self.domain and self.n_gpus % self.domain:
-            below = self.n_gpus // self.domain * self.domain
+            remainder = self.n_gpus % self.domain
+            below = self.n_gpus - remainder
             raise BadShape(
                 f"{self.n_gpus} GPUs do not fill domains of {self.domain}: the last one would hold "
-                f"{self.n_gpus - below}. Nearest: {below}, {below + self.domain}."
+                f"{remainder}. Nearest: {below}, {below + self.domain}."
             )
 
     def __str__(self) -> str:
@@ -43,24 +48,25 @@ class Switched:
 
     @property
     def n_nodes(self) -> int:
-        """Domains; one that is not full counts."""
+        """Number of domains, including a partial one."""
         return -(-self.n_gpus // self.domain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FatTree:
-    """Switches and bandwidth of the network between nodes, by level. B/s are one way.
+    """Switches and bandwidth of the network between nodes, by level.
 
     Args:
-        n_nodes: nodes.
-        n_units: scalable units (sets of nodes under the same leaf switches).
-        n_node_switches: switches inside the nodes.
-        n_leaves: leaf switches.
-        n_spines: spine switches.
-        n_cores: switches of the third level, above 64 leaves of 64 ports.
-        node_bytes_per_s: out of one node.
-        unit_bytes_per_s: into the leaves of one unit, and out of them upwards.
-        spine_bytes_per_s: over all spines.
+        n_nodes: number of nodes.
+        n_units: number of scalable units (sets of nodes under the same leaf switches).
+        n_node_switches: number of switches inside the nodes.
+        n_leaves: number of leaf switches.
+        n_spines: number of spine switches.
+        n_cores: number of third-level switches; with 64-port switches they are needed
+            beyond 64 leaves.
+        node_bytes_per_s: bandwidth out of one node, B/s one way.
+        unit_bytes_per_s: bandwidth into the leaves of one unit, and out to the spines, B/s one way.
+        spine_bytes_per_s: bandwidth of all spines, B/s one way.
     """
 
     n_nodes: int
@@ -80,32 +86,37 @@ class FatTree:
 
 
 def fat_tree(chip: Chip, n_gpus: int) -> FatTree:
-    """The tree over `n_gpus` with full bandwidth at every level, in whole units.
+    """Fat tree of `n_gpus` with full bandwidth at every level; the last unit is complete.
 
-    With p ports, half of a leaf's go down and half up. Two levels reach p leaves (each spine joins
-    every leaf); beyond that the spines give half their ports to a core level. Book, GPU chapter,
-    question 3.
+    Half of a leaf switch's p ports go down and half up. Two levels suffice for p leaves (each spine
+    connects to every leaf); beyond that, half of each spine's ports go up to core switches. Book,
+    GPU chapter, question 3.
 
     Raises:
         UnknownFigure: the chip's file does not describe its network between nodes.
         BadShape: the last node would be partial.
     """
-    domain = int(chip.need("node.gpus"))
-    n_nodes = Switched(n_gpus=n_gpus, domain=domain).n_nodes
+    gpus_per_node = int(chip.need("node.gpus"))
+    n_nodes = Switched(n_gpus=n_gpus, domain=gpus_per_node).n_nodes
     ports = int(chip.need("scale_out.switch_ports"))
-    n_units = -(-n_nodes // int(chip.need("scale_out.unit_nodes")))
+    nodes_per_unit = int(chip.need("scale_out.unit_nodes"))
+    n_units = -(-n_nodes // nodes_per_unit)
     n_leaves = n_units * int(chip.need("scale_out.unit_leaves"))
     uplinks = n_leaves * (ports // 2)
-    three_levels = n_leaves > ports
-    node = domain * chip.need("scale_out.egress")
+    n_spines = -(-uplinks // ports)
+    n_cores = 0
+    if n_leaves > ports:
+        n_cores = n_spines
+        n_spines = -(-uplinks // (ports // 2))
+    node_bytes_per_s = gpus_per_node * chip.need("scale_out.egress")
     return FatTree(
         n_nodes=n_nodes,
         n_units=n_units,
         n_node_switches=n_nodes * int(chip.need("node.switches")),
         n_leaves=n_leaves,
-        n_spines=-(-uplinks // (ports // 2 if three_levels else ports)),
-        n_cores=-(-uplinks // ports) if three_levels else 0,
-        node_bytes_per_s=node,
-        unit_bytes_per_s=node * int(chip.need("scale_out.unit_nodes")),
+        n_spines=n_spines,
+        n_cores=n_cores,
+        node_bytes_per_s=node_bytes_per_s,
+        unit_bytes_per_s=node_bytes_per_s * nodes_per_unit,
         spine_bytes_per_s=uplinks * chip.need("scale_out.egress"),
     )

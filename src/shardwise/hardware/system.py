@@ -1,7 +1,8 @@
-"""What is written on the command line -> the machine: chip, topology, slices."""
+"""Parsing of machines as written on the command line: chip, topology, slices."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from shardwise.hardware.shape import MAX_CHIPS, Shape, parse_shape, show_shape
 from shardwise.hardware.switched import Switched
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, nearest_slices
 
-# What may follow the hardware after a comma, and the figure it replaces.
+# Keys that may follow the hardware after a comma -> the figures they replace.
 OVERRIDES = {
     "hbm": "hbm.capacity",
     "hbm_bandwidth": "hbm.bandwidth",
@@ -25,19 +26,19 @@ OVERRIDES = {
     "price": "price.chip_hour",
 }
 
-_JOINED = re.compile(r"(.+[a-z0-9])x([0-9]{1,9})", re.IGNORECASE)
+_NAME_X_COUNT = re.compile(r"(.+[a-z0-9])x([0-9]{1,9})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A machine: slices of one chip, joined over the data-center network when several.
+    """A machine: one or more slices of a chip, connected over the data-center network (DCN).
 
     Args:
-        name: the text that gives this system again, `v5p:16x20x28*4`.
-        chip: the chip, with the user's own values in place.
-        topology: how the chips of one slice are joined.
-        n_slices: slices joined over DCN.
-        in_network_reduction: the switches add (SHARP), asked for with `,sharp=on`.
+        name: text from which `parse_system` builds this system, `v5p:16x20x28*4`.
+        chip: the chip, with the user's overrides applied.
+        topology: the topology of one slice.
+        n_slices: number of slices.
+        in_network_reduction: whether the switches reduce (SHARP), as set by `,sharp=on`.
     """
 
     name: str
@@ -58,17 +59,17 @@ class System:
 
     @property
     def n_hosts(self) -> int | None:
-        """Hosts of all slices, None where the chips of a host are not known."""
+        """Hosts of all slices; None if the number of chips per host is unknown."""
         if self.chip.chips_per_host is None:
             return None
         return -(-self.chips_per_slice // self.chip.chips_per_host) * self.n_slices
 
 
 def parse_chip(text: str) -> Chip:
-    """A chip without a size, with or without values of one's own: `v5e`, `v5e,hbm=16GiB`.
+    """Parse a chip without a size, optionally with overrides: `v5e`, `v5e,hbm=16GiB`.
 
     Raises:
-        BadInput: an unknown chip, a wrong file, or every override that cannot be used.
+        BadInput: the chip is unknown, its file is invalid, or overrides cannot be applied.
     """
     name, *overrides = text.split(",")
     chip = find_chip(name)
@@ -76,24 +77,26 @@ def parse_chip(text: str) -> Chip:
 
 
 def parse_system(text: str) -> System:
-    """`CHIP:SIZE[*SLICES][,KEY=VALUE...]`: `v5p:16x20x28*4`, `h100:64`, `./my.toml:4x4`.
+    """Parse `CHIP:SIZE[*SLICES][,KEY=VALUE...]`: `v5p:16x20x28*4`, `h100:64`, `./my.toml:4x4`.
 
     >>> system = parse_system("v5p:16x20x28*4")
     >>> system.n_chips, system.n_hosts
     (35840, 8960)
 
     Raises:
-        BadInput: an unknown chip or override, a size that cannot exist, or one that is absurd.
+        BadInput: the chip or an override is unknown, or there is no machine of this size.
     """
     if not isinstance(text, str):
-        raise BadShape(f"hardware {text!r} is no name. Write v5p:4x4x4 or h100:8.")
+        raise BadShape(f"hardware {text!r} is not a name. Write v5p:4x4x4 or h100:8.")
     head, *overrides = text.split(",")
     name, colon, size = head.rpartition(":")
     if not colon:
         raise BadShape(_without_size(head))
     chip = find_chip(name)
     body, star, count = size.partition("*")
-    n_slices = _count(count, "number of slices") if star else 1
+    n_slices = 1
+    if star:
+        n_slices = _count(count, "number of slices")
     shape = parse_shape(body, "size")
     topology = _torus(chip, shape) if chip.ici else _switched(chip, shape, bool(star))
     if topology.n_chips * n_slices > MAX_CHIPS:
@@ -101,46 +104,59 @@ def parse_system(text: str) -> System:
             f'"{text}" is {topology.n_chips * n_slices:,} chips; the limit is {MAX_CHIPS:,}.'
         )
     sharp, overrides = _sharp(chip, overrides)
-    values = _overrides(chip, overrides)
-    canonical = f"{name.strip() if name.endswith('.toml') else chip.name}:{topology}"
-    canonical += f"*{n_slices}" if n_slices > 1 else ""
+    if not name.endswith(".toml"):
+        name = chip.name
+    canonical_name = f"{name.strip()}:{topology}"
+    if n_slices > 1:
+        canonical_name += f"*{n_slices}"
+    for override in overrides:
+        canonical_name += "," + "".join(override.split())
+    if sharp:
+        canonical_name += ",sharp=on"
     return System(
-        name=",".join((canonical, *("".join(p.split()) for p in overrides), *["sharp=on"] * sharp)),
-        chip=with_values(chip, values),
+        name=canonical_name,
+        chip=with_values(chip, _overrides(chip, overrides)),
         topology=topology,
         n_slices=n_slices,
         in_network_reduction=sharp,
     )
 
 
-def _sharp(chip: Chip, parts: list[str]) -> tuple[bool, list[str]]:
-    """Whether in-network reduction is asked for, and the other overrides."""
-    asked = [p.strip() for p in parts if p.strip().startswith("sharp=")]
-    rest = [p for p in parts if p.strip() not in asked]
-    for part in asked:
-        if part not in ("sharp=on", "sharp=off"):
-            raise BadInput(f'"{part}": write sharp=on or sharp=off.')
-    if "sharp=on" in asked and not (chip.node and chip.node.in_network_reduction):
-        raise BadInput(f"sharp=on: no public source says that the switches of {chip.name} add.")
-    return "sharp=on" in asked, rest
+def _sharp(chip: Chip, overrides: list[str]) -> tuple[bool, list[str]]:
+    """Whether in-network reduction is on, and the other overrides."""
+    sharp = False
+    other_overrides = []
+    for override in overrides:
+        key, _, value = override.strip().partition("=")
+        if key != "sharp":
+            other_overrides.append(override)
+        elif value not in ("on", "off"):
+            raise BadInput(f'"{override.strip()}": write sharp=on or sharp=off.')
+        elif value == "on":
+            sharp = True
+    if sharp and not (chip.node and chip.node.in_network_reduction):
+        raise BadInput(
+            f"sharp=on: no public source states that the switches of {chip.name} can reduce."
+        )
+    return sharp, other_overrides
 
 
 def _torus(chip: Chip, shape: Shape) -> Torus:
     if len(shape) > 1:
         return make_slice(chip, shape)
-    asked = f"{chip.name}:{shape[0]}"
-    same = [s for s in legal_slices(chip) if s.n_chips == shape[0]][:4]
-    if same:
-        listed = ", ".join(f"{chip.name}:{s}" for s in same)
-        raise BadShape(f"{asked} gives a number of chips, and a torus needs a shape: {listed}.")
-    nearest = nearest_slices(chip, shape[0])
-    raise BadShape(f"no slice of {chip.name} has {shape[0]:,} chips. {nearest}")
+    n_chips = shape[0]
+    slices = [torus for torus in legal_slices(chip) if torus.n_chips == n_chips][:4]
+    if slices:
+        names = ", ".join(f"{chip.name}:{torus}" for torus in slices)
+        raise BadShape(
+            f"{chip.name}:{n_chips} gives a number of chips, and a torus needs a shape: {names}."
+        )
+    nearest = nearest_slices(chip, n_chips)
+    raise BadShape(f"no slice of {chip.name} has {n_chips:,} chips. {nearest}")
 
 
 def _switched(chip: Chip, shape: Shape, sliced: bool) -> Switched:
-    n_chips = 1
-    for n in shape:
-        n_chips *= n
+    n_chips = math.prod(shape)
     if len(shape) > 1:
         raise BadShape(
             f"{chip.name}:{show_shape(shape)} gives a shape, and {chip.name} has no torus. "
@@ -150,21 +166,24 @@ def _switched(chip: Chip, shape: Shape, sliced: bool) -> Switched:
         raise BadShape(
             f"{chip.name} has no slices over DCN (*): write all its chips as one number."
         )
-    return Switched(n_gpus=n_chips, domain=chip.node.n_gpus if chip.node else n_chips)
+    domain = n_chips
+    if chip.node:
+        domain = chip.node.n_gpus
+    return Switched(n_gpus=n_chips, domain=domain)
 
 
 def _without_size(text: str) -> str:
-    """What to write instead of a chip without its size."""
-    joined = _JOINED.fullmatch(text.strip())
-    if joined:
+    """Message for a chip without a size: what to write instead."""
+    match = _NAME_X_COUNT.fullmatch(text.strip())
+    if match:
         try:
-            return f'"{text}" has no colon. Write {find_chip(joined[1]).name}:{joined[2]}.'
+            return f'"{text}" has no colon. Write {find_chip(match[1]).name}:{match[2]}.'
         except BadInput:
             pass
     chip = find_chip(text)
     if chip.ici:
-        small = [str(s) for s in legal_slices(chip)[:4]] or ["x".join("4" * chip.ici.n_axes)]
-        examples = ", ".join(f"{chip.name}:{size}" for size in small)
+        sizes = [*map(str, legal_slices(chip)[:4])] or ["x".join("4" * chip.ici.n_axes)]
+        examples = ", ".join(f"{chip.name}:{size}" for size in sizes)
     else:
         examples = f"{chip.name}:8, {chip.name}:64"
     return f"{chip.name} needs a size: {examples}."
@@ -181,7 +200,7 @@ def _overrides(chip: Chip, parts: list[str]) -> dict[str, Value | None]:
     problems: list[str] = []
     values: dict[str, Value | None] = {}
     for part in parts:
-        key, equals, raw = (piece.strip() for piece in part.partition("="))
+        key, equals, raw = map(str.strip, part.partition("="))
         try:
             if not equals or key not in OVERRIDES:
                 raise UnknownName("option of the hardware", key, OVERRIDES)

@@ -1,7 +1,7 @@
-"""Torus slices of TPU pods: which exist, and which of their axes wrap around.
+"""Torus slices of TPU pods: the slices that exist, and their axes that wrap around.
 
-An axis that wraps is a ring: a collective moves in both directions and the farthest chip is half as
-far. Book, "How to Think About TPUs", section on TPU networking.
+An axis that wraps is a ring: a collective uses both directions, and the largest distance is half
+that of a line. Book, "How to Think About TPUs", section on TPU networking.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Torus:
         8
         """
         n = self.shape[axis]
-        return n // 2 if self.wrapped[axis] else n - 1
+        if self.wrapped[axis]:
+            return n // 2
+        return n - 1
 
 
 def wrap_axes(rule: str, shape: Shape, pod: Shape | None) -> tuple[bool, ...]:
@@ -76,18 +78,18 @@ def make_slice(chip: Chip, shape: Shape) -> Torus:
     """The slice of `chip` with this shape, in any order of its dimensions.
 
     Raises:
-        BadShape: no such slice can be had; the message names the nearest by chip count.
+        BadShape: there is no such slice; the message names the nearest by chip count.
     """
     ici = _ici(chip)
     reason = _reason(chip, ici, shape)
     if reason:
-        asked = f"{chip.name}:{show_shape(shape)}"
-        raise BadShape(f"no slice {asked}: {reason} {nearest_slices(chip, math.prod(shape))}")
+        name = f"{chip.name}:{show_shape(shape)}"
+        raise BadShape(f"no slice {name}: {reason} {nearest_slices(chip, math.prod(shape))}")
     return Torus(shape=shape, wrapped=wrap_axes(ici.wrap, shape, ici.pod_shape))
 
 
 def legal_slices(chip: Chip) -> tuple[Torus, ...]:
-    """Every slice that exists, one order of dimensions each, by chip count and compactness.
+    """All slices that exist, sorted by chip count and compactness, each in one order of dims.
 
     For a chip whose file lists no slices this is the pod alone, and any shape inside it is allowed.
 
@@ -101,11 +103,11 @@ def legal_slices(chip: Chip) -> tuple[Torus, ...]:
         shapes += _cube_shapes(ici.n_axes, math.prod(ici.pod_shape))
     if ici.pod_shape:
         shapes.append(ici.pod_shape)
-    once = {tuple(sorted(shape)): shape for shape in reversed(shapes)}
-    ordered = sorted(once.values(), key=lambda shape: (math.prod(shape), max(shape)))
-    return tuple(
-        Torus(shape=shape, wrapped=wrap_axes(ici.wrap, shape, ici.pod_shape)) for shape in ordered
-    )
+    unique_shapes = {tuple(sorted(shape)): shape for shape in reversed(shapes)}
+    slices = []
+    for shape in sorted(unique_shapes.values(), key=lambda shape: (math.prod(shape), max(shape))):
+        slices.append(Torus(shape=shape, wrapped=wrap_axes(ici.wrap, shape, ici.pod_shape)))
+    return tuple(slices)
 
 
 def _ici(chip: Chip) -> Ici:
@@ -114,48 +116,62 @@ def _ici(chip: Chip) -> Ici:
     return chip.ici
 
 
-def _cube_shapes(n_axes: int, most: int) -> list[Shape]:
-    """Boxes of whole 4x4x4 cubes, dimensions ascending; optical switches join any of them."""
+def _cube_shapes(n_axes: int, max_chips: int) -> list[Shape]:
+    """Boxes of whole 4x4x4 cubes, dimensions ascending; optical switches connect any of them."""
     shapes: list[Shape] = [()]
     for _ in range(n_axes):
-        shapes = [
-            (*shape, n)
-            for shape in shapes
-            for n in range(shape[-1] if shape else 4, most // math.prod(shape) + 1, 4)
-        ]
+        longer_shapes = []
+        for shape in shapes:
+            shortest = max(shape, default=4)
+            longest = max_chips // math.prod(shape)
+            longer_shapes += [(*shape, n) for n in range(shortest, longest + 1, 4)]
+        shapes = longer_shapes
     return shapes
 
 
 def _reason(chip: Chip, ici: Ici, shape: Shape) -> str:
-    """Why there is no such slice, or nothing."""
-    asked = tuple(sorted(shape))
+    """The reason why there is no such slice; "" if there is one."""
+    ascending = tuple(sorted(shape))
     if len(shape) != ici.n_axes:
         return f"{len(shape)} dimensions, and the torus of {chip.name} has {ici.n_axes}."
-    listed = {tuple(sorted(s)) for s in ici.slices}
-    if asked in listed or (ici.pod_shape and asked == tuple(sorted(ici.pod_shape))):
+    legal = [tuple(sorted(slice_shape)) for slice_shape in ici.slices]
+    limit = MAX_CHIPS
+    pod = ""
+    if ici.pod_shape:
+        legal.append(tuple(sorted(ici.pod_shape)))
+        limit = math.prod(ici.pod_shape)
+        pod = f" ({show_shape(ici.pod_shape)})"
+    if ascending in legal:
         return ""
-    limit = math.prod(ici.pod_shape) if ici.pod_shape else MAX_CHIPS
     if math.prod(shape) > limit:
-        pod = f" ({show_shape(ici.pod_shape)})" if ici.pod_shape else ""
         return f"{math.prod(shape):,} chips, and a pod has {limit:,}{pod}."
     if ici.wrap == "cubes_of_4":
         if all(n % 4 == 0 for n in shape):
             return ""
         small = ", ".join(map(show_shape, ici.slices))
         return f"slices are {small}, or made of whole 4x4x4 cubes."
-    return "" if not listed else f"{chip.name} is rented only in the listed shapes."
+    if ici.slices:
+        return f"{chip.name} is rented only in the listed shapes."
+    return ""
 
 
 def nearest_slices(chip: Chip, n_chips: int, n: int = 4) -> str:
-    """`Nearest: v5e:4x4 (16 chips), ...` for errors; one slice of each chip count, none thin."""
+    """The slices with the nearest chip counts, one of each count, for a message.
+
+    Elongated slices of 64 chips or more, with sides that differ by more than 3x, are left out.
+    """
     compact: dict[int, Torus] = {}
     for torus in legal_slices(chip):
         if torus.n_chips < 64 or max(torus.shape) <= 3 * min(torus.shape):
             compact.setdefault(torus.n_chips, torus)
     near = sorted(compact.values(), key=lambda s: abs(math.log(s.n_chips / n_chips)))[:n]
-    listed = [_counted(chip, torus) for torus in sorted(near, key=lambda s: s.n_chips)]
-    return f"Nearest: {', '.join(listed)}." if listed else ""
+    if not near:
+        return ""
+    names = [_counted(chip, torus) for torus in sorted(near, key=lambda torus: torus.n_chips)]
+    return f"Nearest: {', '.join(names)}."
 
 
 def _counted(chip: Chip, torus: Torus) -> str:
-    return f"{chip.name}:{torus} ({torus.n_chips:,} chip{'s' if torus.n_chips > 1 else ''})"
+    if torus.n_chips == 1:
+        return f"{chip.name}:{torus} (1 chip)"
+    return f"{chip.name}:{torus} ({torus.n_chips:,} chips)"

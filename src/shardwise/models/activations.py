@@ -1,14 +1,14 @@
-"""The arrays that a layer keeps from its forward pass for its backward pass.
+"""Saved activations: the arrays that a layer keeps from its forward for its backward pass.
 
-Per token and as descriptions, like weights. Attention is counted as computed in tiles: its scores
-are never stored. Norm statistics, softmax sums and routing indices (a few numbers per token) and
-dropout masks (these models have none) are left out.
+They are descriptions per token, like weights. Attention is assumed to be computed in tiles, so that
+its scores are never stored. Norm statistics, softmax sums and routing indices (a few numbers per
+token) and dropout masks (these models have none) are left out.
 
-Policies, from most memory to least, with LLaMA-3-70B in multiples of D per token:
+Remat policies, from most memory to least, with LLaMA-3-70B in multiples of D per token:
 
-- "none": all that the backward pass reads: inputs of matmuls, of norms and of activations (16.8);
-- "dots": outputs of matmuls, the weighted values among them, and the layer input (11.3);
-- "full": the layer input only; everything else is computed again (1).
+- "none" saves all that the backward pass reads: inputs of matmuls, norms and activations (16.8);
+- "dots" saves outputs of matmuls, the weighted values among them, and the layer input (11.3);
+- "full" saves the layer input only and recomputes everything else (1).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import UnknownName
-from shardwise.models.config import Attention, Layer, Mamba, Mlp, Moe
+from shardwise.models.config import Attention, Layer, Mamba, Mla, Mlp, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.units import bytes_per_element
 
@@ -30,10 +30,10 @@ class Activation:
     """One saved array, per token.
 
     Args:
-        name: What it is.
-        dims: One letter per dim, without the batch and the length; k counts experts of a token.
+        name: Name of the array.
+        dims: One letter per dim, without batch and length; k counts experts of a token.
         shape: One size per dim.
-        policy: The least memory policy that keeps it: "none", "dots" or "full".
+        policy: The policy with the least memory that saves it: "none", "dots" or "full".
     """
 
     name: str
@@ -50,62 +50,65 @@ class Activation:
 def layer_activations(
     config: ModelConfig, layer: Layer, policy: str = "none"
 ) -> tuple[Activation, ...]:
-    """The arrays one layer keeps per token under a policy.
+    """Arrays that one layer saves per token under a policy.
 
     Raises:
-        UnknownName: A policy other than "none", "dots" and "full".
+        UnknownName: The policy is not "none", "dots" or "full".
     """
     if policy not in POLICIES:
         raise UnknownName("activation policy", policy, POLICIES)
     D = config.d_model
-    rows = [_saved("layer_input", "D", (D,), "full")]
+    arrays = [_saved("layer_input", "D", (D,), "full")]
     if layer.attention:
-        rows += (_latent if layer.attention.mla else _attention)(D, layer.attention)
+        arrays += _attention(D, layer.attention)
     if layer.mamba:
-        rows += _mamba(D, layer.mamba)
+        arrays += _mamba(D, layer.mamba)
     if layer.has_both:
-        rows.append(_saved("middle", "D", (D,), "none"))
+        arrays.append(_saved("middle", "D", (D,), "none"))
     if layer.ffn:
-        rows.append(_saved("ffn_input", "D", (D,), "none"))
-        rows += _moe(D, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(D, layer.ffn)
-    keep, absent = POLICIES.index(policy), _absent(layer, policy)
-    return tuple(r for r in rows if r.name not in absent and POLICIES.index(r.policy) >= keep)
+        arrays.append(_saved("ffn_input", "D", (D,), "none"))
+    if isinstance(layer.ffn, Moe):
+        arrays += _moe(D, layer.ffn)
+    elif layer.ffn:
+        arrays += _mlp(D, layer.ffn)
+    policies = POLICIES[POLICIES.index(policy) :]
+    absent = _absent(layer, policy)
+    return tuple(a for a in arrays if a.name not in absent and a.policy in policies)
 
 
 def activation_bytes(
     config: ModelConfig, tokens: Num, policy: str = "none", element: str | Num = "bf16"
 ) -> Num:
-    """Bytes that all layers keep for the backward pass of `tokens` tokens.
+    """Bytes that all layers save for the backward pass of `tokens` tokens.
 
-    tokens * bytes per element * the sum of `layer_activations` over layers. Book, Transformers
-    chapter, on gradient checkpointing; the embeddings and the logits are not part of a layer.
+    This is tokens * bytes per element * the sum of `layer_activations` over layers. Book,
+    Transformers chapter, on gradient checkpointing; embeddings and logits belong to no layer.
 
     Args:
         config: The model.
-        tokens: Tokens of the batch, or of the share of it that one chip holds.
+        tokens: Tokens of the batch, or of one chip's share of it.
         policy: "none", "dots" or "full".
         element: Type of the arrays ("bf16", ...) or bytes per element.
-
-    Returns:
-        Bytes.
     """
-    size = bytes_per_element(element) if isinstance(element, str) else element
-    per_token = sum(
-        group.count * row.size
-        for group in config.groups
-        for row in layer_activations(config, group.layer, policy)
-    )
-    return tokens * size * per_token
+    if isinstance(element, str):
+        element = bytes_per_element(element)
+    elements_per_token = 0
+    for group in config.groups:
+        arrays = layer_activations(config, group.layer, policy)
+        elements_per_token += group.count * sum(array.size for array in arrays)
+    return tokens * element * elements_per_token
 
 
 def _absent(layer: Layer, policy: str) -> set[str]:
-    """Arrays that are another one of the layer, that it does not have, or that nothing reads.
+    """Arrays that equal another array of the layer, do not exist, or are not read.
 
-    The output of a block is added to its input: the backward pass reads it only where a norm
-    follows, or where the sum between the blocks is to be computed again.
+    The output of a block is added to its input: the backward pass reads it only if a norm follows,
+    or to recompute the sum between the blocks.
     """
-    absent = {"middle"} if layer.parallel else set()
-    if layer.norms == "post":  # blocks read the layer input and the middle as they are
+    absent = set()
+    if layer.parallel:
+        absent.add("middle")
+    if layer.norms == "post":  # blocks read the layer input and the middle without a norm
         absent |= {"attention_input", "mamba_input", "ffn_input"}
     if layer.norms == "shared":
         absent |= {"ffn_input"}
@@ -121,7 +124,11 @@ def _saved(name: str, dims: str, shape: tuple[int, ...], policy: str) -> Activat
 
 
 def _attention(D: int, a: Attention) -> list[Activation]:
-    N, K, H = a.n_heads, a.n_kv_heads, a.d_head
+    if a.mla:
+        return _latent_attention(D, a, a.mla)
+    N = a.n_heads
+    K = a.n_kv_heads
+    H = a.d_head
     return [
         _saved("attention_input", "D", (D,), "none"),
         _saved("q", "N H", (N, H), "dots"),
@@ -132,16 +139,15 @@ def _attention(D: int, a: Attention) -> list[Activation]:
     ]
 
 
-def _latent(D: int, a: Attention) -> list[Activation]:
-    mla = a.mla
-    if mla is None:
-        return []
-    N, Q = a.n_heads, mla.q_lora_rank
-    rows = [_saved("attention_input", "D", (D,), "none")]
+def _latent_attention(D: int, a: Attention, mla: Mla) -> list[Activation]:
+    N = a.n_heads
+    Q = mla.q_lora_rank
+    queries = []
     if Q is not None:
-        rows += [_saved("q_latent", "Q", (Q,), "dots"), _saved("q_normed", "Q", (Q,), "none")]
+        queries = [_saved("q_latent", "Q", (Q,), "dots"), _saved("q_normed", "Q", (Q,), "none")]
     return [
-        *rows,
+        _saved("attention_input", "D", (D,), "none"),
+        *queries,
         _saved("q", "N H", (N, a.d_head), "dots"),
         _saved("kv_latent", "C", (mla.kv_lora_rank + mla.d_rope,), "dots"),
         _saved("kv_normed", "C", (mla.kv_lora_rank + mla.d_rope,), "none"),
@@ -153,8 +159,11 @@ def _latent(D: int, a: Attention) -> list[Activation]:
 
 
 def _mamba(D: int, m: Mamba) -> list[Activation]:
-    """What the fused scan keeps: the projected input and its result; convolution, states and
-    scores are computed again (state-spaces/mamba, ssd_combined.py, `save_for_backward`)."""
+    """Arrays of a fused scan: it saves its projected input and its result.
+
+    It recomputes convolution, states and scores (state-spaces/mamba, ssd_combined.py,
+    `save_for_backward`).
+    """
     return [
         _saved("mamba_input", "D", (D,), "none"),
         _saved("projected", "F", (m.d_projected,), "dots"),
@@ -166,30 +175,35 @@ def _mamba(D: int, m: Mamba) -> list[Activation]:
 
 def _mlp(D: int, mlp: Mlp) -> list[Activation]:
     F = mlp.d_ff
-    gate = [_saved("gate", "F", (F,), "dots")] if mlp.gated else []
     return [
-        *gate,
-        _saved("up", "F", (F,), "dots"),
+        *(_saved(name, "F", (F,), "dots") for name in mlp.up_projections),
         _saved("hidden", "F", (F,), "none"),
         _saved("ffn_output", "D", (D,), "dots"),
     ]
 
 
 def _moe(D: int, moe: Moe) -> list[Activation]:
-    """What an expert writes is not among it: the weight of a token is put on before its last
-    product (Megatron Core does so too), and then nothing reads it."""
-    E, k, F, shared = moe.n_experts, moe.experts_per_token, moe.d_ff, moe.d_ff_shared
-    up = ("gate", "up") if moe.gated else ("up",)
-    rows = [_saved("router_logits", "E", (E,), "dots")]
-    letter, width = ("C", moe.d_latent) if moe.d_latent else ("D", D)
+    """Arrays of a routed block, without the experts' outputs.
+
+    Routing weights are applied before the last matmul of an expert, as Megatron Core does, so that
+    the backward pass does not read its output.
+    """
+    k = moe.experts_per_token
+    F = moe.d_ff
+    arrays = [_saved("router_logits", "E", (moe.n_experts,), "dots")]
+    width_letter = "D"
+    width = D
     if moe.d_latent:
-        rows.append(_saved("latent", "C", (width,), "dots"))
-        rows.append(_saved("latent_output", "C", (width,), "none"))
-    rows.append(_saved("expert_input", f"k {letter}", (k, width), "none"))
-    rows += [_saved(name, "k F", (k, F), "dots") for name in up]
-    rows.append(_saved("hidden", "k F", (k, F), "none"))
-    if shared:
-        rows += [_saved(f"shared_{name}", "F", (shared,), "dots") for name in up]
-        rows.append(_saved("shared_hidden", "F", (shared,), "none"))
-        rows.append(_saved("shared_output", "D", (D,), "dots"))
-    return rows
+        width_letter = "C"
+        width = moe.d_latent
+        arrays.append(_saved("latent", "C", (width,), "dots"))
+        arrays.append(_saved("latent_output", "C", (width,), "none"))
+    arrays.append(_saved("expert_input", f"k {width_letter}", (k, width), "none"))
+    arrays += [_saved(name, "k F", (k, F), "dots") for name in moe.up_projections]
+    arrays.append(_saved("hidden", "k F", (k, F), "none"))
+    if moe.d_ff_shared:
+        shape = (moe.d_ff_shared,)
+        arrays += [_saved(f"shared_{name}", "F", shape, "dots") for name in moe.up_projections]
+        arrays.append(_saved("shared_hidden", "F", shape, "none"))
+        arrays.append(_saved("shared_output", "D", (D,), "dots"))
+    return arrays

@@ -1,4 +1,4 @@
-"""One line of facts for every preset."""
+"""Facts about every preset, for a list of models."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from shardwise.units import show_bytes, show_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a list of models shows.
+    """Facts about one preset.
 
     Args:
         name: Preset.
-        family: The family file that reads it.
+        family: Model family, as in `ModelConfig.family`.
         source: Public origin of its config.
         as_of: Month of that version, "YYYY-MM".
-        n_parameters: Stored.
-        n_active_parameters: Used by one token.
+        n_parameters: Parameters stored.
+        n_active_parameters: Parameters that one token uses.
         n_layers: L.
         d_model: D.
         max_seq: Longest sequence in tokens, or None.
-        kv_bytes_per_token: In bf16.
+        kv_bytes_per_token: KV-cache bytes per token in bf16.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Facts:
 
     @property
     def line(self) -> str:
-        """The facts after the name, for people."""
-        active = (
-            ""
-            if self.n_active_parameters == self.n_parameters
-            else f" ({show_count(self.n_active_parameters)} active)"
-        )
-        context = f", {self.max_seq:,} tokens" if self.max_seq else ""
+        """The facts as text, without the name."""
+        active = ""
+        if self.n_active_parameters != self.n_parameters:
+            active = f" ({show_count(self.n_active_parameters)} active)"
+        context = ""
+        if self.max_seq:
+            context = f", {self.max_seq:,} tokens"
         return (
             f"{show_count(self.n_parameters)} parameters{active}, {self.n_layers} layers of "
             f"{self.d_model:,}, KV {show_bytes(self.kv_bytes_per_token)} per token{context}"
@@ -64,7 +64,8 @@ def facts(name: str) -> Facts:
     >>> facts("mixtral-8x7b").line
     '46.7B parameters (12.9B active), 32 layers of 4,096, KV 131 kB per token, 32,768 tokens'
     """
-    config, preset = load(name), presets()[name]
+    config = load(name)
+    preset = presets()[name]
     counts = parameters(config)
     return Facts(
         name=name,

@@ -1,39 +1,51 @@
-"""Checks that every config value shares: whole, in range, true or false."""
+"""Checks that all config values share: whole numbers in range, true or false."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 
-# The widest dim or count a description may hold. The widest dim of any published model (a
+# The largest dim or count that a description may have. The largest dim of any published model (a
 # vocabulary) is below 10^6; beyond 2^31 - 1 an index no longer fits the 32 bits kernels use.
 LARGEST = 2**31 - 1
 
 
 def near_divisors(n: int, near: int) -> str:
-    divisors = [d for d in range(1, min(n, 100_000) + 1) if n % d == 0]
-    return ", ".join(str(d) for d in sorted(sorted(divisors, key=lambda d: abs(d - near))[:4]))
+    """The four divisors of `n` closest to `near`, for a message."""
+    divisors = [divisor for divisor in range(1, min(n, 100_000) + 1) if n % divisor == 0]
+    divisors.sort(key=lambda divisor: abs(divisor - near))
+    return ", ".join(map(str, sorted(divisors[:4])))
 
 
 def not_counts(where: str, value: object, *, zero_allowed: tuple[str, ...] = ()) -> list[str]:
-    """Worded problems of the whole-number fields of a config dataclass."""
+    """Problems of the whole-number and boolean fields of a config dataclass, as sentences."""
     problems = []
     for field in fields(value):  # type: ignore[arg-type]
-        kind, number = str(field.type), getattr(value, field.name)
-        if kind == "bool" and not isinstance(number, bool):
+        type_name = str(field.type)
+        number = getattr(value, field.name)
+        if type_name == "bool" and not isinstance(number, bool):
             problems.append(f"{field.name} {number!r} of {where} is not true or false.")
-        if kind not in ("int", "int | None") or (kind == "int | None" and number is None):
+        is_optional = type_name == "int | None"
+        if not (type_name == "int" or is_optional) or (is_optional and number is None):
             continue
-        low = 0 if field.name in zero_allowed else 1
+        low = int(field.name not in zero_allowed)
         if isinstance(number, bool) or not isinstance(number, int):
             problems.append(f"{field.name} {number!r} of {where} is not a whole number.")
         elif not low <= number <= LARGEST:
-            side = f"below {low}" if number < low else f"above {LARGEST:,}, the largest dim"
-            problems.append(f"{field.name} {short(number)} of {where} is {side}.")
+            problems.append(f"{field.name} {short(number)} of {where} is {outside(number, low)}.")
     return problems
 
 
+def outside(number: int, low: int) -> str:
+    """The bound that a number outside [low, LARGEST] breaks, for a message."""
+    if number < low:
+        return f"below {low}"
+    return f"above {LARGEST:,}, the largest dim"
+
+
 def short(number: int) -> str:
-    """A whole number for a message, however large."""
+    """A whole number of any size, for a message."""
     if abs(number) < 10**15:
         return f"{number:,}"
-    return f"{number:.3e}" if abs(number) < 10**300 else "beyond 1e300"
+    if abs(number) < 10**300:
+        return f"{number:.3e}"
+    return "beyond 1e300"

@@ -1,8 +1,8 @@
-"""What an architecture is: layers of attention, Mamba and feed-forward, and what is around them.
+"""Configs of layers: attention, Mamba and feed-forward blocks.
 
-A config holds widths and counts, and what is computed with them (`numerics`), on which no count
-depends. Weights (`weights`), activations (`activations`) and every number (`count`) are derived
-from it, so an architecture is described once.
+A config has widths and counts, and the arithmetic (`numerics`), on which no count depends. Weights
+(`weights`), activations (`activations`) and every number (`count`) are derived from it, so that an
+architecture is described once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Mla:
     Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
 
     Args:
-        q_lora_rank: Width of the query latent, or None where queries are projected directly.
-        kv_lora_rank: Width of the latent that the cache holds.
-        d_nope: Width per head of the part of queries and keys without position.
-        d_rope: Width of the part with position; its key is shared by all heads.
+        q_lora_rank: Width of the query latent; None if queries are projected directly.
+        kv_lora_rank: Width of the latent in the cache.
+        d_nope: Width per head of queries and keys without rotary positions.
+        d_rope: Width of queries and keys with rotary positions; all heads share this key.
         d_v: Width per head of the values.
-        norm_eps: Of the norms of both latents, which follow no key of a config.json.
+        norm_eps: Epsilon of the norms of both latents; no key of a config.json sets it.
     """
 
     q_lora_rank: int | None = None
@@ -61,21 +61,21 @@ class Attention:
         n_heads: N.
         n_kv_heads: K; N for multi-head, 1 for multi-query.
         d_head: H, width of one query or key (d_nope + d_rope under MLA).
-        window: Keys a token sees at most (sliding window, or length of a chunk); None for all.
-        chunked: The window is a chunk: tokens see their own chunk only.
-        causal: Tokens see earlier tokens only.
+        window: Most keys a token attends to (sliding window or chunk length); None for all.
+        chunked: Tokens attend within their chunk of `window` tokens only.
+        causal: Tokens attend to earlier tokens only.
         mla: Latent attention, which replaces the key and value projections.
         q_bias, kv_bias, o_bias: Projections that carry a bias.
         qk_norm: "" none, "head" one scale of width H, "full" one over all heads.
-        sinks: One learned logit per head that takes attention from no token.
+        sinks: Each head has a learned logit that joins the softmax but belongs to no token.
         rope: Rotary positions are applied.
-        rotary: Their numbers.
+        rotary: Constants of the rotary positions.
         alibi: Scores fall with distance by a slope per head, before they are scaled (Falcon;
             Press et al., arXiv 2108.12409).
-        scale: Scores are multiplied with it; None for 1 / sqrt(d_head).
-        softcap: Scores s become c tanh(s / c) with this c.
-        qk_unit: After rotary positions queries and keys are divided by their root mean square.
-        temperature: Queries are multiplied with a number that grows with their position.
+        scale: Factor of the scores; None for 1 / sqrt(d_head).
+        softcap: c of the soft cap c tanh(s / c) on scores s.
+        qk_unit: Queries and keys are divided by their root mean square after rotary positions.
+        temperature: Factor of the queries that grows with their position.
     """
 
     n_heads: int
@@ -101,7 +101,7 @@ class Attention:
     def __post_init__(self) -> None:
         problems = not_counts("attention", self)
         if self.qk_norm not in QK_NORMS:
-            problems.append(f'qk_norm "{self.qk_norm}" is none of "", "head", "full".')
+            problems.append(f'qk_norm "{self.qk_norm}" is not "", "head" or "full".')
         if not problems and self.n_heads % self.n_kv_heads:
             problems.append(
                 f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}: each "
@@ -116,8 +116,10 @@ class Attention:
 
     @property
     def score_scale(self) -> float:
-        """What scores are multiplied with."""
-        return float(self.d_head**-0.5) if self.scale is None else self.scale
+        """Factor of the scores."""
+        if self.scale is None:
+            return float(self.d_head**-0.5)
+        return self.scale
 
     @property
     def d_head_v(self) -> int:
@@ -134,10 +136,10 @@ class Mamba:
     Args:
         n_heads: N; the inner width is N x H.
         d_head: H.
-        d_state: M, numbers of state per number of a head.
-        n_groups: K, groups of heads that share what writes and reads the state (B and C).
-        d_conv: Tokens that the convolution before the scan sees.
-        chunk: Tokens whose products are computed as attention; states pass between chunks.
+        d_state: M, elements of state per element of a head.
+        n_groups: K, groups of heads that share the state's input and output projections (B and C).
+        d_conv: Window of the convolution before the scan, in tokens.
+        chunk: Tokens per chunk; within a chunk the scan is computed as attention.
     """
 
     n_heads: int
@@ -164,12 +166,12 @@ class Mamba:
 
     @property
     def d_scanned(self) -> int:
-        """Columns that the convolution sees: the heads' inputs, B and C."""
+        """Columns of the convolution: the heads' inputs, B and C."""
         return self.d_inner + 2 * self.n_groups * self.d_state
 
     @property
     def d_projected(self) -> int:
-        """Columns of the input projection: a gate, what is convolved, one time step per head."""
+        """Columns of the input projection: gate, convolution input, one time step per head."""
         return self.d_inner + self.d_scanned + self.n_heads
 
 
@@ -192,6 +194,11 @@ class Mlp:
     def __post_init__(self) -> None:
         raise_all(BadShape, not_counts("mlp", self))
 
+    @property
+    def up_projections(self) -> tuple[str, ...]:
+        """Names of the projections from D to F."""
+        return ("gate", "up") if self.gated else ("up",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
@@ -204,14 +211,14 @@ class Moe:
         gated: Experts have a gate.
         n_shared_experts: Experts that every token uses (0: none).
         d_ff_shared: Width of all shared experts together.
-        d_latent: Width that routed experts read and write, where tokens are projected to it before
-            they are sent and back after (Nemotron 3's LatentMoE); None for the model's.
+        d_latent: Width of the inputs and outputs of routed experts if tokens are projected to it
+            before they are sent (Nemotron 3's LatentMoE); None for d_model.
         shared_gate: A learned scalar per token scales the shared experts.
         router_bias: The router has a bias that is a parameter.
         bias: Every expert projection carries a bias.
-        activation: As of `Mlp`.
-        clamp: What a gate computes instead, where it is clamped.
-        routing: How tokens choose experts.
+        activation: As in `Mlp`.
+        clamp: Clamped activation that replaces the gate's, or None.
+        routing: Choice and weights of each token's experts.
     """
 
     n_experts: int
@@ -242,6 +249,11 @@ class Moe:
             )
         raise_all(BadShape, problems)
 
+    @property
+    def up_projections(self) -> tuple[str, ...]:
+        """Names of an expert's projections from D to F."""
+        return ("gate", "up") if self.gated else ("up",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -251,10 +263,11 @@ class Layer:
 
     Args:
         attention: The attention block, if it has one.
-        mamba: The Mamba block that stands in the place of attention, if it has one.
+        mamba: The Mamba block instead of attention, if it has one.
         ffn: The feed-forward block, dense or routed, if it has one.
-        norms: Where norms of width D stand: "pre", "post", "both" or "shared" (one for both).
-        norm_bias: Norms carry a bias beside their scale.
+        norms: Position of norms of width D: "pre", "post", "both" or "shared" (one pre-norm for
+            attention and feed-forward).
+        norm_bias: Norms have a bias besides their scale.
         parallel: Attention and feed-forward read the same input and their outputs are added.
     """
 
@@ -267,7 +280,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         if self.norms not in NORMS:
-            raise BadShape(f'norms "{self.norms}" is none of {", ".join(NORMS)}.')
+            raise BadShape(f'norms "{self.norms}" is not one of {", ".join(NORMS)}.')
         if self.attention and self.mamba:
             raise BadShape("a layer has attention or a Mamba block, not both.")
         if not (self.has_mixer or self.ffn):
@@ -277,18 +290,18 @@ class Layer:
 
     @property
     def has_mixer(self) -> bool:
-        """It has attention or a Mamba block."""
+        """Whether it has attention or a Mamba block."""
         return bool(self.attention or self.mamba)
 
     @property
     def has_both(self) -> bool:
-        """It has a mixer and a feed-forward block."""
+        """Whether it has a mixer and a feed-forward block."""
         return self.has_mixer and self.ffn is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """`count` equal layers, wherever in the stack they stand."""
+    """`count` equal layers, anywhere in the stack."""
 
     layer: Layer
     count: int

@@ -1,7 +1,7 @@
-"""Parameters, FLOPs and cache bytes of a model, each from its weights.
+"""Parameters, FLOPs and cache bytes of a model, all derived from its weights.
 
-Formulas take plain numbers or NumPy arrays of sequence lengths. Letters as in `weights`;
-T is the sequence length, S the mean number of keys a token sees. Book: Transformers chapter.
+Formulas take plain numbers or NumPy arrays of sequence lengths. Letters are those of `weights`;
+T is the sequence length, S the mean number of keys per query. Book: Transformers chapter.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Counts:
         moe: Router, routed experts, shared experts.
         norm: Norms of every kind.
         embedding: Token and learned position embeddings.
-        unembedding: 0 where it is the embedding transposed.
+        unembedding: 0 if it is the embedding transposed.
         active: Parameters that one token uses: k of E routed experts, everything else.
-        matmul: Parameters that one token is multiplied with, the N of 6N FLOPs: active without
-            norms, biases and embedding lookups, with the unembedding even where it is tied.
+        matmul: Parameters in the matmuls of one token, the N of 6N FLOPs: `active` without norms,
+            biases and embedding lookups, but with the unembedding even if it is tied.
     """
 
     attention: int
@@ -94,19 +94,23 @@ def parameters(config: ModelConfig) -> Counts:
     70553706496
     """
     parts = dict.fromkeys(PARTS, 0)
-    active = matmul = 0
-    for weight, count, used, of in _all_weights(config):
+    active = 0
+    matmul = 0
+    for weight, count, n_used, n_experts in _all_weights(config):
         parts[weight.part] += count * weight.size
-        active += count * weight.size * used // of
-        matmul += count * weight.size * used // of if weight.matmul else 0
-    matmul += config.d_model * config.vocab if config.tied_embeddings else 0
+        n_active = count * weight.size * n_used // n_experts
+        active += n_active
+        if weight.matmul:
+            matmul += n_active
+    if config.tied_embeddings:
+        matmul += config.d_model * config.vocab
     return Counts(**parts, active=active, matmul=matmul)
 
 
 def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
     """Forward FLOPs per token: 2 per matmul parameter, and scores 2N(H + Hv)S.
 
-    S is the mean number of keys a token sees, `mean_visible`. Embedding lookups, norms and biases
+    S is the mean number of keys per query, `mean_visible`. Embedding lookups, norms and biases
     are not counted. Book, Transformers chapter; under MLA H = d_nope + d_rope and Hv = d_v.
 
     Args:
@@ -118,44 +122,48 @@ def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
         FLOPs per token by part, with `.forward` and `.training` totals.
     """
     parts = dict.fromkeys(("attention", "mamba", "mlp", "moe", "unembedding"), 0)
-    for weight, count, used, of in _all_weights(config):
+    for weight, count, n_used, n_experts in _all_weights(config):
         if weight.matmul:
-            parts[weight.part] += 2 * count * weight.size * used // of
+            parts[weight.part] += 2 * count * weight.size * n_used // n_experts
     if config.tied_embeddings:
         parts["unembedding"] += 2 * config.d_model * config.vocab
     scores: Num = 0
-    for a, n in config.attentions:
-        width = 2 * a.n_heads * (a.d_head + a.d_head_v)
-        scores = scores + n * width * mean_visible(a, seq, causal=causal)
-    scan: Num = sum((n * scan_flops(m, seq) for m, n in config.mambas), 0)
+    for attention, n_layers in config.attentions:
+        width = 2 * attention.n_heads * (attention.d_head + attention.d_head_v)
+        scores = scores + n_layers * width * mean_visible(attention, seq, causal=causal)
+    scan: Num = 0
+    for mamba, n_layers in config.mambas:
+        scan = scan + n_layers * scan_flops(mamba, seq)
     return FlopCounts(**parts, scores=scores, scan=scan)
 
 
 def scan_flops(mamba: Mamba, seq: Num) -> Num:
     """Forward FLOPs of one token in the scan of a Mamba-2 block: 2 (KM + NH) C/2 + 4 NHM.
 
-    Inside a chunk of C tokens as masked attention with M-wide keys of K groups and values of N
-    heads, at half the square; the chunk's state is written and the state before it read. What
-    passes states on, a product of widths per chunk, is not counted.
+    A chunk of C tokens is computed as masked attention, at half the square, with M-wide keys of K
+    groups and values of N heads; then its state is written and the previous state read. Passing
+    states between chunks is not counted.
     Source: arXiv 2405.21060, section 6 and listing 1. A sequence below C is one chunk.
     """
-    seen = minimum(mamba.chunk, seq) / 2
+    mean_keys = minimum(mamba.chunk, seq) / 2
     groups = mamba.n_groups * mamba.d_state
-    return 2 * (groups + mamba.d_inner) * seen + 4 * mamba.d_inner * mamba.d_state
+    return 2 * (groups + mamba.d_inner) * mean_keys + 4 * mamba.d_inner * mamba.d_state
 
 
 def mean_visible(attention: Attention, seq: Num, *, causal: bool = True) -> Num:
-    """Mean number of keys a token of a sequence sees, with causal attention at half the square.
+    """Mean number of keys a query attends to; causal attention has half the square.
 
     Causal: T/2. Window W: the mean of min(t, W) over positions t, w - w^2/(2T) with w = min(T, W).
     Chunks of C: C/2 in full chunks, less in the last one. Not causal: min(T, W).
     """
-    window = seq if attention.window is None else minimum(attention.window, seq)
+    window = seq
+    if attention.window is not None:
+        window = minimum(attention.window, seq)
     if not (causal and attention.causal):
         return window
     if attention.chunked:
-        rest = seq % window
-        return (window * (seq - rest) + rest * rest) / (2 * seq)
+        last_chunk = seq % window
+        return (window * (seq - last_chunk) + last_chunk * last_chunk) / (2 * seq)
     return window - window * window / (2 * seq)
 
 
@@ -175,15 +183,12 @@ def kv_elements(attention: Attention) -> int:
 
 
 def state_elements(mamba: Mamba) -> int:
-    """Elements that one Mamba block holds for a sequence: NHM, and the tokens of its convolution.
-
-    The token that comes is not held: d_conv - 1 of them.
-    """
+    """Elements of a Mamba block's state per sequence: NHM, and d_conv - 1 convolution inputs."""
     return mamba.d_inner * mamba.d_state + mamba.d_scanned * (mamba.d_conv - 1)
 
 
 def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
-    """KV-cache bytes that one more token adds while no window is full: 2LKH bytes per element.
+    """KV-cache bytes that one more token adds while no window is full: 2LKH elements.
 
     Args:
         config: The model.
@@ -194,23 +199,28 @@ def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
 
 
 def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -> Num:
-    """Cache bytes of one sequence: layers with a window hold at most their window, Mamba blocks
-    their state whatever the length.
+    """Cache bytes of one sequence.
+
+    Layers with a window cache at most their window; the state of a Mamba block has a fixed size.
 
     Args:
         config: The model.
         seq: Tokens in the cache.
         element: Type of the cache ("bf16", "int8", ...) or bytes per element.
     """
-    size, total = _element_bytes(element), 0
-    for a, n in config.attentions:
-        held = seq if a.window is None else minimum(a.window, seq)
-        total = total + n * kv_elements(a) * held
-    return size * (total + sum(n * state_elements(m) for m, n in config.mambas))
+    n_elements: Num = 0
+    for attention, n_layers in config.attentions:
+        cached_tokens = seq
+        if attention.window is not None:
+            cached_tokens = minimum(attention.window, seq)
+        n_elements = n_elements + n_layers * kv_elements(attention) * cached_tokens
+    for mamba, n_layers in config.mambas:
+        n_elements = n_elements + n_layers * state_elements(mamba)
+    return _element_bytes(element) * n_elements
 
 
 def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:
-    """Of a weight, the share one token uses, as (used, of): k of E for routed experts."""
+    """Share of a weight that one token uses, as (numerator, denominator): k of E if routed."""
     per_expert = weight.part == "moe" and weight.dims[0] == "E" and len(weight.dims) > 1
     if isinstance(layer.ffn, Moe) and per_expert:
         return layer.ffn.experts_per_token, layer.ffn.n_experts
@@ -218,13 +228,15 @@ def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:
 
 
 def _all_weights(config: ModelConfig) -> list[tuple[Weight, int, int, int]]:
-    """Every weight with how often it occurs and the share (used, of) that one token uses."""
-    rows = [(weight, 1, 1, 1) for weight in outer_weights(config)]
+    """(weight, number of occurrences, *`used_share`) of all weights."""
+    counted_weights = [(weight, 1, 1, 1) for weight in outer_weights(config)]
     for group in config.groups:
         for weight in layer_weights(config, group.layer):
-            rows.append((weight, group.count, *used_share(group.layer, weight)))
-    return rows
+            counted_weights.append((weight, group.count, *used_share(group.layer, weight)))
+    return counted_weights
 
 
 def _element_bytes(element: str | Num) -> Num:
-    return units.bytes_per_element(element) if isinstance(element, str) else element
+    if isinstance(element, str):
+        return units.bytes_per_element(element)
+    return element

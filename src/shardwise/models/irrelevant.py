@@ -1,6 +1,6 @@
-"""Keys of a config.json that change no count of this package, by what they are about.
+"""Keys of a config.json that change no count of this package, by subject.
 
-Where a family reads one of them all the same (`numerics`), it is not listed as left over.
+A key that a family reads all the same (`numerics`) is not reported as ignored.
 """
 
 IRRELEVANT = frozenset(
@@ -45,7 +45,7 @@ IRRELEVANT = frozenset(
         *("norm_topk_prob", "scoring_func", "topk_method", "n_group", "topk_group"),
         *("routed_scaling_factor", "seq_aux", "aux_loss_alpha", "router_aux_loss_coef"),
         *("router_jitter_noise", "output_router_logits", "ep_size", "pretraining_tp"),
-        # what a run returns
+        # outputs of a run
         *("use_cache", "output_hidden_states", "output_attentions", "output_past", "is_decoder"),
         *("gradient_checkpointing", "summary_activation", "summary_proj_to_labels"),
         "apply_residual_connection_post_layernorm",  # where the sum starts, not what is summed

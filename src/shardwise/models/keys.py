@@ -1,15 +1,15 @@
-"""Reading a config.json key by key: every read is typed, remembered, and its problems collected."""
+"""Typed access to the keys of a config.json that collects problems and unread keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwise.models.checks import LARGEST, short
+from shardwise.models.checks import LARGEST, outside, short
 from shardwise.models.irrelevant import IRRELEVANT
 
 # Deeper than any model by two orders of magnitude; bounds the work of reading a config.
-MOST_LAYERS = 100_000
+MAX_LAYERS = 100_000
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _REQUIRED: Any = object()
@@ -18,78 +18,84 @@ _REQUIRED: Any = object()
 class Keys:
     """The keys of one JSON object.
 
-    A read that fails records its problem and returns a harmless stand-in, so that one pass finds
+    A read that fails records its problem and returns a valid placeholder, so that one pass finds
     every problem of a file.
     """
 
     def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
-        self._data, self._prefix = data, prefix
+        self._data = data
+        self._prefix = prefix
+        self._defaults: Mapping[str, Any] = {}
         self._read: set[str] = {"model_type", "architectures"}
         self._nested: dict[str, Keys] = {}
         self.problems: list[str] = []
 
-    def has(self, name: str) -> bool:
-        """The key is there and is not null."""
-        return self._data.get(name) is not None
+    def set_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """Set defaults of a model type by key; they precede the default of a single read."""
+        self._defaults = defaults
 
-    def whole(self, *names: str, default: int = _REQUIRED, low: int = 1) -> int:
-        """A whole number of at least `low`, under the first of `names` that is there."""
+    def integer(self, *names: str, default: int = _REQUIRED, low: int = 1) -> int:
+        """A whole number of at least `low`, under the first of `names` that is present."""
         value = self._first(names, default)
+        placeholder = low or 1
         if value is _REQUIRED:
-            return low or 1
+            return placeholder
         if isinstance(value, bool) or not isinstance(value, int):
-            return int(self._refuse(names, value, "not a whole number", low or 1))
+            return int(self._refuse(names, value, "not a whole number", placeholder))
         if not low <= value <= LARGEST:
-            side = f"below {low}" if value < low else f"above {LARGEST:,}, the largest dim"
-            return int(self._refuse(names, short(value), side, low or 1))
+            return int(self._refuse(names, short(value), outside(value, low), placeholder))
         return value
 
-    def maybe(self, name: str, default: int | None = None, low: int = 1) -> int | None:
-        """A whole number, None where the key is null, `default` where it is absent."""
+    def optional_integer(self, name: str, default: int | None = None, low: int = 1) -> int | None:
+        """A whole number; None if the key is null, `default` if it is absent."""
         self._read.add(name)
         if name not in self._data:
-            return default
-        return None if self._data[name] is None else self.whole(name, low=low)
+            value: int | None = self._defaults.get(name, default)
+            return value
+        return None if self._data[name] is None else self.integer(name, low=low)
 
-    def says(self, word: str) -> bool:
-        """The model type, or else the first architecture, begins with `word`."""
+    def is_type(self, prefix: str) -> bool:
+        """Whether the model type, or else the first architecture, begins with `prefix`."""
+        model_type = self._data.get("model_type")
         architectures = self._data.get("architectures")
-        listed = architectures if isinstance(architectures, list) and architectures else [""]
-        kind = self._data.get("model_type") or listed[0]
-        return str(kind).lower().replace("_", "").startswith(word.replace("_", ""))
+        if not model_type and isinstance(architectures, list) and architectures:
+            model_type = architectures[0]
+        return str(model_type).lower().replace("_", "").startswith(prefix.replace("_", ""))
 
-    def layers(self, *names: str) -> int:
-        """The number of layers, small enough that each can be looked at."""
-        value = self.whole(*names)
-        if value > MOST_LAYERS:
-            return int(self._refuse(names, short(value), f"above {MOST_LAYERS:,} layers", 1))
+    def layer_count(self, *names: str) -> int:
+        """The number of layers, at most `MAX_LAYERS`."""
+        value = self.integer(*names)
+        if value > MAX_LAYERS:
+            return int(self._refuse(names, short(value), f"above {MAX_LAYERS:,} layers", 1))
         return value
 
-    def layer_types(self, n_layers: int, sliding: Callable[[int], bool]) -> list[bool]:
-        """For each layer whether its attention is local: as `layer_types` says, else by `sliding`.
+    def local_layers(self, n_layers: int, is_local: Callable[[int], bool]) -> list[bool]:
+        """Whether each layer's attention is local: from `layer_types`, else by `is_local(index)`.
 
         Published types are full_attention, sliding_attention and chunked_attention.
         """
-        stated = self.items("layer_types", str)
-        if stated is None:
-            return [sliding(i) for i in range(n_layers)]
-        if len(stated) != n_layers:
-            self.refuse(f"layer_types names {len(stated)} layers of {n_layers}.")
-        unknown = sorted(set(stated) - _LAYER_TYPES)
+        layer_types = self.items("layer_types", str)
+        if layer_types is None:
+            return [is_local(i) for i in range(n_layers)]
+        if len(layer_types) != n_layers:
+            self.add_problem(f"layer_types names {len(layer_types)} layers of {n_layers}.")
+        unknown = sorted(set(layer_types) - _LAYER_TYPES)
         if unknown:
             known = ", ".join(sorted(_LAYER_TYPES))
-            self.refuse(f"layer_types has {', '.join(unknown)[:80]}; known are {known}.")
-        return [kind != "full_attention" for kind in stated]
+            self.add_problem(f"layer_types has {', '.join(unknown)[:80]}; known are {known}.")
+        return [layer_type != "full_attention" for layer_type in layer_types]
 
-    def head_dim(self, D: int, N: int, default: int | None = None) -> int:
-        """`head_dim`, or D / N where neither the file nor its family states it."""
-        stated = self.maybe("head_dim", default)
-        return stated or self.even_heads("num_attention_heads", N, "hidden_size", D)
+    def head_dim(self, D: int, N: int) -> int:
+        """`head_dim`, or D / N if neither the file nor its model type states it."""
+        stated_width = self.optional_integer("head_dim")
+        return stated_width or self.even_heads("num_attention_heads", N, "hidden_size", D)
 
     def even_heads(self, n_key: str, N: int, d_key: str, D: int) -> int:
-        """D / N, which must be whole where the file states no width of a head."""
-        if D > 1 and D % N:  # D is a stand-in 1 where it is missing
-            self.refuse(f"{n_key} {N} does not divide {d_key} {D}, and no head width is given.")
+        """D / N, which must be whole."""
+        if D > 1 and D % N:  # D is the placeholder 1 if it is missing
+            self.add_problem(
+                f"{n_key} {N} does not divide {d_key} {D}, and no head width is given."
+            )
         return max(1, D // N)
 
     def number(self, *names: str, default: float) -> float:
@@ -97,25 +103,28 @@ class Keys:
         value = self._first(names, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return float(self._refuse(names, value, "not a number", default))
-        if not 0 <= value <= LARGEST:
-            why = "below 0" if value < 0 else f"above {LARGEST:,}"
-            shown = short(value) if isinstance(value, int) else f"{value:.4g}"
-            return float(self._refuse(names, shown, why, default))
-        return float(value)
+        if 0 <= value <= LARGEST:
+            return float(value)
+        reason = f"above {LARGEST:,}"
+        if value < 0:
+            reason = "below 0"
+        if isinstance(value, int):
+            return float(self._refuse(names, short(value), reason, default))
+        return float(self._refuse(names, f"{value:.4g}", reason, default))
 
-    def maybe_number(self, name: str, default: float | None = None) -> float | None:
-        """A number of at least 0, None where the key is null, `default` where it is absent."""
+    def optional_number(self, name: str) -> float | None:
+        """A number of at least 0; None if the key is null or has no value and no default."""
         self._read.add(name)
         if name not in self._data:
-            return default
+            return self._defaults.get(name)
         return None if self._data[name] is None else self.number(name, default=1.0)
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """A list of positive numbers; () where the key is absent or null."""
+        """A list of positive numbers; () if the key is absent or null."""
         value = self._first((name,), None)
         if value is None:
             return ()
-        if isinstance(value, list) and all(_is_divisor(v) for v in value):
+        if isinstance(value, list) and all(_is_divisor(item) for item in value):
             return tuple(map(float, value))
         self._refuse((name,), value, "not a list of positive numbers", None)
         return ()
@@ -130,24 +139,34 @@ class Keys:
     def text(self, name: str, default: str) -> str:
         """A string."""
         value = self._first((name,), default)
-        return value if isinstance(value, str) else self._refuse((name,), value, "no text", default)
+        if not isinstance(value, str):
+            return str(self._refuse((name,), value, "not text", default))
+        return value
 
-    def items(self, name: str, kind: type) -> list[Any] | None:
-        """A list whose members are all of one kind, or None where the key is absent or null."""
+    def items(self, name: str, item_type: type) -> list[Any] | None:
+        """A list whose items all have one type; None if the key is absent or null."""
         value = self._first((name,), None)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(type(v) is kind for v in value):
-            self._refuse((name,), value, f"not a list of {kind.__name__}", None)
+        if not isinstance(value, list) or not all(type(item) is item_type for item in value):
+            self._refuse((name,), value, f"not a list of {item_type.__name__}", None)
             return None
         return value
 
     def inner(self, name: str) -> Keys:
-        """The object under `name`; this one where it is absent (a config of the text model)."""
+        """The object under `name`, or this object if the key is absent.
+
+        A config.json of a multimodal model has the text model under "text_config"; that of the
+        text model alone has the same keys at the top.
+        """
+        return self.optional_inner(name) or self
+
+    def optional_inner(self, name: str) -> Keys | None:
+        """The object under `name`, None if the key is absent or null."""
         value = self._data.get(name)
         self._read.add(name)
         if value is None:
-            return self
+            return None
         if name in self._nested:
             return self._nested[name]
         if not isinstance(value, dict):
@@ -158,35 +177,43 @@ class Keys:
         self._nested[name] = nested
         return nested
 
-    def refuse(self, problem: str) -> None:
-        """Record a problem of more than one key."""
+    def add_problem(self, problem: str) -> None:
+        """Record a problem that concerns several keys."""
         self.problems.append(problem)
 
-    def leftover(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys never read: (those that may matter, those known to change no count)."""
-        rest = sorted(set(self._data) - self._read)
-        unused = [self._prefix + k for k in rest if k not in IRRELEVANT]
-        ignored = [self._prefix + k for k in rest if k in IRRELEVANT]
+    def unread(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Keys that were not read: (keys that may matter, keys of `IRRELEVANT`)."""
+        relevant: list[str] = []
+        irrelevant: list[str] = []
+        for name in sorted(set(self._data) - self._read):
+            if name in IRRELEVANT:
+                irrelevant.append(self._prefix + name)
+            else:
+                relevant.append(self._prefix + name)
         for nested in self._nested.values():
-            more_unused, more_ignored = nested.leftover()
-            unused += more_unused
-            ignored += more_ignored
-        return tuple(unused), tuple(ignored)
+            nested_relevant, nested_irrelevant = nested.unread()
+            relevant += nested_relevant
+            irrelevant += nested_irrelevant
+        return tuple(relevant), tuple(irrelevant)
 
     def _first(self, names: tuple[str, ...], default: Any) -> Any:
         self._read.update(names)
         for name in names:
             if self._data.get(name) is not None:
                 return self._data[name]
+        default = self._defaults.get(names[0], default)
         if default is _REQUIRED:
             self.problems.append(f"missing key {self._prefix}{' or '.join(names)}.")
         return default
 
-    def _refuse(self, names: tuple[str, ...], value: Any, why: str, stand_in: Any) -> Any:
+    def _refuse(self, names: tuple[str, ...], value: Any, reason: str, placeholder: Any) -> Any:
+        """Record that a value is wrong; a number outside its range comes already formatted."""
         name = next((n for n in names if n in self._data), names[0])
-        shown = value if isinstance(value, str) and why[0] in "ab" else repr(value)[:40]
-        self.problems.append(f"{self._prefix}{name} {shown} is {why}.")
-        return stand_in
+        text = repr(value)[:40]
+        if isinstance(value, str) and reason.startswith(("above", "below")):
+            text = value
+        self.problems.append(f"{self._prefix}{name} {text} is {reason}.")
+        return placeholder
 
 
 def _is_divisor(value: Any) -> bool:

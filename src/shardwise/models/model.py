@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 from shardwise.errors import BadShape, raise_all
 from shardwise.models.checks import not_counts
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
 from shardwise.models.numerics import PLAIN_NORM, Norm
-from shardwise.models.stack import Segment, unrolled
+from shardwise.models.stack import Segment, one_after_another, unrolled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +22,14 @@ class ModelConfig:
         d_model: D.
         vocab: V, rows of the embedding.
         groups: Distinct kinds of layers with their counts.
-        order: How they follow each other (`stack`); () where each group follows the one before.
+        order: Order of the layers (`stack`); () if each group follows the one before.
         tied_embeddings: The unembedding is the embedding transposed.
-        n_positions: Rows of a learned position embedding, 0 where there is none.
+        n_positions: Rows of a learned position embedding; 0 without one.
         final_norm: One norm of width D stands after the last layer.
         final_norm_bias: It carries a bias.
         unembedding_bias: The unembedding carries a bias.
-        max_seq: Longest sequence its authors state, in tokens; None where they state none.
-        norm: What its norms compute.
+        max_seq: Longest sequence that its authors state, in tokens, or None.
+        norm: Kind and constants of its norms.
         scaled_embeddings: Embeddings are multiplied with the square root of D.
         logit_softcap: Logits z become c tanh(z / c) with this c.
         unused_keys: Keys of the config.json that were not read and may matter.
@@ -64,13 +65,14 @@ class ModelConfig:
 
     def _misordered(self) -> list[str]:
         kinds = unrolled(self.order)
-        counts = [kinds.count(i) for i in range(len(self.groups))]
-        if not self.order or (
-            sum(counts) == len(kinds) and counts == [g.count for g in self.groups]
-        ):
+        group_counts = [group.count for group in self.groups]
+        order_counts = [kinds.count(i) for i in range(len(self.groups))]
+        if not kinds or (order_counts == group_counts and sum(order_counts) == len(kinds)):
             return []
-        told = ", ".join(str(g.count) for g in self.groups)
-        return [f"the order of {self.name} has not the layers of its groups, {told}."]
+        counts = ", ".join(map(str, group_counts))
+        return [
+            f"the order of {self.name} does not match the layer counts of its groups, {counts}."
+        ]
 
     @classmethod
     def dense(
@@ -119,9 +121,11 @@ class ModelConfig:
                     f"n_heads {n_heads} does not divide d_model {d_model}, and d_head is not given."
                 )
             d_head = d_model // n_heads
+        if n_kv_heads is None:
+            n_kv_heads = n_heads
         attention = Attention(
             n_heads=n_heads,
-            n_kv_heads=n_heads if n_kv_heads is None else n_kv_heads,
+            n_kv_heads=n_kv_heads,
             d_head=d_head,
             window=window,
         )
@@ -139,39 +143,40 @@ class ModelConfig:
     @property
     def main_layer(self) -> Layer:
         """The most common kind of layer (the first of them on a tie)."""
-        return max(self.groups, key=lambda g: g.count).layer
+        return max(self.groups, key=attrgetter("count")).layer
 
     @property
     def attentions(self) -> tuple[tuple[Attention, int], ...]:
-        """Every kind of attention with the layers that have it."""
-        found = ((g.layer.attention, g.count) for g in self.groups)
-        return tuple((attention, n) for attention, n in found if attention)
+        """Every kind of attention with the number of layers that have it."""
+        layers = [(group.layer.attention, group.count) for group in self.groups]
+        return tuple((attention, n) for attention, n in layers if attention)
 
     @property
     def mambas(self) -> tuple[tuple[Mamba, int], ...]:
-        """Every kind of Mamba block with the layers that have it."""
-        found = ((g.layer.mamba, g.count) for g in self.groups)
-        return tuple((mamba, n) for mamba, n in found if mamba)
+        """Every kind of Mamba block with the number of layers that have it."""
+        layers = [(group.layer.mamba, group.count) for group in self.groups]
+        return tuple((mamba, n) for mamba, n in layers if mamba)
 
     @property
     def main_attention(self) -> Attention | None:
         """The most common attention, or None in a model without."""
-        return max(self.attentions, key=lambda a: a[1])[0] if self.attentions else None
+        attention, _ = max(self.attentions, key=itemgetter(1), default=(None, 0))
+        return attention
 
     @property
     def main_ffn(self) -> Mlp | Moe | None:
         """The most common feed-forward block, or None in a model without."""
-        found = [g for g in self.groups if g.layer.ffn]
-        return max(found, key=lambda g: g.count).layer.ffn if found else None
+        ffn, _ = max(self._ffns, key=itemgetter(1), default=(None, 0))
+        return ffn
 
     @property
     def n_layers(self) -> int:
         """L."""
-        return sum(g.count for g in self.groups)
+        return sum(group.count for group in self.groups)
 
     @property
     def d_ff(self) -> int:
-        """F of the most common feed-forward block, of one expert where it is routed; 0 without."""
+        """F of the most common feed-forward block (of one expert if it is routed); 0 without."""
         return self.main_ffn.d_ff if self.main_ffn else 0
 
     @property
@@ -192,13 +197,18 @@ class ModelConfig:
     @property
     def moe(self) -> Moe | None:
         """The routed block of the most common routed layer, or None in a dense model."""
-        routed = [g for g in self.groups if isinstance(g.layer.ffn, Moe)]
-        ffn = max(routed, key=lambda g: g.count).layer.ffn if routed else None
-        return ffn if isinstance(ffn, Moe) else None
+        routed = [(ffn, n) for ffn, n in self._ffns if isinstance(ffn, Moe)]
+        moe, _ = max(routed, key=itemgetter(1), default=(None, 0))
+        return moe
+
+    @property
+    def _ffns(self) -> list[tuple[Mlp | Moe, int]]:
+        """Feed-forward blocks with the number of layers that have them."""
+        return [(group.layer.ffn, group.count) for group in self.groups if group.layer.ffn]
 
     @property
     def is_moe(self) -> bool:
-        """Some layer routes tokens to experts."""
+        """Whether some layer routes tokens to experts."""
         return self.moe is not None
 
     @property
@@ -210,3 +220,13 @@ class ModelConfig:
     def experts_per_token(self) -> int:
         """k, 0 in a dense model."""
         return self.moe.experts_per_token if self.moe else 0
+
+
+def stack(config: ModelConfig) -> tuple[Segment, ...]:
+    """Layers of a model from first to last.
+
+    >>> from shardwise.models import load
+    >>> stack(load("gemma2-2b"))
+    (Segment(kinds=(0, 1), repeats=13),)
+    """
+    return config.order or one_after_another([group.count for group in config.groups])

@@ -1,7 +1,7 @@
-"""What a model computes beyond its widths: norms, positions, activations, routing.
+"""Arithmetic of a model beyond its widths: norms, positions, activations, routing.
 
-No count depends on these; a runtime needs them to give the numbers of the published model.
-Defaults are the commonest case, a Llama without scaled positions.
+No count depends on these; a runtime needs them to reproduce the published model. Defaults are the
+commonest case, a Llama without scaled positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NORM_KINDS = ("rms", "layer")
 
 SCORES = ("softmax", "sigmoid")
 
-# What each name of a config.json computes. Names that are not here are kept as they are.
+# Names of activations in a config.json -> names here.
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -33,11 +33,11 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """Every norm of width D, and of queries and keys where the family has them.
+    """Norms of width D, and of queries and keys in families that have them.
 
     Args:
-        kind: "rms" divides by the root of the mean square, "layer" takes the mean away before.
-        eps: Added to the mean square or variance under the root.
+        kind: "rms" divides by the root mean square, "layer" subtracts the mean first.
+        eps: Epsilon that is added to the mean square or variance under the root.
         plus_one: The scale is stored as its difference from 1.
     """
 
@@ -47,7 +47,7 @@ class Norm:
 
     def __post_init__(self) -> None:
         if self.kind not in NORM_KINDS:
-            raise BadShape(f'norm "{self.kind}" is none of {", ".join(NORM_KINDS)}.')
+            raise BadShape(f'norm "{self.kind}" is not one of {", ".join(NORM_KINDS)}.')
 
 
 PLAIN_NORM = Norm()
@@ -55,16 +55,16 @@ PLAIN_NORM = Norm()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """How rotary frequencies are changed for sequences longer than those first trained on.
+    """Scaling of rotary frequencies for sequences longer than those of the original training.
 
     Args:
         kind: "linear", "dynamic", "llama3", "yarn" or "longrope", as in a config.json.
-        factor: How much longer sequences become.
-        original: Positions of the first training.
-        low_freq, high_freq: Bounds between which "llama3" blends, in turns over `original`.
-        beta_fast, beta_slow: Bounds between which "yarn" blends, in turns over `original`.
+        factor: Ratio of the new to the original sequence length.
+        original: Sequence length of the original training.
+        low_freq, high_freq: Bounds between which "llama3" blends, in rotations over `original`.
+        beta_fast, beta_slow: Bounds between which "yarn" blends, in rotations over `original`.
         truncate: "yarn" rounds its bounds outwards to whole dims.
-        attention_factor: What cosines and sines are multiplied with.
+        attention_factor: Factor of cosines and sines.
         short, long: Divisors of each frequency under "longrope", up to `original` and beyond.
     """
 
@@ -83,15 +83,15 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """Rotary positions: pairs of dims are turned by position x theta^(-2i/dims).
+    """Rotary positions: pairs of dims are rotated by position x theta^(-2i/dims).
 
     Source: Su et al., arXiv 2104.09864, section 3.2.2.
 
     Args:
         theta: Base of the frequencies.
-        dims: Dims of a head that are turned, the first of it; None for all (d_rope under MLA).
+        dims: Number of leading dims of a head that are rotated; None for all (d_rope under MLA).
         interleaved: A pair is dims 2i and 2i + 1; otherwise i and i + dims/2.
-        scaling: What is done for longer sequences.
+        scaling: Scaling for longer sequences, or None.
     """
 
     theta: float = 10_000.0
@@ -105,7 +105,7 @@ PLAIN_ROPE = Rope()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperature:
-    """Queries at position t (from 0) are multiplied with 1 + scale ln(1 + floor((t + 1) / floor)).
+    """Factor of queries at position t (from 0): 1 + scale ln(1 + floor((t + 1) / floor)).
 
     Source: Llama 4, layers without rotary positions; after arXiv 2501.19399.
     """
@@ -116,7 +116,7 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClampedGlu:
-    """A gate of gpt-oss: g sigmoid(alpha g) (u + 1), g at most `limit`, u within +-`limit`."""
+    """Gated activation of gpt-oss: g sigmoid(alpha g) (u + 1), g <= `limit`, |u| <= `limit`."""
 
     alpha: float
     limit: float
@@ -124,21 +124,21 @@ class ClampedGlu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """From router logits to the k experts of a token and their weights.
+    """Choice of a token's k experts and their weights from router logits.
 
-    Softmax over all experts and then normalised over the chosen ones is the same as softmax over
-    the chosen ones alone (Mixtral, gpt-oss).
+    Softmax over all experts, normalised over the chosen ones, equals softmax over the chosen ones
+    alone (Mixtral, gpt-oss).
 
     Args:
         score: "softmax" over all experts, or "sigmoid" of each.
         normalized: Weights of the chosen experts are divided by their sum.
-        correction: A bias per expert, not trained by gradients, is added to choose but not to
-            weigh (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
-        n_groups: Experts stand in so many groups of equal size.
-        top_groups: Groups that experts are chosen from.
-        group_best: A group is worth the sum of so many of its best scores.
-        scale: The weights are multiplied with this.
-        on_input: Weights multiply what an expert reads, not what it writes (Llama 4).
+        correction: A bias per expert, not trained by gradients, is added to the scores for the
+            choice but not for the weights (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+        n_groups: Number of groups of equal size into which experts are divided.
+        top_groups: Number of groups from which experts are chosen.
+        group_best: Number of best scores whose sum is the score of a group.
+        scale: Factor of the weights.
+        on_input: Weights multiply an expert's input, not its output (Llama 4).
         aux_loss: Coefficient of the load-balancing loss in training.
     """
 
@@ -154,7 +154,7 @@ class Routing:
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
-            raise BadShape(f'score "{self.score}" is none of {", ".join(SCORES)}.')
+            raise BadShape(f'score "{self.score}" is not one of {", ".join(SCORES)}.')
 
 
 PLAIN_ROUTING = Routing()

@@ -1,4 +1,4 @@
-"""`llama3-70b,n_kv_heads=1`: the same model with fields changed."""
+"""Overrides of model fields, as in `llama3-70b,n_kv_heads=1`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.errors import BadShape, BadUnit, ShardwiseError, UnknownName, nearest
 from shardwise.models.checks import short
 from shardwise.models.config import Layer, LayerGroup, Moe
-from shardwise.models.keys import MOST_LAYERS
+from shardwise.models.keys import MAX_LAYERS
 from shardwise.models.model import ModelConfig
 from shardwise.models.stack import respread
 from shardwise.units import parse_whole
@@ -22,22 +22,24 @@ FIELDS = ("n_layers", "d_ff", *_MODEL, *_ATTENTION, *_MOE, *_FLAGS)
 
 
 def apply(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
-    """The config with `field=value` changes, in all layers that have the field.
+    """Apply `field=value` changes to all layers that have the field.
 
     `d_ff` is the width of an expert in a model with experts, as the property is. `n_layers` keeps
     the proportion of the kinds of layers. All problems are raised together.
 
     Raises:
-        UnknownName: A field that no model has.
-        BadUnit: A value that is not one of its field, or a field that this model does not have.
-        BadShape: Numbers that no model can have.
+        UnknownName: A field does not exist.
+        BadUnit: A value is not valid for its field, or the model does not have the field.
+        BadShape: The numbers do not describe a possible model.
     """
     values, problems = _parse(config, changes)
     if len(problems) == 1:
         raise problems[0]
     if problems:
         raise BadUnit(*(line for problem in problems for line in problem.problems))
-    return _replace(config, values, ",".join(changes)) if values else config
+    if not values:
+        return config
+    return _replace(config, values, ",".join(changes))
 
 
 def _parse(
@@ -46,21 +48,24 @@ def _parse(
     values: dict[str, Any] = {}
     problems: list[ShardwiseError] = []
     for change in changes:
-        field, equals, text = (part.strip() for part in change.partition("="))
+        field, equals, text = map(str.strip, change.partition("="))
         try:
             if not equals:
                 raise BadUnit(
                     f'override "{change}" of {config.name} has no "=". Write FIELD=VALUE, as '
                     f"n_kv_heads=8. {nearest(field, FIELDS)}"
                 )
-            _refuse_unknown(config, field, values)
-            values[field] = _flag(field, text) if field in _FLAGS else parse_whole(text, field)
+            _check_field(config, field, values)
+            if field in _FLAGS:
+                values[field] = _flag(field, text)
+            else:
+                values[field] = parse_whole(text, field)
         except ShardwiseError as error:
             problems.append(error)
     return values, problems
 
 
-def _refuse_unknown(config: ModelConfig, field: str, values: dict[str, Any]) -> None:
+def _check_field(config: ModelConfig, field: str, values: dict[str, Any]) -> None:
     if field not in FIELDS:
         raise UnknownName("model field", field[:80], FIELDS)
     if field in values:
@@ -68,9 +73,9 @@ def _refuse_unknown(config: ModelConfig, field: str, values: dict[str, Any]) -> 
     attentions = [attention for attention, _ in config.attentions]
     if field in _MOE and not config.is_moe:
         raise BadUnit(f"{field}: {config.name} has no experts.")
-    if field == "window" and all(a.window is None for a in attentions):
+    if field == "window" and not any(attention.window for attention in attentions):
         raise BadUnit(f"window: no layer of {config.name} has local attention.")
-    if field in ("n_kv_heads", "d_head") and any(a.mla for a in attentions):
+    if field in ("n_kv_heads", "d_head") and any(attention.mla for attention in attentions):
         raise BadUnit(f"{field}: {config.name} rebuilds keys and values from a latent (MLA).")
     if field in _ATTENTION and not attentions:
         raise BadUnit(f"{field}: {config.name} has no attention.")
@@ -84,49 +89,55 @@ def _flag(field: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _replace(config: ModelConfig, values: dict[str, Any], said: str) -> ModelConfig:
+def _replace(config: ModelConfig, values: dict[str, Any], suffix: str) -> ModelConfig:
     counts = _counts(config, values.get("n_layers", config.n_layers))
-    outer = {k: values[k] for k in (*_MODEL, *_FLAGS) if k in values}
-    groups = tuple(
-        LayerGroup(layer=_layer(group.layer, values, config.is_moe), count=count)
-        for group, count in zip(config.groups, counts, strict=True)
+    groups = []
+    for group, count in zip(config.groups, counts, strict=True):
+        groups.append(LayerGroup(layer=_layer(group.layer, values, config.is_moe), count=count))
+    return dataclasses.replace(
+        config,
+        name=f"{config.name},{suffix}",
+        groups=tuple(groups),
+        order=respread(config.order, counts),
+        **_select(values, (*_MODEL, *_FLAGS)),
     )
-    order = respread(config.order, counts)
-    name = f"{config.name},{said}"
-    return dataclasses.replace(config, name=name, groups=groups, order=order, **outer)
+
+
+def _select(values: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    return {field: value for field, value in values.items() if field in fields}
 
 
 def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
-    attention, ffn = layer.attention, layer.ffn
+    attention = layer.attention
     if attention:
-        wanted = {k: v for k, v in values.items() if k in _ATTENTION}
+        changes = _select(values, _ATTENTION)
         if attention.window is None:
-            wanted.pop("window", None)
-        if attention.mla and "n_heads" in wanted:
-            wanted["n_kv_heads"] = wanted["n_heads"]
-        attention = dataclasses.replace(attention, **wanted)
-    if ffn:
-        widths = {k: v for k, v in values.items() if k in _MOE and isinstance(ffn, Moe)}
-        if "d_ff" in values and isinstance(ffn, Moe) == is_moe:
-            widths["d_ff"] = values["d_ff"]
-        ffn = dataclasses.replace(ffn, **widths)
+            changes.pop("window", None)
+        if attention.mla and "n_heads" in changes:
+            changes["n_kv_heads"] = changes["n_heads"]
+        attention = dataclasses.replace(attention, **changes)
+    ffn = layer.ffn
+    if isinstance(ffn, Moe):
+        ffn = dataclasses.replace(ffn, **_select(values, ("d_ff", *_MOE)))
+    elif ffn and not is_moe:
+        ffn = dataclasses.replace(ffn, **_select(values, ("d_ff",)))
     return dataclasses.replace(layer, attention=attention, ffn=ffn)
 
 
 def _counts(config: ModelConfig, n_layers: int) -> list[int]:
-    """Layers of each kind out of `n_layers`: at least one, in proportion, largest remainders."""
+    """Layers per kind: at least one, in proportion to the counts, by largest remainders."""
     groups = config.groups
     if n_layers < len(groups):
         raise BadShape(
             f"n_layers {n_layers} of {config.name} is below {len(groups)}, its kinds of layers."
         )
-    if n_layers > MOST_LAYERS:
-        raise BadShape(f"n_layers {short(n_layers)} of {config.name} is above {MOST_LAYERS:,}.")
-    spare, total = n_layers - len(groups), max(1, sum(g.count - 1 for g in groups))
-    counts = [1 + spare * (g.count - 1) // total for g in groups]
-    by_remainder = sorted(
-        range(len(groups)), key=lambda i: spare * (groups[i].count - 1) % total, reverse=True
-    )
+    if n_layers > MAX_LAYERS:
+        raise BadShape(f"n_layers {short(n_layers)} of {config.name} is above {MAX_LAYERS:,}.")
+    spare = n_layers - len(groups)
+    total = max(1, config.n_layers - len(groups))
+    shares = [spare * (group.count - 1) for group in groups]
+    counts = [1 + share // total for share in shares]
+    by_remainder = sorted(range(len(groups)), key=lambda i: shares[i] % total, reverse=True)
     for i in by_remainder[: n_layers - sum(counts)]:
         counts[i] += 1
     return counts

@@ -1,4 +1,4 @@
-"""The models that ship with the package: config.json files as published, with their names."""
+"""Presets: published config.json files that ship with the package, and their names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SUFFIX = re.compile(r"[-_](hf|base|instruct|chat|it|pt)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Where a preset comes from.
+    """A preset and its origin.
 
     Args:
         name: Its name on the command line.
         source: Public origin of its config: hub repository or document.
         as_of: Month in which that version was published, "YYYY-MM".
         aliases: Other names.
-        outside_transformers: Why the transformers library cannot build it, "" where it can.
+        outside_transformers: Why the transformers library cannot build it, "" if it can.
     """
 
     name: str
@@ -42,10 +42,11 @@ class Preset:
 def presets() -> dict[str, Preset]:
     """All presets by name."""
     rows = json.loads((FOLDER / _INDEX).read_text("utf-8"))
-    return {
-        name: Preset(name=name, **{**row, "aliases": tuple(row.get("aliases", ()))})
-        for name, row in rows.items()
-    }
+    result = {}
+    for name, row in rows.items():
+        aliases = tuple(row.pop("aliases", ()))
+        result[name] = Preset(name=name, aliases=aliases, **row)
+    return result
 
 
 def names() -> tuple[str, ...]:
@@ -54,27 +55,29 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Preset | None:
-    """The preset of that name, hub repository or alias, however its separators are written.
+    """The preset with that name, hub repository or alias; case and separators do not matter.
 
     >>> find("meta-llama/Meta-Llama-3-70B").name
     'llama3-70b'
     """
-    found = presets().get(name) or _by_spelling().get(_spell(name))
+    preset = presets().get(name) or _by_spelling().get(_spell(name))
     owner = name.rpartition("/")[0].lower()
-    return None if found and owner not in ("", found.source.rpartition("/")[0].lower()) else found
+    if preset and owner and owner != preset.source.rpartition("/")[0].lower():
+        return None
+    return preset
 
 
 @functools.cache
 def _by_spelling() -> dict[str, Preset]:
-    found = {}
+    by_spelling = {}
     for preset in presets().values():
         for name in (*preset.aliases, preset.source, preset.name):
-            found[_spell(name)] = preset
-    return found
+            by_spelling[_spell(name)] = preset
+    return by_spelling
 
 
 def _spell(name: str) -> str:
-    """`Meta-Llama-3-70B` and `llama3-70b` spelled alike: lower case, no owner, no separators."""
+    """Canonical spelling: `Meta-Llama-3-70B` and `llama3-70b` both become `llama370b`."""
     word = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
     while (shorter := _SUFFIX.sub("", word)) != word:
         word = shorter

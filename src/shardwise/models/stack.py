@@ -1,6 +1,6 @@
-"""The order of layers, as runs of a period: what a scan over layers needs.
+"""The order of layers as repeated periods, over which a program can scan.
 
-Gemma 2 is 13 times (local, global), DeepSeek-V3 3 dense layers and then 58 routed ones.
+Gemma 2 repeats (local, global) 13 times; DeepSeek-V3 has 3 dense layers, then 58 routed ones.
 """
 
 from __future__ import annotations
@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shardwise.errors import BadShape
 
-if TYPE_CHECKING:
-    from shardwise.models.model import ModelConfig
-
-# Longest period that is looked for. Published models have at most 8 (Jamba); each layer of a
-# period is compiled on its own, so that a longer one gains little.
+# Longest period that `segments` detects. Published models have at most 8 (Jamba); each layer of a
+# period is compiled separately, so that a longer one gains little.
 LONGEST_PERIOD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """`repeats` times the layers of `kinds`, each an index into the groups of its model."""
+    """A period of layers and how often it repeats; `kinds` are indices into the model's groups."""
 
     kinds: tuple[int, ...]
     repeats: int = 1
@@ -33,84 +29,81 @@ class Segment:
 
     @property
     def n_layers(self) -> int:
-        """Layers in it."""
+        """Layers of all repeats."""
         return len(self.kinds) * self.repeats
 
 
-def stack(config: ModelConfig) -> tuple[Segment, ...]:
-    """The layers of a model from first to last; its groups one after the other where not stated.
-
-    >>> from shardwise.models import load
-    >>> stack(load("gemma2-2b"))
-    (Segment(kinds=(0, 1), repeats=13),)
-    """
-    return config.order or one_after_another([group.count for group in config.groups])
-
-
 def one_after_another(counts: Sequence[int]) -> tuple[Segment, ...]:
-    """All layers of the first kind, then all of the second, and so on."""
+    """Order in which all layers of the first kind precede those of the second, and so on."""
     return tuple(Segment(kinds=(i,), repeats=n) for i, n in enumerate(counts))
 
 
 def unrolled(segments: Iterable[Segment]) -> tuple[int, ...]:
     """The kind of every layer, from first to last."""
-    return tuple(kind for s in segments for kind in s.kinds * s.repeats)
+    kinds: list[int] = []
+    for segment in segments:
+        kinds += segment.kinds * segment.repeats
+    return tuple(kinds)
 
 
 def segments(kinds: Sequence[int]) -> tuple[Segment, ...]:
-    """The kinds of all layers as runs of a period, from the front the longest run each time.
+    """Split a sequence of kinds into segments, greedily taking the longest run from the front.
 
-    Of runs equally long the shortest period is taken; layers that repeat nothing stand alone.
+    Among runs of equal length the one with the shortest period is taken.
 
     >>> segments((0, 0, 1, 0, 0, 1, 0))
     (Segment(kinds=(0, 0, 1), repeats=2), Segment(kinds=(0,), repeats=1))
     """
-    found, at = [], 0
-    while at < len(kinds):
-        period, repeats = _longest_run(kinds, at)
-        found.append(Segment(kinds=tuple(kinds[at : at + period]), repeats=repeats))
-        at += period * repeats
-    return tuple(found)
+    segments = []
+    start = 0
+    while start < len(kinds):
+        period, repeats = _longest_run(kinds, start)
+        segments.append(Segment(kinds=tuple(kinds[start : start + period]), repeats=repeats))
+        start += period * repeats
+    return tuple(segments)
 
 
-def _longest_run(kinds: Sequence[int], at: int) -> tuple[int, int]:
+def _longest_run(kinds: Sequence[int], start: int) -> tuple[int, int]:
+    """(period, repeats) of the longest run that begins at `start`."""
     best = (1, 1)
-    for period in range(1, min(LONGEST_PERIOD, (len(kinds) - at) // 2) + 1):
-        end = at + period
+    for period in range(1, min(LONGEST_PERIOD, (len(kinds) - start) // 2) + 1):
+        end = start + period
         while end < len(kinds) and kinds[end] == kinds[end - period]:
             end += 1
-        repeats = (end - at) // period
+        repeats = (end - start) // period
         if repeats > 1 and period * repeats > best[0] * best[1]:
             best = (period, repeats)
     return best
 
 
 def order(kinds: Sequence[int]) -> tuple[Segment, ...]:
-    """What a model states of its order: nothing where its groups stand one after the other."""
-    found = segments(kinds)
+    """Order of layers for `ModelConfig.order`: () if the groups follow one another."""
     counts = Counter(kinds)
     default = one_after_another([counts[kind] for kind in sorted(counts)])
-    return () if unrolled(found) == unrolled(default) else found
+    if tuple(kinds) == unrolled(default):
+        return ()
+    return segments(kinds)
 
 
 def respread(stated: tuple[Segment, ...], counts: Sequence[int]) -> tuple[Segment, ...]:
-    """The order with other counts of each kind.
+    """Order of a model with other counts per kind.
 
-    The same layers continued from the front, or cut, where that gives the counts; otherwise each
-    kind's layers lie where they lay, as parts of the stack.
+    The stated order is repeated or cut if that gives the counts; otherwise each kind's layers keep
+    their relative depth.
     """
     if not stated:
         return ()
-    old, n_layers = unrolled(stated), sum(counts)
-    continued = (old * -(-n_layers // len(old)))[:n_layers]
-    if [continued.count(kind) for kind in range(len(counts))] == list(counts):
-        return order(continued)
-    places: dict[int, list[int]] = {kind: [] for kind in range(len(counts))}
-    for place, kind in enumerate(old):
-        places[kind].append(place)
-    spread = [
-        (places[kind][int((i + 0.5) * len(places[kind]) / n)], kind, i)
-        for kind, n in enumerate(counts)
-        for i in range(n)
-    ]
-    return order([kind for _, kind, _ in sorted(spread)])
+    stated_kinds = unrolled(stated)
+    n_layers = sum(counts)
+    repeated = (stated_kinds * -(-n_layers // len(stated_kinds)))[:n_layers]
+    if [repeated.count(kind) for kind in range(len(counts))] == list(counts):
+        return order(repeated)
+    depths: dict[int, list[int]] = {kind: [] for kind in range(len(counts))}
+    for depth, kind in enumerate(stated_kinds):
+        depths[kind].append(depth)
+    layers = []
+    for kind, count in enumerate(counts):
+        for i in range(count):
+            depth = depths[kind][int((i + 0.5) * len(depths[kind]) / count)]
+            layers.append((depth, kind, i))
+    return order([kind for _, kind, _ in sorted(layers)])

@@ -1,9 +1,8 @@
-"""Where each weight of a model stands in a published checkpoint of its family.
+"""Names of the tensors in published checkpoints, and the weights that they hold.
 
-Names and shapes are those of the files that are published, in which for instance each expert has
-tensors of its own; the transformers library stacks some of them when it loads a file. A file of a
-model that also sees puts "language_model." before the names, early ones of GPT-2 leave out
-"transformer.".
+Names and shapes are those of the published files, in which for instance each expert has separate
+tensors; the transformers library stacks some of them when it loads a file. Files of multimodal
+models prefix these names with "language_model."; early files of GPT-2 leave out "transformer.".
 """
 
 from __future__ import annotations
@@ -14,78 +13,83 @@ from dataclasses import dataclass
 from shardwise.errors import BadInput
 from shardwise.models import families
 from shardwise.models.config import Moe
-from shardwise.models.model import ModelConfig
-from shardwise.models.stack import stack, unrolled
-from shardwise.models.stored import Stored, stored
+from shardwise.models.model import ModelConfig, stack
+from shardwise.models.stack import unrolled
+from shardwise.models.tensor_layout import TensorLayout, default_layout
 from shardwise.models.weights import outer_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNames:
-    """Where the weights of a model stand, by our names of them (`weights`).
+    """Checkpoint layouts of all weights of a model, by the names that `weights` gives them.
 
     Args:
-        outer: Those around the layers.
-        groups: Those of one layer of each group. Beside `weights.layer_weights` there is
-            "router_correction" [E] where routing has one: it is stored, but no parameter.
+        outer: Weights outside the layers.
+        groups: Weights of one layer of each group. Besides `weights.layer_weights` they include
+            "router_correction" [E] if routing has one: it is stored, but not a parameter.
     """
 
-    outer: Mapping[str, Stored]
-    groups: tuple[Mapping[str, Stored], ...]
+    outer: Mapping[str, TensorLayout]
+    groups: tuple[Mapping[str, TensorLayout], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One tensor of a checkpoint that one weight, of one layer and one expert, is made of.
+    """A checkpoint tensor that holds a weight, of one layer and expert.
 
     Args:
-        tensor: Its name in the file.
-        weight: Our name of the weight.
-        layer: The layer, None around them.
-        expert: The expert, None where the tensor is not of one.
-        stored: How the weight is made of it.
+        tensor: Name of the tensor in the file.
+        weight: Name of the weight, as in `weights`.
+        layer: Layer index; None for a weight outside the layers.
+        expert: Expert index; None unless experts have separate tensors.
+        layout: Layout of the weight in the tensor.
     """
 
     tensor: str
     weight: str
     layer: int | None
     expert: int | None
-    stored: Stored
+    layout: TensorLayout
 
 
 def weight_names(config: ModelConfig) -> WeightNames:
-    """Where the weights of a model stand in a checkpoint of its family.
+    """Checkpoint layouts of all weights of a model.
 
     Raises:
-        BadInput: A model of no published family, or with Mamba blocks.
+        BadInput: The model's family has no published checkpoints, or the model has Mamba blocks.
     """
-    family = families.named().get(config.family)
+    family = families.checkpoint_formats().get(config.family)
     if family is None or config.mambas:
-        known = ", ".join(sorted(families.named()))
+        known = ", ".join(sorted(families.checkpoint_formats()))
         raise BadInput(
-            f"how checkpoints of {config.name} (family {config.family}) name their tensors is not "
+            f"the tensor names in checkpoints of {config.name} (family {config.family}) are not "
             f"known. Known families: {known}."
         )
-    return WeightNames(
-        outer={w.name: stored(w, family.outer[w.name]) for w in outer_weights(config)},
-        groups=tuple(family.layer(config, group.layer) for group in config.groups),
-    )
+    outer = {}
+    for weight in outer_weights(config):
+        outer[weight.name] = default_layout(weight, family.outer_names[weight.name])
+    groups = tuple(family.layer_tensors(config, group.layer) for group in config.groups)
+    return WeightNames(outer=outer, groups=groups)
 
 
 def entries(config: ModelConfig) -> Iterator[Entry]:
-    """Every use of a tensor of a checkpoint; a fused tensor occurs once for each weight in it."""
+    """Yield every use of a checkpoint tensor; a fused tensor occurs once per weight in it."""
     names = weight_names(config)
-    for ours, where in names.outer.items():
-        yield Entry(tensor=where.tensor, weight=ours, layer=None, expert=None, stored=where)
+    for weight, layout in names.outer.items():
+        yield Entry(
+            tensor=layout.tensor_name, weight=weight, layer=None, expert=None, layout=layout
+        )
     for layer, kind in enumerate(unrolled(stack(config))):
         ffn = config.groups[kind].layer.ffn
-        n_experts = ffn.n_experts if isinstance(ffn, Moe) else 0
-        for ours, where in names.groups[kind].items():
-            for expert in range(n_experts) if where.per_expert else (None,):
+        for weight, layout in names.groups[kind].items():
+            experts: tuple[int | None, ...] = (None,)
+            if layout.per_expert and isinstance(ffn, Moe):
+                experts = tuple(range(ffn.n_experts))
+            for expert in experts:
                 yield Entry(
-                    tensor=where.tensor.format(layer=layer, expert=expert),
-                    weight=ours,
+                    tensor=layout.tensor_name.format(layer=layer, expert=expert),
+                    weight=weight,
                     layer=layer,
                     expert=expert,
-                    stored=where,
+                    layout=layout,
                 )

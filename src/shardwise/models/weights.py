@@ -2,9 +2,9 @@
 
 Letters are the book's: D model width, F feed-forward width, N query heads, K key/value heads,
 H head width, V vocabulary, E experts. Latent attention adds Q query latent, C' key/value latent,
-C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. Experts on a latent read and
-write C. A Mamba block has N heads of width H, F columns in its input projection and F' of them in
-its convolution over W tokens.
+C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. Experts in a latent space have
+inputs and outputs of width C. A Mamba block has N heads of width H, F columns in its input
+projection and F' of them in its convolution over W tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from shardwise.models.config import Attention, Layer, Mamba, Mlp, Moe
+from shardwise.models.config import Attention, Layer, Mamba, Mla, Mlp, Moe
 from shardwise.models.model import ModelConfig
 
 PARTS = ("attention", "mamba", "mlp", "moe", "norm", "embedding", "unembedding")
@@ -23,11 +23,11 @@ class Weight:
     """One array of parameters.
 
     Args:
-        name: Its name in einsums and in plans.
+        name: Name in einsums and in plans.
         dims: One letter per dim.
         shape: One size per dim.
-        part: The part of the model it counts to, one of `PARTS`.
-        matmul: It is multiplied with activations, two FLOPs per parameter and token.
+        part: Part of the model in which it is counted, one of `PARTS`.
+        matmul: Whether it is multiplied with activations, at two FLOPs per parameter and token.
     """
 
     name: str
@@ -38,29 +38,33 @@ class Weight:
 
     @property
     def size(self) -> int:
-        """Parameters: the product of the shape."""
+        """Number of parameters: the product of the shape."""
         return math.prod(self.shape)
 
 
 def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
-    """The weights of one layer, in the order they are used: mixer, feed-forward, norms."""
+    """Weights of one layer: mixer, feed-forward, norms."""
     D = config.d_model
     weights: list[Weight] = []
     if layer.attention:
-        weights += (_mla if layer.attention.mla else _attention)(D, layer.attention)
+        weights += _attention(D, layer.attention)
     if layer.mamba:
         weights += _mamba(D, layer.mamba)
-    if layer.ffn:
-        weights += _moe(D, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(D, layer.ffn)
+    if isinstance(layer.ffn, Moe):
+        weights += _moe(D, layer.ffn)
+    elif layer.ffn:
+        weights += _mlp(D, layer.ffn)
     return (*weights, *_norms(D, layer))
 
 
 def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
-    """The weights around the layers.
+    """Weights outside the layers.
 
-    A tied model has no unembedding of its own: that matmul reads `embedding`.
+    A tied model has no unembedding: that matmul reads `embedding`.
     """
-    D, V, P = config.d_model, config.vocab, config.n_positions
+    D = config.d_model
+    V = config.vocab
+    P = config.n_positions
     weights = [_weight("embedding", "V D", (V, D), "embedding", matmul=False)]
     if P:
         weights.append(_weight("position", "P D", (P, D), "embedding", matmul=False))
@@ -76,9 +80,12 @@ def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
 
 
 def model_weights(config: ModelConfig) -> tuple[tuple[Weight, int], ...]:
-    """Every weight of the model with the number of such: one for each layer of a kind."""
-    layers = [(w, g.count) for g in config.groups for w in layer_weights(config, g.layer)]
-    return (*layers, *((w, 1) for w in outer_weights(config)))
+    """Every weight of the model with its number of occurrences, which layers of a kind share."""
+    counted_weights = []
+    for group in config.groups:
+        for weight in layer_weights(config, group.layer):
+            counted_weights.append((weight, group.count))
+    return (*counted_weights, *((weight, 1) for weight in outer_weights(config)))
 
 
 def _weight(
@@ -92,7 +99,11 @@ def _vector(name: str, dims: str, shape: tuple[int, ...], part: str = "attention
 
 
 def _attention(D: int, a: Attention) -> list[Weight]:
-    N, K, H = a.n_heads, a.n_kv_heads, a.d_head
+    if a.mla:
+        return _latent_attention(D, a, a.mla)
+    N = a.n_heads
+    K = a.n_kv_heads
+    H = a.d_head
     weights = [
         _weight("wq", "D N H", (D, N, H), "attention"),
         _weight("wk", "D K H", (D, K, H), "attention"),
@@ -117,12 +128,13 @@ def _attention(D: int, a: Attention) -> list[Weight]:
     return weights
 
 
-def _mla(D: int, a: Attention) -> list[Weight]:
-    mla = a.mla
-    if mla is None:
-        return []
-    N, H, Hn, Hv = a.n_heads, a.d_head, mla.d_nope, mla.d_v
-    Q, latent = mla.q_lora_rank, mla.kv_lora_rank
+def _latent_attention(D: int, a: Attention, mla: Mla) -> list[Weight]:
+    N = a.n_heads
+    H = a.d_head
+    Hn = mla.d_nope
+    Hv = mla.d_v
+    Q = mla.q_lora_rank
+    latent = mla.kv_lora_rank
     C = latent + mla.d_rope
     weights = []
     if Q is None:
@@ -150,11 +162,14 @@ def _mla(D: int, a: Attention) -> list[Weight]:
 
 
 def _mamba(D: int, m: Mamba) -> list[Weight]:
-    """Projections, convolution with its bias, A, D and dt bias of each head, norm of the output.
+    """Projections, convolution with its bias, A, D and dt bias per head, norm of the output.
 
-    Source: arXiv 2405.21060, section 7.1; the norm is gated and of all heads.
+    Source: arXiv 2405.21060, section 7.1; the norm is gated and spans all heads.
     """
-    N, H, F, scanned = m.n_heads, m.d_head, m.d_projected, m.d_scanned
+    N = m.n_heads
+    H = m.d_head
+    F = m.d_projected
+    scanned = m.d_scanned
     return [
         _weight("w_in", "D F", (D, F), "mamba"),
         _vector("conv", "F' W", (scanned, m.d_conv), "mamba"),
@@ -169,29 +184,30 @@ def _mamba(D: int, m: Mamba) -> list[Weight]:
 
 def _mlp(D: int, mlp: Mlp) -> list[Weight]:
     F = mlp.d_ff
-    up, biases = ["up"], []
-    if mlp.gated:
-        up = ["gate", "up"]
-    weights = [_weight(f"w_{name}", "D F", (D, F), "mlp") for name in up]
+    weights = [_weight(f"w_{name}", "D F", (D, F), "mlp") for name in mlp.up_projections]
     weights.append(_weight("w_down", "F D", (F, D), "mlp"))
     if mlp.bias:
-        biases = [_vector(f"b_{name}", "F", (F,), "mlp") for name in up]
-        biases.append(_vector("b_down", "D", (D,), "mlp"))
-    return weights + biases
+        weights += [_vector(f"b_{name}", "F", (F,), "mlp") for name in mlp.up_projections]
+        weights.append(_vector("b_down", "D", (D,), "mlp"))
+    return weights
 
 
 def _moe(D: int, moe: Moe) -> list[Weight]:
-    E, F, shared = moe.n_experts, moe.d_ff, moe.d_ff_shared
-    up = ["gate", "up"] if moe.gated else ["up"]
+    E = moe.n_experts
+    F = moe.d_ff
+    up = moe.up_projections
     weights = [_weight("router", "D E", (D, E), "moe")]
-    letter, width = ("C", moe.d_latent) if moe.d_latent else ("D", D)
+    letter = "D"
+    width = D
     if moe.d_latent:
+        letter = "C"
+        width = moe.d_latent
         weights.append(_weight("latent_down", "D C", (D, width), "moe"))
     weights += [_weight(f"w_{name}", f"E {letter} F", (E, width, F), "moe") for name in up]
     weights.append(_weight("w_down", f"E F {letter}", (E, F, width), "moe"))
     if moe.d_latent:
         weights.append(_weight("latent_up", "C D", (width, D), "moe"))
-    if shared:
+    if shared := moe.d_ff_shared:
         weights += [_weight(f"shared_{name}", "D F", (D, shared), "moe") for name in up]
         weights.append(_weight("shared_down", "F D", (shared, D), "moe"))
     if moe.shared_gate:
@@ -205,11 +221,15 @@ def _moe(D: int, moe: Moe) -> list[Weight]:
 
 
 def _norms(D: int, layer: Layer) -> list[Weight]:
-    mixer = "mamba" if layer.mamba else "attention"
-    blocks = [mixer] if layer.has_mixer else []
-    blocks += ["ffn"] if layer.ffn and layer.norms != "shared" else []
-    where = {"pre": ("",), "post": ("post_",), "both": ("", "post_"), "shared": ("",)}[layer.norms]
-    names = [f"{place}{block}_norm" for block in blocks for place in where]
+    blocks = []
+    if layer.attention:
+        blocks.append("attention")
+    if layer.mamba:
+        blocks.append("mamba")
+    if layer.ffn and layer.norms != "shared":
+        blocks.append("ffn")
+    prefixes = {"post": ("post_",), "both": ("", "post_")}.get(layer.norms, ("",))
+    names = [f"{prefix}{block}_norm" for block in blocks for prefix in prefixes]
     weights = [_vector(name, "D", (D,), "norm") for name in names]
     if layer.norm_bias:
         weights += [_vector(f"b_{name}", "D", (D,), "norm") for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import units
-from shardwise.formulas.matmul import ShardResult, ShardStep, Way
+from shardwise.formulas.matmul import MatmulOption, ShardResult, ShardStep
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import seconds_span
 
@@ -44,7 +44,7 @@ def blocks(result: ShardResult) -> Iterator[Block]:
     )
 
 
-def _headline(way: Way) -> str:
+def _headline(way: MatmulOption) -> str:
     times = {"Communication": way.comms_s, "Compute": way.math_s, "HBM": way.hbm_s}
     slowest = max(times, key=lambda name: times[name])
     return f"{slowest}-bound, {seconds_span(way.lower_s, way.upper_s)} (all / nothing overlapped)."
@@ -59,7 +59,7 @@ def _program(result: ShardResult) -> Iterator[Block]:
         yield f"padding: {note}"
 
 
-def _steps(way: Way) -> Block:
+def _steps(way: MatmulOption) -> Block:
     rows = [_step(step) for step in way.before]
     matmul = [
         way.local,

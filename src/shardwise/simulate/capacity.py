@@ -1,4 +1,4 @@
-"""The largest rate at which promises are kept."""
+"""The highest request rate that meets an SLO."""
 
 from __future__ import annotations
 
@@ -7,35 +7,38 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadInput, NoPlan
 from shardwise.simulate.deployment import Pool, simulate
-from shardwise.simulate.mean_field import mean_field
+from shardwise.simulate.mean_field import MeanField, mean_field
 from shardwise.simulate.metrics import Slo, Summary
 from shardwise.simulate.traffic import Traffic
 
-MOST_DOUBLINGS = 20  # from the first rate that is tried, up or down
+MAX_DOUBLINGS = 20  # from the start rate, up or down
+HALVINGS = 50  # of the closed form's interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The largest rate that meets an SLO.
+    """The highest rate that meets an SLO.
 
     Args:
-        rate: requests a second.
+        rate: requests per second.
         summary: the run at that rate.
-        tried: rates that were simulated, and the share of requests within the bounds at each.
-        mean_field_rate: the largest rate at which balance alone (see `mean_field`) keeps the mean
-            time between tokens within its bound; it knows no queues, so no bound on the first
-            token. None for prefill and decode on engines of their own.
+        trials: rates that were simulated, and the share of requests within the bounds at each.
+        mean_field_rate: the highest rate at which the mean time between tokens of the closed form
+            (see `mean_field`) is within its bound; without queues, so without a bound on the first
+            token. None with separate prefill and decode engines.
     """
 
     rate: float
     summary: Summary
-    tried: tuple[tuple[float, float], ...]
+    trials: tuple[tuple[float, float], ...]
     mean_field_rate: float | None
 
     @property
-    def of_mean_field(self) -> float | None:
-        """What variation leaves of the closed form: the ratio of both rates."""
-        return None if not self.mean_field_rate else self.rate / self.mean_field_rate
+    def mean_field_ratio(self) -> float | None:
+        """Ratio of the simulated rate to the closed form's: what variation costs."""
+        if not self.mean_field_rate:
+            return None
+        return self.rate / self.mean_field_rate
 
 
 def capacity(
@@ -47,17 +50,17 @@ def capacity(
     tolerance: float = 0.01,
     warm_up: float = 0.1,
 ) -> Capacity:
-    """The largest rate at which `slo.share` of the requests meet both bounds.
+    """Find the highest rate at which `slo.share` of the requests meet both bounds.
 
-    The same requests arrive at every rate, with all distances scaled (common random numbers), so
-    that rates differ by nothing else. A queue that grows for ever breaks a bound only in a run that
-    is long against it: give traffic of many times `slo.ttft_s`.
+    The same requests arrive at every rate, with all intervals scaled (common random numbers), so
+    that rates differ by nothing else. A queue that grows without bound violates the SLO only in a
+    run much longer than the bound: pass traffic of many times `slo.ttft_s`.
 
     Args:
-        traffic: requests with arrivals; their own rate is the first one tried.
+        traffic: requests with arrivals; the search starts at their rate.
         pool, decode, transfer_s_per_token: see `simulate`.
-        slo: the promise.
-        tolerance: the answer is at most this share below a rate that fails.
+        slo: bounds, and the share of requests that must meet them.
+        tolerance: the result is at most this share below a rate that fails.
         warm_up: share of the duration of the arrivals whose requests are not judged.
 
     Raises:
@@ -65,61 +68,70 @@ def capacity(
         NoPlan: no rate meets the bounds: a single request does not.
     """
     if not 0 < tolerance < 1 or not 0 <= warm_up < 1:
-        raise BadInput(f"tolerance {tolerance} and warm_up {warm_up} are shares below 1.")
-    tried: dict[float, tuple[float, Summary]] = {}
+        raise BadInput(
+            f"tolerance must be in (0, 1) and warm_up in [0, 1), not {tolerance} and {warm_up}."
+        )
+    summaries: dict[float, Summary] = {}
 
-    def met(rate: float) -> bool:
-        scaled = traffic.at_rate(rate)
-        after_s = warm_up * len(traffic) / rate
-        found = simulate(scaled, pool, decode, transfer_s_per_token)
-        summary = found.summary(slo, after_s)
-        tried[rate] = (summary.within, summary)
+    def meets(rate: float) -> bool:
+        result = simulate(traffic.at_rate(rate), pool, decode, transfer_s_per_token)
+        summary = result.summary(slo, warm_up * len(traffic) / rate)
+        summaries[rate] = summary
         return summary.within >= slo.share
 
-    low, high = _bracket(met, traffic.rate)
+    low, high = _bracket(meets, traffic.rate)
     while high > low * (1 + tolerance):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if met(middle) else (low, middle)
+        if meets(middle):
+            low = middle
+        else:
+            high = middle
+    mean_field_rate = None
+    if decode is None:
+        mean_field_rate = _mean_field_rate(traffic, pool, slo)
     return Capacity(
         rate=low,
-        summary=tried[low][1],
-        tried=tuple((rate, tried[rate][0]) for rate in sorted(tried)),
-        mean_field_rate=None if decode else _balanced(traffic, pool, slo),
+        summary=summaries[low],
+        trials=tuple((rate, summaries[rate].within) for rate in sorted(summaries)),
+        mean_field_rate=mean_field_rate,
     )
 
 
-def _bracket(met: Callable[[float], bool], start: float) -> tuple[float, float]:
-    """A rate that meets the bounds and one, twice as high, that does not."""
+def _bracket(meets: Callable[[float], bool], start: float) -> tuple[float, float]:
+    """A rate that meets the bounds and the doubled one, which does not."""
     rate = start
-    if met(rate):
-        for _ in range(MOST_DOUBLINGS):
-            if not met(2 * rate):
+    if meets(rate):
+        for _ in range(MAX_DOUBLINGS):
+            if not meets(2 * rate):
                 return rate, 2 * rate
             rate *= 2
-        raise BadInput("the traffic is so short that every rate meets the bounds. Give more of it.")
-    for _ in range(MOST_DOUBLINGS):
+        raise BadInput("the traffic is so short that every rate meets the bounds. Make it longer.")
+    for _ in range(MAX_DOUBLINGS):
         rate /= 2
-        if met(rate):
+        if meets(rate):
             return rate, 2 * rate
     raise NoPlan(
-        f"no rate meets the bounds: not even {rate:.3g} requests a second. Relax them, or make "
+        f"no rate meets the bounds: not even {rate:.3g} requests per second. Relax them, or make "
         "passes faster."
     )
 
 
-def _balanced(traffic: Traffic, pool: Pool, slo: Slo) -> float:
-    """The largest rate of the closed form, all engines together."""
-    prompt, output = float(traffic.prompt.mean()), float(traffic.output.mean())
+def _mean_field_rate(traffic: Traffic, pool: Pool, slo: Slo) -> float:
+    """The highest rate of the closed form, for all engines together."""
+    prompt = float(traffic.prompt.mean())
+    output = float(traffic.output.mean())
 
-    def at(rate: float) -> tuple[float, float]:
-        state = mean_field(pool.times, pool.limits, prompt, output, rate)
-        return state.tpot_s, state.largest_rate
+    def state(rate: float) -> MeanField:
+        return mean_field(pool.times, pool.limits, prompt, output, rate)
 
-    high = at(traffic.rate)[1]
-    if at(high)[0] <= slo.tpot_s:
+    high = state(traffic.rate).largest_rate
+    if state(high).tpot_s <= slo.tpot_s:
         return high * pool.replicas
     low = 0.0
-    for _ in range(50):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if at(middle)[0] <= slo.tpot_s else (low, middle)
+        if state(middle).tpot_s <= slo.tpot_s:
+            low = middle
+        else:
+            high = middle
     return low * pool.replicas

@@ -1,4 +1,4 @@
-"""Engines behind a router, in one kind or split into those that prefill and those that decode."""
+"""Engines behind a router: one pool, or one pool for prefill and one for decoding."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.errors import BadInput, UnknownName
-from shardwise.simulate.engine import Engine
+from shardwise.simulate.engine import SimulatedEngine
 from shardwise.simulate.limits import Limits
-from shardwise.simulate.metrics import Record, Result
-from shardwise.simulate.request import Live, Request
-from shardwise.simulate.times import Times
+from shardwise.simulate.metrics import RequestLog, SimulationResult
+from shardwise.simulate.request import Request, SequenceState
+from shardwise.simulate.times import PassTimes
 from shardwise.simulate.traffic import Traffic
 
 ROUTERS = ("least_outstanding", "round_robin")
@@ -20,27 +20,27 @@ ROUTERS = ("least_outstanding", "round_robin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Engines that are alike.
+    """Identical engines.
 
     Args:
-        times: seconds of a pass of one of them.
-        limits: what a pass may hold, and the KV cache of one.
-        replicas: how many there are.
+        times: seconds of a pass of an engine.
+        limits: what a pass may contain, and the KV cache of an engine.
+        replicas: number of engines.
         router: `least_outstanding` sends a request to the engine with the fewest that wait or run,
-            `round_robin` to each in turn.
+            `round_robin` to each engine in turn.
 
     Raises:
         BadInput: no engine; UnknownName for a router.
     """
 
-    times: Times
+    times: PassTimes
     limits: Limits
     replicas: int = 1
     router: str = "least_outstanding"
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
-            raise BadInput(f"a pool has at least one engine, not {self.replicas}.")
+            raise BadInput(f"replicas must be at least 1, not {self.replicas}.")
         if self.router not in ROUTERS:
             raise UnknownName("router", self.router, ROUTERS)
 
@@ -51,146 +51,176 @@ def simulate(
     decode: Pool | None = None,
     transfer_s_per_token: float = 0.0,
     fast_forward: bool = True,
-) -> Result:
-    """Serve all of the traffic.
+) -> SimulationResult:
+    """Serve all requests of the traffic.
 
     Args:
-        traffic: what arrives when.
-        pool: the engines; where `decode` is given, those that compute prompts and first tokens.
+        traffic: the requests and their arrivals.
+        pool: the engines; with `decode`, those that compute prompts and first tokens only.
         decode: engines that generate all further tokens.
-        transfer_s_per_token: seconds after the first token until keys and values are at the
-            engine that decodes, for each token of the prompt. Transfers do not wait for each other.
-        fast_forward: run alike passes at once; the result is the same (see `Engine`).
+        transfer_s_per_token: seconds for each token of the prompt from the first token until keys
+            and values are at the decode engine. Transfers do not wait for each other.
+        fast_forward: run identical passes at once; the result is the same (see `SimulatedEngine`).
 
     Raises:
-        BadInput: a request that can never be served; keys and values that arrive before they leave.
+        BadInput: a request that could never be served, or a negative transfer time.
     """
     if transfer_s_per_token < 0:
-        raise BadInput(f"transfer_s_per_token {transfer_s_per_token} is below 0.")
-    return _Run(traffic, pool, decode, transfer_s_per_token, fast_forward).result()
+        raise BadInput(f"transfer_s_per_token must not be negative: {transfer_s_per_token}.")
+    return _EventLoop(traffic, pool, decode, transfer_s_per_token, fast_forward).run()
 
 
-class _Side:
+class _RoutedPool:
     """The engines of one pool, and their router."""
 
     def __init__(self, pool: Pool, fast_forward: bool) -> None:
-        self.engines = [Engine(pool.times, pool.limits, fast_forward) for _ in range(pool.replicas)]
-        self._in_turn = pool.router == "round_robin"
-        self._next = 0
+        self.engines: list[SimulatedEngine] = []
+        for _ in range(pool.replicas):
+            self.engines.append(SimulatedEngine(pool.times, pool.limits, fast_forward))
+        self._round_robin = pool.router == "round_robin"
+        self._n_routed = 0
 
-    def choose(self, at_s: float) -> Engine:
-        """The engine for a request that arrives now."""
+    def route(self, at_s: float) -> SimulatedEngine:
+        """The engine for a request that arrives at this time."""
         if len(self.engines) == 1:
             return self.engines[0]
-        if self._in_turn:
-            self._next += 1
-            return self.engines[(self._next - 1) % len(self.engines)]
+        if self._round_robin:
+            engine = self.engines[self._n_routed % len(self.engines)]
+            self._n_routed += 1
+            return engine
         return min(self.engines, key=lambda engine: engine.outstanding(at_s))
 
 
-class _Run:
-    """The loop over events: the earliest arrival, or the pass of the engine that is behind."""
+class _EventLoop:
+    """The loop over events: the next arrival, or the pass of the engine with the earliest clock."""
 
     def __init__(
-        self, traffic: Traffic, pool: Pool, decode: Pool | None, transfer_s: float, fast: bool
+        self,
+        traffic: Traffic,
+        pool: Pool,
+        decode: Pool | None,
+        transfer_s_per_token: float,
+        fast_forward: bool,
     ) -> None:
-        self.first = _Side(pool, fast)
-        self.second = None if decode is None else _Side(decode, fast)
-        self.pools = [pool] * pool.replicas
-        self.pools += [] if decode is None else [decode] * decode.replicas
-        self.engines = [*self.first.engines, *(self.second.engines if self.second else ())]
-        self.index = {engine: i for i, engine in enumerate(self.engines)}
-        self.transfer_s = transfer_s
+        self.entry_pool = _RoutedPool(pool, fast_forward)
+        self.decode_pool: _RoutedPool | None = None
+        self.engines = list(self.entry_pool.engines)
+        self.n_blocks = [pool.limits.n_blocks] * pool.replicas
+        if decode is not None:
+            self.decode_pool = _RoutedPool(decode, fast_forward)
+            self.engines += self.decode_pool.engines
+            self.n_blocks += [decode.limits.n_blocks] * decode.replicas
+        self.engine_index = {engine: index for index, engine in enumerate(self.engines)}
+        self.transfer_s_per_token = transfer_s_per_token
         self.think_s = traffic.think_s
-        self.record = Record()
-        # Arrivals that ends have caused: when, at which engine, a running number, and who goes on
-        # to the second pool, or None for the next request of a user.
-        self.later: list[tuple[float, int, int, Request | None]] = []
-        self.made = 0
-        self.asked: dict[int, Request] = {}  # with two pools: what is not served to the end
-        self.prefilled: dict[int, Live] = {}  # and how it got its first token
+        self.log = RequestLog()
+        # Heap of the arrivals that finished sequences cause: time, index of the engine, a running
+        # number, and the request for the decode pool, or None for the next request of a user.
+        self.caused: list[tuple[float, int, int, Request | None]] = []
+        self.n_caused = 0
+        # With two pools: requests in the system, and the sequences that got their first token.
+        self.in_system: dict[int, Request] = {}
+        self.prefilled: dict[int, SequenceState] = {}
         self.end_s = 0.0
         self.requests: Iterator[Request] = iter(traffic)
-        self.closed = traffic.users > 0
-        # Who may cause an arrival at an engine: passes of a stretch must not run past them.
-        self.sources: dict[Engine, list[Engine]] = {}
-        for engine in self.engines:
-            others = [other for other in self.engines if other is not engine]
-            if not self.closed:
-                others = [] if engine in self.first.engines else self.first.engines
-            self.sources[engine] = others
-        self.waiting_outside = None if self.closed else next(self.requests, None)
+        self.closed_loop = traffic.users > 0
+        self.sources = self._arrival_sources()
+        self.next_request: Request | None = None
+        if not self.closed_loop:
+            self.next_request = next(self.requests, None)
         for _ in range(traffic.users):
-            self._put(0.0, -1, None)
+            self._schedule_arrival(0.0, -1, None)
 
-    def result(self) -> Result:
-        """Run to the end."""
-        while self._event():
+    def _arrival_sources(self) -> dict[SimulatedEngine, list[SimulatedEngine]]:
+        """The engines that may cause an arrival at each: it must not run ahead of their clocks."""
+        sources: dict[SimulatedEngine, list[SimulatedEngine]] = {}
+        for engine in self.engines:
+            if self.closed_loop:
+                sources[engine] = [source for source in self.engines if source is not engine]
+            elif engine in self.entry_pool.engines:
+                sources[engine] = []
+            else:
+                sources[engine] = self.entry_pool.engines
+        return sources
+
+    def run(self) -> SimulationResult:
+        """Process all events."""
+        while self._process_event():
             pass
         tallies = tuple(engine.tally for engine in self.engines)
-        n_blocks = tuple(pool.limits.n_blocks for pool in self.pools)
-        return Result.of(self.record, tallies, n_blocks, self.end_s)
+        return SimulationResult.of(self.log, tallies, tuple(self.n_blocks), self.end_s)
 
-    def _event(self) -> bool:
-        """One arrival or one step of an engine; False when nothing is left."""
-        engine = self._behind()
-        outside, later = self.waiting_outside, self.later
-        outside_s = math.inf if outside is None else outside.arrival_s
-        next_s = min(outside_s, later[0][0]) if later else outside_s
-        if engine is None or next_s <= engine.clock:
-            if next_s == math.inf:
+    def _process_event(self) -> bool:
+        """Process one arrival or one step of an engine; False after the last one."""
+        engine = self._earliest_engine()
+        request_s = math.inf
+        if self.next_request is not None:
+            request_s = self.next_request.arrival_s
+        arrival_s = request_s
+        if self.caused:
+            arrival_s = min(request_s, self.caused[0][0])
+        if engine is None or arrival_s <= engine.clock:
+            if arrival_s == math.inf:
                 return False
-            if outside is not None and outside_s == next_s:
-                self._submit(outside)
-                self.waiting_outside = next(self.requests, None)
-                return True
-            _, _, _, request = heapq.heappop(later)
-            if request is not None and self.second is not None:
-                self.second.choose(next_s).submit(request, ready=True)
-            elif (request := next(self.requests, None)) is not None:
-                self._submit(request._replace(arrival_s=next_s))
+            if self.next_request is not None and request_s == arrival_s:
+                self._submit(self.next_request)
+                self.next_request = next(self.requests, None)
+            else:
+                self._process_caused_arrival()
             return True
         for source in self.sources[engine]:
             if source.has_work:
-                next_s = min(next_s, source.clock)
-        for live in engine.step(next_s):
-            self._ended(engine, live)
+                arrival_s = min(arrival_s, source.clock)
+        for sequence in engine.step(arrival_s):
+            self._finish(engine, sequence)
         return True
 
-    def _behind(self) -> Engine | None:
+    def _process_caused_arrival(self) -> None:
+        arrival_s, _, _, request = heapq.heappop(self.caused)
+        if request is not None and self.decode_pool is not None:
+            self.decode_pool.route(arrival_s).submit(request, kv_ready=True)
+            return
+        request = next(self.requests, None)
+        if request is not None:
+            self._submit(request._replace(arrival_s=arrival_s))
+
+    def _earliest_engine(self) -> SimulatedEngine | None:
         """The engine whose next pass starts first."""
-        found = None
+        earliest = None
         for engine in self.engines:
-            if engine.has_work and (found is None or engine.clock < found.clock):
-                found = engine
-        return found
+            if engine.has_work and (earliest is None or engine.clock < earliest.clock):
+                earliest = engine
+        return earliest
 
     def _submit(self, request: Request) -> None:
-        engine = self.first.choose(request.arrival_s)
-        if self.second is not None:
-            self.asked[request.id] = request
+        engine = self.entry_pool.route(request.arrival_s)
+        if self.decode_pool is not None:
+            self.in_system[request.id] = request
             request = request._replace(output=1)
         engine.submit(request)
 
-    def _ended(self, engine: Engine, live: Live) -> None:
-        now, index = engine.clock, self.index[engine]
-        request, first = live.request, live
-        if self.second is not None:
-            request = self.asked[request.id]
-            if index < len(self.first.engines):
+    def _finish(self, engine: SimulatedEngine, sequence: SequenceState) -> None:
+        """Record a sequence that ended, or send it on to the decode pool."""
+        index = self.engine_index[engine]
+        request = sequence.request
+        prefill_sequence = sequence
+        if self.decode_pool is not None:
+            request = self.in_system[request.id]
+            if index < len(self.entry_pool.engines):
                 if request.output > 1:
-                    self.prefilled[request.id] = live
-                    there_s = now + self.transfer_s * request.prompt
-                    self._put(there_s, index, request._replace(arrival_s=there_s))
+                    self.prefilled[request.id] = sequence
+                    arrival_s = engine.clock + self.transfer_s_per_token * request.prompt
+                    request = request._replace(arrival_s=arrival_s)
+                    self._schedule_arrival(arrival_s, index, request)
                     return
             else:
-                first = self.prefilled.pop(request.id)
-            del self.asked[request.id]
-        self.record.add(request, first, live, now, index)
-        self.end_s = max(self.end_s, now)
-        if self.closed:
-            self._put(now + self.think_s, index, None)
+                prefill_sequence = self.prefilled.pop(request.id)
+            del self.in_system[request.id]
+        self.log.add(request, prefill_sequence, sequence, engine.clock, index)
+        self.end_s = max(self.end_s, engine.clock)
+        if self.closed_loop:
+            self._schedule_arrival(engine.clock + self.think_s, index, None)
 
-    def _put(self, at_s: float, cause: int, request: Request | None) -> None:
-        self.made += 1
-        heapq.heappush(self.later, (at_s, cause, self.made, request))
+    def _schedule_arrival(self, at_s: float, engine_index: int, request: Request | None) -> None:
+        self.n_caused += 1
+        heapq.heappush(self.caused, (at_s, engine_index, self.n_caused, request))

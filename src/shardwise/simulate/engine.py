@@ -1,4 +1,4 @@
-"""One engine in simulated time: the scheduler of a real one, with a clock instead of a device."""
+"""One engine in simulated time: a real engine's scheduler with a clock instead of a device."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ import math
 from dataclasses import dataclass
 
 from shardwise.simulate.limits import Limits
-from shardwise.simulate.request import Live, Request
+from shardwise.simulate.request import Request, SequenceState
 from shardwise.simulate.scheduler import Scheduler
-from shardwise.simulate.times import Times
+from shardwise.simulate.times import PassTimes
 
 
 @dataclass(slots=True)
 class Tally:
-    """What an engine did, added up over its passes.
+    """Counters of an engine, summed over its passes.
 
-    Sums over time are in seconds times what is counted. Used blocks count as the mean of the first
-    and the last pass of a stretch of alike ones; all else is exact.
+    The integrals over time are in seconds times the unit that is counted. Used blocks count as the
+    mean of the first and the last pass of a run of identical ones; all else is exact.
     """
 
     passes: int = 0
-    decode_passes: int = 0  # those in which a sequence decodes
-    decoded: int = 0  # sequences that decode, summed over these
-    events: int = 0  # passes, where a stretch of alike ones counts once
+    decode_passes: int = 0  # passes in which a sequence decodes
+    decoded: int = 0  # sequences that decode, summed over these passes
+    events: int = 0  # passes, where a run of identical ones counts once
     busy_s: float = 0.0
-    running_s: float = 0.0  # sequences that hold blocks
-    system_s: float = 0.0  # requests that wait or run
-    used_s: float = 0.0  # blocks held
+    running_s: float = 0.0  # integral of the sequences that have blocks
+    system_s: float = 0.0  # integral of the requests that wait or run
+    used_s: float = 0.0  # integral of the blocks in use
     peak_used: int = 0
     preemptions: int = 0
 
 
-class Engine:
-    """A scheduler whose passes take the seconds that `times` says.
+class SimulatedEngine:
+    """A scheduler whose passes take the seconds that `times` returns.
 
     Args:
         times: seconds of a pass.
         limits: of the scheduler.
-        fast_forward: run alike passes at once. The result is that of single passes: exactly where
-            `times` is affine in `kv_tokens`, else a stretch takes the time of its mean pass.
+        fast_forward: run identical passes at once. The result is that of single passes: exact where
+            `times` is affine in `kv_tokens`, otherwise each is given the time of their mean pass.
     """
 
-    def __init__(self, times: Times, limits: Limits, fast_forward: bool = True) -> None:
+    def __init__(self, times: PassTimes, limits: Limits, fast_forward: bool = True) -> None:
         self.scheduler = Scheduler(limits)
         self.clock = 0.0
         self.tally = Tally()
         self._times = times
-        self._fast = fast_forward
+        self._fast_forward = fast_forward
         self._in_system = 0
-        self._just_ended = 0  # at `clock`, with the last pass
+        self._n_just_ended = 0  # with the last pass, at `clock`
 
     @property
     def has_work(self) -> bool:
@@ -57,90 +57,100 @@ class Engine:
 
     def outstanding(self, at_s: float) -> int:
         """Requests that wait or run at a time within the last pass, or after it."""
-        return self._in_system + (self._just_ended if at_s < self.clock else 0)
+        if at_s < self.clock:
+            return self._in_system + self._n_just_ended
+        return self._in_system
 
-    def submit(self, request: Request, ready: bool = False) -> None:
-        """A request arrives.
+    def submit(self, request: Request, kv_ready: bool = False) -> None:
+        """Add a request at its arrival time.
 
         Raises:
-            BadInput: it can never be served.
+            BadInput: a request that could never be served.
         """
-        self.scheduler.add(request, ready=ready)
+        self.scheduler.add(request, kv_ready=kv_ready)
         if self._in_system == 0 and self.clock < request.arrival_s:
             self.clock = request.arrival_s
         self._in_system += 1
-        self.tally.system_s += self.clock - request.arrival_s  # within the last pass
+        self.tally.system_s += self.clock - request.arrival_s  # it arrived during the last pass
 
-    def step(self, until_s: float = math.inf) -> list[Live]:
-        """Run the next pass, or a stretch of alike ones; returns the sequences that ended.
+    def step(self, until_s: float = math.inf) -> list[SequenceState]:
+        """Run the next pass, or a run of identical ones; returns the sequences that ended.
 
         Args:
-            until_s: somebody may arrive then: no pass of a stretch starts at that time or later,
-                unless arrivals change nothing.
+            until_s: the next possible arrival. No pass of a run starts then or later, unless
+                arrivals change nothing.
         """
-        scheduler, tally, start = self.scheduler, self.tally, self.clock
-        now = scheduler.schedule()
-        seconds = self._times.pass_s(now.n_decode, now.kv_tokens, now.prefill, now.pairs)
-        n, first_used = 1, scheduler.blocks.used
+        scheduler = self.scheduler
+        tally = self.tally
+        start_s = self.clock
+        step = scheduler.schedule()
+        seconds = self._times.pass_s(step.n_decode, step.kv_tokens, step.prefill, step.pairs)
+        n_passes = 1
+        first_used = scheduler.blocks.used
         last_used = first_used
-        if now.chunks:
-            for chunk in now.chunks:
-                if chunk.live.start_s < 0:
-                    chunk.live.start_s = start
-        elif self._fast:
-            n = scheduler.steady()
-            if n > 1:
-                room = until_s - start if scheduler.is_open else math.inf
-                n, seconds = self._stretch(n, seconds, room)
+        if step.chunks:
+            for chunk in step.chunks:
+                if chunk.sequence.start_s < 0:
+                    chunk.sequence.start_s = start_s
+        elif self._fast_forward:
+            n_passes = scheduler.identical_passes()
+            if n_passes > 1:
+                budget_s = until_s - start_s if scheduler.is_open else math.inf
+                n_passes, seconds = self._passes_within(n_passes, seconds, budget_s)
                 decoding = scheduler.decoding
-                last_used += decoding.blocks(n) - decoding.blocks(1)
-        self.clock = start + seconds
-        tally.passes += n
+                last_used += decoding.blocks_needed(n_passes) - decoding.blocks_needed(1)
+        self.clock = start_s + seconds
+        tally.passes += n_passes
         tally.events += 1
-        if now.n_decode:
-            tally.decode_passes += n
-            tally.decoded += n * now.n_decode
+        if step.n_decode:
+            tally.decode_passes += n_passes
+            tally.decoded += n_passes * step.n_decode
         tally.busy_s += seconds
         tally.system_s += self._in_system * seconds
         tally.running_s += (self._in_system - len(scheduler.waiting)) * seconds
         tally.used_s += (first_used + last_used) / 2 * seconds
         if last_used > tally.peak_used:
             tally.peak_used = last_used
-        prefilled, ended = scheduler.advance(n)
-        for live in prefilled:
-            if live.first_s < 0:
-                live.first_s = self.clock
-        self._just_ended = len(ended)
+        prefilled, ended = scheduler.advance(n_passes)
+        for sequence in prefilled:
+            if sequence.first_token_s < 0:
+                sequence.first_token_s = self.clock
+        self._n_just_ended = len(ended)
         self._in_system -= len(ended)
         tally.preemptions = scheduler.preemptions
         return ended
 
-    def _stretch(self, most: int, first_s: float, room_s: float) -> tuple[int, float]:
-        """The fewest alike passes, up to `most`, that fill `room_s` seconds; and their seconds."""
-        if first_s >= room_s:
+    def _passes_within(self, limit: int, first_s: float, budget_s: float) -> tuple[int, float]:
+        """The fewest passes, up to `limit`, that last `budget_s` seconds; and their seconds."""
+        if first_s >= budget_s:
             return 1, first_s
-        if room_s == math.inf:
-            return most, self._seconds(most)
-        # Passes grow slower as contexts grow, so the first one's time gives too many.
-        high = min(most, math.ceil(room_s / first_s)) if first_s > 0 else most
-        high_s = self._seconds(high)
-        while high_s < room_s and high < most:
-            high = min(most, 2 * high)
-            high_s = self._seconds(high)
-        if high_s < room_s:
+        if budget_s == math.inf:
+            return limit, self._decode_s(limit)
+        # Passes become slower as contexts grow, so the first one's time gives too many.
+        high = limit
+        if first_s > 0:
+            high = min(limit, math.ceil(budget_s / first_s))
+        high_s = self._decode_s(high)
+        while high_s < budget_s and high < limit:
+            high = min(limit, 2 * high)
+            high_s = self._decode_s(high)
+        if high_s < budget_s:
             return high, high_s
-        low = 1  # does not fill the room; `high` does
-        middle = math.ceil(room_s / high_s * high)  # by the mean time: too few, but not by much
+        low = 1  # invariant: `low` passes are shorter than the budget, `high` ones are not
+        middle = math.ceil(budget_s / high_s * high)  # by the mean time: slightly too few
         while high - low > 1:
             middle = min(max(middle, low + 1), high - 1)
-            middle_s = self._seconds(middle)
-            if middle_s >= room_s:
-                high, high_s = middle, middle_s
+            middle_s = self._decode_s(middle)
+            if middle_s >= budget_s:
+                high = middle
+                high_s = middle_s
             else:
                 low = middle
             middle = (low + high) // 2
         return high, high_s
 
-    def _seconds(self, n: int) -> float:
+    def _decode_s(self, n_passes: int) -> float:
+        """Seconds of the next `n_passes`, which only decode."""
         decoding = self.scheduler.decoding
-        return n * self._times.pass_s(len(decoding), decoding.mean_read(n), 0, 0)
+        kv_tokens = decoding.mean_kv_tokens(n_passes)
+        return n_passes * self._times.pass_s(len(decoding), kv_tokens, 0, 0)

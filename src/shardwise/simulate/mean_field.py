@@ -1,13 +1,13 @@
-"""The closed form beside the simulation: what balance alone says of constant traffic.
+"""The closed form that the simulation is compared with: the mean state under constant traffic.
 
-In a long run every request brings its prompt and its decode passes, whatever happens in between. So
-if `x` requests come for each pass, a pass decodes `x d` sequences on the mean (`d` decode passes a
-request), reads their mean contexts and computes `x` prompts; and `x` a pass in `step(x)` seconds
-is the rate. Where pass times are affine this is no approximation of the mean pass: the mean over
-passes of an affine function is the function of the means. What it cannot know is variation: queues,
-the longest pass, preemption. Whole prompts are taken to come one by one; those that end together
-make the next ones start together, and then share passes. And no sequence decodes during its own
-prompt, so it meets half a prompt less than the mean (1 % of TPOT for tens of sequences).
+In a long run every request contributes its prompt and its decode passes, in whatever order. If `x`
+requests arrive per decode pass, a pass decodes `x d` sequences on average (`d` decode passes per
+request), reads their mean contexts and computes `x` prompts; and `x` per pass of `step(x)` seconds
+is the rate. For affine pass times this is exact for the mean pass: the mean over passes of an
+affine function is the function of the means. It does not model variation: queues, the longest
+pass, preemption. Whole prompts are assumed to arrive one by one; requests that end together let
+the next ones start together, and these share passes. And no sequence decodes during its own prompt,
+so it meets half a prompt less than the mean (1 % of TPOT for tens of sequences).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.request import Request
-from shardwise.simulate.times import Times
+from shardwise.simulate.times import PassTimes
 
 HALVINGS = 60  # of an interval: to the last digit
 
@@ -28,8 +28,8 @@ class MeanField:
     """The mean state of one engine under constant traffic.
 
     Args:
-        rate: requests a second that it serves.
-        largest_rate: requests a second that it can serve.
+        rate: requests per second that it serves.
+        largest_rate: requests per second that it can serve.
         step_s: mean busy seconds from one decode pass to the next.
         decoding: mean sequences in a decode pass.
         tpot_s: mean seconds between the tokens of a request.
@@ -45,23 +45,23 @@ class MeanField:
 
 
 @dataclass(frozen=True, slots=True)
-class _Means:
-    """What one request brings, on the mean."""
+class _MeanRequest:
+    """A request of mean lengths, and the passes that it needs."""
 
-    times: Times
+    times: PassTimes
     limits: Limits
     prompt: float
     output: float
 
     @property
-    def decodes(self) -> float:
+    def decode_passes(self) -> float:
         """Decode passes; the first token comes from the prompt's pass."""
         return (self.output - 1) / self.limits.tokens_per_pass
 
     @property
     def context(self) -> float:
         """Tokens that a decode pass reads of one sequence."""
-        return self.prompt + self.limits.tokens_per_pass * (self.decodes + 1) / 2
+        return self.prompt + self.limits.tokens_per_pass * (self.decode_passes + 1) / 2
 
     @property
     def pairs(self) -> float:
@@ -69,96 +69,111 @@ class _Means:
         return self.prompt * (self.prompt + 1) / 2
 
     @property
-    def chunks(self) -> int:
-        """Passes over a prompt that has a pass for itself."""
-        return ceil_div(int(self.prompt), self.limits.max_tokens) if self.limits.chunked else 1
+    def n_chunks(self) -> int:
+        """Passes over a prompt that shares them with no other prompt."""
+        if not self.limits.chunked:
+            return 1
+        return int(ceil_div(int(self.prompt), self.limits.max_tokens))
 
     def seconds(self, decode: float, prompts: float) -> float:
-        """A pass with mean sequences and mean prompts, which need not be whole numbers."""
+        """Seconds of a pass with mean sequences and mean prompts, which may be fractions."""
         prefill = prompts * self.prompt
         return self._pass_s(decode, decode * self.context, prefill, prompts * self.pairs)
 
     def _pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
         return self.times.pass_s(decode, kv_tokens, prefill, pairs)  # type: ignore[arg-type]
 
-    def step(self, x: float) -> float:
-        """Seconds from one decode pass to the next when `x` requests come in between."""
+    def step_s(self, x: float) -> float:
+        """Seconds from one decode pass to the next when `x` requests arrive in between."""
         if self.limits.chunked:
-            return self.seconds(x * self.decodes, x)
-        together = max(1.0, min(x, self.limits.max_tokens // self.prompt))
-        prefill_s = self.seconds(0, together) / together
-        return self.seconds(x * self.decodes, 0) + x * prefill_s
+            return self.seconds(x * self.decode_passes, x)
+        prompts = max(1.0, min(x, self.limits.max_tokens // self.prompt))
+        prefill_s = self.seconds(0, prompts) / prompts
+        return self.seconds(x * self.decode_passes, 0) + x * prefill_s
 
-    def alone_s(self) -> float:
+    def idle_engine_s(self) -> float:
         """Seconds of a request in an idle engine."""
-        n, left = self.chunks, self.prompt
-        total = self.decodes * self.seconds(1, 0)
-        for i in range(n):
-            tokens = min(left, self.limits.max_tokens) if n > 1 else left
-            past = i * self.limits.max_tokens
+        total = self.decode_passes * self.seconds(1, 0)
+        remaining = self.prompt
+        for index in range(self.n_chunks):
+            tokens = remaining
+            if self.n_chunks > 1:
+                tokens = min(remaining, self.limits.max_tokens)
+            past = index * self.limits.max_tokens
             pairs = tokens * past + tokens * (tokens + 1) / 2
             total += self._pass_s(0, 0, tokens, pairs)
-            left -= tokens
+            remaining -= tokens
         return total
 
-    def most(self) -> float:
-        """Requests a pass that sequences, tokens and blocks allow."""
-        limits, decodes = self.limits, self.decodes
-        prefills = self.chunks if limits.chunked else 0
-        blocks = (self.context / limits.block + 0.5) * decodes  # a last block is half full
-        blocks += prefills * ceil_div(int(self.prompt), limits.block)
-        if not limits.paged:
+    def max_per_pass(self) -> float:
+        """Requests per pass that sequences, tokens and blocks allow."""
+        limits = self.limits
+        decode_passes = self.decode_passes
+        prefill_passes = 0
+        if limits.chunked:
+            prefill_passes = self.n_chunks
+        if limits.paged:
+            n_blocks = (self.context / limits.block_tokens + 0.5) * decode_passes  # half-full last
+            n_blocks += prefill_passes * ceil_div(int(self.prompt), limits.block_tokens)
+        else:
             request = Request(0, 0.0, round(self.prompt), round(self.output))
-            blocks = limits.blocks_for(request) * (decodes + prefills)
-        allowed = [
-            limits.max_sequences / max(decodes + prefills, 1.0),
-            limits.n_blocks * (1 - limits.watermark) / max(blocks, 1.0),
+            n_blocks = limits.blocks_for(request) * (decode_passes + prefill_passes)
+        bounds = [
+            limits.max_sequences / max(decode_passes + prefill_passes, 1.0),
+            limits.n_blocks * (1 - limits.watermark) / max(n_blocks, 1.0),
         ]
         if limits.chunked:
-            allowed.append(limits.max_tokens / (self.prompt + decodes))
-        return min(allowed)
+            bounds.append(limits.max_tokens / (self.prompt + decode_passes))
+        return min(bounds)
 
 
 def mean_field(
-    times: Times, limits: Limits, prompt: float, output: float, rate: float
+    times: PassTimes, limits: Limits, prompt: float, output: float, rate: float
 ) -> MeanField:
-    """The mean state of one engine for requests at equal distances and of equal lengths.
+    """Compute the mean state of one engine for equal requests at equal intervals.
 
-    Above `largest_rate` the queue grows for ever, and the state is that at the largest rate. As
-    long as a request ends before the next one arrives, none meets another; otherwise some pass
-    always runs.
+    Above `largest_rate` the queue grows without bound, and the state is that at the largest rate.
+    As long as a request ends before the next one arrives, they never share a pass; otherwise some
+    pass always runs.
 
     Args:
         times: seconds of a pass; affine ones make the mean pass exact.
         limits: of the engine.
         prompt, output: tokens of a request, or their means.
-        rate: requests a second.
+        rate: requests per second.
 
     Raises:
-        BadInput: lengths or a rate that cannot be.
+        BadInput: lengths or a rate out of range.
     """
     if prompt < 1 or output < 1 or rate <= 0:
         raise BadInput(
-            f"prompt {prompt}, output {output} and rate {rate} must be at least 1, 1, 0."
+            "prompt and output must be at least 1 and rate above 0, "
+            f"not {prompt}, {output} and {rate}."
         )
-    means = _Means(times, limits, prompt, output)
-    most = means.most()
-    largest = most / means.step(most)
-    alone_s = means.alone_s()
-    if rate * alone_s <= 1:
-        step_s, decoding, utilisation = means.seconds(1, 0), 1.0, rate * alone_s
-        largest = max(largest, 1 / alone_s)
+    request = _MeanRequest(times, limits, prompt, output)
+    high = request.max_per_pass()
+    largest_rate = high / request.step_s(high)
+    idle_engine_s = request.idle_engine_s()
+    utilisation = rate * idle_engine_s
+    if utilisation <= 1:
+        step_s = request.seconds(1, 0)
+        decoding = 1.0
+        largest_rate = max(largest_rate, 1 / idle_engine_s)
     else:
         utilisation = 1.0
-        low, high = 0.0, most
-        if rate < largest:
+        if rate < largest_rate:
+            low = 0.0
             for _ in range(HALVINGS):
                 x = (low + high) / 2
-                low, high = (x, high) if x < rate * means.step(x) else (low, x)
-        step_s, decoding = means.step(high), high * means.decodes
+                if x < rate * request.step_s(x):
+                    low = x
+                else:
+                    high = x
+        step_s = request.step_s(high)
+        decoding = high * request.decode_passes
     return MeanField(
-        rate=min(rate, largest),
-        largest_rate=largest,
+        rate=min(rate, largest_rate),
+        largest_rate=largest_rate,
         step_s=step_s,
         decoding=decoding,
         tpot_s=step_s / limits.tokens_per_pass,

@@ -1,4 +1,4 @@
-"""What a simulation found: one row for each request, sums for each engine, and their summary."""
+"""Results of a simulation: one row per request, one tally per engine, and their summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadInput
 from shardwise.simulate.engine import Tally
-from shardwise.simulate.request import Live, Request
+from shardwise.simulate.request import Request, SequenceState
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,15 +22,15 @@ COLUMNS = ("id", "arrival_s", "start_s", "first_s", "end_s", "prompt", "output",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What a request is promised.
+    """Service-level objective: upper bounds on the latency of a request.
 
     Args:
-        ttft_s: seconds from its arrival to its first token, at most.
-        tpot_s: mean seconds between its tokens, at most.
-        share: share of the requests for which both must hold.
+        ttft_s: bound on the seconds from its arrival to its first token.
+        tpot_s: bound on the mean seconds between its tokens.
+        share: share of the requests that must meet both bounds.
 
     Raises:
-        BadInput: a bound or a share that cannot be.
+        BadInput: a bound or a share out of range.
     """
 
     ttft_s: float = float("inf")
@@ -39,7 +39,7 @@ class Slo:
 
     def __post_init__(self) -> None:
         if not (self.ttft_s > 0 and self.tpot_s > 0 and 0 < self.share <= 1):
-            raise BadInput(f"{self}: bounds are above 0, the share is above 0 and at most 1.")
+            raise BadInput(f"{self}: bounds must be above 0, the share in (0, 1].")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Array) -> Spread:
-        """Of some values; all 0 where there are none."""
+        """Compute it from values; all 0 without any."""
         import numpy as np
 
         if not len(values):
@@ -63,23 +63,23 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The figures of a run; times are seconds of requests, shares are of 1.
+    """Statistics of a run; times are seconds, shares are fractions of 1.
 
     Args:
-        ttft_s: from arrival to first token.
-        tpot_s: mean between the tokens of one request (those with two at least).
-        latency_s: from arrival to the last token.
-        queue_s: from arrival to the start of the first pass.
+        ttft_s: from the arrival to the first token.
+        tpot_s: mean between the tokens of a request, of those with at least two tokens.
+        latency_s: from the arrival to the last token.
+        queue_s: from the arrival to the start of the first pass.
         output_tokens_per_s, requests_per_s: over the whole run.
         utilisation: share of the engines' time in which passes run.
-        step_s: busy seconds for each decode pass.
+        step_s: busy seconds per decode pass.
         decoding: mean sequences in a decode pass.
-        running: mean sequences that hold blocks, all engines together.
+        running: mean sequences that have blocks, all engines together.
         in_system: mean requests that wait or run.
-        kv_use, kv_peak: blocks held, of those there are: mean over time, and most.
-        preemptions: how often a sequence gave its blocks back.
-        hit_rate: share of prompt tokens found in the prefix cache.
-        goodput: requests a second within the bounds of `Slo`, and `within` their share.
+        kv_use, kv_peak: share of the blocks in use: mean over time, and maximum.
+        preemptions: number of preemptions.
+        hit_rate: share of the prompt tokens that were in the prefix cache.
+        goodput, within: requests per second that meet the bounds of an `Slo`, and their share.
     """
 
     requests: int
@@ -103,30 +103,39 @@ class Summary:
     within: float
 
 
-class Record:
-    """Rows of requests that ended, kept in one flat array of numbers."""
+class RequestLog:
+    """Rows of finished requests, in one flat array of numbers."""
 
     def __init__(self) -> None:
         self.rows = array("d")
 
-    def add(self, request: Request, first: Live, last: Live, end_s: float, replica: int) -> None:
-        """A request ended: the sequence of its first token, and that of its last one."""
-        preemptions = first.preemptions if first is last else first.preemptions + last.preemptions
+    def add(
+        self,
+        request: Request,
+        prefill: SequenceState,
+        decode: SequenceState,
+        end_s: float,
+        replica: int,
+    ) -> None:
+        """Append a finished request: its sequences in the prefill and decode engines, or one."""
+        preemptions = prefill.preemptions
+        if decode is not prefill:
+            preemptions += decode.preemptions
         self.rows.extend(
-            (request.id, request.arrival_s, first.start_s, first.first_s, end_s, request.prompt,
-             last.generated, preemptions, first.hit, replica)
+            (request.id, request.arrival_s, prefill.start_s, prefill.first_token_s, end_s,
+             request.prompt, decode.generated, preemptions, prefill.hit_tokens, replica)
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
+class SimulationResult:
     """A finished run.
 
     Args:
-        columns: one array a column of `COLUMNS`, in the order of the requests' numbers.
+        columns: one array for each of `COLUMNS`, in the order of the requests' ids.
         tallies: one for each engine; those of prefill engines first.
-        n_blocks: blocks of each of these engines.
-        duration_s: seconds from the start to the last end.
+        n_blocks: blocks of the cache of each engine.
+        duration_s: seconds from the start to the end of the last request.
     """
 
     columns: dict[str, Array]
@@ -136,18 +145,18 @@ class Result:
 
     @classmethod
     def of(
-        cls, record: Record, tallies: tuple[Tally, ...], n_blocks: tuple[int, ...], end_s: float
-    ) -> Result:
-        """From the rows and the sums of a run."""
+        cls, log: RequestLog, tallies: tuple[Tally, ...], n_blocks: tuple[int, ...], end_s: float
+    ) -> SimulationResult:
+        """Build it from the rows and the tallies of a run."""
         import numpy as np
 
-        table = np.frombuffer(record.rows, dtype=np.float64).reshape(-1, len(COLUMNS))
+        table = np.frombuffer(log.rows, dtype=np.float64).reshape(-1, len(COLUMNS))
         order = np.argsort(table[:, 0], kind="stable")
         columns = {name: column[order] for name, column in zip(COLUMNS, table.T, strict=True)}
         return cls(columns=columns, tallies=tallies, n_blocks=n_blocks, duration_s=end_s)
 
     def judged(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
-        """Which requests arrived between these times, both included."""
+        """Mask of the requests that arrived between these times, both included."""
         arrival = self.columns["arrival_s"]
         return (arrival >= after_s) & (arrival <= until_s)
 
@@ -158,63 +167,71 @@ class Result:
         """
         import numpy as np
 
-        kept = self.judged(after_s, until_s)
-        arrival, start, first, end, output = (
-            self.columns[name][kept]
-            for name in ("arrival_s", "start_s", "first_s", "end_s", "output")
-        )
-        gaps = np.maximum(output - 1, 1)
+        judged = self.judged(after_s, until_s)
+        columns = {name: column[judged] for name, column in self.columns.items()}
+        arrival_s = columns["arrival_s"]
+        decode_s = columns["end_s"] - columns["first_s"]
         return {
-            "ttft": first - arrival,
-            "tpot": (end - first) / gaps,
-            "latency": end - arrival,
-            "queue": start - arrival,
+            "ttft": columns["first_s"] - arrival_s,
+            "tpot": decode_s / np.maximum(columns["output"] - 1, 1),
+            "latency": columns["end_s"] - arrival_s,
+            "queue": columns["start_s"] - arrival_s,
         }
 
     def within(self, slo: Slo, after_s: float = 0.0, until_s: float = math.inf) -> float:
-        """Share of the requests that meet both bounds."""
+        """Share of the requests that meet both bounds; 1 without requests."""
         times = self.times(after_s, until_s)
         good = (times["ttft"] <= slo.ttft_s) & (times["tpot"] <= slo.tpot_s)
-        return float(good.mean()) if len(good) else 1.0
+        if not len(good):
+            return 1.0
+        return float(good.mean())
 
     def summary(
         self, slo: Slo | None = None, after_s: float = 0.0, until_s: float = math.inf
     ) -> Summary:
-        """The figures of the run.
+        """Compute the statistics of the run.
 
         Args:
             slo: bounds for goodput; without it every request is good.
-            after_s, until_s: times, `within` and `hit_rate` are of requests that arrived between
-                them, to leave out how the run fills and empties; what is measured over time is of
-                the whole run.
+            after_s, until_s: times, `within` and `hit_rate` count the requests that arrived between
+                them, to exclude the start and the end of the run. Averages over time are of the
+                whole run.
         """
-        columns, tallies = self.columns, self.tallies
-        times, kept = self.times(after_s, until_s), self.judged(after_s, until_s)
-        engine_s = max(self.duration_s, 1e-300) * len(tallies)  # an empty run divides 0 by it
+        columns = self.columns
+        tallies = self.tallies
+        times = self.times(after_s, until_s)
+        judged = self.judged(after_s, until_s)
+        outputs = columns["output"][judged]
+        prompt_tokens = columns["prompt"][judged].sum()
+        engine_s = max(self.duration_s, 1e-300) * len(tallies)  # an empty run lasts 0 s
         wall_s = engine_s / len(tallies)
         within = self.within(slo or Slo(), after_s, until_s)
         rate = len(columns["id"]) / wall_s
-        busy_s = sum(t.busy_s for t in tallies)
-        decode_passes = max(1, sum(t.decode_passes for t in tallies))
-        used = sum(t.used_s / n for t, n in zip(tallies, self.n_blocks, strict=True))
+        busy_s = sum(tally.busy_s for tally in tallies)
+        decode_passes = max(1, sum(tally.decode_passes for tally in tallies))
+        kv_use_s = 0.0
+        kv_peak = 0.0
+        for tally, n_blocks in zip(tallies, self.n_blocks, strict=True):
+            kv_use_s += tally.used_s / n_blocks
+            kv_peak = max(kv_peak, tally.peak_used / n_blocks)
         return Summary(
             requests=len(columns["id"]),
             duration_s=self.duration_s,
             ttft_s=Spread.of(times["ttft"]),
-            tpot_s=Spread.of(times["tpot"][columns["output"][kept] > 1]),
+            tpot_s=Spread.of(times["tpot"][outputs > 1]),
             latency_s=Spread.of(times["latency"]),
             queue_s=Spread.of(times["queue"]),
             output_tokens_per_s=float(columns["output"].sum()) / wall_s,
             requests_per_s=rate,
             utilisation=busy_s / engine_s,
             step_s=busy_s / decode_passes,
-            decoding=sum(t.decoded for t in tallies) / decode_passes,
-            running=sum(t.running_s for t in tallies) / wall_s,
-            in_system=sum(t.system_s for t in tallies) / wall_s,
-            kv_use=used / engine_s,
-            kv_peak=max(t.peak_used / n for t, n in zip(tallies, self.n_blocks, strict=True)),
-            preemptions=sum(t.preemptions for t in tallies),
-            hit_rate=float(columns["hit"][kept].sum() / max(1.0, columns["prompt"][kept].sum())),
+            decoding=sum(tally.decoded for tally in tallies) / decode_passes,
+            running=sum(tally.running_s for tally in tallies) / wall_s,
+            in_system=sum(tally.system_s for tally in tallies) / wall_s,
+            kv_use=kv_use_s / engine_s,
+            kv_peak=kv_peak,
+            preemptions=sum(tally.preemptions for tally in tallies),
+            hit_rate=float(columns["hit"][judged].sum() / max(1.0, prompt_tokens)),
             goodput=rate * within,
             within=within,
         )

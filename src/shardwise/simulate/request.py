@@ -1,4 +1,4 @@
-"""A request, and the sequence that serves it."""
+"""A request, and the scheduler's state of the sequence that serves it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """What one user asks.
+    """One user's request.
 
     Args:
-        id: its number, given back with the results.
+        id: its number, returned with the results.
         arrival_s: seconds from the start of the run.
         prompt: tokens of the prompt, at least 1.
-        output: tokens to be generated, at least 1; for an engine the most that are allowed.
-        prefix: name of the text that its prompt has in common with other prompts, or None.
+        output: tokens to be generated, at least 1; for an engine the maximum.
+        prefix: name of the text that its prompt shares with other prompts, or None.
         shared: leading tokens of the prompt that are this text.
     """
 
@@ -26,56 +26,68 @@ class Request(NamedTuple):
     prefix: Hashable = None
     shared: int = 0
 
-    def keys(self, block: int) -> tuple[Hashable, ...]:
+    def prefix_keys(self, block_tokens: int) -> tuple[Hashable, ...]:
         """One key for each full block of the shared prefix."""
         if self.prefix is None:
             return ()
-        return tuple((self.prefix, i) for i in range(self.shared // block))
+        return tuple((self.prefix, index) for index in range(self.shared // block_tokens))
 
 
 @dataclass(slots=True, eq=False)
-class Cached:
+class CachedBlock:
     """A full block of keys and values that other sequences may read too.
 
-    `refs` sequences hold it. `id` is the physical block, None until somebody asks for it.
+    Args:
+        key: identifies its contents.
+        ref_count: sequences that use it.
+        physical_id: the physical block; None until a block table needs it.
     """
 
     key: Hashable
-    refs: int = 1
-    id: int | None = None
+    ref_count: int = 1
+    physical_id: int | None = None
 
 
-class Live:
-    """A request while it is served. The scheduler owns it; others only read.
+class SequenceState:
+    """A request while it is served; the scheduler writes it, everyone else only reads.
 
-    `target` tokens must be in the KV cache before the next token can be sampled, `past` are there
-    (both for prefill only: of a sequence that decodes, the scheduler knows the context). `held`
-    are its leading blocks, those that others may read, `n_blocks` all of its blocks. `base` and
-    `ticket` are of `decoding.Decoding`. `start_s` is the start of its first pass and `first_s` the
-    time of its first token, -1 before.
+    Attributes:
+        prefill_target: tokens that must be in the KV cache before the next token is sampled.
+        past: tokens in the KV cache; during prefill only (see `DecodeBatch.context`).
+        n_blocks: all blocks of the sequence.
+        cached_blocks: its leading blocks, which other sequences may read.
+        private_block_ids: physical blocks after these, as far as a block table needed them.
+        context_base, ticket: of `DecodeBatch`.
+        start_s, first_token_s: start of its first pass and time of its first token; -1 before.
+        hit_tokens: prompt tokens found in the prefix cache.
+        kv_ready: whether another engine computed its keys and values and its first token.
     """
 
     __slots__ = (
-        "base", "first_s", "generated", "held", "hit", "ids", "keys", "n_blocks", "past",
-        "preemptions", "ready", "request", "start_s", "target", "ticket",
+        "block_keys", "cached_blocks", "context_base", "first_token_s", "generated", "hit_tokens",
+        "kv_ready", "n_blocks", "past", "preemptions", "prefill_target", "private_block_ids",
+        "request", "start_s", "ticket",
     )  # fmt: skip
 
     def __init__(
-        self, request: Request, keys: Sequence[Hashable] = (), ready: bool = False
+        self, request: Request, block_keys: Sequence[Hashable] = (), kv_ready: bool = False
     ) -> None:
         self.request = request
-        self.keys = keys
-        self.ready = ready  # its keys and values come from another engine, with a first token
-        self.generated = 1 if ready else 0
-        self.target = request.prompt
+        self.block_keys = block_keys
+        self.kv_ready = kv_ready
+        self.generated = int(kv_ready)
+        self.prefill_target = request.prompt
         self.past = 0
         self.n_blocks = 0
-        self.held: list[Cached] = []
-        self.ids: list[int] = []
-        self.base = self.ticket = 0
-        self.hit = 0  # prompt tokens that were found in the cache
+        self.cached_blocks: list[CachedBlock] = []
+        self.private_block_ids: list[int] = []
+        self.context_base = 0
+        self.ticket = 0
+        self.hit_tokens = 0
         self.preemptions = 0
-        self.start_s = self.first_s = -1.0
+        self.start_s = -1.0
+        self.first_token_s = -1.0
 
     def __repr__(self) -> str:
-        return f"Live({self.request.id}, {self.past} of {self.target}, {self.generated} generated)"
+        progress = f"{self.past} of {self.prefill_target}, {self.generated} generated"
+        return f"SequenceState({self.request.id}, {progress})"

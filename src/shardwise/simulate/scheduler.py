@@ -1,9 +1,9 @@
-"""Continuous batching: what runs in each pass of an engine.
+"""Continuous batching: chooses what runs in each pass of an engine.
 
 An engine calls `schedule` for a pass, runs it, and calls `advance`; a simulation does the same with
-a virtual clock. Requests are admitted in the order of their arrival (Orca, OSDI 2022); when blocks
-run out, the sequence admitted last gives its own back and is computed again later (vLLM,
-arXiv 2309.06180, section 4.5); prompts may be cut to share a pass with sequences that decode
+a virtual clock. Requests are admitted in the order of their arrival (Orca, OSDI 2022). When blocks
+run out, the sequence admitted last is preempted and recomputed later (vLLM, arXiv 2309.06180,
+section 4.5). Prompts may be split into chunks that share passes with sequences that decode
 (Sarathi-Serve, arXiv 2403.02310).
 """
 
@@ -14,40 +14,40 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.simulate.blocks import Blocks
-from shardwise.simulate.decoding import Decoding
+from shardwise.simulate.blocks import BlockManager
+from shardwise.simulate.decoding import DecodeBatch
 from shardwise.simulate.limits import Limits
-from shardwise.simulate.passes import NOTHING, Advanced, Chunk, Pass
-from shardwise.simulate.request import Live, Request
+from shardwise.simulate.passes import EMPTY_PASS, Chunk, Pass, PassResult
+from shardwise.simulate.request import Request, SequenceState
 
 
 class Scheduler:
-    """The queue, the running sequences and their blocks.
+    """The queue of an engine, its running sequences and their blocks.
 
     Args:
-        limits: what a pass may hold, and the KV cache.
+        limits: what a pass may contain, and the KV cache.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.blocks = Blocks(limits.n_blocks, limits.block)
-        self.decoding = Decoding(limits)
-        self.waiting: deque[Live] = deque()
+        self.blocks = BlockManager(limits.n_blocks, limits.block_tokens)
+        self.decoding = DecodeBatch(limits)
+        self.waiting: deque[SequenceState] = deque()
         self.preemptions = 0
-        self._partial: Live | None = None  # the one prompt that is computed in part
-        self._pass = NOTHING
-        self._stuck = False  # the first in the queue finds no blocks until some are given back
-        self._keep = int(limits.watermark * limits.n_blocks)
-        self._shares = limits.paged and limits.prefix_cache
+        self._partial: SequenceState | None = None  # the one prompt that is computed in part
+        self._pass = EMPTY_PASS
+        self._queue_blocked = False  # the queue's head waits for blocks to be released
+        self._reserve = int(limits.watermark * limits.n_blocks)
+        self._shares_prefixes = limits.paged and limits.prefix_cache
 
     @property
     def running(self) -> int:
-        """Sequences that hold blocks."""
+        """Sequences that have blocks."""
         return len(self.decoding) + (self._partial is not None)
 
     @property
     def has_work(self) -> bool:
-        """Whether a pass would do something."""
+        """Whether any request waits or runs."""
         return bool(self.waiting) or self.running > 0
 
     @property
@@ -56,227 +56,245 @@ class Scheduler:
         return not self.waiting and self.running < self.limits.max_sequences
 
     def add(
-        self, request: Request, keys: Sequence[Hashable] | None = None, ready: bool = False
-    ) -> Live:
-        """Put a request at the end of the queue.
+        self,
+        request: Request,
+        block_keys: Sequence[Hashable] | None = None,
+        kv_ready: bool = False,
+    ) -> SequenceState:
+        """Append a request to the queue.
 
         Args:
-            request: what is asked.
-            keys: one key for each full block of the prompt that others may share, so that equal
-                keys mean equal contents and equal blocks before; by default those of its prefix.
-            ready: its keys and values and its first token come from another engine.
+            request: the new request.
+            block_keys: one key for each full block of the prompt that others may share: equal keys
+                mean equal contents and equal blocks before. By default those of its prefix.
+            kv_ready: another engine computed its keys and values and its first token.
 
         Raises:
-            BadInput: it could never be served.
+            BadInput: a request that could never be served.
         """
-        if request.prompt < 1 or request.output < 1 + ready:
+        if request.prompt < 1 or request.output < 1 + kv_ready:
             raise BadInput(
-                f"request {request.id}: prompt {request.prompt} and output {request.output} must "
-                f"be at least 1{' and 2' if ready else ''}."
+                f"request {request.id}: prompt must be at least 1 and output at least "
+                f"{1 + kv_ready}, not {request.prompt} and {request.output}."
             )
-        need = self.limits.blocks_for(request)
-        if need > self.limits.n_blocks:
+        n_blocks = self.limits.blocks_for(request)
+        if n_blocks > self.limits.n_blocks:
             raise BadInput(
                 f"request {request.id}: prompt {request.prompt:,} and output {request.output:,} "
-                f"need {need:,} blocks of {self.limits.block} tokens, the KV cache has "
+                f"need {n_blocks:,} blocks of {self.limits.block_tokens} tokens, the KV cache has "
                 f"{self.limits.n_blocks:,}. Shorten it or enlarge the cache."
             )
-        if not self._shares or ready:
-            keys = ()
-        elif keys is None:
-            keys = request.keys(self.limits.block)
-        live = Live(request, keys, ready)
-        self.waiting.append(live)
-        return live
+        if not self._shares_prefixes or kv_ready:
+            block_keys = ()
+        elif block_keys is None:
+            block_keys = request.prefix_keys(self.limits.block_tokens)
+        sequence = SequenceState(request, block_keys, kv_ready)
+        self.waiting.append(sequence)
+        return sequence
 
     def schedule(self) -> Pass:
-        """Choose the next pass; `NOTHING` when nobody asks for anything."""
+        """Choose the next pass; `EMPTY_PASS` without requests."""
         chunks: list[Chunk] = []
-        self._take_ready()
+        self._admit_prefilled()
         if not self.limits.chunked:
             self._admit(chunks, self.limits.max_tokens)
             if chunks:
-                return self._set(NOTHING, chunks)
-        self._make_room()
+                return self._set_pass(EMPTY_PASS, chunks)
+        self._allocate_for_decoding()
         decoding = self.decoding
-        n = len(decoding)
+        n_decode = len(decoding)
         if self.limits.chunked:
-            budget = self.limits.max_tokens - n
+            budget = self.limits.max_tokens - n_decode
             if self._partial is not None:
-                budget -= self._cut(self._partial, chunks, budget)
+                budget -= self._append_chunk(self._partial, chunks, budget)
             self._admit(chunks, budget)
-        base = Pass(decoding.members, n, decoding.mean_read(1), (), 0, 0) if n else NOTHING
-        return self._set(base, chunks)
+        decode_pass = EMPTY_PASS
+        if n_decode:
+            kv_tokens = decoding.mean_kv_tokens(1)
+            decode_pass = Pass(decoding.members, n_decode, kv_tokens, (), 0, 0)
+        return self._set_pass(decode_pass, chunks)
 
     def advance(
-        self, n: int = 1, gained: Mapping[Live, int] | None = None, stopped: Iterable[Live] = ()
-    ) -> Advanced:
-        """The pass has run (`n` times, see `steady`): tokens were sampled.
+        self,
+        n_passes: int = 1,
+        gained: Mapping[SequenceState, int] | None = None,
+        stopped: Iterable[SequenceState] = (),
+    ) -> PassResult:
+        """Account for the scheduled pass after it has run and tokens were sampled.
 
         Args:
-            n: how often.
-            gained: tokens that sequences which decode have gained, where it was less than the
-                limits' `tokens_per_pass`; give that as the most that a pass can bring, then.
+            n_passes: how many times it has run (see `identical_passes`).
+            gained: tokens of those sequences that gained fewer than the limits'
+                `tokens_per_pass`, which then has to be the most that a pass can produce.
             stopped: sequences of the pass that sampled their last token before their `output`.
         """
-        done, decoding = self._pass, self.decoding
-        prefilled: list[Live] = []
-        ended: list[Live] = []
-        if done.n_decode:
-            if n > 1:
-                self.blocks.take(decoding.blocks(n) - decoding.blocks(1))
+        finished_pass = self._pass
+        decoding = self.decoding
+        prefilled: list[SequenceState] = []
+        ended: list[SequenceState] = []
+        if finished_pass.n_decode:
+            if n_passes > 1:
+                n_blocks = decoding.blocks_needed(n_passes) - decoding.blocks_needed(1)
+                self.blocks.allocate(n_blocks)
             if gained:
-                self._give_back(gained)
-            ended = decoding.run(n, gained or {})
-        for chunk in done.chunks:
-            live = chunk.live
-            live.past += chunk.tokens
-            if live.keys:
-                self.blocks.publish(live)
-                self._stuck = False
-            if live.past < live.target:
-                self._partial = live
+                self._release_surplus(gained)
+            ended = decoding.advance(n_passes, gained or {})
+        for chunk in finished_pass.chunks:
+            sequence = chunk.sequence
+            sequence.past += chunk.tokens
+            if sequence.block_keys:
+                self.blocks.publish(sequence)
+                self._queue_blocked = False
+            if sequence.past < sequence.prefill_target:
+                self._partial = sequence
                 continue
-            if live is self._partial:
+            if sequence is self._partial:
                 self._partial = None
-            prefilled.append(live)
-            live.generated += 1
-            if live.generated == live.request.output:
-                ended.append(live)
+            prefilled.append(sequence)
+            sequence.generated += 1
+            if sequence.generated == sequence.request.output:
+                ended.append(sequence)
             else:
-                decoding.join(live, live.past)
-        for live in stopped:
-            if live in decoding:
-                decoding.leave(live)
-                ended.append(live)
-        for live in ended:
-            self.blocks.release(live)
-            self._stuck = False
-        self._pass = NOTHING
-        return Advanced(prefilled, ended)
+                decoding.add(sequence, sequence.past)
+        for sequence in stopped:
+            if sequence in decoding:
+                decoding.remove(sequence)
+                ended.append(sequence)
+        for sequence in ended:
+            self.blocks.release(sequence)
+            self._queue_blocked = False
+        self._pass = EMPTY_PASS
+        return PassResult(prefilled, ended)
 
-    def cancel(self, live: Live) -> None:
-        """Forget a request, waiting or running; between `advance` and `schedule`."""
-        if live in self.decoding:
-            self.decoding.leave(live)
-        elif live is self._partial:
+    def cancel(self, sequence: SequenceState) -> None:
+        """Drop a request, waiting or running; call it between `advance` and `schedule`."""
+        if sequence in self.decoding:
+            self.decoding.remove(sequence)
+        elif sequence is self._partial:
             self._partial = None
-        elif live in self.waiting:
-            self.waiting.remove(live)
-        self.blocks.release(live)
-        self._stuck = False
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self.blocks.release(sequence)
+        self._queue_blocked = False
 
-    def steady(self) -> int:
-        """How many passes from the scheduled one on are alike, if nobody arrives and none stops.
+    def identical_passes(self) -> int:
+        """Count the identical passes from the scheduled one on, unless requests arrive or stop.
 
-        No prompt is under way or can be admitted, none ends before the last of them, and there are
-        blocks for all. Where `is_open` is false, arrivals change nothing either.
+        During these no prompt is computed or could be admitted, no sequence ends before the last
+        pass, and the blocks suffice. Where `is_open` is false, arrivals change nothing either.
         """
-        could_admit = self.waiting and not self._stuck
-        if self._pass.chunks or (could_admit and self.running < self.limits.max_sequences):
+        can_admit = self.running < self.limits.max_sequences and not self._queue_blocked
+        if self._pass.chunks or (self.waiting and can_admit):
             return 1
-        n = self.decoding.passes_to_end()
-        # Blocks of the scheduled pass are taken already.
-        return self.decoding.affordable(n, self.blocks.available + self.decoding.blocks(1))
+        n_passes = self.decoding.passes_to_end()
+        # The blocks of the scheduled pass are already allocated.
+        n_available = self.blocks.available + self.decoding.blocks_needed(1)
+        return self.decoding.passes_that_fit(n_passes, n_available)
 
-    def table(self, live: Live) -> list[int]:
+    def block_table(self, sequence: SequenceState) -> list[int]:
         """Physical blocks of a sequence of the scheduled pass, in the order of its tokens."""
-        if live in self.decoding and self.limits.paged:
-            context = self.decoding.context(live) + self.decoding.gain(1)
-            return self.blocks.table(live, ceil_div(context, self.limits.block))
-        return self.blocks.table(live, live.n_blocks)
+        n_blocks = sequence.n_blocks
+        if sequence in self.decoding and self.limits.paged:
+            context = self.decoding.context(sequence) + self.decoding.gain(1)
+            n_blocks = ceil_div(context, self.limits.block_tokens)
+        return self.blocks.block_table(sequence, n_blocks)
 
-    def _give_back(self, gained: Mapping[Live, int]) -> None:
-        """Take back what was taken for tokens that were not gained."""
+    def _release_surplus(self, gained: Mapping[SequenceState, int]) -> None:
+        """Release blocks that were allocated for tokens which were not gained."""
         if not self.limits.paged:
             return
-        block = self.limits.block
-        for live, tokens in gained.items():
-            context = self.decoding.context(live)
-            taken = ceil_div(context + self.decoding.gain(1), block)
-            self.blocks.shrink(live, taken, ceil_div(context + tokens, block))
-            self._stuck = False
+        block_tokens = self.limits.block_tokens
+        for sequence, tokens in gained.items():
+            context = self.decoding.context(sequence)
+            allocated = ceil_div(context + self.decoding.gain(1), block_tokens)
+            self.blocks.shrink(sequence, allocated, ceil_div(context + tokens, block_tokens))
+            self._queue_blocked = False
 
-    def _set(self, base: Pass, chunks: list[Chunk]) -> Pass:
+    def _set_pass(self, decode_pass: Pass, chunks: list[Chunk]) -> Pass:
+        self._pass = decode_pass
         if chunks:
-            prefill = pairs = 0
+            prefill = 0
+            pairs = 0
             for chunk in chunks:
                 prefill += chunk.tokens
                 pairs += chunk.pairs
-            base = Pass(base.decode, base.n_decode, base.kv_tokens, tuple(chunks), prefill, pairs)
-        self._pass = base
-        return base
+            self._pass = decode_pass._replace(chunks=tuple(chunks), prefill=prefill, pairs=pairs)
+        return self._pass
 
-    def _take_ready(self) -> None:
-        """Admit sequences whose keys and values are here: they decode at once."""
-        while self.waiting and self.waiting[0].ready and self._place(self.waiting[0]):
-            live = self.waiting.popleft()
-            live.ready = False  # once preempted, it is computed here
-            live.past = live.target
-            self.decoding.join(live, live.past)
+    def _admit_prefilled(self) -> None:
+        """Admit sequences whose keys and values another engine computed: they decode at once."""
+        while self.waiting and self.waiting[0].kv_ready and self._allocate(self.waiting[0]):
+            sequence = self.waiting.popleft()
+            sequence.kv_ready = False  # after a preemption, this engine recomputes it
+            sequence.past = sequence.prefill_target
+            self.decoding.add(sequence, sequence.past)
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
-        """Start prompts in the order of the queue while there is room for them."""
-        waiting, whole = self.waiting, not self.limits.chunked
-        taken = 0  # admitted here and not yet among those that run
-        while waiting and budget > 0 and not waiting[0].ready:
-            if whole and chunks and waiting[0].target > budget:
+        """Start prompts in the order of the queue, up to `budget` tokens."""
+        waiting = self.waiting
+        whole_prompts = not self.limits.chunked
+        n_admitted = 0  # not among the running ones yet
+        while waiting and budget > 0 and not waiting[0].kv_ready:
+            if whole_prompts and chunks and waiting[0].prefill_target > budget:
                 return
-            if not self._place(waiting[0], taken):
+            if not self._allocate(waiting[0], n_admitted):
                 return
-            live = waiting.popleft()
-            taken += 1
-            budget -= self._cut(live, chunks, live.target if whole else budget)
+            sequence = waiting.popleft()
+            n_admitted += 1
+            limit = sequence.prefill_target if whole_prompts else budget
+            budget -= self._append_chunk(sequence, chunks, limit)
 
-    def _place(self, live: Live, taken: int = 0) -> bool:
-        """Give a waiting sequence blocks for its prompt, if it may run now."""
-        running = len(self.decoding) + taken + (self._partial is not None)
-        if self._stuck or running >= self.limits.max_sequences:
+    def _allocate(self, sequence: SequenceState, n_admitted: int = 0) -> bool:
+        """Allocate the blocks of a waiting sequence's prompt; False if it may not run yet."""
+        running = self.running + n_admitted
+        if self._queue_blocked or running >= self.limits.max_sequences:
             return False
         if self.limits.paged:
-            need = ceil_div(live.target, self.limits.block)
+            n_blocks = ceil_div(sequence.prefill_target, self.limits.block_tokens)
         else:
-            need = self.limits.blocks_for(live.request)
-        # At least one token is computed, or there is nothing to sample from.
-        hit = self.blocks.match(live.keys, (live.target - 1) // self.limits.block)
-        if not self.blocks.admit(live, need, hit, self._keep if running else 0):
-            self._stuck = True
+            n_blocks = self.limits.blocks_for(sequence.request)
+        # At least one token has to be computed: the next one is sampled from its output.
+        max_hits = (sequence.prefill_target - 1) // self.limits.block_tokens
+        n_hits = self.blocks.match(sequence.block_keys, max_hits)
+        reserve = self._reserve if running else 0
+        if not self.blocks.admit(sequence, n_blocks, n_hits, reserve):
+            self._queue_blocked = True
             return False
-        live.past = hit * self.limits.block
-        if live.preemptions == 0:
-            live.hit = live.past
+        sequence.past = n_hits * self.limits.block_tokens
+        if sequence.preemptions == 0:
+            sequence.hit_tokens = sequence.past
         return True
 
-    def _cut(self, live: Live, chunks: list[Chunk], most: int) -> int:
-        tokens = min(live.target - live.past, most)
+    def _append_chunk(self, sequence: SequenceState, chunks: list[Chunk], limit: int) -> int:
+        tokens = min(sequence.prefill_target - sequence.past, limit)
         if tokens > 0:
-            chunks.append(Chunk(live, live.past, tokens))
+            chunks.append(Chunk(sequence, sequence.past, tokens))
         return tokens
 
-    def _make_room(self) -> None:
-        """Take the blocks that decoding needs, from the youngest sequences if there are too few."""
-        need = self.decoding.blocks(1)
-        while need > self.blocks.available:
+    def _allocate_for_decoding(self) -> None:
+        """Allocate the blocks of the next decode pass; preempt the youngest if they run out."""
+        n_blocks = self.decoding.blocks_needed(1)
+        while n_blocks > self.blocks.available:
             self._preempt()
-            need = self.decoding.blocks(1)
-        if need:
-            self.blocks.take(need)
+            n_blocks = self.decoding.blocks_needed(1)
+        if n_blocks:
+            self.blocks.allocate(n_blocks)
 
     def _preempt(self) -> None:
-        """The sequence admitted last gives its blocks back and waits as the first in the queue.
+        """Release the sequence admitted last and put it at the head of the queue.
 
-        Some of these blocks are taken at once, so it is not admitted again in the same pass.
+        Some of its blocks are allocated at once, so it is not admitted again in the same pass.
         """
-        live = self._partial
-        if live is not None:
+        sequence = self._partial
+        if sequence is not None:
             self._partial = None
         else:
-            live = self.decoding.youngest()
-            self.decoding.leave(live)
-        self.blocks.release(live)
-        live.target = live.request.prompt + live.generated
-        live.past = 0
-        live.preemptions += 1
+            sequence = self.decoding.youngest()
+            self.decoding.remove(sequence)
+        self.blocks.release(sequence)
+        sequence.prefill_target = sequence.request.prompt + sequence.generated
+        sequence.past = 0
+        sequence.preemptions += 1
         self.preemptions += 1
-        self.waiting.appendleft(live)
-        self._stuck = False
+        self.waiting.appendleft(sequence)
+        self._queue_blocked = False

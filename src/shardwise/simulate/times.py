@@ -1,4 +1,4 @@
-"""How long a pass takes: what a simulation is given, and the simplest case of it."""
+"""How long a pass takes: the interface that a simulation needs, and its simplest implementation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Times(Protocol):
+class PassTimes(Protocol):
     """Seconds of a pass of one engine."""
 
     def pass_s(self, decode: int, kv_tokens: float, prefill: int, pairs: float) -> float:
@@ -23,7 +23,7 @@ class Times(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineTimes:
-    """A pass takes a fixed time, and more for everything that it does.
+    """Pass times with a fixed part and a part proportional to each kind of work.
 
     Args:
         fixed_s: seconds of any pass (reading the weights).
@@ -41,5 +41,5 @@ class AffineTimes:
 
     def pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
         """Seconds of a pass."""
-        work = self.decode_s * decode + self.kv_s * kv_tokens
-        return self.fixed_s + work + self.prefill_s * prefill + self.pair_s * pairs
+        decode_s = self.decode_s * decode + self.kv_s * kv_tokens
+        return self.fixed_s + decode_s + self.prefill_s * prefill + self.pair_s * pairs

@@ -69,7 +69,7 @@ def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
 
 def norm_over(step: TrainStep) -> Callable[[Tree], Array]:
     """`parts -> norm of all gradients`, inside of the step: equal on every chip."""
-    mesh = step.table.on.mesh
+    mesh = step.table.mesh.jax_mesh
     specs = each(lambda info, dealt: state_spec(info, step.table, dealt), step.infos, step.deals)
 
     def copies(spec: jax.sharding.PartitionSpec) -> int:

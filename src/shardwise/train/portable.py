@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.runtime.layout.sharding import dividing
+from shardwise.runtime.layout.sharding import divisible_spec
 from shardwise.runtime.layout.stages import StageLayers
 from shardwise.runtime.training import host_offload
 from shardwise.runtime.training.step import TrainStep
@@ -124,20 +124,20 @@ class Portable:
         """Of the step's places those that the model has, in its order."""
         shape, x = _resized(x.shape, info, plain), host_offload.on_chip(x)
         if self._stages and _stacked(x.shape, info):
-            x = self._stages.in_order(x)
+            x = self._stages.to_model_order(x)
         return x[tuple(map(slice, shape))]
 
     def _put(self, info: Any, plain: Any, x: Array) -> Array:
         """Where the step has it; zeros where the model has nothing."""
         shape, x = _resized(x.shape, plain, info), host_offload.on_chip(x)
         if self._stages and _stacked(x.shape, plain):
-            x = self._stages.arranged(x)
+            x = self._stages.to_stage_order(x)
         return jnp.pad(x, [(0, n - m) for n, m in zip(shape, x.shape, strict=True)])
 
 
 def _shape(info: Any, plain: Any, x: Any) -> jax.ShapeDtypeStruct:
     shape, mesh = _resized(x.shape, info, plain), x.sharding.mesh
-    spec = dividing(x.sharding.spec, shape, mesh)
+    spec = divisible_spec(x.sharding.spec, shape, mesh)
     laid = NamedSharding(mesh, spec, memory_kind=x.sharding.memory_kind)
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=laid)
 

@@ -15,9 +15,9 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadInput, raise_all
-from shardwise.runtime.blocks.attention_core import sequences
+from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head
-from shardwise.runtime.blocks.model import embed, paired, run_layers
+from shardwise.runtime.blocks.model import embed, run_layers, with_holders
 from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.runtime.training.step import BATCH, TrainStep
 from shardwise.runtime.weights.descriptions import Tree, each
@@ -46,7 +46,7 @@ def sample(
     """
     tokens, seq = opening(made, tokenizer, begin), made.job.seq
     following, sharding = _following(made)
-    shape = (made.table.on.size(BATCH), seq)
+    shape = (made.table.mesh.size(BATCH), seq)
     key, start = jax.random.key(seed), len(tokens)
     while len(tokens) - start < n_tokens:
         window = tokens[-(seq - 1) :] if len(tokens) >= seq else tokens
@@ -86,15 +86,15 @@ def opening(made: TrainStep, tokenizer: Tokenizer, begin: str) -> list[int]:
 def _following(made: TrainStep) -> tuple[Any, NamedSharding]:
     """`(weights, tokens_BT, place, temperature, key) -> token after that place`, and the layout of
     tokens."""
-    on, stack = made.table.on, made.stack
+    on, stack = made.table.mesh, made.stack
     specs = each(lambda info: info.spec(made.table), made.infos)
-    tokens = PartitionSpec(on.names(BATCH))
-    cut = on.names(("tensor",)) if made.table.roles("activations", ("V",)) else ()
+    tokens = PartitionSpec(on.axis_names(BATCH))
+    cut = on.axis_names(("tensor",)) if made.table.roles("activations", ("V",)) else ()
 
     def local(weights: Tree, tokens_BT: Array, place: Array) -> Array:
-        both = paired(weights, weights)  # no gradient is held: nothing is differentiated
+        both = with_holders(weights, weights)  # no gradient is held: nothing is differentiated
         outer = both["outer"], made.deals["outer"]
-        core = sequences(made.config, made.layout, made.table, made.job.seq)
+        core = sequence_attention(made.config, made.layout, made.table, made.job.seq)
         x_BTD = embed(stack, core, tokens_BT, *outer)
         x_BTD = run_layers(stack, made.layout, core, x_BTD, both["layers"], made.deals["layers"])
         logits_V = head(stack, x_BTD, *outer)[0, place]
@@ -102,7 +102,7 @@ def _following(made: TrainStep) -> tuple[Any, NamedSharding]:
 
     logits = jax.shard_map(
         local,
-        mesh=on.mesh,
+        mesh=on.jax_mesh,
         in_specs=(specs, tokens, PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,
@@ -114,4 +114,4 @@ def _following(made: TrainStep) -> tuple[Any, NamedSharding]:
         scores_V = logits(weights, tokens_BT, place) / jnp.maximum(temperature, 1e-6)
         return jax.random.categorical(key, scores_V)
 
-    return jax.jit(choose), NamedSharding(on.mesh, tokens)
+    return jax.jit(choose), NamedSharding(on.jax_mesh, tokens)

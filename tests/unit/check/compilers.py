@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.check.compiling.environment import INSTALL, compilers
+from shardwise.check.compiling.environment import INSTALL, installed_compilers
 
 
 def needs(platform: str) -> pytest.MarkDecorator:
-    missing = platform not in compilers()
+    missing = platform not in installed_compilers()
     return pytest.mark.skipif(missing, reason=f"no compiler for {platform}: {INSTALL[platform]}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.check.compiling.environment import compilers
+from shardwise.check.compiling.environment import installed_compilers
 from shardwise.check.verdict import Verdict
 from shardwise.cli import main
 from shardwise.errors import BadInput
@@ -17,7 +17,7 @@ from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.check.test_comparison import MODEL
 
-needs_tpu = pytest.mark.skipif("tpu" not in compilers(), reason="libtpu is not installed")
+needs_tpu = pytest.mark.skipif("tpu" not in installed_compilers(), reason="libtpu is not installed")
 
 
 def planned(hardware: str, fixed: dict[str, int | str], model: sw.ModelConfig = MODEL) -> sw.Plan:
@@ -79,7 +79,7 @@ def test_what_is_not_partitioned_is_refused_in_words() -> None:
 
 
 def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
-    if "gpu" in compilers():
+    if "gpu" in installed_compilers():
         pytest.skip("the GPU's compiler is installed")
     given: dict[str, int | str] = {"tensor": 2, "fsdp": 2, "loss_chunks": 4}
     verdict = sw.check(planned("h100:4", given), cache=False)
@@ -96,7 +96,7 @@ def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
 
 
 def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
-    if "gpu" in compilers():
+    if "gpu" in installed_compilers():
         pytest.skip("the GPU's compiler is installed")
     job = sw.Train(batch=8, seq=64, reduce="int8", overlap=("tp_comm",))
     plan = sw.plan(MODEL, sw.hardware("h100:4"), job, {"data": 2, "tensor": 2, "zero": 0})

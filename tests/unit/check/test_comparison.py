@@ -28,15 +28,15 @@ def made(kind: str, axes: tuple[str, ...], received: float, op_name: str = "x") 
         axes=axes,
         group_size=2,
         dtype="bf16",
-        parts=(int(2 * received),),
+        array_bytes=(int(2 * received),),
         received_bytes=int(received),
-        count=1,
+        n_runs=1,
         form="sync",
         computation="main",
         instruction="i",
         done="",
         op_name=op_name,
-        beside=(),
+        overlapped=(),
         groups=np.array([[0, 1], [2, 3]]),
     )
 
@@ -49,10 +49,10 @@ def as_planned(plan: sw.Plan) -> list[Collective]:
 
 
 def test_what_is_planned_and_compiled_alike_has_no_difference(plan: sw.Plan) -> None:
-    rows = comparison.held_against(plan, as_planned(plan))
+    rows = comparison.compare_collectives(plan, as_planned(plan))
     assert {"tensor", "fsdp"} <= {row.role for row in rows}
-    assert [d.text for d in comparison.differences(rows) if d.bytes > 1e4] == []
-    assert comparison.missing(rows) == []
+    assert [d.text for d in comparison.collective_differences(rows) if d.bytes > 1e4] == []
+    assert comparison.missing_roles(rows) == []
 
 
 def test_sums_of_copies_over_some_of_the_axes_are_those_that_are_planned_there() -> None:
@@ -61,15 +61,17 @@ def test_sums_of_copies_over_some_of_the_axes_are_those_that_are_planned_there()
     plan = sw.plan(model, sw.hardware("v5p:2x2x1"), sw.Train(batch=8, seq=512), layout)
     (copied,) = (op for op in plan.operations if op.name == "gradients.copied")
     assert copied.axes == ("tensor",)
-    rows = comparison.held_against(plan, [made("all_reduce", ("tensor",), copied.network_bytes)])
+    rows = comparison.compare_collectives(
+        plan, [made("all_reduce", ("tensor",), copied.network_bytes)]
+    )
     found = {row.role: row.compiled_bytes for row in rows if row.kind == "all_reduce"}
     assert found == {"data": int(copied.network_bytes)}
 
 
 @pytest.mark.parametrize("role", ["tensor", "fsdp"])
 def test_planned_traffic_that_is_not_there_is_missing(plan: sw.Plan, role: str) -> None:
-    rows = comparison.held_against(plan, [c for c in as_planned(plan) if c.axes != (role,)])
-    assert comparison.missing(rows) == [role]
+    rows = comparison.compare_collectives(plan, [c for c in as_planned(plan) if c.axes != (role,)])
+    assert comparison.missing_roles(rows) == [role]
 
 
 def test_an_all_reduce_in_the_place_of_a_reduce_scatter_is_said_and_not_missing(
@@ -81,29 +83,32 @@ def test_an_all_reduce_in_the_place_of_a_reduce_scatter_is_said_and_not_missing(
         else c
         for c in as_planned(plan)
     ]
-    rows = comparison.held_against(plan, swapped)
-    assert comparison.missing(rows) == []
-    told = " ".join(d.text for d in comparison.differences(rows))
-    assert "by all-reduce" in told
+    rows = comparison.compare_collectives(plan, swapped)
+    assert comparison.missing_roles(rows) == []
+    told = " ".join(d.text for d in comparison.collective_differences(rows))
+    assert "more all-reduce" in told
     assert "tensor" in told
 
 
 def test_traffic_that_no_plan_has_is_said(plan: sw.Plan) -> None:
-    rows = comparison.held_against(plan, [*as_planned(plan), made("all_to_all", ("tensor",), 1e6)])
+    rows = comparison.compare_collectives(
+        plan, [*as_planned(plan), made("all_to_all", ("tensor",), 1e6)]
+    )
     assert any(
-        "all-to-all that the plan does not have" in d.text for d in comparison.differences(rows)
+        "all-to-all that the plan does not have" in d.text
+        for d in comparison.collective_differences(rows)
     )
 
 
 def test_sums_of_the_loss_are_nobodys(plan: sw.Plan) -> None:
     found = made("all_reduce", ("tensor",), 1e6, "jit(step)/loss/psum")
-    row = next(r for r in comparison.held_against(plan, [found]) if r.compiled_n)
+    row = next(r for r in comparison.compare_collectives(plan, [found]) if r.compiled_n)
     assert row.role == "other"
 
 
 def test_attention_that_computes_more_is_said_with_its_flops() -> None:
-    assert comparison.attention(1e12, 1.01e12) is None
-    told = comparison.attention(1e12, 1.5e12)
+    assert comparison.attention_difference(1e12, 1.01e12) is None
+    told = comparison.attention_difference(1e12, 1.5e12)
     assert told is not None
     assert "1.50 TFLOP" in told.text
 
@@ -115,7 +120,7 @@ def test_weights_gathered_role_by_role_are_one_gather() -> None:
     gathers = [p for p in planned_collectives(plan) if (p.role, p.kind) == ("fsdp", "all_gather")]
     whole = sum(p.received_bytes for p in gathers)
     halves = [made("all_gather", (role,), whole / 2) for role in ("context", "fsdp")]
-    (row,) = [r for r in comparison.held_against(plan, halves) if r.compiled_n]
+    (row,) = [r for r in comparison.compare_collectives(plan, halves) if r.compiled_n]
     assert (row.role, row.kind) == ("fsdp", "all_gather")
     assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=1e-6)
 
@@ -124,5 +129,5 @@ def test_keys_that_are_gathered_in_the_place_of_a_ring_are_no_weights() -> None:
     ring = {"fsdp": 2, "context": 2, "context_kind": "ring"}
     plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), sw.Train(batch=2, seq=4096), ring)
     keys = made("all_gather", ("context",), 1e6, "jit(local)/jvp()/while/body/attn.core/all_gather")
-    (row,) = [r for r in comparison.held_against(plan, [keys]) if r.compiled_n]
+    (row,) = [r for r in comparison.compare_collectives(plan, [keys]) if r.compiled_n]
     assert (row.role, row.planned_bytes) == ("context", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.check.device_view import as_devices
+from shardwise.check.device_view import plan_over_devices
 from shardwise.plan.collectives import planned_collectives
 from tests.unit.check.compilers import needs
 from tests.unit.check.test_comparison import MODEL
@@ -19,12 +19,12 @@ def flops(plan: sw.Plan) -> float:
 
 def test_where_a_chip_is_one_device_nothing_changes() -> None:
     plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), JOB, {"fsdp": 4})
-    assert as_devices(plan) == (plan, "")
+    assert plan_over_devices(plan) == (plan, "")
 
 
 def test_two_devices_compute_what_a_chip_does_and_gather_weights_twice() -> None:
     plan = sw.plan(MODEL, sw.hardware("7x:2x2x1"), JOB, {"fsdp": 4})
-    found, told = as_devices(plan)
+    found, told = plan_over_devices(plan)
     assert "fsdp 4 of the plan is fsdp 8 of the program" in told
     assert flops(found) == pytest.approx(flops(plan))
     before, after = ({p.kind: p for p in planned_collectives(p)} for p in (plan, found))

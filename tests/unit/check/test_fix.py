@@ -12,8 +12,8 @@ import pytest
 import shardwise as sw
 from shardwise.check import fix as fixing
 from shardwise.check.comparison import planned_numbers
-from shardwise.check.fix import change, command, fix
-from shardwise.check.training import How
+from shardwise.check.fix import describe_change, fix, plan_command
+from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import CompiledNumbers, Verdict
 from shardwise.cli import main
 from shardwise.plan.training.rebuild import rebuild
@@ -60,7 +60,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[sw.Plan]
     def install(times: float) -> list[sw.Plan]:
         asked: list[sw.Plan] = []
 
-        def check_plan(plan: sw.Plan, how: How) -> Verdict:
+        def check_plan(plan: sw.Plan, how: CompileOptions) -> Verdict:
             asked.append(plan)
             return answered(plan, times * plan.memory.total, 15.75 * GIB)
 
@@ -82,7 +82,7 @@ def test_a_proposal_keeps_the_mesh_and_passes(
 ) -> None:
     asked = compiled(1.0)
     assert oversized.memory.total > 15.75 * GIB
-    found = fix(oversized, answered(oversized, 60 * GIB, 15.75 * GIB), How())
+    found = fix(oversized, answered(oversized, 60 * GIB, 15.75 * GIB), CompileOptions())
     assert len(asked) == len(found.proposals) == 1
     assert found.proposals[0].passed
     assert found.plan == asked[0]
@@ -98,7 +98,7 @@ def test_chunks_of_the_loss_are_proposed_where_logits_are_what_does_not_fit(
     job = sw.Train(batch=4, seq=16384, remat="full")
     given = {"loss_chunks": 1}
     plan = sw.evaluate(sw.model("gemma2-2b"), sw.hardware("v5e:2x2"), job, Mesh(fsdp=4), given)
-    found = fix(plan, answered(plan, plan.memory.total, 15.75 * GIB), How())
+    found = fix(plan, answered(plan, plan.memory.total, 15.75 * GIB), CompileOptions())
     assert found.plan == asked[0]
     assert found.proposals[0].change == "loss_chunks 4 for 1"
     assert "--mesh fsdp=4,zero=3,micro_batch=1,loss_chunks=4 " in found.proposals[0].command
@@ -108,7 +108,7 @@ def test_what_the_compiler_needs_beyond_the_plan_is_learned(
     oversized: sw.Plan, compiled: Callable[[float], list[sw.Plan]]
 ) -> None:
     asked = compiled(1.9)
-    found = fix(oversized, answered(oversized, 1.0, 15.75 * GIB), How())
+    found = fix(oversized, answered(oversized, 1.0, 15.75 * GIB), CompileOptions())
     totals = [plan.memory.total for plan in asked]
     assert len(asked) == 2
     assert totals[1] * 1.9 <= 15.75 * GIB < totals[0] * 1.9
@@ -119,8 +119,8 @@ def test_no_more_than_three_are_tried(
     oversized: sw.Plan, compiled: Callable[[float], list[sw.Plan]]
 ) -> None:
     asked = compiled(1000.0)
-    found = fix(oversized, answered(oversized, 60 * GIB, 15.75 * GIB), How())
-    assert len(asked) <= fixing.TRIES
+    found = fix(oversized, answered(oversized, 60 * GIB, 15.75 * GIB), CompileOptions())
+    assert len(asked) <= fixing.MAX_PROPOSALS
     assert found.plan is None
 
 
@@ -128,7 +128,7 @@ def test_the_command_plans_the_same_again(
     oversized: sw.Plan, tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = f"{tmp_path}/again.json"
-    main([*shlex.split(command(oversized))[1:], "-o", path])
+    main([*shlex.split(plan_command(oversized))[1:], "-o", path])
     capsys.readouterr()
     again = sw.load(path)
     assert isinstance(again, sw.Plan)
@@ -138,5 +138,5 @@ def test_the_command_plans_the_same_again(
 def test_a_change_in_words(oversized: sw.Plan) -> None:
     old = rebuild(oversized).layout
     new = replace(old, recomputed=(LAYER,), n_microbatches=4, micro_batch=1)
-    assert change(old, new) == "remat full for none, n_microbatches 4 for 1"
-    assert change(old, replace(old, loss_chunks=4)) == "loss_chunks 4 for 1"
+    assert describe_change(old, new) == "remat full for none, n_microbatches 4 for 1"
+    assert describe_change(old, replace(old, loss_chunks=4)) == "loss_chunks 4 for 1"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.check.compiling.environment import compilers
+from shardwise.check.compiling.environment import installed_compilers
 from shardwise.check.serving import ServingVerdict
 from shardwise.cli import main
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
 
-needs_tpu = pytest.mark.skipif("tpu" not in compilers(), reason="libtpu is not installed")
+needs_tpu = pytest.mark.skipif("tpu" not in installed_compilers(), reason="libtpu is not installed")
 
 MODEL = sw.ModelConfig.dense(
     n_layers=2, d_model=512, d_ff=1024, n_heads=4, n_kv_heads=2, vocab=2048

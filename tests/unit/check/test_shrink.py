@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.check.shrink import at_depth, extrapolated, smaller
-from shardwise.check.training import How, check_plan
+from shardwise.check.options import CompileOptions
+from shardwise.check.shrink import check_extrapolated, on_smaller_system, with_depth
+from shardwise.check.training import check_plan
 from shardwise.errors import BadInput
 from shardwise.plan.training.rebuild import rebuild
 from tests.unit.check.compilers import needs
@@ -32,8 +33,8 @@ def planned(n_layers: int, hardware: str, **fixed: int | str) -> sw.Plan:
 @needs("cpu")
 def test_two_depths_give_what_the_whole_model_computes_and_sends() -> None:
     plan = planned(5, "mi300x:4", tensor=2, fsdp=2)  # the CPU's compiler stands in
-    whole = check_plan(plan, How(cache=False))
-    found = extrapolated(plan, (2, 3), How(cache=False))
+    whole = check_plan(plan, CompileOptions(cache=False))
+    found = check_extrapolated(plan, (2, 3), CompileOptions(cache=False))
     assert found.compiled is not None
     assert whole.compiled is not None
     assert found.compiled.flops == whole.compiled.flops
@@ -47,7 +48,10 @@ def test_two_depths_give_what_the_whole_model_computes_and_sends() -> None:
 @pytest.mark.oracle
 def test_on_a_tpu_memory_is_near_too() -> None:
     plan = planned(6, "v5e:2x2", fsdp=4)
-    whole, found = check_plan(plan, How()), extrapolated(plan, (2, 3), How())
+    whole, found = (
+        check_plan(plan, CompileOptions()),
+        check_extrapolated(plan, (2, 3), CompileOptions()),
+    )
     assert found.compiled is not None
     assert whole.compiled is not None
     assert found.compiled.flops == whole.compiled.flops
@@ -57,35 +61,39 @@ def test_on_a_tpu_memory_is_near_too() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "words"),
-    [((2, 1), "are not two depths"), ((1,), "are not two depths"), ((1, 9), "check it whole")],
+    [
+        ((2, 1), "are not two depths"),
+        ((1,), "are not two depths"),
+        ((1, 9), "check the whole model"),
+    ],
 )
 def test_depths_that_make_no_line(layers: tuple[int, ...], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        extrapolated(planned(4, "v5e:2x2", fsdp=4), layers, How())
+        check_extrapolated(planned(4, "v5e:2x2", fsdp=4), layers, CompileOptions())
 
 
 def test_each_kind_of_layer_keeps_its_place_in_a_shallow_model() -> None:
     model = sw.model("gemma2-2b")
     plan = sw.plan(model, sw.hardware("v5e:4x4"), sw.Train(batch=16, seq=1024))
-    shallow = rebuild(at_depth(plan, model, [1, 1])).model
+    shallow = rebuild(with_depth(plan, model, [1, 1])).model
     assert [group.count for group in shallow.groups] == [1, 1]
     assert shallow.n_layers == 2
-    assert rebuild(at_depth(plan, model, [2, 1])).model.n_layers == 3
+    assert rebuild(with_depth(plan, model, [2, 1])).model.n_layers == 3
 
 
 def test_a_smaller_machine_has_less_data_and_the_same_work_of_a_chip() -> None:
     plan = planned(2, "v5e:4x4", data=4, tensor=2, fsdp=2)
-    found, note = smaller(plan, "v5e:2x2")
+    found, note = on_smaller_system(plan, "v5e:2x2")
     assert found.strategy.mesh == {**plan.strategy.mesh, "data": 1}
     assert found.workload.batch == plan.workload.batch // 4
     assert found.strategy.micro_batch == plan.strategy.micro_batch
-    assert "data 1 in the place of 4 on v5e:4x4" in note
+    assert "with data 1; the plan has data 4 on v5e:4x4" in note
 
 
 @pytest.mark.parametrize(
-    ("on", "words"), [("v5e:1x1", "4, 8 chips"), ("v5p:2x2x1", "of another chip")]
+    ("on", "words"), [("v5e:1x1", "4, 8 chips"), ("v5p:2x2x1", "has another chip")]
 )
 def test_a_machine_that_cuts_other_axes_is_refused(on: str, words: str) -> None:
     plan = planned(2, "v5e:4x4", data=4, tensor=2, fsdp=2)
     with pytest.raises(BadInput, match=words):
-        smaller(plan, on)
+        on_smaller_system(plan, on)

@@ -23,7 +23,7 @@ def test_all_as_json() -> None:
 
 
 def test_a_case_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = dataclasses.replace(solutions()[CASE], compute=lambda given: -1.0)
+    wrong = dataclasses.replace(solutions()[CASE], function=lambda given: -1.0)
     monkeypatch.setitem(solutions(), CASE, wrong)  # type: ignore[arg-type]
     done = run("book", "--all")
     assert done.code == 4

@@ -76,7 +76,7 @@ BAD = [
     ("explain llama3-8c v5e:4x5 --batch 16 --what-if ici", 2, '✗ unknown model "llama3-8c"'),
     (f"{SMALL} --mesh fsdp=16 --fix tensor=2", 2, "✗ --mesh gives the whole split, --fix a part"),
     (f"{SMALL} --what-if 'node x2'", 2, "✗ node: v5e has no figure for it to multiply."),
-    (f"{SMALL} --what-if 'icy x2'", 2, '✗ unknown number of the hardware "icy". Close: ici'),
+    (f"{SMALL} --what-if 'icy x2'", 2, '✗ unknown number of the hardware "icy". Close: "ici"'),
     ("explain p.json --batch 16x2048 --fix tensor=2", 2, "✗ --batch, --fix: a saved plan has its"),
     ("explain llama3-70b v5e:2x2 --batch 4x4096", 3, "✗ does not fit: llama3-70b on v5e:2x2"),
     ("explain llama3-8b v5e:4x4 --batch 16x2048 --fix tensor=3", 2, "tensor 3"),

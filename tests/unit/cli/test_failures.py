@@ -16,7 +16,7 @@ def test_the_line_and_the_document() -> None:
     told = json.loads(run(*PLAN, "--mtbf", "500h", "--restart", "2min", "--json").out)
     numbers = told["estimate"]["goodput"]
     assert f"failures goodput {100 * numbers['goodput']:.1f} %, one failure in 15.6 h" in text
-    assert "(80.3 GB from 4 hosts, 2 GB/s each, assumed), a restart 120 s" in text
+    assert "(112 GB from 4 hosts, 2 GB/s each, assumed), a restart 120 s" in text
     assert {"mtbf_s", "interval_s", "goodput", "run_s"} <= set(numbers)
     assert "failures" not in run(*PLAN).out
     assert json.loads(run(*PLAN, "--json").out)["estimate"]["goodput"] is None

@@ -106,7 +106,7 @@ def test_words() -> None:
     with pytest.raises(BadInput) as error:
         parse_words("a,b,b", "dtype", ("bf16", "b"))
     assert error.value.problems == (
-        'unknown dtype "a". Known: b, bf16.',
+        'unknown dtype "a". Known: "b", "bf16".',
         "dtype b is given twice.",
     )
 

@@ -81,7 +81,7 @@ def test_numbers_of_the_screen_are_in_the_document(name: str) -> None:
 def test_a_plan_is_the_plan_of_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = json.loads(run(*shlex.split(f"{PLAN} -o plan.json --json")).out)
-    assert found["schema"] == "shardwise.plan/1"
+    assert found["schema"] == "shardwise.plan/2"
     assert found == json.loads(Path("plan.json").read_text())
     job = sw.Train(batch=16, seq=2048, tokens=1e12)
     assert sw.load("plan.json") == sw.plan(sw.model("llama3-8b"), sw.hardware("v5e:4x4"), job)

@@ -33,7 +33,7 @@ def test_against_chips() -> None:
 
 def test_mistakes() -> None:
     for words, code, problem in (
-        (("--pareto", "money"), 2, '✗ unknown front "money". Close: memory.'),
+        (("--pareto", "money"), 2, '✗ unknown front "money". Close: "memory".'),
         (("--pareto", "chips", "--top", "3", "-o", "x.json"), 2, "✗ --pareto lists many plans; -o"),
         (("--pareto", "memory", "--fix", "tensor=3"), 3, "✗ no split of 16 chips divides"),
     ):

@@ -33,7 +33,7 @@ def test_an_answer_is_a_screen(words: tuple[str, ...]) -> None:
 def test_json_has_the_plan() -> None:
     said = run("plan", "llama3-70b", "v5e:4x4", "--serve", "--json")
     told = json.loads(said.out)
-    assert told["schema"] == "shardwise.plan/1"
+    assert told["schema"] == "shardwise.plan/2"
     assert told["workload"]["kind"] == "serve"
     assert told["workload"]["context"] == 8192
     assert told["pareto"]

@@ -15,7 +15,8 @@ from shardwise.models import ModelConfig, count
 from shardwise.ops.program import training_step
 from shardwise.plan import plan
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.search.training.legal import problems, tensor_widths
+from shardwise.search.model_sizes import tensor_widths
+from shardwise.search.training.legal import problems
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN

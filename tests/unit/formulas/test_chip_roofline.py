@@ -80,7 +80,7 @@ def test_roofs_of_a_chip() -> None:
         ("bf16[B,D] x bf16[D,F]", BadSharding, "is not a matmul with dtypes"),
         ("[B,D] x bf16[D,F] -> bf16[B,F]", BadSharding, "is not a matmul with dtypes"),
         ("bf16[B_X,D] x bf16[D,F] -> bf16[B_X,F]", BadSharding, '"[B_X,D]" is not a list of dims'),
-        ("bf16[B,D] x bf17[D,F] -> bf16[B,F]", UnknownName, 'unknown dtype "bf17". Close: bf16'),
+        ("bf16[B,D] x bf17[D,F] -> bf16[B,F]", UnknownName, 'unknown dtype "bf17". Close: "bf16"'),
         ("bf16[B,D] x bf16[D,F] -> bf16[B,G]", BadSharding, "has dim G, which neither input has"),
         ("bf16[B,B] x bf16[B,F] -> bf16[B,F]", BadSharding, "has dim B twice"),
     ],
@@ -96,7 +96,7 @@ def test_operations_that_are_none(text: str, error: type[Exception], told: str) 
     [
         ({}, "dim B has no size. Give B=1024.\ndim F has no size. Give F=1024.\ndim D has no size"),
         ({"B": [1, 2], "D": [1, 2], "F": 4}, "dims B, D all have ranges. Give a range to one."),
-        ({"B": 1, "D": 1, "F": 4, "Z": 3}, 'unknown dim "Z". Known: B, D, F.'),
+        ({"B": 1, "D": 1, "F": 4, "Z": 3}, 'unknown dim "Z". Known: "B", "D", "F".'),
     ],
 )
 def test_sizes_that_are_missing_or_too_many(sizes: dict[str, object], told: str) -> None:
@@ -137,14 +137,14 @@ def test_attention_counts_what_is_seen() -> None:
 
 def test_an_operation_that_the_model_has_not() -> None:
     with pytest.raises(
-        UnknownName, match=r'unknown operation of llama3-70b "mlp\.upp". Close: mlp\.up'
+        UnknownName, match=r'unknown operation of llama3-70b "mlp\.upp". Close: "mlp\.up"'
     ):
         operation_roofline(load("llama3-70b"), V5E, "mlp.upp", batch=[1])
     names = {"attn.q", "attn.values", "mlp.gate", "mlp.down", "unembed"}
     for name in names:
         found = operation_roofline(load("llama3-70b"), V5E, name, batch=[8], seq=512)
         assert found.points[0].flops > 0
-    with pytest.raises(BadInput, match=r"attn\.scores is over the tokens .* Give seq"):
+    with pytest.raises(BadInput, match=r"attn\.scores runs over the tokens .* Give seq"):
         operation_roofline(load("llama3-70b"), V5E, "attn.scores", batch=[8])
 
 

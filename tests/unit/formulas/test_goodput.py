@@ -190,14 +190,23 @@ def test_arrays_give_what_numbers_give() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: g.goodput(0.0, 1.0, 1.0, 1.0), "time between failures 0.0 is not above 0."),
-        (lambda: g.goodput(1.0, 0.0, 1.0, 1.0), "checkpoint interval 0.0 is not above 0 and"),
-        (lambda: g.goodput(1.0, math.inf, 1.0, 1.0), "checkpoint interval inf is not"),
-        (lambda: g.goodput(1.0, 1.0, -1.0, 1.0), "time to write a checkpoint -1.0 is not 0 or"),
-        (lambda: g.goodput(1.0, 1.0, 1.0, math.nan), "time to restart nan is not 0 or above"),
-        (lambda: g.goodput(np.array([1.0, -1.0]), 1.0, 1.0, 1.0), "is not above 0."),
-        (lambda: g.best_interval_s(1.0, 0.0), "time to write a checkpoint 0.0 is not above 0"),
-        (lambda: g.best_interval_s(math.nan, 1.0), "time between failures nan is not above 0."),
+        (lambda: g.goodput(0.0, 1.0, 1.0, 1.0), "between failures must be above 0, not 0.0"),
+        (lambda: g.goodput(1.0, 0.0, 1.0, 1.0), "interval must be above 0 and finite, not 0.0"),
+        (
+            lambda: g.goodput(1.0, math.inf, 1.0, 1.0),
+            "interval must be above 0 and finite, not inf",
+        ),
+        (lambda: g.goodput(1.0, 1.0, -1.0, 1.0), "to write a checkpoint must be 0 or above"),
+        (
+            lambda: g.goodput(1.0, 1.0, 1.0, math.nan),
+            "restart must be 0 or above, and finite, not nan",
+        ),
+        (
+            lambda: g.goodput(np.array([1.0, -1.0]), 1.0, 1.0, 1.0),
+            r"must be above 0, not \[ 1\. -1\.\]",
+        ),
+        (lambda: g.best_interval_s(1.0, 0.0), "write a checkpoint must be above 0 and finite"),
+        (lambda: g.best_interval_s(math.nan, 1.0), "between failures must be above 0, not nan"),
     ],
 )
 def test_times_that_cannot_be(call: Callable[[], object], told: str) -> None:

@@ -156,6 +156,6 @@ def test_two_dims_pay_from_72_chips_on() -> None:
 
 
 def test_the_papers_crossover() -> None:
-    n = stationary.papers_2d_chips()
+    n = stationary.pope_2d_chips()
     assert n == 4
-    assert stationary.papers_2d_s(8, 64, n, 1.0) == stationary.papers_1d_s(8, 64, 1.0)
+    assert stationary.pope_2d_s(8, 64, n, 1.0) == stationary.pope_1d_s(8, 64, 1.0)

@@ -21,7 +21,7 @@ def test_hops_go_the_short_way_round() -> None:
 
 @pytest.mark.parametrize("end", [(4, 0), (0, -1), (0,), (0, 0, 0)])
 def test_a_chip_outside_is_refused(end: tuple[int, ...]) -> None:
-    with pytest.raises(BadShape, match="does not lie in a torus of 4x4"):
+    with pytest.raises(BadShape, match="is not a chip of a torus of 4x4"):
         links.torus_hops(Torus(shape=(4, 4), wrapped=(False, False)), (0, 0), end)
 
 

@@ -138,7 +138,7 @@ def test_on_gpus() -> None:
         ({"I": 0}, BadInput, "dim I=0 is not between 1"),
         ({"I": -4}, BadInput, "dim I=-4 is not between 1"),
         ({"I": 2**50}, BadInput, "dim I=1,125,899,906,842,624 is not between"),
-        ({"Q": 4}, BadInput, 'unknown dim "Q". Known: I, J, K.'),
+        ({"Q": 4}, BadInput, 'unknown dim "Q". Known: "I", "J", "K".'),
         ({"on": "v5x:4x4"}, UnknownName, 'unknown chip "v5x"'),
     ],
 )

@@ -73,9 +73,9 @@ def test_layouts_and_accumulation() -> None:
 
 
 def test_the_cheat_sheet() -> None:
-    assert playbook.first_step(7e9).startswith("one technique")
-    assert playbook.first_step(70e9).startswith("TP=8 + PP")
-    assert playbook.first_step(70e9, n_gpus=512) == "mix DP with TP or PP"
-    assert playbook.first_step(70e9, n_gpus=1024) == "TP=8 + DP (ZeRO-2) + PP"
-    assert playbook.first_step(long_sequences=True) == "add CP"
-    assert playbook.first_step(moe=True) == "add EP"
+    assert playbook.recommended_technique(7e9).startswith("one technique")
+    assert playbook.recommended_technique(70e9).startswith("TP=8 + PP")
+    assert playbook.recommended_technique(70e9, n_gpus=512) == "mix DP with TP or PP"
+    assert playbook.recommended_technique(70e9, n_gpus=1024) == "TP=8 + DP (ZeRO-2) + PP"
+    assert playbook.recommended_technique(long_sequences=True) == "add CP"
+    assert playbook.recommended_technique(moe=True) == "add EP"

@@ -167,7 +167,7 @@ def test_a_quote_carries_its_own_source() -> None:
 
 
 def test_a_document_that_is_not_quoted() -> None:
-    with pytest.raises(UnknownName, match=r'document quoted for v5e "paper"\. Known: book\.'):
+    with pytest.raises(UnknownName, match=r'document quoted for v5e "paper"\. Known: "book"\.'):
         catalog_chip("v5e").quoted("paper")
 
 
@@ -203,7 +203,8 @@ def test_no_alias_means_two_chips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "close"), [("v5", "v5e, v5p"), ("h10", "h100"), ("ironwod", "ironwood"), ("tpu", "")]
+    ("text", "close"),
+    [("v5", '"v5e", "v5p"'), ("h10", "h100"), ("ironwod", "ironwood"), ("tpu", "")],
 )
 def test_an_unknown_chip_names_the_close_ones(text: str, close: str) -> None:
     with pytest.raises(UnknownName, match=rf'unknown chip "{text}"\. .*{close}.*shardwise hw'):

@@ -125,7 +125,7 @@ def test_a_chip_without_a_size() -> None:
         ("price=4", ["has no unit. Use USD/h."]),
         ("price=4EUR/h", ["the wrong unit. Use USD/h."]),
         ("dcn=1e300GB/s", ["is too large"]),
-        ("hmb=16GB", ['unknown option of the hardware "hmb". Close: hbm']),
+        ("hmb=16GB", ['unknown option of the hardware "hmb". Close: "hbm"']),
         ("hbm", ["hbm"]),
         ("node=1GB/s", ["v5e has no node links"]),
         ("hbm=16,ici=3,zzz=1", ["hbm 16 has no unit", 'ici "3" has no unit', '"zzz"']),

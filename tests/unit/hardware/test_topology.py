@@ -175,7 +175,7 @@ def test_no_domain_is_partial(n_gpus: int, near: str) -> None:
 
 @pytest.mark.parametrize(("n_gpus", "domain"), [(0, 8), (8, 0), (-8, 8)])
 def test_no_gpus_is_no_domain(n_gpus: int, domain: int) -> None:
-    with pytest.raises(BadShape, match="both start at 1"):
+    with pytest.raises(BadShape, match="both must be at least 1"):
         Switched(n_gpus=n_gpus, domain=domain)
 
 

@@ -56,7 +56,7 @@ def test_routed_layers_keep_a_copy_per_expert_of_a_token():
 
 
 def test_unknown_policy():
-    with pytest.raises(UnknownName, match=r'policy "ful"\. Close: full'):
+    with pytest.raises(UnknownName, match=r'policy "ful"\. Close: "full"'):
         activation_bytes(load("gpt2"), 1, "ful")
 
 

@@ -36,7 +36,7 @@ def config(*groups, **fields):
             lambda: Attention(n_heads=8, n_kv_heads=8, d_head=4, causal=1),
             "causal 1 of attention is",
         ),
-        (lambda: Attention(n_heads=8, n_kv_heads=8, d_head=4, qk_norm="x"), 'qk_norm "x" is none'),
+        (lambda: Attention(n_heads=8, n_kv_heads=8, d_head=4, qk_norm="x"), 'qk_norm "x" is not'),
         (
             lambda: Mlp(d_ff=10**30),
             "d_ff 1.000e+30 of mlp is above 2,147,483,647, the largest dim.",
@@ -50,7 +50,7 @@ def config(*groups, **fields):
             lambda: Mla(kv_lora_rank=0, d_nope=1, d_rope=1, d_v=1),
             "kv_lora_rank 0 of mla is below 1",
         ),
-        (lambda: Layer(attention=ATTENTION, ffn=Mlp(d_ff=8), norms="none"), 'norms "none" is none'),
+        (lambda: Layer(attention=ATTENTION, ffn=Mlp(d_ff=8), norms="none"), 'norms "none" is not'),
         (lambda: LayerGroup(layer=LAYER, count=0), "count 0 of layer group is below 1."),
         (lambda: config(), "tiny has no layers."),
         (

@@ -103,10 +103,10 @@ def test_keys_are_read_ignored_or_listed():
         ({"num_key_value_heads": 8}, "n_kv_heads 8 does not divide n_heads 4"),
         ({"attention_bias": "yes"}, "attention_bias 'yes' is not true or false."),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings 1 is not true or false."),
-        ({"model_type": "lama"}, 'architecture "lama" is not known. Close: llama'),
+        ({"model_type": "lama"}, 'architecture "lama" is not known. Close: "llama"'),
         ({"model_type": "bert"}, '"bert" is not known. Known model types: deepseek_v2, '),
-        ({"model_type": None}, 'neither "model_type" nor "architectures" says'),
-        ({"model_type": 7}, 'neither "model_type" nor "architectures" says'),
+        ({"model_type": None}, 'neither "model_type" nor "architectures"'),
+        ({"model_type": 7}, 'neither "model_type" nor "architectures"'),
         ({"model_type": None, "architectures": "Llama"}, 'architecture "Llama" is not known.'),
         ({"model_type": None, "architectures": [3]}, 'neither "model_type" nor "architectures"'),
         ({"model_type": "gemma3", "text_config": 3}, "text_config 3 is not an object."),
@@ -176,9 +176,9 @@ def test_a_folder_without_config_names_what_it_has(tmp_path):
 
 
 def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(BadFile, match=r"no such file\. Presets need no file\."):
+    with pytest.raises(BadFile, match=r"no such file\. To use a preset, give its name\."):
         load(str(tmp_path / "config.json"))
-    with pytest.raises(BadFile, match="Close: llama3-70b"):
+    with pytest.raises(BadFile, match='Close: "llama3-70b"'):
         load("./llama3-70b/config.json")
     with pytest.raises(BadFile, match="not a path"):
         load(f"./{'x' * 5000}.json")
@@ -204,14 +204,14 @@ def test_refused_permissions_are_told(tmp_path, monkeypatch):
     with pytest.raises(BadFile, match="no permission to read it"):
         load(file)
     monkeypatch.setattr("pathlib.Path.is_dir", refuse)
-    with pytest.raises(BadFile, match="no permission to look into it"):
+    with pytest.raises(BadFile, match="no permission to read this folder"):
         load(tmp_path)
 
 
 def test_an_unknown_name_offers_close_ones():
-    with pytest.raises(UnknownName, match=r'unknown model "llama3-71b"\. Close: llama3-'):
+    with pytest.raises(UnknownName, match=r'unknown model "llama3-71b"\. Close: "llama3-'):
         load("llama3-71b")
-    with pytest.raises(UnknownName, match=r"write \./NAME for one here"):
+    with pytest.raises(UnknownName, match=r"\(\./NAME in the current folder\)"):
         load("nothing like it")
     with pytest.raises(UnknownName):
         load("")

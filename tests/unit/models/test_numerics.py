@@ -233,7 +233,7 @@ def test_an_unknown_activation_is_kept():
         ({"rope_theta": 10**400}, "rope_theta beyond 1e300 is above"),
         ({"rope_scaling": 3}, "rope_scaling 3 is not an object."),
         ({"rope_scaling": {"type": "linear", "factor": []}}, "rope_scaling.factor [] is not a"),
-        ({"hidden_act": 3}, "hidden_act 3 is no text."),
+        ({"hidden_act": 3}, "hidden_act 3 is not text."),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [0]}},
             "rope_scaling.short_factor [0] is not a list of positive numbers.",
@@ -247,7 +247,7 @@ def test_numbers_that_are_none_are_told(keys, problem):
 
 
 def test_kinds_that_no_norm_and_no_router_has():
-    with pytest.raises(BadShape, match='norm "batch" is none of rms, layer'):
+    with pytest.raises(BadShape, match='norm "batch" is not one of rms, layer'):
         Norm(kind="batch")
-    with pytest.raises(BadShape, match='score "hash" is none of softmax, sigmoid'):
+    with pytest.raises(BadShape, match='score "hash" is not one of softmax, sigmoid'):
         Routing(score="hash")

@@ -56,7 +56,7 @@ def test_every_field_works_on_some_model(field):
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ("n_head=8", UnknownName, 'unknown model field "n_head". Close: n_heads'),
+        ("n_head=8", UnknownName, 'unknown model field "n_head". Close: "n_heads"'),
         ("n_heads", BadUnit, 'override "n_heads" of llama3-70b has no "="'),
         ("", BadUnit, 'override "" of llama3-70b has no "="'),
         ("n_heads=many", BadUnit, 'n_heads "many" is not a number'),

@@ -104,7 +104,7 @@ def test_where_no_continuation_gives_the_counts_kinds_keep_their_places():
 def test_an_order_of_other_layers_is_refused():
     group = LayerGroup(layer=Layer(ffn=Mlp(d_ff=8)), count=2)
     for bad in (runs(((0,), 3)), runs(((0, 1), 1)), runs(((0,), 2), ((5,), 1))):
-        with pytest.raises(BadShape, match="has not the layers of its groups, 2"):
+        with pytest.raises(BadShape, match="does not match the layer counts of its groups, 2"):
             ModelConfig(name="m", d_model=8, vocab=8, groups=(group,), order=bad)
     with pytest.raises(BadShape, match="a segment of 0 layers 1 times is empty"):
         Segment(kinds=())

@@ -46,26 +46,26 @@ def test_kinds_of_layers_have_the_tensors_of_their_places():
     assert "model.layers.1.mlp.gate_proj.weight" not in tensors
 
 
-def test_heads_are_taken_out_of_a_fused_tensor():
+def test_heads_are_extracted_from_a_fused_tensor():
     """GPT-NeoX: for each head its query, key and value; ours are [D, N, H]."""
     config = load("pythia-70m")
-    stored = weight_names(config).groups[0]["wk"]
+    layout = weight_names(config).groups[0]["wk"]
     D, N, H = config.d_model, config.n_heads, config.d_head
     rows = np.arange(3 * N * H)[:, None] * np.ones((1, D), dtype=int)
-    made = stored.ours(rows)
+    made = layout.extract(rows)
     assert made.shape == (D, N, H)
     assert made[0, 0, 0] == H
     assert made[7, 2, 5] == 2 * 3 * H + H + 5
 
 
-def test_gates_and_ups_that_take_turns():
-    stored = weight_names(load("gpt-oss-20b")).groups[0]
-    assert stored["w_gate"].part != stored["w_up"].part
+def test_interleaved_gate_and_up():
+    layouts = weight_names(load("gpt-oss-20b")).groups[0]
+    assert layouts["w_gate"].part != layouts["w_up"].part
     pairs = np.arange(32 * 5760).reshape(32, 5760)
-    assert list(stored["b_up"].ours(pairs)[0, :3]) == [1, 3, 5]
+    assert list(layouts["b_up"].extract(pairs)[0, :3]) == [1, 3, 5]
 
 
 @pytest.mark.parametrize("config", [load("palm-8b"), hybrid()], ids=["palm", "hybrid"])
 def test_models_without_published_checkpoints_are_told(config):
-    with pytest.raises(BadInput, match=r"is not known\. Known families: .*deepseek_v3"):
+    with pytest.raises(BadInput, match=r"are not known\. Known families: .*deepseek_v3"):
         weight_names(config)

@@ -34,7 +34,7 @@ LAYOUT = Layout(mesh=Mesh(data=2, fsdp=2, tensor=2), zero=3)
 
 def table() -> Table:
     devices = np.array(jax.devices())
-    return Table(rules=rules_of(LAYOUT), on=role_mesh(LAYOUT.sizes, devices))
+    return Table(rules=rules_of(LAYOUT), mesh=role_mesh(LAYOUT.sizes, devices))
 
 
 def numbered(config: ModelConfig) -> Any:

@@ -45,7 +45,7 @@ EIGHT = Layout(mesh=Mesh(fsdp=4, tensor=2), micro_batch=2, zero=3, sequence_para
 def step_of(config: ModelConfig, layout: Layout) -> TrainStep:
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
     on = role_mesh(layout.sizes, devices, factored(layout))
-    table = Table(rules=rules_of(layout), on=on)
+    table = Table(rules=rules_of(layout), mesh=on)
     return TrainStep(config=config, job=JOB, layout=layout, table=table)
 
 

@@ -60,7 +60,7 @@ def engine(model: ModelConfig, mesh: Mesh, kv: str, dtypes: dict[str, str]) -> S
     layout = ServeLayout(mesh=mesh, kv=kv)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(model))
-    table = Table(rules=serve_rules(layout), on=on)
+    table = Table(rules=serve_rules(layout), mesh=on)
     job = Serve(context=CONTEXT, **dtypes)
     return Serving(config=model, job=job, layout=layout, table=table, batch=BATCH)
 

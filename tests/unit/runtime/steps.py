@@ -48,7 +48,7 @@ def step_on(
     """The step of a layout on the first devices of this process."""
     devices = np.array(jax.devices()[: layout.mesh.n_chips])
     on = role_mesh(layout.sizes, devices, factored(layout), parts(config, layout))
-    table = Table(rules=rules_of(layout), on=on)
+    table = Table(rules=rules_of(layout), mesh=on)
     return TrainStep(config=config, job=job, layout=layout, table=table, update=update)
 
 
@@ -94,7 +94,7 @@ def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> 
 def _start(made: TrainStep, shapes: Tree) -> Tree:
     weights = initialised(describe(made.config, made.table), jax.random.key(0), jnp.float32)
     if made.stages:
-        weights["layers"] = [made.stages.arranged(layer) for layer in weights["layers"]]
+        weights["layers"] = [made.stages.to_stage_order(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": made.optimizer.init(weights)}
     if made.job.master:
         state["master"] = jax.tree.map(jnp.copy, weights)
@@ -107,6 +107,6 @@ def _start(made: TrainStep, shapes: Tree) -> Tree:
 def _in_order(made: TrainStep, tree: Tree) -> list[np.ndarray[Any, Any]]:
     found = jax.tree.map(np.asarray, tree)
     if made.stages:
-        found["layers"] = [made.stages.in_order(layer) for layer in found["layers"]]
+        found["layers"] = [made.stages.to_model_order(layer) for layer in found["layers"]]
     leaves: list[np.ndarray[Any, Any]] = jax.tree.leaves(found)
     return leaves

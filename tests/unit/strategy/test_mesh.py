@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import BadShape, NoStrategy, UnknownFigure
 from shardwise.hardware import Switched, Torus, parse_system
-from shardwise.search.training.legal import divisors
+from shardwise.search.model_sizes import divisors
 from shardwise.strategy.mesh import Mesh, Placement, place
 
 TORI = ["v5e:4x4", "v5e:2x4", "v5e:16x16", "v5p:4x4x4", "v5p:4x4x8", "v5p:16x20x28", "v5p:2x2x1"]

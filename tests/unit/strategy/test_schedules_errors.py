@@ -18,7 +18,7 @@ def test_schedules_are_found_by_name_and_alias() -> None:
     assert schedules.names() == ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe")
     assert schedules.find("ZB_H1") is schedules.find("zb-h1") is schedules.find("zb1p")
     assert schedules.find("afab").name == "gpipe"
-    with pytest.raises(UnknownName, match="Close: interleaved"):
+    with pytest.raises(UnknownName, match='Close: "interleaved"'):
         schedules.find("interleave")
 
 

@@ -18,9 +18,9 @@ from tests.unit.train.drive import LLAMA, Told, tokens
 import jax
 import jax.numpy as jnp
 import numpy as np
-from shardwise.cli.jobs import read_job
 
 import shardwise as sw
+from shardwise.cli.verbs.training.workload import read_job
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.training.programs import step_of
 from shardwise.runtime.training.step import TrainStep

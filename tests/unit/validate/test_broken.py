@@ -102,7 +102,7 @@ def test_two_devices_of_a_chip_become_one() -> None:
         ({"micro_batch": 3}, "16 sequences of a data rank in microbatches of 3"),
         ({"seq_len": "4k"}, "wrong value: seq_len is '4k', not a whole number"),
         ({"seq_len": 0}, "wrong value: seq_len 0 is not from 1"),
-        ({"precision": "bf8"}, 'unknown precision: "bf8". Close: fp8'),
+        ({"precision": "bf8"}, 'unknown precision: "bf8". Close: "fp8"'),
         ({"hardware__family": "H1000"}, 'unknown chip: "H1000". Close'),
         ({"hardware__count": 12}, "12 GPUs do not fill domains of 8"),
         ({"hardware__count": 32}, "layout contradicts the chips: dp 4, tp 2, cp 1, pp 2"),

@@ -91,7 +91,7 @@ def test_the_usual_cache(framework: str, weights: str, kv: str) -> None:
         ({"output_len": 0}, "wrong value: output_len 0 is not from 1"),
         ({"concurrency": None}, "load not stated: neither batch nor concurrency"),
         ({"precision": {}}, "not stated: precision.weights"),
-        ({"precision__weights": "fp5"}, 'unknown precision: "fp5". Close: fp8'),
+        ({"precision__weights": "fp5"}, 'unknown precision: "fp5". Close: "fp8"'),
         ({"precision__kv": "q8"}, 'unknown precision: "q8"'),
         ({"hardware__family": "H1000"}, 'unknown chip: "H1000". Close'),
         ({"hardware__count": 4}, "tp 4, pp 1, dp 2 on 4 chips"),

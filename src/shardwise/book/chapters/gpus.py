@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from shardwise.book.givens import chip, node, ring
+from shardwise.book.givens import chip, column, node, ring
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.formulas import experts, peaks, roofline, shards
 from shardwise.hardware import fat_tree, find_chip
 from shardwise.ops import collective
 
 BITS = 8
-TABLE = {
+FIGURES = {  # the table's columns in the catalog
     "sms": "sm.count",
     "smem": "sm.shared_memory",
     "l2": "l2.capacity",
@@ -25,136 +25,143 @@ TABLE = {
     "gpus-table-h100",
     "gpus-table-h200",
     "gpus-table-b200",
-    by="the catalog's figures as the book quotes them",
+    formula="the catalog's figures as the book quotes them",
 )
 def table_row(g: Given) -> Answer:
     quoted = find_chip(g["chip"]).quoted("book")
-    row = {name: quoted.need(figure) for name, figure in TABLE.items()}
+    row = {name: quoted.need(figure) for name, figure in FIGURES.items()}
     if "fp4" in quoted.peak_flops_per_s:
         row["fp4"] = quoted.peak("fp4")
     return row
 
 
-@solves("gpus-tensor-core-rate", by="C / (SMs * 4 * clock)")
+@solves("gpus-tensor-core-rate", formula="C / (SMs * 4 * clock)")
 def tensor_core(g: Given) -> Answer:
-    rows = zip(g["flops"], g["clock_hz"], g["sms"], strict=True)
-    return [peaks.flops_per_cycle(c, clock, n * g["tc_per_sm"]) for c, clock, n in rows]
+    n_units = column(g["sms"]) * g["tc_per_sm"]
+    return peaks.flops_per_cycle(column(g["flops"]), column(g["clock_hz"]), n_units)
 
 
-@solves("gpus-registers-warps", by="4 * 16384 words; registers / (32 * per thread)")
+@solves("gpus-registers-warps", formula="4 * 16384 words; registers / (32 * per thread)")
 def warps(g: Given) -> Answer:
     words = (g["subpartitions"], g["words"])
-    file = shards.local_bytes("r[P,R]", words, {}, g["word_bytes"])
-    registers = peaks.alus(*words)
-    resident = peaks.resident_warps(registers, g["regs_per_thread"], g["threads_per_warp"])
-    return [file, resident]
+    n_bytes = shards.local_bytes("r[P,R]", words, {}, g["word_bytes"])
+    n_registers = peaks.alus(*words)
+    n_warps = peaks.resident_warps(n_registers, g["regs_per_thread"], g["threads_per_warp"])
+    return [n_bytes, n_warps]
 
 
-@solves("gpus-vs-tpu-units", by="SMs * 4; SMs * SMEM; SMs * registers; cores * 4")
+@solves("gpus-vs-tpu-units", formula="SMs * 4; SMs * SMEM; SMs * registers; cores * 4")
 def units(g: Given) -> Answer:
-    made = chip(
+    h100 = chip(
         "h100", sm__count=g["h100_sms"], sm__shared_memory=g["smem"], sm__registers=g["regs"]
     )
     schedulers = peaks.alus(g["h100_sms"], g["subpartitions"])
     slots = peaks.alus(g["tpu_cores"], g["vpu_slots"])
-    return [int(made.need("sm.count")), schedulers, *peaks.sm_bytes(made), slots]
+    return [int(h100.need("sm.count")), schedulers, *peaks.sm_bytes(h100), slots]
 
 
-@solves("gpus-q1-1", by="SMs * 4 * 32; cores * 4 * 8 * 128")
+@solves("gpus-q1-1", formula="SMs * 4 * 32; cores * 4 * 8 * 128")
 def alus(g: Given) -> Answer:
-    gpus = [peaks.alus(n, g["subpartitions"], g["lanes"]) for n in g["sms"]]
+    gpus = [peaks.alus(n_sms, g["subpartitions"], g["lanes"]) for n_sms in g["sms"]]
     return [*gpus, peaks.alus(*g["tpu"])]
 
 
-@solves("gpus-q1-2", by="ALUs * clock; C / that")
+@solves("gpus-q1-2", formula="C_vector = ALUs * clock; C / C_vector")
 def vector_rate(g: Given) -> Answer:
-    rates = [peaks.vector_peak(g["alus"], clock) for clock in g["clock_hz"]]
+    rates = peaks.vector_peak(g["alus"], column(g["clock_hz"]))
     return [*rates, g["tensor"] / rates[-1]]
 
 
-@solves("gpus-q1-3", by="C / W_hbm; fp8 twice")
+@solves("gpus-q1-3", formula="C / W_hbm; fp8 twice")
 def intensities(g: Given) -> Answer:
-    pairs = list(zip(g["flops"], g["hbm"], strict=True))
-    return [[roofline.critical_intensity(n * c, w) for c, w in pairs] for n in (1, 2)]
+    bf16 = roofline.critical_intensity(column(g["flops"]), column(g["hbm"]))
+    fp8 = roofline.critical_intensity(2 * column(g["flops"]), column(g["hbm"]))
+    return [bf16, fp8]
 
 
-@solves("gpus-q1-4", by="2(BD + DF + BF); max(2BDF / C, bytes / W)")
+@solves("gpus-q1-4", formula="2(BD + DF + BF); max(2BDF / C, bytes / W)")
 def matmul(g: Given) -> Answer:
-    found = [roofline.Matmul(B=b, D=g["D"], F=g["F"]) for b in g["B"]]
-    times = [roofline.bounds(m.flops, g["flops"], m.n_bytes, g["hbm"]).lower for m in found]
-    return [found[0].n_bytes, *times]
+    matmuls = roofline.Matmul(B=column(g["B"]), D=g["D"], F=g["F"])
+    times = roofline.bounds(matmuls.flops, g["flops"], matmuls.n_bytes, g["hbm"]).lower
+    return [matmuls.n_bytes[0], *times]
 
 
-@solves("gpus-q1-5", by="SMs * SMEM, SMs * registers")
+@solves("gpus-q1-5", formula="SMs * SMEM, SMs * registers")
 def fast_memory(g: Given) -> Answer:
-    made = chip("h100", sm__count=g["sms"], sm__shared_memory=g["smem"], sm__registers=g["regs"])
-    shared, registers = peaks.sm_bytes(made)
+    h100 = chip("h100", sm__count=g["sms"], sm__shared_memory=g["smem"], sm__registers=g["regs"])
+    shared, registers = peaks.sm_bytes(h100)
     return [shared, registers, shared + registers]
 
 
-@solves("gpus-q1-6", by="C / (2 ALUs)")
+@solves("gpus-q1-6", formula="C / (2 ALUs)")
 def clock(g: Given) -> Answer:
     return peaks.clock_from_peak(g["flops"], g["alus"])
 
 
-@solves("gpus-q1-7", by="1/12; C / W; 12 N / W")
+@solves("gpus-q1-7", formula="1/12; C / W; 12 N / W")
 def vector_add(g: Given) -> Answer:
-    roof = roofline.critical_intensity(g["vector_flops"], g["hbm"])
-    sizes_of = [peaks.elementwise_bytes(n) for n in g["N"]]
-    times = [roofline.transfer_s(n, g["hbm"]) for n in sizes_of]
-    return [peaks.elementwise_intensity(), roof, *times]
+    critical = roofline.critical_intensity(g["vector_flops"], g["hbm"])
+    n_bytes = peaks.elementwise_bytes(column(g["N"]))
+    times = roofline.transfer_s(n_bytes, g["hbm"])
+    return [peaks.elementwise_intensity(), critical, *times]
 
 
-@solves("gpus-nvlink-table", by="links * rate of a link")
+@solves("gpus-nvlink-table", formula="links * rate of a link")
 def nvlink(g: Given) -> Answer:
-    pairs = zip(g["ports"], g["link"], strict=True)
-    return [peaks.egress((ports,), rate) for ports, rate in pairs]
+    return peaks.egress((column(g["ports"]),), column(g["link"]))
 
 
-@solves("gpus-q2-1", by="switches * ports * rate; GPUs * egress; the smaller")
+@solves("gpus-q2-1", formula="switches * ports * rate; GPUs * egress; the smaller")
 def node_bandwidth(g: Given) -> Answer:
     return list(
         peaks.node_bytes_per_s(g["gpus"], g["egress"], g["switches"], g["ports"], g["link"])
     )
 
 
-@solves("gpus-q2-2", by="2 * n/2 * W_gpu")
+@solves("gpus-q2-2", formula="2 * n/2 * W_gpu")
 def bisection(g: Given) -> Answer:
     return peaks.bisection_bytes_per_s(g["gpus"], g["egress"])
 
 
 def _gather(g: Given) -> tuple[float, float]:
-    """(exact, approximate) AllGather in a node."""
-    exact = collective.time_s("all_gather", g["bytes"], node(g["N"], g["egress"]))
-    return exact, roofline.transfer_s(g["bytes"], g["egress"])
+    """Exact and approximate seconds of an AllGather in a node."""
+    exact_s = collective.time_s("all_gather", g["bytes"], node(g["N"], g["egress"]))
+    return exact_s, roofline.transfer_s(g["bytes"], g["egress"])
 
 
-@solves("gpus-q2-3", by="V (n-1) / (n W_gpu); V / W_gpu")
+@solves("gpus-q2-3", formula="V (n-1) / (n W_gpu); V / W_gpu")
 def gather_exact_first(g: Given) -> Answer:
     return list(_gather(g))
 
 
-@solves("gpus-pop1", by="V / W_gpu; V (n-1) / (n W_gpu)")
+@solves("gpus-pop1", formula="V / W_gpu; V (n-1) / (n W_gpu)")
 def gather_approximate_first(g: Given) -> Answer:
     return list(reversed(_gather(g)))
 
 
-@solves("gpus-superpod-counts", by="GPUs / 8; / 32; * 4; SUs * 8; leaves * 32 / 64")
+@solves("gpus-superpod-counts", formula="GPUs / 8; / 32; * 4; SUs * 8; leaves * 32 / 64")
 def superpod(g: Given) -> Answer:
-    made = chip(
+    h100 = chip(
         "h100",
         node__gpus=g["gpus_per_node"],
         node__switches=g["nvswitch_per_node"],
         scale_out__unit_nodes=g["nodes_per_su"],
         scale_out__unit_leaves=g["leaf_per_su"],
     )
-    t = fat_tree(made, g["gpus"])
-    return [t.n_nodes, t.n_units, t.n_node_switches, t.n_leaves, t.n_spines, t.n_switches]
+    tree = fat_tree(h100, g["gpus"])
+    return [
+        tree.n_nodes,
+        tree.n_units,
+        tree.n_node_switches,
+        tree.n_leaves,
+        tree.n_spines,
+        tree.n_switches,
+    ]
 
 
-@solves("gpus-q3-1", by="8 NICs; 32 nodes; leaves up; all spines; per node")
+@solves("gpus-q3-1", formula="8 NICs; 32 nodes; leaves up; all spines; per node")
 def tree_levels(g: Given) -> Answer:
-    made = chip(
+    h100 = chip(
         "h100",
         scale_out__egress=g["link_bits"] / BITS,
         scale_out__unit_leaves=g["leaf"],
@@ -162,48 +169,47 @@ def tree_levels(g: Given) -> Answer:
         scale_out__switch_ports=g["spine_ports"],
         node__gpus=g["nics"],
     )
-    t = fat_tree(made, g["nodes"] * g["nics"])
-    per_node = t.spine_bytes_per_s / t.n_nodes
-    up = t.unit_bytes_per_s
-    return [t.node_bytes_per_s, up, up, t.spine_bytes_per_s, per_node]
+    tree = fat_tree(h100, g["nodes"] * g["nics"])
+    uplinks = tree.unit_bytes_per_s
+    per_node = tree.spine_bytes_per_s / tree.n_nodes
+    return [tree.node_bytes_per_s, uplinks, uplinks, tree.spine_bytes_per_s, per_node]
 
 
-@solves("gpus-q3-2", by="leaves * 32 / 64; nodes / 32")
+@solves("gpus-q3-2", formula="leaves * 32 / 64; nodes / 32")
 def larger_tree(g: Given) -> Answer:
     tree = fat_tree(find_chip("h100"), g["gpus"])
     return [tree.n_spines, tree.n_units]
 
 
-@solves("gpus-nvl72-egress", by="18 * 4 * 400 Gb/s; over an H100 node")
+@solves("gpus-nvl72-egress", formula="18 * 4 * 400 Gb/s; over an H100 node")
 def rack(g: Given) -> Answer:
-    out = peaks.egress((g["trays"], g["nics"]), g["link_bits"] / BITS)
-    return [out, out / g["h100_node"]]
+    egress = peaks.egress((g["trays"], g["nics"]), g["link_bits"] / BITS)
+    return [egress, egress / g["h100_node"]]
 
 
-@solves("gpus-a2a-node", by="(n-1) / n^2; 1/n; (1/4) / (1/n)")
+@solves("gpus-a2a-node", formula="(n-1) / n^2; 1/n; (1/4) / (1/n)")
 def all_to_all(g: Given) -> Answer:
     n = g["N"]
-    exact = collective.time_s("all_to_all", 1, node(n, 1.0))
-    torus = collective.time_s("all_to_all", 1, ring(n, 1.0))
-    approximate = experts.ragged_share(1, n)
-    return [exact, approximate, torus / approximate]
+    exact_s = collective.time_s("all_to_all", 1, node(n, 1.0))
+    torus_s = collective.time_s("all_to_all", 1, ring(n, 1.0))
+    approximate_s = experts.ragged_share(1, n)
+    return [exact_s, approximate_s, torus_s / approximate_s]
 
 
-@solves("gpus-sharp-gain", by="2(n-1)/n; measured * 1.3")
+@solves("gpus-sharp-gain", formula="2(n-1)/n; measured * 1.3")
 def in_network(g: Given) -> Answer:
-    plain, reducing = (
-        collective.time_s("all_reduce", 1, node(g["N"], 1.0, reduces=r)) for r in (False, True)
-    )
-    return [plain / reducing, g["measured"] * (1 + g["gain"])]
+    ring_s = collective.time_s("all_reduce", 1, node(g["N"], 1.0))
+    sharp_s = collective.time_s("all_reduce", 1, node(g["N"], 1.0, reduces=True))
+    return [ring_s / sharp_s, g["measured"] * (1 + g["gain"])]
 
 
-@solves("gpus-tp-shard-size", by="2 D F / Y")
+@solves("gpus-tp-shard-size", formula="2 D F / Y")
 def tensor_shard(g: Given) -> Answer:
     return shards.local_bytes("W[D,F_Y]", (g["D"], g["F"]), {"Y": g["ways"]})
 
 
-@solves("gpus-q4-2", by="n V in; n V out; V / W_gpu")
+@solves("gpus-q4-2", formula="n V in; n V out; V / W_gpu")
 def in_network_reduce(g: Given) -> Answer:
-    through = shards.total_bytes("A[B]", (int(g["B"]),), {"N": g["N"]}, 1)
+    n_bytes = shards.total_bytes("A[B]", (int(g["B"]),), {"N": g["N"]}, 1)
     span = node(g["N"], g["gpu"], reduces=True)
-    return [through, through, collective.time_s("all_reduce", g["B"], span)]
+    return [n_bytes, n_bytes, collective.time_s("all_reduce", g["B"], span)]

@@ -2,143 +2,150 @@
 
 from __future__ import annotations
 
+from shardwise.book.givens import column
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.formulas import playbook
 from shardwise.formulas.playbook import Layout
 from shardwise.units import GB, GiB
 
 
-@solves("usp-param-count", by="h v + L(12h^2 + 13h) + 2h")
+@solves("usp-param-count", formula="h v + L(12h^2 + 13h) + 2h")
 def parameters(g: Given) -> Answer:
     return playbook.gpt_parameters(g["h"], g["v"], g["L"])
 
 
-@solves("usp-state-memory", by="16 N; 20 N with fp32 gradients")
+@solves("usp-state-memory", formula="16 N; 20 N with fp32 gradients")
 def state(g: Given) -> Answer:
-    return [
-        [playbook.state_bytes(n, fp32_gradients=fp32) / GB for n in g["params"]]
-        for fp32 in (False, True)
-    ]
+    params = column(g["params"])
+    bf16_gradients = playbook.state_bytes(params)
+    fp32_gradients = playbook.state_bytes(params, fp32_gradients=True)
+    return [bf16_gradients / GB, fp32_gradients / GB]
 
 
-@solves("usp-activations-none", by="L s b h (34 + 5 n s / h)")
+@solves("usp-activations-none", formula="L s b h (34 + 5 n s / h)")
 def activations(g: Given) -> Answer:
-    return [
-        playbook.activation_bytes(n_layers, g["s"], g["b"], h, n_heads) / GiB
-        for n_layers, h, n_heads in g["models"]
-    ]
+    n_layers, d_model, n_heads = column(g["models"])
+    return playbook.activation_bytes(n_layers, g["s"], g["b"], d_model, n_heads) / GiB
 
 
-@solves("usp-activations-selective", by="34 L s b h")
+@solves("usp-activations-selective", formula="34 L s b h")
 def activations_selective(g: Given) -> Answer:
-    return [
-        playbook.activation_bytes(n_layers, g["s"], g["b"], h, recompute="selective") / GiB
-        for n_layers, h in g["models"]
-    ]
+    L, h = column(g["models"])
+    return playbook.activation_bytes(L, g["s"], g["b"], h, recompute="selective") / GiB
 
 
-@solves("usp-activations-tp", by="L s b h (10 + 24 / t)")
+@solves("usp-selective-saving", formula="(5 n s / h) / (34 + 5 n s / h)")
+def selective_saving(g: Given) -> Answer:
+    return playbook.selective_saving(g["n"], g["s"], g["h"])
+
+
+@solves("usp-activations-tp", formula="L s b h (10 + 24 / t)")
 def activations_tensor(g: Given) -> Answer:
-    return [
-        playbook.activation_bytes(L, g["s"], g["b"], h, recompute="selective", tensor=t) / GiB
-        for L, h, t in g["cases"]
-    ]
+    L, h, t = column(g["cases"])
+    return playbook.activation_bytes(L, g["s"], g["b"], h, recompute="selective", tensor=t) / GiB
 
 
-@solves("usp-zero-shards", by="4P + kP; 4P + kP/N; 2P + (2+k)P/N; (4+k)P/N")
+@solves("usp-zero-shards", formula="4P + kP; 4P + kP/N; 2P + (2+k)P/N; (4+k)P/N")
 def zero(g: Given) -> Answer:
     return [playbook.zero_bytes(g["params"], g["N"], stage, g["k"]) for stage in range(4)]
 
 
-@solves("usp-zero-comm", by="2P; 3P")
+@solves("usp-zero-comm", formula="2P; 3P")
 def zero_traffic(g: Given) -> Answer:
-    return [playbook.zero_traffic(stage) for stage in (2, 3)]
+    return [playbook.zero_traffic(2), playbook.zero_traffic(3)]
 
 
-@solves("usp-grad-accumulation", by="gbs / (mbs dp)")
+@solves("usp-grad-accumulation", formula="gbs / (mbs dp)")
 def accumulation(g: Given) -> Answer:
-    return [playbook.accumulation_steps(g["gbs"], g["mbs"], dp) for dp in g["dp"]]
+    return playbook.accumulation_steps(g["gbs"], g["mbs"], column(g["dp"]))
 
 
-@solves("usp-bubble", by="(p - 1) / (v m)")
+@solves("usp-bubble", formula="(p - 1) / (v m)")
 def bubbles(g: Given) -> Answer:
-    return [playbook.bubble(g["p"], m, v) for m, v in g["mv"]]
+    microbatches, interleaved = column(g["mv"])
+    return playbook.bubble(g["p"], microbatches, interleaved)
 
 
-def _data(g: Given, bandwidth: str) -> list[float]:
-    return [
-        playbook.data_parallel_overlap(g["tokens"], g["dp"], g["flops"], g[bandwidth], e)
-        for e in g["bytes_per_elem"]
-    ]
+def _data_parallel_overlap(g: Given, bytes_per_s: float) -> Answer:
+    element_bytes = column(g["bytes_per_elem"])
+    return playbook.data_parallel_overlap(
+        g["tokens"], g["dp"], g["flops"], bytes_per_s, element_bytes
+    )
 
 
-@solves("usp-overlap-dp", by="e / (2 tokens) (DP-1)/DP C/W")
+@solves("usp-overlap-dp", formula="e / (2 tokens) (DP-1)/DP C/W")
 def data_overlap(g: Given) -> Answer:
-    return _data(g, "bw")
+    return _data_parallel_overlap(g, g["bw"])
 
 
-@solves("usp-overlap-zero3-tp", by="e / (2 tokens) (DP-1)/DP C/W; e (TP-1) / (2h) C/W")
+@solves("usp-overlap-zero3-tp", formula="e / (2 tokens) (DP-1)/DP C/W; e (TP-1) / (2h) C/W")
 def zero3_and_tensor_overlap(g: Given) -> Answer:
-    tensor = [
-        playbook.tensor_parallel_overlap(g["tp"], g["h"], g["flops"], g["bw_tp"], e)
-        for e in g["bytes_per_elem"]
-    ]
-    return [_data(g, "bw_dp"), tensor]
+    element_bytes = column(g["bytes_per_elem"])
+    tensor = playbook.tensor_parallel_overlap(
+        g["tp"], g["h"], g["flops"], g["bw_tp"], element_bytes
+    )
+    return [_data_parallel_overlap(g, g["bw_dp"]), tensor]
 
 
-@solves("usp-tp-drop", by="1 - measured / measured", library=False)
+@solves(
+    "usp-tp-drop", formula="1 - tokens/s with more GPUs / tokens/s with fewer", uses_library=False
+)
 def tensor_drop(g: Given) -> Answer:
-    pairs = (g["tp"], g["tpsp"])
-    return [1 - now / before for before, now in pairs]
+    before, after = column([g["tp"], g["tpsp"]])
+    return 1 - after / before
 
 
-@solves("usp-dp-scaling", by="measured / measured on 8 GPUs", library=False)
+@solves("usp-dp-scaling", formula="tokens/s / tokens/s on 8 GPUs", uses_library=False)
 def data_scaling(g: Given) -> Answer:
-    return [now / g["tok"][0] for now in g["tok"]]
+    return column(g["tok"]) / g["tok"][0]
 
 
-@solves("usp-collective-drop", by="measured / measured on one node", library=False)
+@solves("usp-collective-drop", formula="bandwidth / bandwidth on one node", uses_library=False)
 def collective_drop(g: Given) -> Answer:
-    return [now / g["gbs"][0] for now in g["gbs"][1:]]
+    return column(g["gbs"][1:]) / g["gbs"][0]
 
 
 def _layouts(g: Given) -> dict[tuple[str, int], Layout]:
-    """(model, nodes) -> its best layout."""
-    return {
-        (model, int(nodes)): Layout(
-            data=row[0], tensor=row[1], pipe=row[2], accumulation=row[3], microbatch=row[4],
-            zero=row[5],
-        )
-        for model, rows in g["configs"].items()
-        for nodes, row in rows.items()
-    }  # fmt: skip
+    """The best layout of each model and number of nodes."""
+    columns = ("data", "tensor", "pipe", "accumulation", "microbatch", "zero")
+    layouts = {}
+    for model, rows in g["configs"].items():
+        for n_nodes, row in rows.items():
+            layouts[model, int(n_nodes)] = Layout(**dict(zip(columns, row, strict=True)))
+    return layouts
 
 
-@solves("usp-best-configs", by="dp tp pp = GPUs; dp mbs acc = gbs")
+@solves("usp-best-configs", formula="dp tp pp = GPUs; dp mbs acc = gbs")
 def best_layouts(g: Given) -> Answer:
-    found = _layouts(g)
-    gpus = all(row.n_gpus == n * g["gpus_per_node"] for (_, n), row in found.items())
-    return [gpus, all(row.samples == g["gbs"] for row in found.values())]
+    all_gpus = True
+    all_samples = True
+    for (_, n_nodes), layout in _layouts(g).items():
+        all_gpus &= layout.n_gpus == n_nodes * g["gpus_per_node"]
+        all_samples &= layout.samples == g["gbs"]
+    return [all_gpus, all_samples]
 
 
-@solves("usp-trends", by="read from the measured layouts", library=False)
+@solves("usp-trends", formula="read from the measured layouts", uses_library=False)
 def trends(g: Given) -> Answer:
-    found = _layouts(g)
-    small = {n: [r.tensor for (m, k), r in found.items() if k == n and m != "80B"] for n in (1, 32)}
-    deep = [found["80B", n].pipe for n in (4, 8, 16)]
-    return [min(small[1]), min(small[32]), deep]
+    layouts = _layouts(g)
+    tensor: dict[int, list[int]] = {}  # of the smaller models, by number of nodes
+    for (model, n_nodes), layout in layouts.items():
+        if model != "80B":
+            tensor.setdefault(n_nodes, []).append(layout.tensor)
+    pipe = [layouts["80B", n_nodes].pipe for n_nodes in (4, 8, 16)]
+    return [min(tensor[1]), min(tensor[32]), pipe]
 
 
 SITUATIONS = {
-    "<10B on one node": playbook.first_step(7e9),
-    "10B-100B": playbook.first_step(70e9),
-    "512+ GPUs": playbook.first_step(n_gpus=512),
-    "1024+ GPUs": playbook.first_step(n_gpus=1024),
-    "very long sequences": playbook.first_step(long_sequences=True),
-    "MoE": playbook.first_step(moe=True),
+    "<10B on one node": playbook.recommended_technique(7e9),
+    "10B-100B": playbook.recommended_technique(70e9),
+    "512+ GPUs": playbook.recommended_technique(n_gpus=512),
+    "1024+ GPUs": playbook.recommended_technique(n_gpus=1024),
+    "very long sequences": playbook.recommended_technique(long_sequences=True),
+    "MoE": playbook.recommended_technique(moe=True),
 }
 
 
-@solves("usp-cheatsheet", by="the cheat sheet's first step")
+@solves("usp-cheatsheet", formula="the cheat sheet's first step")
 def cheat_sheet(g: Given) -> Answer:
     return [SITUATIONS[situation] for situation in g["cases"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.book.givens import SIDE, dense
+from shardwise.book.givens import UNIT_DIM, column, dense
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.formulas import flops, memory, roofline
 from shardwise.formulas.thresholds import score_crossover
@@ -10,106 +10,111 @@ from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe, cou
 from shardwise.models.weights import layer_weights
 from shardwise.ops.notation import parse_einsum
 
-NORMS = {1: "shared", 2: "pre", 4: "both"}  # how the library names that many norms a layer
+NORMS = {1: "shared", 2: "pre", 4: "both"}  # norms per layer -> the library's name
 
 
-@solves("transformers-dot-counts", by="2P, 2NP, 2NPM")
+@solves("transformers-dot-counts", formula="2P, 2NP, 2NPM")
 def products(g: Given) -> Answer:
-    texts = ("x[P] . y[P] -> z[]", "A[N,P] . x[P] -> y[N]", "A[N,P] . B[P,M] -> C[N,M]")
-    return [parse_einsum(text).flops(g) for text in texts]
+    einsums = ("x[P] . y[P] -> z[]", "A[N,P] . x[P] -> y[N]", "A[N,P] . B[P,M] -> C[N,M]")
+    return [parse_einsum(einsum).flops(g) for einsum in einsums]
 
 
-@solves("transformers-einsum-rule", by="2 GHIJMNKL: every distinct dim once")
+@solves("transformers-einsum-rule", formula="2 GHIJMNKL: every distinct dim once")
 def contraction(g: Given) -> Answer:
     return parse_einsum("C[G,H,I,J,K,L] . D[G,H,M,N,K,L] -> A[G,H,I,J,M,N]").flops(g)
 
 
-@solves("transformers-q3-einsum", by="2 IJKLMNO")
+@solves("transformers-q3-einsum", formula="2 IJKLMNO")
 def contraction_q3(g: Given) -> Answer:
     return parse_einsum("A[I,J,K,L] . B[I,J,M,N,O] -> C[K,L,M,N,O]").flops(g)
 
 
-@solves("transformers-train-multiplier", by="2NPM + 4NPM = 6NPM")
+@solves("transformers-train-multiplier", formula="2NPM + 4NPM = 6NPM")
 def training_multiplier(g: Given) -> Answer:
     einsum = parse_einsum("A[N,P] . B[P,M] -> C[N,M]")
-    forward, backward = einsum.flops(g), sum(d.flops(g) for d in einsum.gradients())
+    forward = einsum.flops(g)
+    backward = sum(gradient.flops(g) for gradient in einsum.gradients())
     return [forward, backward, forward + backward]
 
 
-@solves("transformers-mlp-row", by="3DF, 18BTDF")
+@solves("transformers-mlp-row", formula="3DF, 18BTDF")
 def mlp(g: Given) -> Answer:
     model = dense(g)
-    flops = count.TRAINING_PASSES * g["tokens"] * count.flops(model, SIDE).mlp
+    flops = count.TRAINING_PASSES * g["tokens"] * count.flops(model, UNIT_DIM).mlp
     return [count.parameters(model).mlp, flops]
 
 
-@solves("transformers-attn-row", by="4DNH, 2D(N+K)H")
+@solves("transformers-attn-row", formula="4DNH, 2D(N+K)H")
 def attention(g: Given) -> Answer:
-    full = dense({**g, "F": SIDE, "K": g["N"]})
-    grouped = dense({**g, "F": SIDE})
-    return [count.parameters(m).attention for m in (full, grouped)]
+    full = dense({**g, "F": UNIT_DIM, "K": g["N"]})
+    grouped = dense({**g, "F": UNIT_DIM})
+    return [count.parameters(full).attention, count.parameters(grouped).attention]
 
 
-@solves("transformers-vocab-row", by="6BTDV, 12BTDV")
+@solves("transformers-vocab-row", formula="6BTDV, 12BTDV")
 def vocabulary(g: Given) -> Answer:
-    model = dense({**g, "F": SIDE})
-    unembedding = count.TRAINING_PASSES * count.flops(model, SIDE).unembedding
+    model = dense({**g, "F": UNIT_DIM})
+    unembedding = count.TRAINING_PASSES * count.flops(model, UNIT_DIM).unembedding
     parts = count.parameters(model)
-    both = flops.training_flops(parts.embedding + parts.unembedding, g["tokens"])
-    return [unembedding * g["tokens"], both]
+    rule_of_thumb = flops.training_flops(parts.embedding + parts.unembedding, g["tokens"])
+    return [unembedding * g["tokens"], rule_of_thumb]
 
 
-@solves("transformers-attention-fraction", by="T / 8D, scores over matmuls")
+@solves("transformers-attention-fraction", formula="T / 8D, scores over matmuls")
 def score_share(g: Given) -> Answer:
     model = dense({"D": g["D"], "F": g["F_over_D"] * g["D"]})
-    found = [count.flops(model, t, causal=False) for t in g["T"]]
-    return [f.scores / (f.attention + f.mlp) for f in found]
+    shares = []
+    for seq in g["T"]:
+        parts = count.flops(model, seq, causal=False)
+        shares.append(parts.scores / (parts.attention + parts.mlp))
+    return shares
 
 
-@solves("transformers-gemma-crossover", by="T = 8D")
+@solves("transformers-gemma-crossover", formula="T = 8D")
 def matmul_crossover(g: Given) -> Answer:
     return score_crossover(dense({"D": g["D"], "F": 4 * g["D"]}))
 
 
-@solves("transformers-q5-crossover", by="T = 2D")
+@solves("transformers-q5-crossover", formula="T = 2D")
 def projection_crossover(g: Given) -> Answer:
-    return score_crossover(dense({"D": g["D"], "F": SIDE}), against="projections")
+    return score_crossover(dense({"D": g["D"], "F": UNIT_DIM}), against="projections")
 
 
-@solves("transformers-causal-discount", by="1/2; T = 16D")
+@solves("transformers-causal-discount", formula="1/2; T = 16D")
 def causal(g: Given) -> Answer:
     model = dense({"D": 1024, "F": g["F_over_D"] * 1024})
-    masked, full = (count.flops(model, 8192, causal=c).scores for c in (True, False))
-    return [masked / full, score_crossover(model, causal=True) / model.d_model]
+    causal_flops = count.flops(model, 8192).scores
+    full_flops = count.flops(model, 8192, causal=False).scores
+    return [causal_flops / full_flops, score_crossover(model, causal=True) / model.d_model]
 
 
-@solves("transformers-activation-checkpoints", by="e * saved * B T D L")
+@solves("transformers-activation-checkpoints", formula="e * saved * B T D L")
 def checkpoints(g: Given) -> Answer:
-    saved = [[g["D"]] * n for n in g["saved_per_layer"]]
-    return [memory.saved_bytes(g["tokens"], g["L"], w, g["bytes_per_elem"]) for w in saved]
+    widths = [column(g["saved_per_layer"]) * g["D"]]
+    return memory.saved_bytes(g["tokens"], g["L"], widths, g["bytes_per_elem"])
 
 
-@solves("transformers-remat-flops", by="6 and 8 per parameter and token")
+@solves("transformers-remat-flops", formula="6 and 8 per parameter and token")
 def recompute(g: Given) -> Answer:
-    return [flops.training_flops(1, 1, recompute=again) for again in (False, True)]
+    return [flops.training_flops(1, 1), flops.training_flops(1, 1, recompute=True)]
 
 
-def _cache(n_layers: int, width: int) -> ModelConfig:
-    """A model whose keys have `width` elements a layer: K H of the book."""
-    return dense({"L": n_layers, "D": width, "F": SIDE, "N": 1})
+def _model_with_keys(n_layers: int, width: int) -> ModelConfig:
+    """A model whose keys have `width` elements per layer: K H of the book."""
+    return dense({"L": n_layers, "D": width, "F": UNIT_DIM, "N": 1})
 
 
-@solves("transformers-kv-8gib", by="2 S L KH e")
+@solves("transformers-kv-8gib", formula="2 S L KH e")
 def kv_cache(g: Given) -> Answer:
-    return count.kv_cache_bytes(_cache(g["L"], g["KH"]), g["S"], g["bytes_per_elem"])
+    return count.kv_cache_bytes(_model_with_keys(g["L"], g["KH"]), g["S"], g["bytes_per_elem"])
 
 
-@solves("transformers-q1-kv", by="2 L NH e")
+@solves("transformers-q1-kv", formula="2 L NH e")
 def kv_per_token(g: Given) -> Answer:
-    return count.kv_bytes_per_token(_cache(g["L"], g["NH"]), g["bytes_per_elem"])
+    return count.kv_bytes_per_token(_model_with_keys(g["L"], g["NH"]), g["bytes_per_elem"])
 
 
-@solves("transformers-q1-params", by="L(3DF + 4DNH + D) + 2DV + D")
+@solves("transformers-q1-params", formula="L(3DF + 4DNH + D) + 2DV + D")
 def parameters(g: Given) -> Answer:
     return count.parameters(
         ModelConfig.dense(
@@ -124,28 +129,32 @@ def parameters(g: Given) -> Answer:
     ).total
 
 
-@solves("transformers-q1-attn-fraction", by="4DNH / (4DNH + 3DF); over all parameters")
+@solves("transformers-q1-attn-fraction", formula="4DNH / (4DNH + 3DF); over all parameters")
 def attention_share(g: Given) -> Answer:
     parts = count.parameters(dense(g))
     return [parts.attention / (parts.attention + parts.mlp), parts.attention / parts.total]
 
 
-@solves("transformers-q4-intensity", by="TSG / (TG + S)")
+@solves("transformers-q4-intensity", formula="TSG / (TG + S)")
 def attention_intensity(g: Given) -> Answer:
-    pairs = zip(g["T"], g["S"], strict=True)
-    return [roofline.attention_intensity(t, s, g["G"]) for t, s in pairs]
+    return roofline.attention_intensity(column(g["T"]), column(g["S"]), g["G"])
 
 
-@solves("transformers-layernorm-params", by="2D")
+@solves("transformers-layernorm-params", formula="2D")
 def norms(g: Given) -> Answer:
     model = ModelConfig.dense(
-        n_layers=1, d_model=g["D"], d_ff=SIDE, n_heads=1, vocab=SIDE, norms=NORMS[g["norms"]]
+        n_layers=1,
+        d_model=g["D"],
+        d_ff=UNIT_DIM,
+        n_heads=1,
+        vocab=UNIT_DIM,
+        norms=NORMS[g["norms"]],
     )
     weights = layer_weights(model, model.main_layer)
-    return sum(w.size for w in weights if w.part == "norm")
+    return sum(weight.size for weight in weights if weight.part == "norm")
 
 
-@solves("transformers-moe-params", by="E 3DF stored, k 3DF active")
+@solves("transformers-moe-params", formula="E 3DF stored, k 3DF active")
 def experts(g: Given) -> Answer:
     layer = Layer(
         attention=Attention(n_heads=1, n_kv_heads=1, d_head=1),
@@ -154,11 +163,16 @@ def experts(g: Given) -> Answer:
     model = ModelConfig(
         name="moe", d_model=g["D"], vocab=1, groups=(LayerGroup(layer=layer, count=1),)
     )
-    routed = [w for w in layer_weights(model, layer) if w.part == "moe" and w.name != "router"]
-    shares = [(w.size, *count.used_share(layer, w)) for w in routed]
-    return [sum(n for n, _, _ in shares), sum(n * used // of for n, used, of in shares)]
+    stored = 0
+    active = 0
+    for weight in layer_weights(model, layer):
+        if weight.part == "moe" and weight.name != "router":
+            n_used, n_experts = count.used_share(layer, weight)
+            stored += weight.size
+            active += weight.size * n_used // n_experts
+    return [stored, active]
 
 
-@solves("transformers-6nd", by="6 * params * tokens")
+@solves("transformers-6nd", formula="6 * params * tokens")
 def six_nd(g: Given) -> Answer:
     return flops.training_flops(g["params"], g["tokens"])

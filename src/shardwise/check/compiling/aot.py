@@ -1,4 +1,4 @@
-"""From a program to what the compiler makes of it, in this process. Imports JAX."""
+"""Ahead-of-time compilation of a program, in this process. Imports JAX."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
 
-# Packages whose versions say which compiler it was.
+# Packages whose versions identify the compiler.
 _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
 
-# As text, options of the TPU's compiler take these words and those of the GPU's do not.
+# Options of the TPU's compiler accept these as text, those of the GPU's do not.
 _BOOLEAN = {"true": True, "false": False}
 
-# Settings of the user's that the compilers read.
+# Environment variables of the user that the compilers read.
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
-def devices_of(target: Target) -> np.ndarray[Any, Any]:
+def target_devices(target: Target) -> np.ndarray[Any, Any]:
     """The devices of a target in the shape of its grid: by slice, coordinates and core."""
     if target.platform == "cpu":
         devices = list(jax.devices("cpu"))[: target.n_devices]
     else:
         platform = {"tpu": "tpu", "gpu": "cuda"}[target.platform]
-        found = topologies.get_topology_desc(platform=platform, **target.topology).devices
-        devices = sorted(found, key=_order)
+        topology = topologies.get_topology_desc(platform=platform, **target.topology)
+        devices = sorted(topology.devices, key=_order)
     if len(devices) != target.n_devices:
         raise BadInput(
-            f"{target.name} has {target.n_devices} devices, and the compiler gives {len(devices)}."
+            f"{target.name} has {target.n_devices} devices, but the compiler sees {len(devices)}."
         )
     grid = np.empty(target.n_devices, dtype=object)
     grid[:] = devices
@@ -63,70 +63,75 @@ def compile_program(
     build: Callable[[], Program],
     *,
     explain: bool = True,
-    folder: str = "",
-    say: Callable[[str], None] = lambda stage: None,
+    cache_path: str = "",
+    set_stage: Callable[[str], None] = lambda stage: None,
 ) -> Compiled | Failure:
-    """Build, lower and compile; or take the same program from the cache.
+    """Build, lower and compile a program, or read it from the cache.
 
     Args:
-        target: what to compile for.
-        build: gives the program over the target's devices.
-        explain: whether what does not fit is compiled once more as if it did.
-        folder: the cache, empty for none.
-        say: told each stage as it begins.
+        target: the machine to compile for.
+        build: returns the program over the target's devices.
+        explain: whether a program that does not fit is compiled again without the limit.
+        cache_path: the folder of the cache, "" for none.
+        set_stage: called with each stage as it begins.
 
     Raises:
-        ShardwiseError: what `build` itself refuses.
+        ShardwiseError: raised by `build` itself.
     """
     stage = "building"
     try:
         program = build()
         options = {**target.options, **program.options}
         stage = "lowering"
-        say(stage)
+        set_stage(stage)
         start = time.perf_counter()
         lowered = lower(program)
         lower_s = time.perf_counter() - start
         stage = "compiling"
-        once = functools.partial(_cached, lowered, program, target, lower_s, folder, say)
-        found = once(options, stage)
+        compile_once = functools.partial(
+            _compile_cached, lowered, program, target, lower_s, cache_path, set_stage
+        )
+        compiled = compile_once(options, stage)
     except ShardwiseError:
         raise
     except Exception as error:
         failure = classify(error, stage)
         if not isinstance(failure, OutOfMemory) or target.platform != "tpu" or not explain:
             return failure
-        over = once({**options, COMPILE_ANYWAY: "true"}, "explaining")
-        # It fits all the same where the user gave the chip more memory than it has.
-        return over if over.fits else replace(failure, program=over)
-    if found.fits is False and target.memory_bytes:
-        available = int(target.memory_bytes)
-        return OutOfMemory(required=found.memory.needed, available=available, program=found)
-    return found
+        compiled = compile_once({**options, COMPILE_ANYWAY: "true"}, "explaining")
+        # It fits where the user gave the chip more memory than the compiler assumes.
+        return compiled if compiled.fits else replace(failure, program=compiled)
+    if compiled.fits is False and target.memory_bytes:
+        return OutOfMemory(
+            required=compiled.memory.device_bytes,
+            available=int(target.memory_bytes),
+            program=compiled,
+        )
+    return compiled
 
 
-def _cached(
+def _compile_cached(
     lowered: Any,
     program: Program,
     target: Target,
     lower_s: float,
-    folder: str,
-    say: Callable[[str], None],
+    cache_path: str,
+    set_stage: Callable[[str], None],
     options: dict[str, str],
     stage: str,
 ) -> Compiled:
-    key = key_of(lowered, program, target, options) if folder else ""
-    if folder and (kept := cache.read(Path(folder), key)):
-        return kept
-    say(stage)
-    made = compile_lowered(lowered, program, target, options, lower_s)
-    if folder:
-        cache.write(Path(folder), key, made)
-    return made
+    key = cache_key(lowered, program, target, options) if cache_path else ""
+    if cache_path and (cached := cache.read(Path(cache_path), key)):
+        return cached
+    set_stage(stage)
+    compiled = compile_lowered(lowered, program, target, options, lower_s)
+    if cache_path:
+        cache.write(Path(cache_path), key, compiled)
+    return compiled
 
 
 def lower(program: Program) -> Any:
-    """The lowered program; a function that is jitted already keeps its own settings."""
+    """Lower a program; a function that is already jitted keeps its own settings."""
     if hasattr(program.fn, "lower"):
         return program.fn.lower(*program.args)
     keywords: dict[str, Any] = {"donate_argnums": program.donate}
@@ -136,12 +141,12 @@ def lower(program: Program) -> Any:
         return jax.jit(program.fn, **keywords).lower(*program.args)
 
 
-def key_of(lowered: Any, program: Program, target: Target, options: Mapping[str, str]) -> str:
-    """Everything that decides what the compiler makes of it."""
-    devices = [(d.id, _order(d)) for d in program.mesh.devices.flat]
+def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[str, str]) -> str:
+    """The hash of everything that the compiled program depends on."""
+    devices = [(device.id, _order(device)) for device in program.mesh.devices.flat]
     return cache.key_of(
         (
-            # With its locations: names of scopes live there, and reach the compiled program.
+            # With locations: they carry the names of scopes into the compiled program.
             lowered.as_text(debug_info=True),
             program.name,
             repr(target),
@@ -170,7 +175,7 @@ def _place(device: Any) -> Place:
 
 
 def _cost(analysis: Mapping[str, Any]) -> dict[str, float]:
-    """The totals; figures of single operands carry braces in their names."""
+    """Totals of a cost analysis; figures of single operands have braces in their names."""
     return {name: float(value) for name, value in analysis.items() if "{" not in name}
 
 
@@ -190,19 +195,20 @@ def _memory(stats: Any) -> Memory:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what compiles, those that are installed."""
-    found = {}
+    """Versions of the installed compiler packages."""
+    installed = {}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def compile_lowered(
     lowered: Any, program: Program, target: Target, options: dict[str, str], lower_s: float
 ) -> Compiled:
+    """Compile a lowered program."""
     start = time.perf_counter()
     executable = lowered.compile(
         compiler_options={name: _BOOLEAN.get(value, value) for name, value in options.items()}

@@ -1,7 +1,7 @@
-"""Compiled programs on disk, so that the same program is compiled once.
+"""Cache of compiled programs on disk.
 
-An entry's name is a hash over all that the compiler sees, the lowered program first: whatever
-changes, another entry is meant. So an entry is never stale, it is only not asked for any more.
+The name of an entry is a hash of everything that the compiler depends on, the lowered program
+first. So an entry is never stale.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 from shardwise.check.compiling.result import Compiled, decode, encode
 from shardwise.errors import BadFile
 
-# Enough for some thousands of programs of the usual size (100 to 300 KiB compressed).
+# Enough for several thousand programs of typical size (100 to 300 KiB compressed).
 MAX_BYTES = 2**30
 
-# Part of every key; another number whenever `Compiled` or what goes into a key changes.
+# Part of every key; incremented whenever `Compiled` or the contents of a key change.
 _FORMAT = "1"
 
 
 def cache_folder() -> Path:
-    """`$SHARDWISE_CACHE`, else `shardwise` in the user's folder for caches."""
-    given = os.environ.get("SHARDWISE_CACHE")
-    if given:
-        return Path(given)
+    """`$SHARDWISE_CACHE`, else `shardwise` in the user's cache folder."""
+    path = os.environ.get("SHARDWISE_CACHE")
+    if path:
+        return Path(path)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardwise"
 
 
 def key_of(parts: Iterable[str]) -> str:
-    """A name for all of `parts` together; each is hashed with its length, so none runs over."""
+    """A hash of all `parts`; each is hashed with its length, which keeps them apart."""
     digest = hashlib.sha256(_FORMAT.encode())
     for part in parts:
         data = part.encode()
@@ -43,11 +43,11 @@ def key_of(parts: Iterable[str]) -> str:
 
 
 def read(folder: Path, key: str) -> Compiled | None:
-    """The entry, or None where there is none that can be read."""
+    """Read an entry; None where there is none that can be read."""
     path = _path(folder, key)
     try:
         value = decode(path.read_bytes())
-        # What was used last is thrown away last.
+        # Entries are deleted in the order of their last use.
         os.utime(path)
     except (OSError, BadFile):
         return None
@@ -55,7 +55,7 @@ def read(folder: Path, key: str) -> Compiled | None:
 
 
 def write(folder: Path, key: str, value: Compiled, max_bytes: int = MAX_BYTES) -> None:
-    """Put an entry in whole or not at all; a folder that cannot be written is no error."""
+    """Write an entry atomically; folders that cannot be written are ignored."""
     path = _path(folder, key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,16 +71,16 @@ def write(folder: Path, key: str, value: Compiled, max_bytes: int = MAX_BYTES) -
 
 
 def _shrink(folder: Path, max_bytes: int) -> None:
-    """Delete what was used longest ago until the rest is small enough."""
+    """Delete the least recently used entries beyond `max_bytes`."""
     entries = sorted(
         ((path, path.stat()) for path in folder.glob("*.json")),
         key=lambda entry: entry[1].st_mtime,
         reverse=True,
     )
-    held = 0
+    total_bytes = 0
     for path, stat in entries:
-        held += stat.st_size
-        if held > max_bytes:
+        total_bytes += stat.st_size
+        if total_bytes > max_bytes:
             path.unlink(missing_ok=True)
 
 

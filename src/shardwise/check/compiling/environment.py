@@ -1,4 +1,4 @@
-"""Which of XLA's compilers are installed, found without importing JAX, and which one is used."""
+"""Choice among the installed XLA compilers, detected without importing JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shardwise.check.compiling.targets import NOT_CHECKED, Target, cpu_target, t
 from shardwise.errors import MissingExtra
 from shardwise.hardware import System
 
-# The packages that bring the compiler of a platform; one of them is enough.
+# The packages that contain the compiler of a platform; one of them is enough.
 _PACKAGES = {
     "tpu": ("libtpu",),
     "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
@@ -22,27 +22,28 @@ INSTALL = {
 }
 
 
-def compilers() -> frozenset[str]:
-    """The platforms whose compiler is installed: of `tpu`, `gpu` and `cpu`."""
-    if not _installed("jax"):
-        return frozenset()
-    return frozenset(
-        platform
-        for platform, packages in _PACKAGES.items()
-        if any(_installed(package) for package in packages)
-    )
+def installed_compilers() -> frozenset[str]:
+    """The platforms, of `tpu`, `gpu` and `cpu`, whose compiler is installed."""
+    platforms = []
+    if find_spec("jax"):
+        for platform, packages in _PACKAGES.items():
+            if any(map(find_spec, packages)):
+                platforms.append(platform)
+    return frozenset(platforms)
 
 
-def choose(system: System) -> Target:
-    """The machine's own compiler where it is installed, else the CPU's, with a note that says so.
+def choose_target(system: System) -> Target:
+    """The machine's own compiler where it is installed, else the CPU's with a note.
 
     Raises:
-        MissingExtra: JAX is not installed, so there is no compiler at all.
+        MissingExtra: JAX is not installed, and with it no compiler.
     """
-    target, installed = target_of(system), compilers()
+    target = target_of(system)
+    installed = installed_compilers()
     if "cpu" not in installed:
-        line = INSTALL[target.platform]
-        raise MissingExtra(f"{system.name} is checked by XLA's compiler, which is missing: {line}")
+        raise MissingExtra(
+            f"checking {system.name} needs XLA's compiler: {INSTALL[target.platform]}"
+        )
     if target.platform in installed:
         return target
     kind = target.platform.upper()
@@ -50,7 +51,3 @@ def choose(system: System) -> Target:
         system,
         f"XLA's compiler for {kind}s is not installed: {INSTALL[target.platform]}. {NOT_CHECKED}",
     )
-
-
-def _installed(package: str) -> bool:
-    return find_spec(package) is not None

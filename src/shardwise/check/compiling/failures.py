@@ -1,14 +1,14 @@
-"""The words of XLA's compilers and of JAX when they give up -> which failure it is."""
+"""Classification of the errors that XLA's compilers and JAX raise."""
 
 from __future__ import annotations
 
 import re
 
 from shardwise.check.compiling.result import (
+    Allocation,
     BadOption,
-    Buffer,
     Failure,
-    Other,
+    OtherFailure,
     OutOfMemory,
     ShardingError,
     VmemOverflow,
@@ -24,20 +24,20 @@ _HBM = (
 )
 _VMEM = re.compile(rf"Scoped allocation with size {_SIZE} and limit {_SIZE}")
 _OPTION = re.compile(r"(?:No such compile option: '|into flag |While setting option )(?P<name>\w+)")
-_BUFFER = re.compile(r"^\s*\d+\. Size: (?P<rest>.*?)(?=^\s*\d+\. Size: |\Z)", re.M | re.S)
+_ALLOCATION = re.compile(r"^\s*\d+\. Size: (?P<entry>.*?)(?=^\s*\d+\. Size: |\Z)", re.M | re.S)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _SHAPE = re.compile(r"^\s*Shape: (\S+)", re.M)
 _SHARDING = re.compile(r"shard|PartitionSpec|mesh ax", re.I)
 
 
 def classify(error: BaseException, stage: str) -> Failure:
-    """Which failure an exception of the stage `building`, `lowering` or `compiling` is."""
+    """The failure of an exception in the stage `building`, `lowering` or `compiling`."""
     text = str(error)
-    if "vmem" in text and (found := _VMEM.search(text)):
+    if "vmem" in text and (sizes := _VMEM.search(text)):
         op_name = _OP_NAME.search(text)
         return VmemOverflow(
-            required=_bytes(found[1], found[2]),
-            limit=_bytes(found[3], found[4]),
+            required=_bytes(sizes[1], sizes[2]),
+            limit=_bytes(sizes[3], sizes[4]),
             op_name=op_name[1] if op_name else "",
             text=text,
         )
@@ -47,23 +47,25 @@ def classify(error: BaseException, stage: str) -> Failure:
         return BadOption(option=option["name"], text=text)
     if stage != "compiling" and _SHARDING.search(f"{type(error).__name__} {text}"):
         return ShardingError(text=text)
-    return Other(stage=stage, text=f"{type(error).__name__}: {text}")
+    return OtherFailure(stage=stage, text=f"{type(error).__name__}: {text}")
 
 
 def _out_of_memory(text: str) -> OutOfMemory:
-    sizes = next((found for pattern in _HBM if (found := pattern.search(text))), None)
+    sizes = _HBM[0].search(text) or _HBM[1].search(text)
     return OutOfMemory(
         required=_bytes(sizes[1], sizes[2]) if sizes else None,
         available=_bytes(sizes[3], sizes[4]) if sizes else None,
-        buffers=tuple(_buffer(found["rest"]) for found in _BUFFER.finditer(text)),
+        buffers=tuple(_allocation(match["entry"]) for match in _ALLOCATION.finditer(text)),
         text=text,
     )
 
 
-def _buffer(entry: str) -> Buffer:
-    """One entry of "Largest program allocations": `8.00G`, then lines of what it is."""
-    size, shape, op_name = re.match(_SIZE, entry), _SHAPE.search(entry), _OP_NAME.search(entry)
-    return Buffer(
+def _allocation(entry: str) -> Allocation:
+    """One entry of "Largest program allocations": `8.00G`, then lines that describe it."""
+    size = re.match(_SIZE, entry)
+    shape = _SHAPE.search(entry)
+    op_name = _OP_NAME.search(entry)
+    return Allocation(
         bytes=_bytes(size[1], size[2]) if size else 0,
         shape=shape[1] if shape else "",
         op_name=op_name[1] if op_name else "",

@@ -1,6 +1,6 @@
-"""A GPU of the catalog -> the description of it that XLA's compiler reads, as protobuf text.
+"""Descriptions of GPUs for XLA's compiler, as protobuf text.
 
-What a compute capability fixes stands in `gpus.toml`; everything else are figures of the chip.
+`gpus.toml` has what a compute capability determines; everything else are figures of the chip.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from shardwise.hardware import Chip, catalog_chip
 
 _DATA = Path(__file__).with_name("gpus.toml")
 
-# The fields that are alike on every NVIDIA GPU since Volta, by the CUDA programming guide.
-_ALIKE = {
+# Fields that are equal on every NVIDIA GPU since Volta, from the CUDA programming guide.
+_COMMON = {
     "threads_per_warp": 32,
     "threads_per_block_limit": 1024,
     "shared_memory_per_block": 48 * 2**10,
@@ -29,7 +29,7 @@ _ALIKE = {
     "thread_dim_limit_z": 64,
 }
 
-# What the compiler must know of a chip, by its names and by those of the catalog.
+# Figures of a chip: the compiler's names -> those of the catalog.
 _FIGURES = {
     "core_count": "n_sms",
     "memory_bandwidth": "hbm_bytes_per_s",
@@ -57,10 +57,10 @@ def capability_of(name: str) -> str | None:
 
 
 def gpu_config(chip: Chip) -> str | list[str]:
-    """The text of a `GpuTargetConfigProto`, or the figures that are missing for it.
+    """The text of a `GpuTargetConfigProto`, or the names of missing figures.
 
-    A figure that the chip lacks is taken from the chip named beside it in `gpus.toml`, whose die
-    is the same: it moves the compiler's cost model, not the memory that the chip has.
+    A figure that the catalog lacks is taken from the chip with the same die in `gpus.toml`: it
+    affects the compiler's cost model, not the memory of the chip.
     """
     capability = capability_of(chip.name)
     if capability is None:
@@ -71,7 +71,7 @@ def gpu_config(chip: Chip) -> str | list[str]:
     entry = _table()["capability"][capability]
     major, minor = capability.split(".")
     fields = {
-        **_ALIKE,
+        **_COMMON,
         **figures,
         "fpus_per_core": entry["fp32_lanes_per_sm"],
         "threads_per_core_limit": entry["threads_per_sm"],
@@ -99,7 +99,7 @@ def gpu_config(chip: Chip) -> str | list[str]:
 
 
 def _figures(chip: Chip) -> tuple[dict[str, float], list[str]]:
-    """The figures under the compiler's names, and the catalog's names of those that are missing."""
+    """Figures by the compiler's names, and the catalog's names of missing ones."""
     figures: dict[str, float] = {}
     missing = []
     twin = _table()["same_die"].get(chip.name)

@@ -1,4 +1,4 @@
-"""What one compile is asked to do, as the document that its process reads."""
+"""A compile job, as the document that the compiling process reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwise.check.compiling.targets import Target
 # The files of a job's folder.
 JOB, STAGE, RESULT, LOG = "job.json", "stage", "result.json", "log"
 
-# In this order; a stage that the cache makes needless is left out.
+# In this order; a stage is skipped where the cache has its result.
 STAGES = ("starting", "building", "lowering", "compiling", "explaining", "writing")
 
 
@@ -26,12 +26,12 @@ class Job:
         builder: `module:function`, called in the compiling process as
             `function(devices, **arguments)`; returns a `Program`. `devices` is a NumPy array of
             JAX devices in the shape of `target.grid`.
-        arguments: what the builder is called with; JSON values.
-        target: what to compile for.
-        options: options of XLA's compiler, before those of the program.
-        explain: whether a program that does not fit is compiled once more as if it did, so that
-            one can see what fills the memory; a search for what fits leaves it out.
-        cache: the folder of the cache, empty for none.
+        target: the machine to compile for.
+        arguments: keyword arguments of the builder; JSON values.
+        options: options of XLA's compiler, which override those of the program.
+        explain: whether a program that does not fit is compiled again without the limit, to show
+            what fills the memory.
+        cache: the folder of the cache, "" for none.
     """
 
     builder: str
@@ -43,10 +43,10 @@ class Job:
 
 
 def write_job(folder: Path, job: Job) -> None:
-    """Put the job where its process finds it."""
+    """Write a job to its folder."""
     (folder / JOB).write_bytes(msgspec.json.encode(job))
 
 
 def read_job(folder: Path) -> Job:
-    """The job in a folder."""
+    """Read the job of a folder."""
     return msgspec.json.decode((folder / JOB).read_bytes(), type=Job)

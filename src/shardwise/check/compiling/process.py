@@ -1,4 +1,4 @@
-"""One compile in a process of its own, with limits: compilers crash, hang and keep their memory."""
+"""Compile in a separate process, with limits: compilers crash, hang and do not free memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from shardwise.check.compiling.result import (
     Compiled,
     Failure,
     MemoryLimit,
-    Other,
+    OtherFailure,
     Refused,
     Timeout,
     decode,
 )
 
-# So that the TPU's compiler neither asks the network, nor logs, nor fights over a TPU.
-QUIET = {
+# Keeps the TPU's compiler from querying the network, logging, and locking a TPU.
+COMPILER_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -47,7 +47,7 @@ OnStage = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one compile may take: seconds by the clock, and resident bytes of its process."""
+    """Limits of one compile: wall-clock seconds, and resident bytes of its process."""
 
     wall_s: float = 900.0
     rss_bytes: int = 16 * 2**30
@@ -56,15 +56,15 @@ class Limits:
 def compile_job(
     job: Job, *, limits: Limits | None = None, on_stage: OnStage | None = None
 ) -> Compiled | Failure:
-    """Compile in a new process, and end it when it takes too much.
+    """Compile in a new process, and kill it when it exceeds its limits.
 
     Args:
         job: the program and the target.
-        limits: what it may take.
-        on_stage: called some times a second with the stage (`STAGES`) and seconds so far.
+        limits: defaults to `Limits()`.
+        on_stage: called several times per second with the stage (`STAGES`) and seconds so far.
 
     Raises:
-        BadInput: what the builder itself refuses, in its words.
+        BadInput: raised by the builder itself.
     """
     with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
         folder = Path(name)
@@ -79,39 +79,40 @@ def compile_job(
                 start_new_session=True,
             )
         try:
-            ended = _watch(process, folder, limits or Limits(), on_stage)
+            failure = _watch(process, folder, limits or Limits(), on_stage)
         finally:
             _kill(process)
-        result = ended or _result(process, folder)
+        result = failure or _result(process, folder)
     if isinstance(result, Refused):
         raise getattr(errors, result.error, errors.BadInput)(*result.problems)
     return result
 
 
 def _environment(job: Job) -> dict[str, str]:
-    env = {**os.environ, **QUIET, **_JAX}
-    # The process sees the modules that this one sees, a script's own folder among them.
+    env = {**os.environ, **COMPILER_ENVIRONMENT, **_JAX}
+    # The process finds the modules of this one, including those in a script's own folder.
     env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     if job.target.platform == "cpu":
-        count = f"--xla_force_host_platform_device_count={job.target.n_devices}"
-        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {count}".strip()
+        flag = f"--xla_force_host_platform_device_count={job.target.n_devices}"
+        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {flag}".strip()
     return env
 
 
 def _watch(
     process: subprocess.Popen[bytes], folder: Path, limits: Limits, on_stage: OnStage | None
 ) -> Failure | None:
-    """Wait until the process ends by itself, or say which limit it broke."""
+    """Wait for the process to end; return the limit that it exceeded, if any."""
     start = time.monotonic()
     while process.poll() is None:
-        elapsed, stage = time.monotonic() - start, _stage(folder)
+        elapsed = time.monotonic() - start
+        stage = _stage(folder)
         if on_stage:
             on_stage(stage, elapsed)
         if elapsed > limits.wall_s:
             return Timeout(stage=stage, limit_s=limits.wall_s)
-        held = _rss_bytes(process.pid)
-        if held > limits.rss_bytes:
-            return MemoryLimit(stage=stage, limit=limits.rss_bytes, reached=held)
+        rss_bytes = _rss_bytes(process.pid)
+        if rss_bytes > limits.rss_bytes:
+            return MemoryLimit(stage=stage, limit=limits.rss_bytes, reached=rss_bytes)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
     return None
@@ -126,7 +127,7 @@ def _stage(folder: Path) -> str:
 
 
 def _rss_bytes(pid: int) -> int:
-    """Resident memory of a process, 0 where the system does not say."""
+    """Resident memory of a process, 0 where the system does not report it."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -135,7 +136,7 @@ def _rss_bytes(pid: int) -> int:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it started. A compiler does not listen to anything milder."""
+    """Kill the process and its children; compilers ignore milder signals."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -146,5 +147,5 @@ def _result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failur
     if path.exists():
         return decode(path.read_bytes())
     log = (folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
-    text = f"the compiler's process ended with code {process.returncode}.\n{log}"
-    return Other(stage=_stage(folder), text=text.strip())
+    text = f"the compiler's process exited with code {process.returncode}.\n{log}"
+    return OtherFailure(stage=_stage(folder), text=text.strip())

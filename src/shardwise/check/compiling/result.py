@@ -1,6 +1,6 @@
-"""What comes back from a compile: the compiled program, or why there is none. No JAX.
+"""Results of a compile: the compiled program, or the failure. No JAX.
 
-Values travel between processes, and lie in the cache, as one JSON document.
+They are passed between processes, and stored in the cache, as one JSON document.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import msgspec
 from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadFile
 
-# Lets the TPU's compiler go on where it would say that the memory is too small.
+# Lets the TPU's compiler continue where it would report that the memory is too small.
 COMPILE_ANYWAY: Final = "xla_tpu_no_crash_on_oom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The compiler's account of the memory of one device, bytes.
+    """The compiler's memory statistics of one device, in bytes.
 
     Args:
-        arguments: what is passed in, donated arguments included.
-        output: results; `alias` bytes of them take the place of donated arguments.
-        temporaries: everything between, as laid out; the parts need not live at the same time.
-        peak: the most that lives at one time, arguments and output included.
+        arguments: inputs, donated arguments included.
+        output: results; `alias` bytes of them reuse donated arguments.
+        temporaries: the arena of intermediates, which need not be live at the same time.
+        peak: most bytes that are live at one time, arguments and output included.
         code: the program itself.
-        host_*: the same in the memory of the host.
+        host_*: the same in host memory.
     """
 
     arguments: int
@@ -44,31 +44,31 @@ class Memory:
     host_temporaries: int = 0
 
     @property
-    def needed(self) -> int:
-        """What the device must have: the peak, or an upper bound where arrays lie on the host.
+    def device_bytes(self) -> int:
+        """Memory that the device needs: the peak, or an upper bound with arrays on the host.
 
-        The compiler's peak has the arguments of both memories then, and the temporaries of the one
-        that has more of them. Arguments, results and all temporaries of the device are enough too.
+        The compiler's peak then includes the arguments of both memories, and the larger of their
+        temporaries. Arguments, results and all temporaries of the device are a bound as well.
         """
         if not (self.host_temporaries or self.host_arguments):
             return self.peak
-        every = self.arguments + self.output - self.alias + self.temporaries
-        return min(self.peak - self.host_arguments, every)
+        total = self.arguments + self.output - self.alias + self.temporaries
+        return min(self.peak - self.host_arguments, total)
 
     @property
-    def on_host(self) -> int:
-        """What waits in the memory of the host, or has room there."""
+    def host_bytes(self) -> int:
+        """Host memory that the program uses or reserves."""
         return self.host_arguments + self.host_output - self.host_alias + self.host_temporaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one partition of the program runs.
+    """Physical position of one partition of the program.
 
     Args:
         coords: the chip on its torus; for GPUs domain, host and GPU; empty on the CPU.
         core: the device within its chip.
-        slice_index: the slice, joined to others over DCN.
+        slice_index: the slice; slices are connected by DCN.
     """
 
     coords: tuple[int, ...]
@@ -78,21 +78,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A program as the compiler of a chip made it.
+    """A compiled program with its statistics.
 
     Args:
-        name: what the program calls itself.
-        target: what it was compiled for.
-        mesh: sizes of the mesh axes, in order; partitions count through them row-major.
-        places: for each partition, its place.
+        name: of the program.
+        target: the machine that it was compiled for.
+        mesh: sizes of the mesh axes, in order; partitions are numbered row-major.
+        places: of each partition.
         hlo_gz: the scheduled program as text, compressed; read it with `hlo`.
         memory: bytes of one device.
         cost: the compiler's own cost analysis, which counts the body of a loop once.
-        options: the compiler's options that were set.
+        options: compiler options that were set.
         versions: of jax, jaxlib and the compiler.
-        lower_s: seconds to trace and lower; `compile_s` to compile; both of the run that compiled.
-        rss_bytes: the most memory that the compiling process held.
-        cached: whether it came from the cache.
+        lower_s: seconds to trace and lower, in the run that compiled.
+        compile_s: seconds to compile.
+        rss_bytes: peak memory of the compiling process.
+        cached: whether it was read from the cache.
     """
 
     name: str
@@ -110,26 +111,31 @@ class Compiled:
     cached: bool = False
 
     @property
+    def total_s(self) -> float:
+        """Seconds to trace, lower and compile."""
+        return self.lower_s + self.compile_s
+
+    @property
     def hlo(self) -> str:
         """The scheduled program as text."""
         return gzip.decompress(self.hlo_gz).decode()
 
     @property
     def fits(self) -> bool | None:
-        """Whether one device holds it; None where this compiler cannot say, or no source does.
+        """Whether one device has enough memory; None where that is unknown.
 
-        The compiler of a TPU refuses what does not fit; others compile it all the same.
+        The TPU's compiler rejects what does not fit; others compile it.
         """
         if self.target.platform == "tpu" and COMPILE_ANYWAY not in self.options:
             return True
         if not self.target.proves_memory or self.target.memory_bytes is None:
             return None
-        return self.memory.needed <= self.target.memory_bytes
+        return self.memory.device_bytes <= self.target.memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
-    """One array in the compiler's list of the largest."""
+class Allocation:
+    """One entry of the compiler's list of largest allocations."""
 
     bytes: int
     shape: str
@@ -141,22 +147,22 @@ class OutOfMemory:
     """The memory of a device is too small.
 
     Args:
-        required, available: bytes of one device, as the compiler says them.
-        buffers: the compiler's list of the largest arrays, empty where it gives none.
-        text: its own words; empty where this package compared the peak with the memory.
-        program: the program that it would run if the memory were there, to see what fills it.
+        required, available: bytes of one device, from the compiler.
+        buffers: the compiler's list of largest allocations, () where it gives none.
+        text: the compiler's message; "" where this package compared the peak with the memory.
+        program: the program compiled despite the limit, to show what fills the memory.
     """
 
     required: int | None
     available: int | None
-    buffers: tuple[Buffer, ...] = ()
+    buffers: tuple[Allocation, ...] = ()
     text: str = ""
     program: Compiled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmemOverflow:
-    """A kernel asks for more of a TPU core's own memory than it may have; bytes."""
+    """A kernel needs more VMEM than a TPU core has; bytes."""
 
     required: int | None
     limit: int | None
@@ -166,7 +172,7 @@ class VmemOverflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadOption:
-    """An option that this compiler does not know, or a value that it cannot read."""
+    """An unknown compiler option, or a value that cannot be parsed."""
 
     option: str
     text: str
@@ -174,14 +180,14 @@ class BadOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingError:
-    """Shardings that no program can have: a dim that its axes do not divide, an axis used twice."""
+    """An invalid sharding: a dim that its axes do not divide, an axis used twice."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """The wall limit passed in the stage named."""
+    """The time limit was exceeded in the named stage."""
 
     stage: str
     limit_s: float
@@ -189,7 +195,7 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """The compiling process itself took more memory than it may; bytes."""
+    """The compiling process exceeded its own memory limit; bytes."""
 
     stage: str
     limit: int
@@ -197,14 +203,16 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
-    """Anything else, in the words of who raised it."""
+class OtherFailure:
+    """Any other failure, with its message."""
 
     stage: str
     text: str
 
 
-Failure = OutOfMemory | VmemOverflow | BadOption | ShardingError | Timeout | MemoryLimit | Other
+Failure = (
+    OutOfMemory | VmemOverflow | BadOption | ShardingError | Timeout | MemoryLimit | OtherFailure
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +227,7 @@ _KINDS: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
         *(Compiled, Refused, OutOfMemory, VmemOverflow, BadOption),
-        *(ShardingError, Timeout, MemoryLimit, Other),
+        *(ShardingError, Timeout, MemoryLimit, OtherFailure),
     )
 }
 
@@ -233,7 +241,7 @@ def decode(document: bytes) -> Compiled | Failure | Refused:
     """The result in a document that `encode` wrote.
 
     Raises:
-        BadFile: it is no such document.
+        BadFile: the document has another form.
     """
     try:
         envelope: Mapping[str, msgspec.Raw] = msgspec.json.decode(

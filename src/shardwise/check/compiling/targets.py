@@ -1,7 +1,7 @@
-"""A machine -> what XLA's compiler must be told to compile for it, and what its figures mean.
+"""Compile targets: the arguments with which XLA's compiler compiles for a machine.
 
-JAX knows topologies without devices by `jax.experimental.topologies.get_topology_desc`; a `Target`
-holds its keyword arguments as plain values. A program sees devices, of which a chip may have two.
+JAX describes topologies without devices by `jax.experimental.topologies.get_topology_desc`; a
+`Target` has its keyword arguments as plain values. A program sees devices; a chip may have two.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from shardwise.check.compiling.gpu_description import capability_of, gpu_config
 from shardwise.hardware import Chip, Switched, System, Torus
 
-# Chips of the catalog that the TPU compiler knows: its name for them, and the FLOPs (2 per
+# Chips of the catalog that the TPU compiler supports: its name for them, and the FLOPs (2 per
 # multiply-add) of all matrix units of one device in one cycle. Published peak over published
-# clock where both exist (v2 to v5p); v6e and 7x by the widths of their units, 4 times 256 x 256.
+# clock where both exist (v2 to v5p); v6e and 7x from their units, 4 of 256 x 256.
 _TPUS = {
     "v2": ("v2", 2 * 128 * 128),
     "v3": ("v3", 2 * 2 * 128 * 128),
@@ -27,27 +27,27 @@ _TPUS = {
     "7x": ("tpu7x", 4 * 2 * 256 * 256),
 }
 
-# What the compiler takes for a host where it is not told otherwise.
+# Chips per host that the compiler assumes by default, along the torus axes.
 _HOST = (2, 2, 1)
 
-NOT_CHECKED = "Memory and time are not checked: the CPU's compiler stands in for it."
+NOT_CHECKED = "Memory and time are not checked: the CPU's compiler is used instead."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What one program is compiled for.
+    """The machine for which a program is compiled, as its compiler sees it.
 
     Args:
         name: the machine, `v5e:4x4*2`.
-        platform: whose compiler: `tpu`, `gpu`, or `cpu` with virtual devices.
+        platform: of the compiler: `tpu`, `gpu`, or `cpu` with virtual devices.
         grid: devices by slice or domain, then along the torus, then by core of a chip.
         topology: keyword arguments of `get_topology_desc`; empty for `cpu`.
-        devices_per_chip: devices that a program sees of one chip.
-        memory_bytes: what a program may use on one device, None where no source gives it.
+        devices_per_chip: devices of one chip.
+        memory_bytes: memory that a program may use on one device; None without a public source.
         clock_hz: cycles per second of the matrix units, from the published peak; None off TPUs.
         flops_per_cycle: FLOPs of the matrix units of one device in one cycle, None off TPUs.
-        options: options of the compiler that belong to the machine.
-        note: why the compiler of the chip does not stand here; empty where it does.
+        options: compiler options for the machine.
+        note: why the chip's own compiler is not used; "" where it is.
     """
 
     name: str
@@ -68,29 +68,30 @@ class Target:
 
     @property
     def proves_memory(self) -> bool:
-        """Whether its compiler lays out the memory of the chip that is asked about."""
+        """Whether its compiler lays out the memory of the chip itself."""
         return self.platform != "cpu"
 
 
 def target_of(system: System) -> Target:
-    """The target of a machine: its own compiler where XLA has one, else the CPU's, with a note.
+    """The target of a machine: its own compiler where XLA has one, else the CPU's with a note.
 
     >>> from shardwise.hardware import parse_system
     >>> target_of(parse_system("v5e:16x16")).topology
     {'topology_name': 'v5e:16x16', 'wrap': [True, True, False]}
     """
-    chip, topology = system.chip, system.topology
+    chip = system.chip
+    topology = system.topology
     if chip.kind == "tpu" and chip.name in _TPUS and isinstance(topology, Torus):
         return _tpu(system, topology)
     if chip.kind == "gpu" and isinstance(topology, Switched) and capability_of(chip.name):
         return _gpu(system, topology)
     if chip.kind == "cpu":
         return cpu_target(system, "")
-    return cpu_target(system, f"XLA has no compiler here that knows {chip.name}. {NOT_CHECKED}")
+    return cpu_target(system, f"XLA has no compiler for {chip.name}. {NOT_CHECKED}")
 
 
 def cpu_target(system: System, note: str) -> Target:
-    """As many virtual CPU devices as the machine has devices, in the same grid."""
+    """A target with one virtual CPU device for each device of the machine, in the same grid."""
     per_chip = system.chip.n_devices or 1
     return Target(
         name=system.name,
@@ -120,7 +121,7 @@ def _tpu(system: System, torus: Torus) -> Target:
     memory = _memory(chip)
     options = {}
     if chip.hbm_usable_bytes is None and memory:
-        # The user's own size: the compiler takes the smaller of this and what the chip has.
+        # A size from the user: the compiler takes the smaller of this and the chip's own.
         options["xla_tpu_max_hbm_size_mib"] = str(int(memory / 2**20))
     peak = chip.peak_flops_per_s.get("bf16")
     return Target(
@@ -137,17 +138,18 @@ def _tpu(system: System, torus: Torus) -> Target:
 
 
 def _gpu(system: System, switched: Switched) -> Target:
-    chip, (n_domains, in_domain) = system.chip, _grid(system)
-    per_host = min(chip.chips_per_host or in_domain, in_domain)
-    if in_domain % per_host:
-        per_host = in_domain
+    chip = system.chip
+    n_domains, domain_size = _grid(system)
+    gpus_per_host = min(chip.chips_per_host or domain_size, domain_size)
+    if domain_size % gpus_per_host:
+        gpus_per_host = domain_size
     config = gpu_config(chip)
     if isinstance(config, str):
-        topology = f"{n_domains}x{in_domain // per_host}x{per_host}"
+        topology = f"{n_domains}x{domain_size // gpus_per_host}x{gpus_per_host}"
         return Target(
             name=system.name,
             platform="gpu",
-            grid=(n_domains, in_domain),
+            grid=(n_domains, domain_size),
             topology={"topology_name": "", "target_config": config, "topology": topology},
             memory_bytes=_memory(chip),
         )

@@ -1,245 +1,302 @@
-"""Which results of a computation share memory, and from when to when each buffer is held.
+"""Buffers of a computation: which results share memory, and the live range of each.
 
 A result is a new buffer unless the program says otherwise: tuples, bitcasts and the ends of
-asynchronous pairs only name one; a loop keeps its carry in place; an update in place, a donated
-argument, and what an instruction states as aliased take an old buffer over. An elementwise result
-takes over an operand that nobody reads again where the compiler allows it.
+asynchronous pairs only name an existing one; a loop updates its carry in place; an in-place update,
+a donated argument, and what an instruction declares as aliased reuse an existing buffer. An
+elementwise result reuses an operand that has no later reader where the compiler allows it.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shardwise.check.hlo.costs import ELEMENTWISE
 from shardwise.check.hlo.shape import Shape
 from shardwise.check.hlo.text import Computation, Instruction, Module
-from shardwise.check.hlo.traffic import held
+from shardwise.check.hlo.traffic import padded_hbm_bytes
 
-SHARE = ("bitcast", "optimization-barrier", "add-dependency", "domain", "while")
-Value = list[list[int]]  # elements of a tuple -> buffers of their arrays
+# Opcodes whose result is the buffer of their first operand.
+SAME_BUFFER = ("bitcast", "optimization-barrier", "add-dependency", "domain", "while")
+_OUTPUT_ALIAS = re.compile(r"\{(\d*)[\d, ]*\}: \((\d+)")
+BufferIndices = list[list[int]]  # elements of a tuple -> buffers of their arrays
 
 
 @dataclass(slots=True)
-class Buffer:
-    """Memory of one array: its bytes, who made it, and its live range in the schedule."""
+class ArrayBuffer:
+    """Memory of one array, with its live range in the schedule.
 
-    maker: Instruction
+    Args:
+        producer: the instruction that writes it.
+        first, last: positions in the schedule.
+        owned_by_caller: whether the caller counts it.
+        merged_into: the buffer whose memory it shares.
+    """
+
+    producer: Instruction
     shape: Shape
     bytes: int
     first: int
     last: int
-    outside: bool = False
-    taken_by: int | None = None
+    owned_by_caller: bool = False
+    merged_into: int | None = None
 
 
 @dataclass(slots=True)
-class Block:
-    """The buffers of one computation; those of its parameters belong to whoever calls it."""
+class BufferAssignment:
+    """The buffers of one computation; those of its parameters belong to the caller."""
 
+    module: Module
     computation: Computation
-    values: dict[str, Value] = field(default_factory=dict)
-    buffers: list[Buffer] = field(default_factory=list)
+    values: dict[str, BufferIndices] = field(default_factory=dict)
+    buffers: list[ArrayBuffer] = field(default_factory=list)
 
-    def find(self, i: int) -> int:
-        """The buffer that has taken over buffer i, or i."""
-        while (other := self.buffers[i].taken_by) is not None:
-            i = other
-        return i
+    def find(self, index: int) -> int:
+        """The index of the buffer into which a buffer is merged, or its own."""
+        while (target := self.buffers[index].merged_into) is not None:
+            index = target
+        return index
 
-    def join(self, i: int, j: int) -> None:
-        """Buffer j lives on in buffer i."""
-        i, j = self.find(i), self.find(j)
-        if i == j:
+    def merge(self, index: int, other_index: int) -> None:
+        """Merge the second buffer into the first."""
+        index = self.find(index)
+        other_index = self.find(other_index)
+        if index == other_index:
             return
-        keep, gone = self.buffers[i], self.buffers[j]
-        gone.taken_by = i
-        keep.first = min(keep.first, gone.first)
-        keep.last = max(keep.last, gone.last)
-        keep.outside = keep.outside or gone.outside
-        if gone.bytes > keep.bytes:
-            keep.bytes, keep.shape, keep.maker = gone.bytes, gone.shape, gone.maker
+        buffer = self.buffers[index]
+        merged = self.buffers[other_index]
+        merged.merged_into = index
+        buffer.first = min(buffer.first, merged.first)
+        buffer.last = max(buffer.last, merged.last)
+        buffer.owned_by_caller = buffer.owned_by_caller or merged.owned_by_caller
+        if merged.bytes > buffer.bytes:
+            buffer.bytes = merged.bytes
+            buffer.shape = merged.shape
+            buffer.producer = merged.producer
+
+    def operand_value(self, instruction: Instruction, index: int = 0) -> BufferIndices:
+        """Buffers of an operand."""
+        return self.values[instruction.operands[index]]
+
+    def operand_buffers(self, instruction: Instruction, index: int = 0) -> list[int]:
+        """Buffers of an operand, all elements of a tuple in a row."""
+        return list(itertools.chain.from_iterable(self.operand_value(instruction, index)))
+
+    def add(
+        self, instruction: Instruction, shapes: tuple[Shape, ...], position: int
+    ) -> BufferIndices:
+        """Add a buffer for each array of a result."""
+        value = []
+        for shape in shapes:
+            n_bytes = padded_hbm_bytes(self.module, (shape,))
+            is_parameter = instruction.opcode == "parameter"
+            buffer = ArrayBuffer(instruction, shape, n_bytes, position, position, is_parameter)
+            value.append([len(self.buffers)])
+            self.buffers.append(buffer)
+        return value
 
     @property
-    def own(self) -> list[Buffer]:
+    def local_buffers(self) -> list[ArrayBuffer]:
         """Buffers that this computation adds while it runs."""
-        return [b for b in self.buffers if b.taken_by is None and not b.outside and b.bytes]
+        buffers = []
+        for buffer in self.buffers:
+            if buffer.merged_into is None and not buffer.owned_by_caller and buffer.bytes:
+                buffers.append(buffer)
+        return buffers
 
 
-def assign(module: Module, block: Computation, loops: bool) -> Block:
+def assign_buffers(
+    module: Module, computation: Computation, is_loop_body: bool
+) -> BufferAssignment:
     """Buffers and live ranges of one computation.
 
     Args:
-        loops: it is the body of a loop, whose result takes the place of its parameter; else its
-            result belongs to the caller, but for the entry, whose result is its own.
+        is_loop_body: the result reuses the memory of the parameter. Otherwise the result belongs
+            to the caller, except that of the entry.
     """
-    made = Block(block)
-    position = {name: i for i, name in enumerate(block.instructions)}
-    done = {
-        user.operands[0]: user
-        for user in block.instructions.values()
-        if user.opcode.endswith("-done") and user.operands
-    }
-    for one in block.instructions.values():
-        made.values[one.name] = _value(module, made, one, position[one.name], done.get(one.name))
-    _ranges(made, position, done)
-    _results(module, made, loops, len(position))
-    for one in block.instructions.values():
-        _reuse(module, made, one, position[one.name])
-    return made
+    assignment = BufferAssignment(module, computation)
+    instructions = list(computation.instructions.values())
+    positions = {name: i for i, name in enumerate(computation.instructions)}
+    dones = computation.dones()
+    for position, instruction in enumerate(instructions):
+        done = dones.get(instruction.name)
+        assignment.values[instruction.name] = _result_buffers(
+            assignment, instruction, position, done
+        )
+    _extend_to_readers(assignment, positions, dones)
+    if computation.name == module.entry:
+        _place_entry_results(assignment)
+    else:
+        _place_results(assignment, is_loop_body)
+    for position, instruction in enumerate(instructions):
+        _reuse_operand(assignment, instruction, position)
+    return assignment
 
 
-def _new(
-    module: Module, made: Block, one: Instruction, shapes: tuple[Shape, ...], at: int
-) -> Value:
-    value = []
-    for shape in shapes:
-        outside = one.opcode == "parameter"
-        made.buffers.append(Buffer(one, shape, held(module, shape), at, at, outside))
-        value.append([len(made.buffers) - 1])
-    return value
-
-
-def _value(
-    module: Module, made: Block, one: Instruction, at: int, done: Instruction | None
-) -> Value:
-    """Buffers of a result: old ones where it only names them."""
-    if one.opcode in SHARE:
-        return made.values[one.operands[0]]
-    if one.opcode == "tuple":
-        return [[b for element in made.values[o] for b in element] for o in one.operands]
-    if one.opcode == "get-tuple-element":
-        whole = made.values[one.operands[0]]
-        index = one.numbers("index")[0]
-        return [[b] for b in whole[index]] if index < len(whole) else []
-    if one.opcode.endswith(("-done", "-update")) and one.operands:
-        return made.values[one.operands[0]]
-    if one.opcode == "dynamic-update-slice":
-        return made.values[one.operands[0]]
+def _result_buffers(
+    assignment: BufferAssignment, instruction: Instruction, position: int, done: Instruction | None
+) -> BufferIndices:
+    """Buffers of a result: existing ones where it only names them."""
+    opcode = instruction.opcode
+    if opcode in SAME_BUFFER:
+        return assignment.operand_value(instruction)
+    if opcode == "tuple":
+        n_operands = len(instruction.operands)
+        return [assignment.operand_buffers(instruction, index) for index in range(n_operands)]
+    if opcode == "get-tuple-element":
+        operand = assignment.operand_value(instruction)
+        index = instruction.tuple_index
+        return [[buffer] for buffer in operand[index]] if index < len(operand) else []
+    if opcode.endswith(("-done", "-update")) and instruction.operands:
+        return assignment.operand_value(instruction)
+    if opcode == "dynamic-update-slice":
+        return assignment.operand_value(instruction)
     if done is not None:
-        return _new(module, made, one, done.shapes, at)
-    value = _new(module, made, one, one.shapes, at)
-    if one.opcode in ("fusion", "custom-call"):
-        for element, operand in _aliased(module, one):
-            old = [b for part in made.values[one.operands[operand]] for b in part]
-            if element < len(value) and old:
-                made.join(old[0], value[element][0])
+        return assignment.add(instruction, done.shapes, position)
+    value = assignment.add(instruction, instruction.shapes, position)
+    if opcode in ("fusion", "custom-call"):
+        for element, operand_index in _aliases(assignment.module, instruction).items():
+            reused = assignment.operand_buffers(instruction, operand_index)
+            if element < len(value) and reused:
+                assignment.merge(reused[0], value[element][0])
     return value
 
 
-def _aliased(module: Module, one: Instruction) -> list[tuple[int, int]]:
-    """(element of the result, operand whose buffer it takes over)."""
-    found = []
-    text = one.attributes.partition("output_to_operand_aliasing={")[2].partition("})}")[0]
-    for part in filter(None, text.split("{")):
-        element, _, rest = part.partition("}: (")
-        if rest:
-            found.append((int(element or 0), int(rest.split(",")[0])))
-    if one.opcode == "fusion":
-        inner = module.computations[one.called[0]]
-        root = inner.instructions[inner.root]
-        names = root.operands if root.opcode == "tuple" else (root.name,)
-        for i, name in enumerate(names):
-            parameter = _updated(module, inner, name)
-            if parameter is not None and all(i != element for element, _ in found):
-                found.append((i, parameter))
-    return found
+def _aliases(module: Module, instruction: Instruction) -> dict[int, int]:
+    """Element of the result -> index of the operand whose buffer it reuses."""
+    aliases: dict[int, int] = {}
+    _, _, text = instruction.attributes.partition("output_to_operand_aliasing={")
+    for element_text, operand in _OUTPUT_ALIAS.findall(text.partition("})}")[0]):
+        aliases.setdefault(int(element_text or 0), int(operand))
+    if instruction.opcode == "fusion":
+        inner = module.callee(instruction)
+        root = inner.root_instruction
+        results = root.operands if root.opcode == "tuple" else (root.name,)
+        for element, name in enumerate(results):
+            parameter = _updated_parameter(module, inner, name)
+            if parameter is not None:
+                aliases.setdefault(element, parameter)
+    return aliases
 
 
-def _updated(module: Module, inner: Computation, name: str) -> int | None:
-    """The parameter of a fusion of which a result is an update in place."""
-    one = inner.instructions[name]
-    if one.opcode == "bitcast":
-        return _updated(module, inner, one.operands[0])
-    if one.opcode == "fusion":
-        deeper = module.computations[one.called[0]]
-        at = _updated(module, deeper, deeper.root)
-        return None if at is None else _parameter(inner, one.operands[at])
-    if one.opcode == "dynamic-update-slice":
-        return _parameter(inner, one.operands[0])
+def _updated_parameter(module: Module, inner: Computation, name: str) -> int | None:
+    """The number of the fusion parameter that a result updates in place."""
+    instruction = inner.instructions[name]
+    if instruction.opcode == "bitcast":
+        return _updated_parameter(module, inner, instruction.operands[0])
+    if instruction.opcode == "fusion":
+        nested = module.callee(instruction)
+        operand_index = _updated_parameter(module, nested, nested.root)
+        if operand_index is None:
+            return None
+        return _parameter_number(inner, instruction.operands[operand_index])
+    if instruction.opcode == "dynamic-update-slice":
+        return _parameter_number(inner, instruction.operands[0])
     return None
 
 
-def _parameter(inner: Computation, name: str) -> int | None:
-    one = inner.instructions[name]
-    if one.opcode == "bitcast":
-        return _parameter(inner, one.operands[0])
-    return int(one.literal) if one.opcode == "parameter" else None
+def _parameter_number(inner: Computation, name: str) -> int | None:
+    """The number of a parameter behind bitcasts."""
+    instruction = inner.instructions[name]
+    if instruction.opcode == "bitcast":
+        return _parameter_number(inner, instruction.operands[0])
+    return int(instruction.literal) if instruction.opcode == "parameter" else None
 
 
-def _ranges(made: Block, position: dict[str, int], done: dict[str, Instruction]) -> None:
-    """Each buffer is held to its last reader; what a pair reads, to the end of the pair."""
-    for one in made.computation.instructions.values():
-        if one.opcode in ("tuple", "get-tuple-element", "bitcast"):
+def _extend_to_readers(
+    assignment: BufferAssignment, positions: dict[str, int], dones: dict[str, Instruction]
+) -> None:
+    """Extend live ranges to the last reader; a start reads until its done."""
+    for instruction in assignment.computation.instructions.values():
+        if instruction.opcode in ("tuple", "get-tuple-element", "bitcast"):
             continue
-        end = done.get(one.name, one)
-        for operand in one.operands:
-            for element in made.values[operand]:
-                for b in element:
-                    made.buffers[b].last = max(made.buffers[b].last, position[end.name])
+        end = positions[dones.get(instruction.name, instruction).name]
+        for operand_index in range(len(instruction.operands)):
+            for index in assignment.operand_buffers(instruction, operand_index):
+                buffer = assignment.buffers[index]
+                buffer.last = max(buffer.last, end)
 
 
-def _results(module: Module, made: Block, loops: bool, end: int) -> None:
-    """The result: in the place of the carry, of donated arguments, or the caller's."""
-    root = made.values[made.computation.root]
-    if made.computation.name == module.entry:
-        for element, number in module.aliases:
-            argument = made.values[made.computation.parameters[number].name]
-            for b in root[element] if element < len(root) else []:
-                made.join(argument[0][0], b)
-        for element_buffers in root:
-            for b in element_buffers:  # the caller sets the room for results aside at the start
-                result = made.buffers[made.find(b)]
-                result.first, result.last = 0, end
+def _place_entry_results(assignment: BufferAssignment) -> None:
+    """Merge results of the program with donated arguments; the others live throughout."""
+    module = assignment.module
+    parameters = assignment.computation.parameters
+    results = assignment.values[assignment.computation.root]
+    for element, number in module.aliases:
+        argument = assignment.values[parameters[number].name]
+        for index in results[element] if element < len(results) else ():
+            assignment.merge(argument[0][0], index)
+    for indices in results:
+        for index in indices:  # the runtime allocates results before the program starts
+            buffer = assignment.buffers[assignment.find(index)]
+            buffer.first = 0
+            buffer.last = len(assignment.computation.instructions)
+
+
+def _place_results(assignment: BufferAssignment, is_loop_body: bool) -> None:
+    """Give the results to the caller; merge those of a loop body with its carry."""
+    carry: BufferIndices = []
+    if is_loop_body:
+        carry = assignment.values[assignment.computation.parameters[0].name]
+    for element, indices in enumerate(assignment.values[assignment.computation.root]):
+        carried = carry[element] if element < len(carry) else []
+        for position, index in enumerate(indices):
+            if position < len(carried):
+                assignment.merge(carried[position], index)
+            assignment.buffers[assignment.find(index)].owned_by_caller = True
+
+
+def _reuse_operand(assignment: BufferAssignment, instruction: Instruction, position: int) -> None:
+    """Merge a result with an operand of sufficient size whose live range ends here."""
+    if len(instruction.shapes) != 1 or instruction.opcode in ("parameter", "constant"):
         return
-    carry = made.values[made.computation.parameters[0].name] if loops else []
-    for i, element_buffers in enumerate(root):
-        for j, b in enumerate(element_buffers):
-            if loops and i < len(carry) and j < len(carry[i]):
-                made.join(carry[i][j], b)
-            made.buffers[made.find(b)].outside = True
-
-
-def _reuse(module: Module, made: Block, one: Instruction, at: int) -> None:
-    """A result takes over an operand of the same size that ends here, where it may."""
-    if len(one.shapes) != 1 or one.opcode in ("parameter", "constant"):
+    value = assignment.values[instruction.name]
+    if not value or len(value[0]) != 1:
         return
-    (element,) = made.values[one.name][:1] or [[]]
-    if len(element) != 1:
+    result_index = assignment.find(value[0][0])
+    result = assignment.buffers[result_index]
+    if result.first != position or result.owned_by_caller:
         return
-    mine = made.find(element[0])
-    if made.buffers[mine].first != at or made.buffers[mine].outside:
-        return
-    for operand in _may_share(module, one):
-        for part in made.values[operand]:
-            for b in part:
-                old = made.buffers[made.find(b)]
-                fits = old.bytes >= made.buffers[mine].bytes > 0
-                if fits and old.last == at and not old.outside and old.first < at:
-                    made.join(b, mine)
-                    return
+    for operand_index in _reusable_operands(assignment.module, instruction):
+        for index in assignment.operand_buffers(instruction, operand_index):
+            operand = assignment.buffers[assignment.find(index)]
+            ends_here = operand.first < position == operand.last
+            fits = operand.bytes >= result.bytes > 0
+            if fits and ends_here and not operand.owned_by_caller:
+                assignment.merge(index, result_index)
+                return
 
 
-def _may_share(module: Module, one: Instruction) -> list[str]:
-    """Operands that a result may overwrite: TPU programs state them; else those that it only
-    reads element by element."""
-    stated = one.backend.get("aliasing_operands")
+def _reusable_operands(module: Module, instruction: Instruction) -> Iterator[int]:
+    """Yield indices of operands that a result may overwrite.
+
+    TPU programs state them; elsewhere they are the operands that are read element by element.
+    """
+    stated = instruction.backend_config.get("aliasing_operands")
+    n_operands = len(instruction.operands)
     if isinstance(stated, dict):
-        n = len(one.operands)
-        pairs = [[int(i) for i in each["indices"]] for each in stated.get("lists", [])]
-        return [one.operands[i] for pair in pairs if n in pair for i in pair if i < n]
-    if one.opcode == "fusion":
-        inner = module.computations[one.called[0]]
-        given = zip(inner.parameters, one.operands, strict=True)
-        return [operand for p, operand in given if _element_by_element(inner, p)]
-    return list(one.operands) if one.opcode in ELEMENTWISE else []
+        for pair in stated.get("lists", []):
+            indices = list(map(int, pair["indices"]))
+            if n_operands in indices:
+                yield from (index for index in indices if index < n_operands)
+    elif instruction.opcode == "fusion":
+        inner = module.callee(instruction)
+        for index, parameter in enumerate(inner.parameters):
+            if _is_elementwise(inner, parameter):
+                yield index
+    elif instruction.opcode in ELEMENTWISE:
+        yield from range(n_operands)
 
 
-def _element_by_element(inner: Computation, one: Instruction) -> bool:
-    """Whether each element of a result depends on the same element of this value only."""
-    users = [user for user in inner.instructions.values() if one.name in user.operands]
-    return all(
-        user.opcode in (*ELEMENTWISE, "bitcast")
-        and user.shapes[0].elements == one.shapes[0].elements
-        and _element_by_element(inner, user)
-        for user in users
-    )
+def _is_elementwise(inner: Computation, instruction: Instruction) -> bool:
+    """Whether each element of a result depends only on the same element of this value."""
+    for user in inner.users(instruction.name):
+        if user.opcode not in ELEMENTWISE and user.opcode != "bitcast":
+            return False
+        if user.shapes[0].elements != instruction.shapes[0].elements:
+            return False
+        if not _is_elementwise(inner, user):
+            return False
+    return True

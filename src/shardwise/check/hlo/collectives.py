@@ -1,23 +1,35 @@
-"""Every collective of a compiled program, once, in whatever form the compiler has put it.
+"""Collectives of a compiled program, each once, in whatever form the compiler uses.
 
-`forms` finds them. Bytes are V of the book, the array summed over the shards that a collective
+`forms` locates them. Bytes are V of the book, the array summed over the shards that a collective
 joins, as in `ops.sharded.Move.joined_bytes`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.check.hlo import groups as read
-from shardwise.check.hlo.forms import Found, base, beside, in_block
-from shardwise.check.hlo.loops import Runs, runs
+from shardwise.check.hlo.forms import (
+    ScheduledCollective,
+    overlapped_instructions,
+    scheduled_collectives,
+    sync_opcode,
+)
+from shardwise.check.hlo.groups import (
+    DeviceIds,
+    axes_of_groups,
+    axes_of_pairs,
+    replica_groups,
+    source_target_pairs,
+)
+from shardwise.check.hlo.loops import RunCounts, count_runs
 from shardwise.check.hlo.reductions import is_scattered
 from shardwise.check.hlo.shape import Shape
-from shardwise.check.hlo.text import Instruction, Module
+from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.ops.collective import received_bytes
 
 KINDS = {
@@ -30,7 +42,7 @@ KINDS = {
     "collective-broadcast": "permute",
     "send": "send_recv",
 }
-# Transfers between slices: what the pair of a send and a recv does together.
+# Transfers between slices: the collective that a pair of send and recv implements.
 MEGASCALE = {
     "ALL_REDUCE": "all_reduce",
     "ALL_GATHER": "all_gather",
@@ -47,154 +59,171 @@ class Collective:
         axes: mesh axes over which it runs; () when the groups are not those of whole axes.
         group_size: chips in a group.
         dtype: of the largest array.
-        parts: V of each array; several where the compiler has combined collectives.
-        received_bytes: into each chip in one run; what a chip gets itself is not counted.
-        count: how often it runs in one run of the program.
+        array_bytes: V of each array; several where the compiler has combined collectives.
+        received_bytes: bytes into each chip in one run, without its own part.
+        n_runs: how often it runs in one run of the program.
         form: sync, async, fused or offloaded.
-        computation, instruction, done: its place in the schedule; `done` is "" of an op alone.
-        beside: instructions that work between start and done.
+        computation, instruction, done: names of its place in the schedule; `done` is "" for a
+            single op.
+        overlapped: names of instructions that do work between start and done.
         groups: device ids, [groups, size], or [pairs, 2] of a permute.
-        between_slices: it goes over the data-center network.
+        between_slices: whether it uses the data-center network.
     """
 
     kind: str
     axes: tuple[str, ...]
     group_size: int
     dtype: str
-    parts: tuple[int, ...]
+    array_bytes: tuple[int, ...]
     received_bytes: int
-    count: int
+    n_runs: int
     form: str
     computation: str
     instruction: str
     done: str
     op_name: str
-    beside: tuple[str, ...]
-    groups: read.Devices
+    overlapped: tuple[str, ...]
+    groups: DeviceIds
     between_slices: bool = False
 
     @property
     def joined_bytes(self) -> int:
         """V of the book, of all its arrays."""
-        return sum(self.parts)
+        return sum(self.array_bytes)
 
     @property
     def total_bytes(self) -> int:
-        """V times how often it runs."""
-        return self.joined_bytes * self.count
+        """V times the number of runs."""
+        return self.joined_bytes * self.n_runs
 
 
 def collectives(
-    module: Module, mesh: Mapping[str, int], counted: Runs | None = None
+    module: Module, mesh: Mapping[str, int], run_counts: RunCounts | None = None
 ) -> list[Collective]:
-    """All collectives in the order of the schedule.
+    """All collectives in schedule order.
 
     Args:
         mesh: axis -> size; device ids are positions in it, the last axis fastest.
-        counted: `loops.runs(module)` where the caller has it already.
+        run_counts: `loops.count_runs(module)` where the caller has it already.
     """
-    counted = counted or runs(module)
-    found = []
-    for name in counted.scheduled:
-        block = module.computations[name]
-        if not counted.count[name] or block.thread:
-            continue
-        for one in in_block(module, block):
-            for part in _described(module, one, mesh):
-                working = beside(block, one)
-                found.append(
-                    replace(part, count=counted.count[name], computation=name, beside=working)
-                )
-    return found
+    run_counts = run_counts or count_runs(module)
+    program: list[Collective] = []
+    for name in run_counts.scheduled:
+        computation = module.computations[name]
+        n_runs = run_counts.by_computation[name]
+        if n_runs and not computation.thread:
+            for scheduled in scheduled_collectives(module, computation):
+                program += _collectives_of(module, computation, scheduled, mesh, n_runs)
+    return program
 
 
-def _described(module: Module, found: Found, mesh: Mapping[str, int]) -> Iterator[Collective]:
-    """The collective; two when of combined sums some are only read in shards."""
-    one = found.one
-    kind = KINDS[base(one)]
-    devices, axes, size = _devices(module, one, mesh)
+def _collectives_of(
+    module: Module,
+    computation: Computation,
+    scheduled: ScheduledCollective,
+    mesh: Mapping[str, int],
+    n_runs: int,
+) -> Iterator[Collective]:
+    """Yield the collective; two when only some of combined sums are read in shards."""
+    op = scheduled.op
+    kind = KINDS[sync_opcode(op)]
+    groups, axes, group_size = _device_groups(module, op, mesh)
     if kind == "send_recv":
-        kind = MEGASCALE.get(one.word("_xla_megascale_transfer_type"), kind)
-    results = _results(found)
-    kinds = [kind] * len(results)
-    # On a TPU sum and shard are one fusion, or all of the sum goes over the links.
-    if base(one) == "all-reduce" and not (module.tiled and found.start is one):
-        scattered = [is_scattered(module, found.block, one, i, size) for i in range(len(results))]
-        kinds = ["reduce_scatter" if s else kind for s in scattered]
-    for each in dict.fromkeys(kinds):
-        mine = [i for i, k in enumerate(kinds) if k == each]
-        parts = tuple(results[i].bytes * _shards(one, each, size) for i in mine)
-        parts = (sum(parts),) if each == "all_to_all" else parts  # a tuple is one array in blocks
-        largest = max((results[i] for i in mine), key=lambda shape: shape.bytes)
-        moved = "permute" if each == "send_recv" else each
+        kind = MEGASCALE.get(op.attribute("_xla_megascale_transfer_type"), kind)
+    # On a TPU a reduce-scatter is one fusion; an all-reduce outside it sends the whole sum.
+    may_scatter = sync_opcode(op) == "all-reduce" and not (module.tiled and scheduled.start is op)
+    shapes_by_kind: dict[str, list[Shape]] = {}
+    for index, shape in enumerate(_result_arrays(op)):
+        array_kind = kind
+        if may_scatter and is_scattered(module, scheduled.computation, op, index, group_size):
+            array_kind = "reduce_scatter"
+        shapes_by_kind.setdefault(array_kind, []).append(shape)
+    for array_kind, shapes in shapes_by_kind.items():
+        n_shards = _shards_of_joined(op, array_kind, group_size)
+        array_bytes = [shape.bytes * n_shards for shape in shapes]
+        if array_kind == "all_to_all":  # a tuple is one array in blocks
+            array_bytes = [sum(array_bytes)]
+        priced_kind = "permute" if array_kind == "send_recv" else array_kind
         yield Collective(
-            kind=each,
+            kind=array_kind,
             axes=axes,
-            group_size=size,
-            dtype=largest.dtype,
-            parts=parts,
-            received_bytes=round(received_bytes(moved, sum(parts), size)),
-            count=0,
-            form=found.form,
-            computation="",
-            instruction=found.start.name,
-            done=found.done.name if found.done else "",
-            op_name=one.op_name or found.start.op_name,
-            beside=(),
-            groups=devices,
-            between_slices=bool(one.word("_xla_megascale_transfer_type")),
+            group_size=group_size,
+            dtype=max(shapes, key=lambda shape: shape.bytes).dtype,
+            array_bytes=tuple(array_bytes),
+            received_bytes=round(received_bytes(priced_kind, sum(array_bytes), group_size)),
+            n_runs=n_runs,
+            form=scheduled.form,
+            computation=computation.name,
+            instruction=scheduled.start.name,
+            done=scheduled.done.name if scheduled.done else "",
+            op_name=op.op_name or scheduled.start.op_name,
+            overlapped=overlapped_instructions(computation, scheduled),
+            groups=groups,
+            between_slices=bool(op.attribute("_xla_megascale_transfer_type")),
         )
 
 
-def _shards(one: Instruction, kind: str, size: int) -> int:
-    """How many of an op's arrays make V: a real reduce-scatter and an exchange have a shard as
-    result, a gather or an exchange between slices sends one; the others have the whole."""
-    part = ("reduce-scatter", "all-to-all", "ragged-all-to-all")
-    sent = one.opcode == "send" and kind in ("all_gather", "all_to_all")
-    return size if sent or base(one) in part else 1
+def _shards_of_joined(op: Instruction, kind: str, group_size: int) -> int:
+    """The number of an op's result arrays that make up V.
+
+    The result of a reduce-scatter or all-to-all is a shard, as is what a gather or all-to-all
+    between slices sends; that of the others is the whole array.
+    """
+    sends_shard = op.opcode == "send" and kind in ("all_gather", "all_to_all")
+    if sends_shard or sync_opcode(op) in ("reduce-scatter", "all-to-all", "ragged-all-to-all"):
+        return group_size
+    return 1
 
 
-def _results(found: Found) -> tuple[Shape, ...]:
-    """The arrays that it makes; a start lists its operands before them."""
-    one = found.one
-    if one.opcode == "send":
-        return one.shapes[:1]
-    if not one.opcode.endswith("-start") or one.opcode == "all-reduce-start":
-        return one.shapes
-    n = len(one.operands)
-    return one.shapes[n : 2 * n]
+def _result_arrays(op: Instruction) -> tuple[Shape, ...]:
+    """Shapes of the result; those of a start follow its operands."""
+    if op.opcode == "send":
+        return op.shapes[:1]
+    if not op.opcode.endswith("-start") or op.opcode == "all-reduce-start":
+        return op.shapes
+    n_operands = len(op.operands)
+    return op.shapes[n_operands : 2 * n_operands]
 
 
-def _devices(
-    module: Module, one: Instruction, mesh: Mapping[str, int]
-) -> tuple[read.Devices, tuple[str, ...], int]:
-    """Groups, axes and chips in a group."""
-    if one.opcode == "send":
-        return _slices(one, mesh)
-    if base(one) == "collective-permute":
-        moves = read.pairs(one.attributes)
-        axes = read.axes_between(moves, mesh) or ()
-        return moves, axes, int(np.prod([mesh[a] for a in axes])) if axes else len(moves)
-    devices = read.groups(one.attributes, module.n_partitions)
-    return devices, read.axes_of(devices, mesh) or (), devices.shape[1]
+def _device_groups(
+    module: Module, op: Instruction, mesh: Mapping[str, int]
+) -> tuple[DeviceIds, tuple[str, ...], int]:
+    """Groups, axes, and chips in a group."""
+    if op.opcode == "send":
+        return _slice_groups(op, mesh)
+    if sync_opcode(op) == "collective-permute":
+        pairs = source_target_pairs(op.attributes)
+        axes = axes_of_pairs(pairs, mesh)
+        if not axes:
+            return pairs, (), len(pairs)
+        return pairs, axes, math.prod(mesh[axis] for axis in axes)
+    groups = replica_groups(op.attributes, module.n_partitions)
+    return groups, axes_of_groups(groups, mesh) or (), groups.shape[1]
 
 
-def _slices(one: Instruction, mesh: Mapping[str, int]) -> tuple[read.Devices, tuple[str, ...], int]:
-    """A transfer names its slices, `{1,2}x{0:3}`, not its devices: slices are taken to be the
-    first axes of the mesh. An exchange lists devices, `{{100000,200000},...}`."""
-    target = re.match(r"\{([\d,:]*)\}", one.word("_xla_megascale_target"))
-    listed = target[1] if target else ""
-    n = 0 if target else len(one.numbers("_xla_megascale_target"))
-    for part in filter(None, listed.split(",")):
-        low, _, high = part.partition(":")
-        n += int(high or low) - int(low) + 1
+def _slice_groups(
+    op: Instruction, mesh: Mapping[str, int]
+) -> tuple[DeviceIds, tuple[str, ...], int]:
+    """Groups of a transfer between slices, which are assumed to be the first axes of the mesh.
+
+    A transfer names its slices, `{1,2}x{0:3}`, not its devices; an all-to-all lists devices,
+    `{{100000,200000},...}`.
+    """
+    n_slices = 0
+    target = re.match(r"\{([\d,:]*)\}", op.attribute("_xla_megascale_target"))
+    if target is None:
+        n_slices = len(op.integers("_xla_megascale_target"))
+    else:
+        for part in filter(None, target[1].split(",")):
+            low, _, high = part.partition(":")
+            n_slices += int(high or low) - int(low) + 1
     axes: list[str] = []
     covered = 1
     for name, size in mesh.items():
-        if covered < n:
+        if covered < n_slices:
             axes.append(name)
             covered *= size
-    devices = np.arange(int(np.prod(list(mesh.values()))))
-    if covered != n:
-        return devices.reshape(1, -1), (), max(n, 1)
-    return devices.reshape(n, -1).T, tuple(axes), n
+    devices = np.arange(math.prod(mesh.values()))
+    if covered != n_slices:
+        return devices.reshape(1, -1), (), max(n_slices, 1)
+    return devices.reshape(n_slices, -1).T, tuple(axes), n_slices

@@ -1,8 +1,8 @@
 """FLOPs of each instruction of a compiled program, and the bytes that it moves from and to HBM.
 
 Products are counted exactly, as 2 FLOPs per multiply-add of an element that exists: a TPU writes
-batched products as convolutions over windows that mostly hang over the edge. Kernels count what
-they state, or what the caller's hook says.
+batched products as convolutions over windows that mostly hang over the edge. Kernels count the cost
+that they state, or that a callback of the caller gives.
 """
 
 from __future__ import annotations
@@ -16,69 +16,36 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.check.hlo.loops import Runs, runs
+from shardwise.check.hlo.loops import RunCounts, count_runs
 from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.hlo.traffic import hbm_bytes
 
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "add",
-        "and",
-        "atan2",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "compare",
-        "convert",
-        "cosine",
-        "divide",
-        "erf",
-        "exponential",
-        "exponential-minus-one",
-        "floor",
-        "log",
-        "log-plus-one",
-        "logistic",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "power",
-        "remainder",
-        "round-nearest-afz",
-        "round-nearest-even",
-        "rsqrt",
-        "select",
-        "shift-left",
-        "shift-right-arithmetic",
-        "shift-right-logical",
-        "sign",
-        "sine",
-        "sqrt",
-        "subtract",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
-# Instructions that are only what other computations do, and are counted there.
-ELSEWHERE = ("while", "conditional", "call", "call-start", "call-done")
+ELEMENTWISE = frozenset((
+    "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "convert", "cosine",
+    "divide", "erf", "exponential", "exponential-minus-one", "floor", "log", "log-plus-one",
+    "logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power", "remainder",
+    "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "shift-left",
+    "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sqrt", "subtract", "tan",
+    "tanh", "xor",
+))  # fmt: skip
+# Instructions whose work is that of the computations they call, which are counted themselves.
+_CALLERS = ("while", "conditional", "call", "call-start", "call-done")
+_KERNELS = ("tpu_custom_call", "__cublas", "__cudnn", "triton", "__gpu$", "mosaic")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one run.
+    """Cost of one run of an instruction.
 
     Args:
         flops: of products.
-        elementwise: of all other arithmetic, one per element of a result or of what is reduced.
+        elementwise: of all other arithmetic, one per element of a result or of a reduced array.
         hbm_bytes: read and written, whole tiles.
         dtype: of the inputs of the largest product, "" without one.
-        products: (op_name, FLOPs) of each product: a fusion may hold those of several operations.
+        products: (op_name, FLOPs) of each product: a fusion may contain several operations.
     """
 
     flops: int
@@ -89,210 +56,241 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """An instruction that is scheduled, its cost, and how often it runs."""
+class ScheduledOp:
+    """A scheduled instruction, its cost, and how often it runs.
+
+    Args:
+        computation: name of the computation that contains it.
+        n_runs: its runs in one run of the program.
+        unknown: whether it contains a kernel of unknown cost.
+    """
 
     computation: str
     instruction: Instruction
     cost: Cost
-    count: int
+    n_runs: int
     unknown: bool
 
     @property
     def flops(self) -> int:
-        return self.cost.flops * self.count
+        """FLOPs of products in one run of the program."""
+        return self.cost.flops * self.n_runs
 
     @property
     def hbm_bytes(self) -> int:
-        return self.cost.hbm_bytes * self.count
+        """HBM bytes in one run of the program."""
+        return self.cost.hbm_bytes * self.n_runs
 
 
-Hook = Callable[[Instruction], Cost | None]
+KernelCost = Callable[[Instruction], Cost | None]
 
 
-def costs(module: Module, hook: Hook | None = None, counted: Runs | None = None) -> list[Op]:
-    """Every scheduled instruction with what it computes and moves.
+def program_costs(
+    module: Module, kernel_cost: KernelCost | None = None, run_counts: RunCounts | None = None
+) -> list[ScheduledOp]:
+    """Every scheduled instruction with its cost, in schedule order.
 
     Args:
-        hook: the cost of a custom call that does not state its own, or None.
-        counted: `loops.runs(module)` where the caller has it already.
-
-    Returns:
-        Ops in the order of the schedule; `unknown` marks kernels of which nobody said the cost.
+        kernel_cost: gives the cost of a custom call that does not state its own, or None.
+        run_counts: `loops.count_runs(module)` where the caller has it already.
     """
-    counted = counted or runs(module)
-    found = []
-    for name in counted.scheduled:
-        block = module.computations[name]
-        if not counted.count[name]:
+    run_counts = run_counts or count_runs(module)
+    ops = []
+    for name in run_counts.scheduled:
+        computation = module.computations[name]
+        n_runs = run_counts.by_computation[name]
+        if not n_runs:
             continue
-        for one in block.instructions.values():
-            if one.opcode not in ELSEWHERE:
-                cost, unknown = _cost(module, block, one, hook)
-                found.append(
-                    Op(
+        for instruction in computation.instructions.values():
+            if instruction.opcode not in _CALLERS:
+                cost, unknown = _cost(module, computation, instruction, kernel_cost)
+                ops.append(
+                    ScheduledOp(
                         computation=name,
-                        instruction=one,
+                        instruction=instruction,
                         cost=cost,
-                        count=counted.count[name],
+                        n_runs=n_runs,
                         unknown=unknown,
                     )
                 )
-    return found
+    return ops
 
 
-def flops(module: Module, hook: Hook | None = None) -> int:
+def program_flops(module: Module, kernel_cost: KernelCost | None = None) -> int:
     """FLOPs of all products in one run of the program, on one chip."""
-    return sum(op.flops for op in costs(module, hook))
+    return sum(op.flops for op in program_costs(module, kernel_cost))
 
 
-def flops_by_scope(ops: Iterable[Op]) -> dict[tuple[str, str], int]:
+def flops_by_scope(ops: Iterable[ScheduledOp]) -> dict[tuple[str, str], int]:
     """FLOPs of products by planned operation and pass, in one run of the program."""
-    total: dict[tuple[str, str], int] = {}
+    totals: dict[tuple[str, str], int] = {}
     for op in ops:
-        for op_name, n in op.cost.products:
+        for op_name, flops in op.cost.products:
             key = scope(op_name)
-            total[key] = total.get(key, 0) + n * op.count
-    return total
+            totals[key] = totals.get(key, 0) + flops * op.n_runs
+    return totals
 
 
 def _cost(
-    module: Module, block: Computation, one: Instruction, hook: Hook | None
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    kernel_cost: KernelCost | None,
 ) -> tuple[Cost, bool]:
-    stated = _stated(one, hook) if one.opcode == "custom-call" else None
-    if stated is not None:
-        return stated, False
-    elementwise, unknown = 0, False
+    """Cost of an instruction, and whether it contains a kernel of unknown cost."""
+    if instruction.opcode == "custom-call":
+        custom = _custom_call_cost(instruction, kernel_cost)
+        if custom is not None:
+            return custom, False
+    elementwise = 0
+    unknown = False
     products: list[tuple[str, int]] = []
-    largest, dtype = 0, ""
-    for home, inner in _inside(module, block, one):
-        n = product_flops(home, inner)
-        if n > largest:
-            largest, dtype = n, home.instructions[inner.operands[0]].shapes[0].dtype
-        products += [(inner.op_name or one.op_name, n)] if n else []
-        elementwise += _elementwise(home, inner)
-        unknown = unknown or (inner.opcode == "custom-call" and not n and is_kernel(inner))
+    largest = 0
+    dtype = ""
+    for home, inner in _instructions_inside(module, computation, instruction):
+        flops = product_flops(home, inner)
+        if flops > largest:
+            largest = flops
+            dtype = home.operand(inner).shapes[0].dtype
+        if flops:
+            products.append((inner.op_name or instruction.op_name, flops))
+        elif inner.opcode == "custom-call" and is_kernel(inner):
+            unknown = True
+        elementwise += _elementwise_flops(home, inner)
     cost = Cost(
-        flops=sum(n for _, n in products),
+        flops=sum(flops for _, flops in products),
         elementwise=elementwise,
-        hbm_bytes=hbm_bytes(module, block, one),
+        hbm_bytes=hbm_bytes(module, computation, instruction),
         dtype=dtype,
         products=tuple(products),
     )
     return cost, unknown
 
 
-def _inside(
-    module: Module, block: Computation, one: Instruction
+def _instructions_inside(
+    module: Module, computation: Computation, instruction: Instruction
 ) -> Iterator[tuple[Computation, Instruction]]:
-    """The instruction, or for a fusion those in it at any depth."""
-    if one.opcode not in ("fusion", "async-start"):
-        yield block, one
+    """Yield the instruction, or for a fusion those in it at any depth."""
+    if instruction.opcode not in ("fusion", "async-start"):
+        yield computation, instruction
         return
-    for name in one.called:
-        inner = module.computations[name]
-        for each in inner.instructions.values():
-            yield from _inside(module, inner, each)
+    for callee in instruction.callees:
+        inner = module.computations[callee]
+        for nested in inner.instructions.values():
+            yield from _instructions_inside(module, inner, nested)
 
 
-def is_kernel(one: Instruction) -> bool:
-    """A custom call that computes: its target says so, or it states a cost."""
-    target = one.word("custom_call_target")
-    return target.startswith(
-        ("tpu_custom_call", "__cublas", "__cudnn", "triton", "__gpu$", "mosaic")
-    )
+def is_kernel(custom_call: Instruction) -> bool:
+    """Whether the target of a custom call is a kernel that computes."""
+    return custom_call.attribute("custom_call_target").startswith(_KERNELS)
 
 
-def _stated(one: Instruction, hook: Hook | None) -> Cost | None:
-    """What a hook says of a custom call, else what the kernel states."""
-    told = hook(one) if hook else None
-    if told is not None:
-        return told
-    config = one.backend.get("custom_call_config", one.backend)
-    stated = config.get("cost_estimate") if isinstance(config, dict) else None
-    if not isinstance(stated, dict) or "flops" not in stated:
+def _custom_call_cost(instruction: Instruction, kernel_cost: KernelCost | None) -> Cost | None:
+    """The cost that the callback gives for a custom call, else the one that the kernel states."""
+    if kernel_cost:
+        cost = kernel_cost(instruction)
+        if cost is not None:
+            return cost
+    config = instruction.backend_config.get("custom_call_config", instruction.backend_config)
+    estimate = config.get("cost_estimate") if isinstance(config, dict) else None
+    if not isinstance(estimate, dict) or "flops" not in estimate:
         return None
     return Cost(
-        flops=int(stated["flops"]),
-        elementwise=int(stated.get("transcendentals", 0)),
-        hbm_bytes=int(stated.get("bytes_accessed", 0)),
-        dtype=one.shapes[0].dtype,
-        products=((one.op_name, int(stated["flops"])),),
+        flops=int(estimate["flops"]),
+        elementwise=int(estimate.get("transcendentals", 0)),
+        hbm_bytes=int(estimate.get("bytes_accessed", 0)),
+        dtype=instruction.shapes[0].dtype,
+        products=((instruction.op_name, int(estimate["flops"])),),
     )
 
 
-def product_flops(block: Computation, one: Instruction) -> int:
+def product_flops(computation: Computation, instruction: Instruction) -> int:
     """FLOPs of one product, 0 of anything else."""
-    if one.opcode == "dot":
-        return _dot(block, one, one.numbers("lhs_contracting_dims"))
-    if one.opcode == "convolution":
-        return _convolution(block, one)
-    target = one.word("custom_call_target") if one.opcode == "custom-call" else ""
-    if target.startswith("__cublas"):
-        numbers = _nested(one.backend, "dot_dimension_numbers")
-        dims = numbers.get("lhs_contracting_dimensions", []) if numbers else []
-        return _dot(block, one, tuple(int(d) for d in dims)) if numbers else 0
+    if instruction.opcode == "dot":
+        return _dot_flops(computation, instruction, instruction.integers("lhs_contracting_dims"))
+    if instruction.opcode == "convolution":
+        return _convolution_flops(computation, instruction)
+    if instruction.opcode == "custom-call":
+        target = instruction.attribute("custom_call_target")
+        dims = _dot_dims(instruction.backend_config)
+        if target.startswith("__cublas") and dims is not None:
+            return _dot_flops(computation, instruction, dims)
     return 0
 
 
-def _nested(config: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """A part of the backend's configuration, one level down."""
-    for value in config.values():
-        if isinstance(value, dict) and isinstance(value.get(key), dict):
-            found: dict[str, Any] = value[key]
-            return found
+def _dot_dims(config: dict[str, Any]) -> tuple[int, ...] | None:
+    """Contracting dims of the left factor, one level down in a cuBLAS configuration."""
+    for part in config.values():
+        if isinstance(part, dict):
+            dims = part.get("dot_dimension_numbers")
+            if isinstance(dims, dict) and dims:
+                return tuple(map(int, dims.get("lhs_contracting_dimensions", ())))
     return None
 
 
-def _dot(block: Computation, one: Instruction, summed: tuple[int, ...]) -> int:
-    left = block.instructions[one.operands[0]].shapes[0].dims
-    return 2 * one.shapes[0].elements * math.prod(left[d] for d in summed)
+def _dot_flops(
+    computation: Computation, instruction: Instruction, contracting_dims: tuple[int, ...]
+) -> int:
+    left = computation.operand(instruction).shapes[0].dims
+    contracted = math.prod(left[dim] for dim in contracting_dims)
+    return 2 * instruction.shapes[0].elements * contracted
 
 
-def _elementwise(block: Computation, one: Instruction) -> int:
-    if one.opcode in ELEMENTWISE:
-        return one.shapes[0].elements
-    if one.opcode in ("reduce", "reduce-window"):
-        return block.instructions[one.operands[0]].shapes[0].elements
+def _elementwise_flops(computation: Computation, instruction: Instruction) -> int:
+    if instruction.opcode in ELEMENTWISE:
+        return instruction.shapes[0].elements
+    if instruction.opcode in ("reduce", "reduce-window"):
+        return computation.operand(instruction).shapes[0].elements
     return 0
 
 
-_WINDOW = re.compile(r"window=\{([^}]*)\}")
-_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-
-
-def _convolution(block: Computation, one: Instruction) -> int:
-    """2 FLOPs for every input element under every element of the window that is one."""
-    labels = _LABELS.search(one.attributes)
+def _convolution_flops(computation: Computation, instruction: Instruction) -> int:
+    """2 FLOPs for each existing input element under each element of the window."""
+    labels = _DIM_LABELS.search(instruction.attributes)
     if labels is None:
         return 0
-    left, right = (block.instructions[name].shapes[0].dims for name in one.operands[:2])
-    of_left, of_right, of_out = labels.groups()
-    window = _WINDOW.search(one.attributes)
+    left = computation.operand(instruction, 0).shapes[0].dims
+    right = computation.operand(instruction, 1).shapes[0].dims
+    left_labels, right_labels, result_labels = labels.groups()
+    window = _WINDOW.search(instruction.attributes)
     fields = dict(re.findall(r"(\w+)=(\S+)", window[1])) if window else {}
-    places = 1
-    for i, digit in enumerate(sorted(d for d in of_out if d.isdigit())):
-        low = fields["pad"].split("x")[i].split("_")[0] if "pad" in fields else "0"
-        places *= _pairs(
-            left[of_left.index(digit)],
-            right[of_right.index(digit)],
-            one.shapes[0].dims[of_out.index(digit)],
-            *(_field(fields, key, i) for key in ("stride", "lhs_dilate", "rhs_dilate")),
-            int(low),
+    pairs = 1
+    for axis, digit in enumerate(sorted(filter(str.isdigit, result_labels))):
+        pairs *= _window_pairs(
+            left[left_labels.index(digit)],
+            right[right_labels.index(digit)],
+            instruction.shapes[0].dims[result_labels.index(digit)],
+            _window_field(fields, "stride", axis, 1),
+            _window_field(fields, "lhs_dilate", axis, 1),
+            _window_field(fields, "rhs_dilate", axis, 1),
+            _window_field(fields, "pad", axis, 0),
         )
-    batches = one.numbers("batch_group_count")[0] if "batch_group_count=" in one.attributes else 1
-    each = right[of_right.index("i")] * right[of_right.index("o")]
-    return 2 * each * places * left[of_left.index("b")] // batches
+    n_batch_groups = 1
+    if "batch_group_count=" in instruction.attributes:
+        n_batch_groups = instruction.integers("batch_group_count")[0]
+    features = right[right_labels.index("i")] * right[right_labels.index("o")]
+    return 2 * features * pairs * left[left_labels.index("b")] // n_batch_groups
 
 
-def _field(fields: dict[str, str], key: str, i: int) -> int:
-    return int(fields[key].split("x")[i]) if key in fields else 1
+def _window_field(fields: dict[str, str], key: str, axis: int, default: int) -> int:
+    """A field of a window along one axis; of a padding `low_high` the low one."""
+    if key not in fields:
+        return default
+    return int(fields[key].split("x")[axis].split("_")[0])
 
 
 @functools.cache
-def _pairs(
-    size: int, window: int, out: int, stride: int, dilated: int, spread: int, low: int
+def _window_pairs(
+    size: int,
+    window: int,
+    result_size: int,
+    stride: int,
+    input_dilation: int,
+    window_dilation: int,
+    low_padding: int,
 ) -> int:
-    """Pairs of a place of the result and one in the window that lie on an element of the input."""
-    at = np.arange(out)[:, None] * stride + np.arange(window)[None, :] * spread - low
-    return int(((at >= 0) & (at <= (size - 1) * dilated) & (at % dilated == 0)).sum())
+    """Pairs of a result element and a window element that meet an element of the input."""
+    starts = np.arange(result_size)[:, None] * stride
+    positions = starts + np.arange(window)[None, :] * window_dilation - low_padding
+    inside = (positions >= 0) & (positions <= (size - 1) * input_dilation)
+    return int((inside & (positions % input_dilation == 0)).sum())

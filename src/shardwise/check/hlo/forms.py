@@ -1,9 +1,9 @@
-"""Where the collectives of a computation start and end, in every form of the compiler.
+"""Start and end of each collective of a computation, in every form that the compiler uses.
 
-sync       an op of its own in the schedule, or alone inside a fusion
+sync       an op scheduled on its own, or alone inside a fusion
 async      a pair: `all-gather-start` and `-done`, `async-start` and `-done`, send and recv-done
-fused      a chain of fusions on a TPU that carry it beside their own work: one of them starts
-           it, some go on with it, one ends it; each holds a copy of the collective
+fused      a chain of fusions on a TPU that run it alongside their own work: the first starts it,
+           the last ends it; each contains a copy of the collective
 offloaded  a pair that runs on another core: `call-start` on the thread "sparsecore"
 """
 
@@ -15,138 +15,147 @@ from dataclasses import dataclass
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
 COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
-# What does no work of its own: not counted among what runs beside a collective.
+    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all",
+    "collective-permute", "collective-broadcast",
+)  # fmt: skip
+# Opcodes without work: not counted among what overlaps with a collective.
 IDLE = (
-    "parameter",
-    "constant",
-    "tuple",
-    "get-tuple-element",
-    "bitcast",
-    "after-all",
-    "partition-id",
-)
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A collective op, where it is scheduled and where it is written."""
+class ScheduledCollective:
+    """A collective op and its place in the schedule.
 
-    one: Instruction
-    block: Computation
+    Args:
+        op: the collective itself, and `computation` the one that contains it.
+        start: the scheduled instruction that starts it: the op, or a fusion or call around it.
+        done: the scheduled instruction that waits for it, None where `start` does.
+        form: sync, async, fused or offloaded.
+    """
+
+    op: Instruction
+    computation: Computation
     start: Instruction
     done: Instruction | None
     form: str
 
 
-def base(one: Instruction) -> str:
-    """The opcode without -start."""
-    return one.opcode.removesuffix("-start")
+def sync_opcode(instruction: Instruction) -> str:
+    """The opcode without `-start`."""
+    return instruction.opcode.removesuffix("-start")
 
 
-def is_idle(one: Instruction) -> bool:
-    """It does no work of its own, or only waits."""
-    if one.opcode == "custom-call":
-        return one.word("custom_call_target").startswith(("PrepareAsync", "AllocateBuffer"))
-    return one.opcode in IDLE or one.opcode.endswith(("-done", "-update"))
+def is_idle(instruction: Instruction) -> bool:
+    """Whether an instruction does no work, or only waits."""
+    if instruction.opcode == "custom-call":
+        target = instruction.attribute("custom_call_target")
+        return target.startswith(("PrepareAsync", "AllocateBuffer"))
+    return instruction.opcode in IDLE or instruction.opcode.endswith(("-done", "-update"))
 
 
-def in_block(module: Module, block: Computation) -> Iterator[Found]:
-    chains = _chains(module, block)
-    done = {user.operands[0]: user for user in block.instructions.values() if _ends(user)}
-    for one in block.instructions.values():
-        end = done.get(one.name)
-        if one.opcode == "fusion":
-            yield from _in_fusion(module, block, one, chains)
-        elif one.opcode in ("async-start", "call-start"):
-            inner = module.computations[one.called[0]]
-            form = "offloaded" if inner.thread or one.word("async_execution_thread") else "async"
-            form = "async" if one.word("async_execution_thread") == "main" else form
-            yield from (Found(i, inner, one, end, form) for i in _inside(module, inner))
-        elif one.opcode == "send":
-            yield Found(one, block, one, _receive(block, one) or end, "async")
-        elif base(one) in COLLECTIVES:
-            config = one.backend.get("collective_backend_config", {})
-            waits = end is None or bool(config.get("is_sync"))
-            yield Found(one, block, one, end, "sync" if waits else "async")
+def scheduled_collectives(
+    module: Module, computation: Computation
+) -> Iterator[ScheduledCollective]:
+    """Yield the collectives that start in a computation, in schedule order."""
+    chains = _chains(module, computation)
+    dones = computation.dones()
+    for instruction in computation.instructions.values():
+        done = dones.get(instruction.name)
+        if instruction.opcode == "fusion":
+            yield from _in_fusion(module, instruction, chains)
+        elif instruction.opcode in ("async-start", "call-start"):
+            inner = module.callee(instruction)
+            form = _wrapper_form(instruction, inner)
+            for op in _ops_inside(module, inner):
+                yield ScheduledCollective(op, inner, instruction, done, form)
+        elif instruction.opcode == "send":
+            done = _recv_done(computation, instruction) or done
+            yield ScheduledCollective(instruction, computation, instruction, done, "async")
+        elif sync_opcode(instruction) in COLLECTIVES:
+            config = instruction.backend_config.get("collective_backend_config", {})
+            form = "async"
+            if done is None or config.get("is_sync"):
+                form = "sync"
+            yield ScheduledCollective(instruction, computation, instruction, done, form)
 
 
-def _ends(one: Instruction) -> bool:
-    return one.opcode.endswith("-done") and bool(one.operands)
+def _wrapper_form(start: Instruction, inner: Computation) -> str:
+    """The form of the collectives in an asynchronous computation."""
+    thread = start.attribute("async_execution_thread")
+    if thread == "main" or not (thread or inner.thread):
+        return "async"
+    return "offloaded"
 
 
-def _inside(module: Module, block: Computation) -> Iterator[Instruction]:
+def _ops_inside(module: Module, computation: Computation) -> Iterator[Instruction]:
     """Collectives of a computation that runs as one op, and of the fusions in it."""
-    for one in block.instructions.values():
-        if one.opcode in COLLECTIVES:
-            yield one
-        elif one.opcode in ("fusion", "call"):
-            yield from _inside(module, module.computations[one.called[0]])
+    for instruction in computation.instructions.values():
+        if instruction.opcode in COLLECTIVES:
+            yield instruction
+        elif instruction.opcode in ("fusion", "call"):
+            yield from _ops_inside(module, module.callee(instruction))
 
 
 def _in_fusion(
-    module: Module, block: Computation, fusion: Instruction, chains: Mapping[str, list[Instruction]]
-) -> Iterator[Found]:
-    """Collectives that start in a fusion; the other links of a chain are passed over."""
-    inner = module.computations[fusion.called[0]]
-    for one in _inside(module, inner):
-        key = _chain(one)
-        if key is None:
-            yield Found(one, _home(module, inner, one), fusion, None, "sync")
-        elif chains[key][0].name == fusion.name:
-            yield Found(one, inner, fusion, chains[key][-1], "fused")
+    module: Module, fusion: Instruction, chains: Mapping[str, list[Instruction]]
+) -> Iterator[ScheduledCollective]:
+    """Collectives that start in a fusion; the later links of a chain are skipped."""
+    inner = module.callee(fusion)
+    for op in _ops_inside(module, inner):
+        chain_id = op.attribute("chain_id")
+        if not chain_id:
+            yield ScheduledCollective(op, _home(module, inner, op), fusion, None, "sync")
+        elif chains[chain_id][0].name == fusion.name:
+            yield ScheduledCollective(op, inner, fusion, chains[chain_id][-1], "fused")
 
 
-def _home(module: Module, block: Computation, one: Instruction) -> Computation:
-    """The computation below `block` in which an instruction is written."""
-    if block.instructions.get(one.name) is one:
-        return block
-    for outer in block.instructions.values():
-        for called in outer.called:
-            inner = _home(module, module.computations[called], one)
-            if inner.instructions.get(one.name) is one:
+def _home(module: Module, computation: Computation, op: Instruction) -> Computation:
+    """The computation at or below `computation` that contains an instruction."""
+    if computation.instructions.get(op.name) is op:
+        return computation
+    for instruction in computation.instructions.values():
+        for callee in instruction.callees:
+            inner = _home(module, module.computations[callee], op)
+            if inner.instructions.get(op.name) is op:
                 return inner
-    return block
+    return computation
 
 
-def _chain(one: Instruction) -> str | None:
-    return one.word("chain_id") or None
-
-
-def _chains(module: Module, block: Computation) -> dict[str, list[Instruction]]:
-    """Chain -> its links in the order of the schedule, of one computation."""
+def _chains(module: Module, computation: Computation) -> dict[str, list[Instruction]]:
+    """Chain id -> the fusions of a computation that are its links, in schedule order."""
     links: dict[str, list[Instruction]] = {}
-    for one in block.instructions.values():
-        if one.opcode == "fusion":
-            for inside in _inside(module, module.computations[one.called[0]]):
-                key = _chain(inside)
-                if key is not None:
-                    links.setdefault(key, []).append(one)
+    for fusion in computation.instructions.values():
+        if fusion.opcode == "fusion":
+            for op in _ops_inside(module, module.callee(fusion)):
+                chain_id = op.attribute("chain_id")
+                if chain_id:
+                    links.setdefault(chain_id, []).append(fusion)
     return links
 
 
-def _receive(block: Computation, send: Instruction) -> Instruction | None:
-    """The recv-done that ends what a send has started: they meet under one name."""
-    name = send.word("_xla_host_transfer_rendezvous")
-    recv = [
-        one.name
-        for one in block.instructions.values()
-        if one.opcode == "recv" and one.word("_xla_host_transfer_rendezvous") == name
-    ]
-    ends = [one for one in block.instructions.values() if one.opcode == "recv-done"]
-    return next((one for one in ends if one.operands[0] in recv), None) if name else None
+def _recv_done(computation: Computation, send: Instruction) -> Instruction | None:
+    """The recv-done that ends a send: its recv has the same rendezvous name."""
+    rendezvous = send.attribute("_xla_host_transfer_rendezvous")
+    if not rendezvous:
+        return None
+    for instruction in computation.instructions.values():
+        if instruction.opcode == "recv-done":
+            recv = computation.operand(instruction)
+            name = recv.attribute("_xla_host_transfer_rendezvous")
+            if recv.opcode == "recv" and name == rendezvous:
+                return instruction
+    return None
 
 
-def beside(block: Computation, found: Found) -> tuple[str, ...]:
-    if found.done is None or found.form == "sync":
+def overlapped_instructions(
+    computation: Computation, collective: ScheduledCollective
+) -> tuple[str, ...]:
+    """Names of the instructions that do work between start and done of a collective."""
+    if collective.done is None or collective.form == "sync":
         return ()
-    names = list(block.instructions)
-    between = names[names.index(found.start.name) + 1 : names.index(found.done.name)]
-    return tuple(name for name in between if not is_idle(block.instructions[name]))
+    names = list(computation.instructions)
+    start = names.index(collective.start.name)
+    done = names.index(collective.done.name)
+    return tuple(n for n in names[start + 1 : done] if not is_idle(computation.instructions[n]))

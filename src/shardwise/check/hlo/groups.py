@@ -1,10 +1,10 @@
-"""Which devices a collective joins, and the mesh axes whose groups those are.
+"""Device groups of a collective, and the mesh axes along which those groups run.
 
-Device ids are positions in the mesh, the last axis fastest. XLA writes groups in four ways:
+Device ids are positions in the mesh, the last axis fastest. XLA writes groups in four notations:
 
     {{0,1},{2,3}}                        listed; {} is all devices
-    [2,2]<=[2,2]T(1,0)                   reshape of a transposed count
-    mesh['a'=2,'b'=4] {'a'}              axes of a mesh of its own; 'b':(2)2 is a part of 'b'
+    [2,2]<=[2,2]T(1,0)                   reshape of a transposed iota
+    mesh['a'=2,'b'=4] {'a'}              axes of a mesh stated inline; 'b':(2)2 is a part of 'b'
     source_target_pairs={{0,1},{1,0}}    of a permutation
 """
 
@@ -19,136 +19,152 @@ import numpy.typing as npt
 
 from shardwise.errors import BadInput
 
-Devices = npt.NDArray[np.int64]
+DeviceIds = npt.NDArray[np.int64]
 
 _MESH = re.compile(
     r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? ?\{([^}]*)\}"
 )
-_AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
+_MESH_AXIS = re.compile(r"'([^']+)'=(\d+)")
+_CHOSEN_AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_LISTED = re.compile(r"\{((?:\{[\d, ]*\},? ?)*)\}")
-_ONE = re.compile(r"\{([\d, ]*)\}")
+_LISTS = re.compile(r"\{((?:\{[\d, ]*\},? ?)*)\}")
+_LIST = re.compile(r"\{([\d, ]*)\}")
 
 
-def groups(attributes: str, n_devices: int) -> Devices:
-    """Replica groups as rows, [groups, size]; rows of unequal groups are filled with -1.
+def replica_groups(attributes: str, n_devices: int) -> DeviceIds:
+    """Replica groups as rows, [groups, size]; shorter groups are padded with -1.
 
     Raises:
-        BadInput: when there are none or they are in a notation that this reader does not know.
+        BadInput: there are none, or their notation is unknown.
     """
     _, _, text = attributes.partition("replica_groups=")
-    if found := _MESH.match(text):
-        return _of_mesh(n_devices, *found.groups())
-    if found := _IOTA.match(text):
-        shape, order, turn = found.groups()
-        return _ordered(n_devices, order, turn).reshape(_numbers(shape))
-    if found := _LISTED.match(text):
-        rows = _rows([_numbers(g) for g in _ONE.findall(found[1])])
-        return np.arange(n_devices).reshape(1, -1) if rows is None else rows
-    raise BadInput(f"replica groups in a notation that this reader does not know: {text[:80]}")
+    if match := _MESH.match(text):
+        return _mesh_groups(n_devices, *match.groups())
+    if match := _IOTA.match(text):
+        shape, dims, permutation = match.groups()
+        return _iota(n_devices, dims, permutation).reshape(_integers(shape))
+    if match := _LISTS.match(text):
+        rows = [_integers(group) for group in _LIST.findall(match[1])]
+        size = max(map(len, rows), default=0)
+        if size == 0:
+            return np.arange(n_devices).reshape(1, -1)
+        return np.array([row + [-1] * (size - len(row)) for row in rows], dtype=np.int64)
+    raise BadInput(f"unknown notation of replica groups: {text[:80]}")
 
 
-def pairs(attributes: str) -> Devices:
-    """Source and target of each pair of a permutation, [pairs, 2]."""
+def source_target_pairs(attributes: str) -> DeviceIds:
+    """Source and target of each pair of a permutation, [pairs, 2].
+
+    Raises:
+        BadInput: there are none, or their notation is unknown.
+    """
     _, _, text = attributes.partition("source_target_pairs=")
-    found = _LISTED.match(text)
-    if not found:
-        raise BadInput(f"pairs in a notation that this reader does not know: {text[:80]}")
-    listed = [_numbers(pair) for pair in _ONE.findall(found[1])]
-    return np.array(listed, dtype=np.int64).reshape(-1, 2)
+    match = _LISTS.match(text)
+    if not match:
+        raise BadInput(f"unknown notation of source-target pairs: {text[:80]}")
+    rows = [_integers(pair) for pair in _LIST.findall(match[1])]
+    return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-def axes_of(devices: Devices, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
+def axes_of_groups(groups: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
     """The mesh axes along which the devices of each group differ, and no others.
 
-    The group of the first device says which axes those can be; then all groups are compared.
+    The group of the first device gives the candidate axes; then all groups are compared.
 
     Returns:
         None when the groups are not those of whole axes of this mesh.
     """
-    sizes = _of_one_slice(tuple(mesh.values()), devices.size)
-    if sizes is None or devices.min() < 0:
+    sizes = _mesh_of_one_slice(tuple(mesh.values()), groups.size)
+    if sizes is None or groups.min() < 0:
         return None
-    places = np.unravel_index(devices[0], sizes) if sizes else ()
-    varies = [i for i, along in enumerate(places) if along.min() != along.max()]
-    wanted = _split(np.arange(math.prod(sizes)).reshape(sizes), varies)
-    if wanted.shape != devices.shape or not np.array_equal(_sorted(wanted), _sorted(devices)):
+    coordinates = np.unravel_index(groups[0], sizes) if sizes else ()
+    varying = []
+    for axis, positions in enumerate(coordinates):
+        if positions.min() != positions.max():
+            varying.append(axis)
+    expected = _groups_along(np.arange(math.prod(sizes)).reshape(sizes), varying)
+    if expected.shape != groups.shape or not np.array_equal(_sorted(expected), _sorted(groups)):
         return None
     names = tuple(mesh)
-    return tuple(names[i] for i in varies)
+    return tuple(names[axis] for axis in varying)
 
 
-def axes_between(moves: Devices, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
+def axes_of_pairs(pairs: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
     """The mesh axes along which some source of a permutation differs from its target."""
     sizes = tuple(mesh.values())
-    if moves.size and moves.max() >= math.prod(sizes):
+    if pairs.size and pairs.max() >= math.prod(sizes):
         return None
-    here, there = (np.unravel_index(moves[:, i], sizes) for i in (0, 1))
-    return tuple(name for name, a, b in zip(mesh, here, there, strict=True) if (a != b).any())
+    sources = np.unravel_index(pairs[:, 0], sizes)
+    targets = np.unravel_index(pairs[:, 1], sizes)
+    axes = []
+    for name, source, target in zip(mesh, sources, targets, strict=True):
+        if (source != target).any():
+            axes.append(name)
+    return tuple(axes)
 
 
-def _of_one_slice(sizes: tuple[int, ...], n_devices: int) -> tuple[int, ...] | None:
-    """The mesh of `n_devices`: a program for several slices numbers the devices of one of them.
+def _mesh_of_one_slice(sizes: tuple[int, ...], n_devices: int) -> tuple[int, ...] | None:
+    """Sizes of a mesh of `n_devices`: a multi-slice program numbers the devices of one slice.
 
-    Slices are taken to lie along the first axes.
+    Slices are assumed to lie along the first axes.
     """
-    left, over = divmod(math.prod(sizes), n_devices)
-    if over:
+    n_slices, remainder = divmod(math.prod(sizes), n_devices)
+    if remainder:
         return None
-    inner = []
+    slice_sizes = []
     for size in sizes:
-        outside = math.gcd(left, size)
-        left //= outside
-        inner.append(size // outside)
-    return tuple(inner) if left == 1 else None
+        slices_along_axis = math.gcd(n_slices, size)
+        n_slices //= slices_along_axis
+        slice_sizes.append(size // slices_along_axis)
+    return tuple(slice_sizes) if n_slices == 1 else None
 
 
-def _of_mesh(
-    n_devices: int, sizes: str, shape: str | None, turn: str | None, chosen: str
-) -> Devices:
-    """Groups along some axes of a mesh that the program names itself; `'a':(2)4` is the part of
-    size 4 of axis a that comes after its first part of size 2."""
-    lengths = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", sizes)}
+def _mesh_groups(
+    n_devices: int, mesh_text: str, shape: str | None, permutation: str | None, chosen_text: str
+) -> DeviceIds:
+    """Groups along some axes of a mesh that is stated inline.
+
+    `'a':(2)4` is the part of size 4 of axis a that follows its first part of size 2.
+    """
     dims: list[int] = []
-    taken: list[int] = []
-    parts = {name: (pre, size) for name, pre, size in _AXIS.findall(chosen)}
-    for name, length in lengths.items():
-        if name in parts and parts[name][0]:
-            before, size = int(parts[name][0]), int(parts[name][1])
+    group_axes: list[int] = []
+    parts = {name: (before, size) for name, before, size in _CHOSEN_AXIS.findall(chosen_text)}
+    for name, length_text in _MESH_AXIS.findall(mesh_text):
+        length = int(length_text)
+        before_text, size_text = parts.get(name, ("", ""))
+        if before_text:
+            before = int(before_text)
+            size = int(size_text)
+            group_axes.append(len(dims) + 1)
             dims += [before, size, length // (before * size)]
-            taken.append(len(dims) - 2)
         else:
+            if name in parts:
+                group_axes.append(len(dims))
             dims.append(length)
-            taken += [len(dims) - 1] if name in parts else []
-    return _split(_ordered(n_devices, shape, turn).reshape(dims), taken)
+    return _groups_along(_iota(n_devices, shape, permutation).reshape(dims), group_axes)
 
 
-def _ordered(n_devices: int, shape: str | None, turn: str | None) -> Devices:
-    """Devices in the order `[2,4]T(1,0)`."""
+def _iota(n_devices: int, shape: str | None, permutation: str | None) -> DeviceIds:
+    """Devices in the order of a transposed iota, `[2,4]T(1,0)`."""
     devices = np.arange(n_devices)
     if shape:
-        devices = devices.reshape(_numbers(shape))
-    return devices.transpose(_numbers(turn)) if turn else devices
+        devices = devices.reshape(_integers(shape))
+    if permutation:
+        devices = devices.transpose(_integers(permutation))
+    return devices
 
 
-def _split(devices: Devices, axes: list[int]) -> Devices:
+def _groups_along(devices: DeviceIds, axes: list[int]) -> DeviceIds:
     """Groups of devices that differ along `axes` only, as rows."""
-    size = math.prod(devices.shape[a] for a in axes)
+    size = math.prod(devices.shape[axis] for axis in axes)
     return np.moveaxis(devices, axes, range(-len(axes), 0)).reshape(-1, size)
 
 
-def _sorted(devices: Devices) -> Devices:
-    """The same groups in one order."""
-    inside = np.sort(devices, axis=1)
-    return inside[np.argsort(inside[:, 0])]
+def _sorted(groups: DeviceIds) -> DeviceIds:
+    """The same groups in a canonical order."""
+    sorted_rows = np.sort(groups, axis=1)
+    return sorted_rows[np.argsort(sorted_rows[:, 0])]
 
 
-def _rows(listed: list[list[int]]) -> Devices | None:
-    width = max((len(group) for group in listed), default=0)
-    if not width:
-        return None
-    return np.array([group + [-1] * (width - len(group)) for group in listed], dtype=np.int64)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(n) for n in text.split(",") if n.strip()]
+def _integers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number.strip()]

@@ -1,7 +1,7 @@
-"""How often each computation of a program runs.
+"""Run counts: how often each computation of a program runs.
 
-XLA writes the trip count beside a loop for GPUs and CPUs. For TPUs it has to be worked out: the
-few scalars that the condition reads are followed from their first values, trip by trip.
+XLA annotates loops with their trip count for GPUs and CPUs. For TPUs it has to be derived: the few
+scalars that the condition reads are evaluated from their first values, trip by trip.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
-MOST_TRIPS = 1_000_000  # beyond this a loop counts as unresolved
+MAX_TRIPS = 1_000_000  # beyond this a loop counts as unresolved
 # Instructions whose computations are scheduled op by op; a fusion or a wrapped op runs as one.
-RUNS_INSIDE = ("while", "conditional", "call", "call-start")
+CONTROL_FLOW = ("while", "conditional", "call", "call-start")
 
 Number = int | float | bool
+CarryState = dict[int, Number | None]  # element of a loop's carry -> its value
+
 _BINARY: dict[str, Callable[[Number, Number], Number]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -34,219 +36,238 @@ _COMPARE: dict[str, Callable[[Number, Number], bool]] = {
     "EQ": operator.eq,
     "NE": operator.ne,
 }
-_SAME = ("copy", "bitcast", "convert", "reshape", "optimization-barrier", "copy-done", "copy-start")
+_PASS_THROUGH = (
+    "copy", "bitcast", "convert", "reshape", "optimization-barrier", "copy-done", "copy-start",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """How often computations run in one run of the program.
+class RunCounts:
+    """Run counts of computations in one run of the program.
 
     Args:
-        count: computation -> runs; the bodies of fusions too.
+        by_computation: computation -> number of runs, bodies of fusions included.
         scheduled: computations whose instructions run one by one, entry first.
-        unresolved: bodies of loops whose trip count could not be found; `count` has them, and
-            what they call, as often as if the loop ran once.
-        branches: sides of conditionals that nobody knows how often are taken; `count` has each as
-            if it always were.
+        unresolved_loops: bodies of loops whose trip count is unknown; they and their callees
+            are counted as if the loop ran once.
+        unresolved_branches: branches of conditionals with an unknown number of runs; each is
+            counted as if it were always taken.
     """
 
-    count: dict[str, int]
+    by_computation: dict[str, int]
     scheduled: tuple[str, ...]
-    unresolved: tuple[str, ...]
-    branches: tuple[str, ...]
+    unresolved_loops: tuple[str, ...]
+    unresolved_branches: tuple[str, ...]
 
 
-def runs(module: Module, taken: Mapping[str, tuple[int, ...]] | None = None) -> Runs:
-    """Follow the calls from the entry.
+def count_runs(
+    module: Module, branch_runs: Mapping[str, tuple[int, ...]] | None = None
+) -> RunCounts:
+    """Follow the calls from the entry and count runs.
 
     Args:
         module: the program.
-        taken: name scope of a `lax.cond` or `lax.switch` -> how often one run of the program takes
-            each of its sides, where the caller knows.
+        branch_runs: name scope of a `lax.cond` or `lax.switch` -> how often one run of the program
+            takes each branch, where the caller knows.
     """
-    count = dict.fromkeys(module.computations, 0)
-    count[module.entry] = 1
-    scheduled = [module.entry]
-    unresolved: list[str] = []
+    counts = dict.fromkeys(module.computations, 0)
+    counts[module.entry] = 1
+    scheduled = {module.entry: None}
+    loops: list[str] = []
     branches: list[str] = []
     for name in _callers_first(module):
-        block = module.computations[name]
-        for one in block.instructions.values():
-            times = 1
-            if one.opcode == "while":
-                found = trips(module, block, one)
-                times = 1 if found is None else found
-                unresolved += [one.word("body")] if found is None and count[name] else []
-            sides = _sides(one, taken or {}) if count[name] else None
-            if sides:
-                for called, n in zip(one.called, sides, strict=True):
-                    count[called] += n
-            elif one.opcode == "conditional":
-                branches += one.called
-            for called in one.called:
-                extra = one.opcode == "while" and called == one.word("condition")
-                count[called] += 0 if sides else count[name] * (times + extra)
-                inside = one.opcode in RUNS_INSIDE and name in scheduled
-                if inside and called not in scheduled:
-                    scheduled.append(called)
-    return Runs(
-        count=count,
+        computation = module.computations[name]
+        n_runs = counts[name]
+        for instruction in computation.instructions.values():
+            if instruction.opcode in CONTROL_FLOW and name in scheduled:
+                scheduled |= dict.fromkeys(instruction.callees)
+            known_runs = _branch_runs(instruction, branch_runs or {})
+            if known_runs and n_runs:
+                for callee, n_taken in zip(instruction.callees, known_runs, strict=True):
+                    counts[callee] += n_taken
+                continue
+            if instruction.opcode == "conditional":
+                branches += instruction.callees
+            n_trips = 1
+            condition = ""
+            if instruction.opcode == "while":
+                condition = instruction.attribute("condition")
+                known_trips = trip_count(module, computation, instruction)
+                if known_trips is not None:
+                    n_trips = known_trips
+                elif n_runs:
+                    loops.append(instruction.attribute("body"))
+            for callee in instruction.callees:
+                counts[callee] += n_runs * (n_trips + (callee == condition))
+    return RunCounts(
+        by_computation=counts,
         scheduled=tuple(scheduled),
-        unresolved=tuple(unresolved),
-        branches=tuple(dict.fromkeys(branches)),
+        unresolved_loops=tuple(loops),
+        unresolved_branches=tuple(dict.fromkeys(branches)),
     )
 
 
-def _sides(one: Instruction, taken: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """How often each side of a conditional is taken, if its name scope is known."""
-    scopes = one.op_name.split("/")
-    if one.opcode != "conditional" or len(scopes) < 2:
+def _branch_runs(
+    instruction: Instruction, branch_runs: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """Runs of each branch of a conditional whose name scope is known."""
+    scopes = instruction.op_name.split("/")
+    if instruction.opcode != "conditional" or len(scopes) < 2:
         return None
-    found = taken.get(scopes[-2])
-    return found if found and len(found) == len(one.called) else None
+    known_runs = branch_runs.get(scopes[-2], ())
+    return known_runs if len(known_runs) == len(instruction.callees) else None
 
 
 def _callers_first(module: Module) -> Iterator[str]:
-    """Computations so that each comes after all that call it: a program has no recursion."""
-    done: dict[str, None] = {}
+    """Computations in an order in which each follows all its callers; there is no recursion."""
+    visited: dict[str, None] = {}
 
     def visit(name: str) -> None:
-        for one in reversed(module.computations[name].instructions.values()):
-            for called in reversed(one.called):
-                if called not in done:
-                    visit(called)
-        done[name] = None
+        for instruction in reversed(module.computations[name].instructions.values()):
+            for callee in reversed(instruction.callees):
+                if callee not in visited:
+                    visit(callee)
+        visited[name] = None
 
     visit(module.entry)
-    return reversed(done)
+    return reversed(visited)
 
 
-def trips(module: Module, block: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs, or None."""
-    known = loop.backend.get("known_trip_count")
-    if isinstance(known, dict) and "n" in known:
-        return int(known["n"])
-    condition = module.computations[loop.word("condition")]
-    body = module.computations[loop.word("body")]
-    state = _first_values(module, block, loop, condition, body)
+def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    """The number of runs of the body of a `while`, or None where it cannot be derived."""
+    annotation = loop.backend_config.get("known_trip_count")
+    if isinstance(annotation, dict) and "n" in annotation:
+        return int(annotation["n"])
+    condition = module.computations[loop.attribute("condition")]
+    body = module.loop_body(loop)
+    state = _first_values(module, computation, loop, condition, body)
     if state is None:
         return None
-    for trip in range(MOST_TRIPS):
-        goes_on = _scalar(module, condition, condition.root, state)
-        if goes_on is None:
+    for trip in range(MAX_TRIPS):
+        continues = _scalar(module, condition, condition.root, state)
+        if continues is None:
             return None
-        if not goes_on:
+        if not continues:
             return trip
-        after = {i: _element(module, body, body.root, i, state) for i in state}
-        if after == state:
+        next_state = {i: _element(module, body, body.root, i, state) for i in state}
+        if next_state == state:
             return None
-        state = after
+        state = next_state
     return None
-
-
-State = dict[int, Number | None]
 
 
 def _first_values(
     module: Module,
-    block: Computation,
+    computation: Computation,
     loop: Instruction,
     condition: Computation,
     body: Computation,
-) -> State | None:
+) -> CarryState | None:
     """First values of the elements of the carry that decide when the loop ends."""
-    wanted: set[int] = set()
-    _reads(module, condition, condition.root, None, wanted)
+    elements = _elements_read(condition, condition.root, None)
     while True:
-        more = set(wanted)
-        for i in wanted:
-            _reads(module, body, body.root, i, more)
-        if more == wanted:
+        closure = elements.union(*(_elements_read(body, body.root, i) for i in elements))
+        if closure == elements:
             break
-        wanted = more
-    state = {i: _element(module, block, loop.operands[0], i, {}) for i in sorted(wanted)}
+        elements = closure
+    state = {i: _element(module, computation, loop.operands[0], i, {}) for i in sorted(elements)}
     return None if not state or None in state.values() else state
 
 
-def _reads(
-    module: Module, block: Computation, name: str, element: int | None, found: set[int]
-) -> None:
-    """Elements of the computation's one parameter that a value is made of."""
-    todo: list[tuple[str, int | None]] = [(name, element)]
-    seen: set[tuple[str, int | None]] = set()
-    while todo:
-        at = todo.pop()
-        if at in seen:
+def _elements_read(computation: Computation, name: str, element: int | None) -> set[int]:
+    """Elements of the computation's one parameter on which a value depends."""
+    elements: set[int] = set()
+    pending: list[tuple[str, int | None]] = [(name, element)]
+    visited: set[tuple[str, int | None]] = set()
+    while pending:
+        value = pending.pop()
+        if value in visited:
             continue
-        seen.add(at)
-        one = block.instructions[at[0]]
-        if one.opcode == "parameter":
-            found.update([] if at[1] is None else [at[1]])
-        elif one.opcode == "get-tuple-element":
-            todo.append((one.operands[0], one.numbers("index")[0]))
-        elif one.opcode == "tuple" and at[1] is not None:
-            todo.append((one.operands[at[1]], None))
+        visited.add(value)
+        name, element = value
+        instruction = computation.instructions[name]
+        if instruction.opcode == "parameter":
+            if element is not None:
+                elements.add(element)
+        elif instruction.opcode == "get-tuple-element":
+            pending.append((instruction.operands[0], instruction.tuple_index))
+        elif instruction.opcode == "tuple" and element is not None:
+            pending.append((instruction.operands[element], None))
         else:
-            todo += [(operand, at[1] if one.opcode in _SAME else None) for operand in one.operands]
+            if instruction.opcode not in _PASS_THROUGH:
+                element = None
+            pending += [(operand, element) for operand in instruction.operands]
+    return elements
 
 
 def _element(
-    module: Module, block: Computation, name: str, element: int, state: State
+    module: Module, computation: Computation, name: str, element: int, state: CarryState
 ) -> Number | None:
-    """The scalar that is one element of a tuple."""
-    one = block.instructions[name]
-    if one.opcode == "tuple":
-        return _scalar(module, block, one.operands[element], state)
-    if one.opcode == "parameter":
+    """The scalar that is one element of a tuple, or None where it is unknown."""
+    instruction = computation.instructions[name]
+    if instruction.opcode == "tuple":
+        return _scalar(module, computation, instruction.operands[element], state)
+    if instruction.opcode == "parameter":
         return state.get(element)
-    if one.opcode in _SAME:
-        return _element(module, block, one.operands[0], element, state)
-    if one.opcode in ("fusion", "call"):
-        inner = module.computations[one.called[0]]
-        return _element(module, inner, inner.root, element, _given(module, block, one, state))
+    if instruction.opcode in _PASS_THROUGH:
+        return _element(module, computation, instruction.operands[0], element, state)
+    if instruction.opcode in ("fusion", "call"):
+        inner = module.callee(instruction)
+        arguments = _arguments(module, computation, instruction, state)
+        return _element(module, inner, inner.root, element, arguments)
     return None
 
 
-def _given(module: Module, block: Computation, one: Instruction, state: State) -> State:
+def _arguments(
+    module: Module, computation: Computation, call: Instruction, state: CarryState
+) -> CarryState:
     """Values of the parameters of a called computation."""
-    values = [_scalar(module, block, operand, state) for operand in one.operands]
+    values = [_scalar(module, computation, operand, state) for operand in call.operands]
     if len(values) == 1 and values[0] is None:
-        return state  # a tuple handed on whole
+        return state  # a tuple that is passed on whole
     return dict(enumerate(values))
 
 
-def _scalar(module: Module, block: Computation, name: str, state: State) -> Number | None:
-    """The value of a scalar, or None."""
-    one = block.instructions[name]
-    if len(one.shapes) == 1 and one.shapes[0].elements != 1:
+def _scalar(
+    module: Module, computation: Computation, name: str, state: CarryState
+) -> Number | None:
+    """The value of a scalar, or None where it is unknown."""
+    instruction = computation.instructions[name]
+    if len(instruction.shapes) == 1 and instruction.shapes[0].elements != 1:
         return None
-    if one.opcode == "constant":
-        return _constant(one.literal)
-    if one.opcode == "parameter":
-        return state.get(int(one.literal)) if len(one.shapes) == 1 else None
-    if one.opcode == "get-tuple-element":
-        return _element(module, block, one.operands[0], one.numbers("index")[0], state)
-    if one.opcode in _SAME:
-        return _scalar(module, block, one.operands[0], state)
-    if one.opcode in ("fusion", "call"):
-        inner = module.computations[one.called[0]]
-        return _scalar(module, inner, inner.root, _given(module, block, one, state))
-    values = [_scalar(module, block, operand, state) for operand in one.operands]
-    if any(value is None for value in values):
-        return None
-    return _apply(one, [value for value in values if value is not None])
+    if instruction.opcode == "constant":
+        return _constant(instruction.literal)
+    if instruction.opcode == "parameter":
+        return state.get(int(instruction.literal)) if len(instruction.shapes) == 1 else None
+    if instruction.opcode == "get-tuple-element":
+        source = instruction.operands[0]
+        return _element(module, computation, source, instruction.tuple_index, state)
+    if instruction.opcode in _PASS_THROUGH:
+        return _scalar(module, computation, instruction.operands[0], state)
+    if instruction.opcode in ("fusion", "call"):
+        inner = module.callee(instruction)
+        arguments = _arguments(module, computation, instruction, state)
+        return _scalar(module, inner, inner.root, arguments)
+    values = []
+    for operand in instruction.operands:
+        value = _scalar(module, computation, operand, state)
+        if value is None:
+            return None
+        values.append(value)
+    return _apply(instruction, values)
 
 
-def _apply(one: Instruction, values: list[Number]) -> Number | None:
-    if one.opcode == "compare" and len(values) == 2:
-        return _COMPARE[one.word("direction")](*values)
-    if one.opcode in _BINARY and len(values) == 2:
-        return _BINARY[one.opcode](*values)
-    if one.opcode == "not":
+def _apply(instruction: Instruction, values: list[Number]) -> Number | None:
+    opcode = instruction.opcode
+    if opcode == "compare" and len(values) == 2:
+        return _COMPARE[instruction.attribute("direction")](*values)
+    if opcode in _BINARY and len(values) == 2:
+        return _BINARY[opcode](*values)
+    if opcode == "not":
         return not values[0]
-    if one.opcode == "negate":
+    if opcode == "negate":
         return -values[0]
-    if one.opcode == "select":
+    if opcode == "select":
         return values[1] if values[0] else values[2]
     return None
 

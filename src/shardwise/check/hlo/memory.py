@@ -1,9 +1,9 @@
-"""The peak of a compiled program's memory, and what it is made of, in the words of a model.
+"""Peak of a compiled program's memory, and the arrays that are live then, by category.
 
 Live ranges are followed over the schedule of the entry; a loop adds the peak of its body where it
-runs. The sum is what the buffers need at once, in whole tiles. It leaves out what an allocator
-loses between them, and memory outside the program's arrays; and it cannot see every buffer that
-the compiler has two results share.
+runs. The sum is what the live buffers need, in whole tiles. It excludes fragmentation and memory
+outside the program's arrays; and it cannot see every buffer that the compiler shares between two
+results.
 """
 
 from __future__ import annotations
@@ -12,36 +12,31 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shardwise.check.hlo.buffers import Buffer, assign
-from shardwise.check.hlo.carried import Carried, carried, source
-from shardwise.check.hlo.loops import Runs, runs
+from shardwise.check.hlo.buffers import ArrayBuffer, assign_buffers
+from shardwise.check.hlo.loop_carry import CarryElement, carry_elements, view_source
+from shardwise.check.hlo.loops import RunCounts, count_runs
 from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.shape import Shape
 from shardwise.check.hlo.text import Computation, Instruction, Module
-from shardwise.check.hlo.traffic import held
+from shardwise.check.hlo.traffic import padded_hbm_bytes
 
 CATEGORIES = (
-    "arguments",
-    "weights",
-    "gradients",
-    "optimizer",
-    "activations",
-    "gathered weights",
-    "logits",
+    "arguments", "weights", "gradients", "optimizer", "activations", "gathered weights", "logits",
     "temporaries",
-)
-_HAND_ON = ("bitcast", "copy", "get-tuple-element", "convert", "reshape", "transpose", "tuple")
-_CUT = (*_HAND_ON, "dynamic-slice", "slice", "fusion", "copy-start", "copy-done", "slice-start")
+)  # fmt: skip
+_PASS_THROUGH = ("bitcast", "copy", "get-tuple-element", "convert", "reshape", "transpose", "tuple")
+_SLICES = ("dynamic-slice", "slice", "fusion", "copy-start", "copy-done", "slice-start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """One array that is held at the peak.
+class LiveArray:
+    """One array that is live at the peak.
 
     Args:
-        scope: the planned operation that made it, "" when it is none.
-        category: one of `CATEGORIES`; `activations` are what a loop over layers keeps for the
-            backward pass, `gathered weights` what a gather makes of an argument.
+        instruction: name of its producer.
+        scope: the planned operation that produced it, "" when there is none.
+        category: one of `CATEGORIES`; `activations` are what a loop over layers saves for the
+            backward pass, `gathered weights` the results of gathers of arguments.
     """
 
     bytes: int
@@ -54,219 +49,234 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The moment at which most memory is held.
+    """The moment at which most memory is live.
 
     Args:
         bytes: of everything in HBM then, arguments included.
-        arguments: bytes of the program's arguments, which are held throughout.
-        computation, at: the instruction that runs then.
-        buffers: all that is held, largest first.
+        arguments: bytes of the program's arguments, which are live throughout.
+        computation, instruction: names of what runs then.
+        arrays: everything that is live, largest first.
     """
 
     bytes: int
     arguments: int
     computation: str
-    at: str
-    buffers: tuple[Held, ...]
+    instruction: str
+    arrays: tuple[LiveArray, ...]
 
     def by_category(self) -> dict[str, int]:
-        """Bytes of each category that is there, largest first."""
-        total: dict[str, int] = {}
-        for each in self.buffers:
-            total[each.category] = total.get(each.category, 0) + each.bytes
-        return dict(sorted(total.items(), key=lambda pair: -pair[1]))
+        """Bytes of each category that is present, largest first."""
+        totals: dict[str, int] = {}
+        for array in self.arrays:
+            totals[array.category] = totals.get(array.category, 0) + array.bytes
+        return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """Bytes that a computation adds at its worst, where, and in which buffers."""
+class _LocalPeak:
+    """Most bytes that a computation adds, at which instruction, and in which buffers."""
 
     bytes: int
     computation: str
-    at: str
-    buffers: tuple[tuple[Computation, Buffer], ...]
+    instruction: str
+    buffers: tuple[tuple[Computation, ArrayBuffer], ...]
 
 
-def peak(
+def memory_peak(
     module: Module,
-    arguments: Callable[[Instruction], str] | None = None,
-    counted: Runs | None = None,
+    argument_category: Callable[[Instruction], str] | None = None,
+    run_counts: RunCounts | None = None,
 ) -> Peak:
     """The peak over the whole schedule.
 
     Args:
-        arguments: the category of a parameter of the program (weights, optimizer, ...); without
-            it all of them are `arguments`.
-        counted: `loops.runs(module)` where the caller has it already.
+        argument_category: the category of a parameter of the program (weights, optimizer, ...);
+            without it all of them are `arguments`.
+        run_counts: `loops.count_runs(module)` where the caller has it already.
     """
-    counted = counted or runs(module)
-    callers = {
-        one.word("body"): (block, one)
-        for block in module.computations.values()
-        for one in block.instructions.values()
-        if one.opcode == "while"
-    }
-    moment = _moment(module, module.entry, set(callers), {})
-    sorts = _Sorts(module, counted, callers)
-    given = [(one, shape) for one in module.main.parameters for shape in one.shapes]
-    buffers = [
-        Held(
-            bytes=held(module, shape),
-            shape=shape,
-            instruction=one.name,
-            op_name=one.op_name,
-            scope="",
-            category=arguments(one) if arguments else "arguments",
-        )
-        for one, shape in given
-    ]
-    n_arguments = sum(each.bytes for each in buffers)
-    for block, buffer in moment.buffers:
-        path = sorts.path(block, buffer)
-        buffers.append(
-            Held(
+    run_counts = run_counts or count_runs(module)
+    loops = {}
+    for computation in module.computations.values():
+        for instruction in computation.instructions.values():
+            if instruction.opcode == "while":
+                loops[instruction.attribute("body")] = (computation, instruction)
+    local_peak = _local_peak(module, module.entry, set(loops), {})
+    arrays = []
+    for parameter in module.entry_computation.parameters:
+        category = argument_category(parameter) if argument_category else "arguments"
+        for shape in parameter.shapes:
+            arrays.append(
+                LiveArray(
+                    bytes=padded_hbm_bytes(module, (shape,)),
+                    shape=shape,
+                    instruction=parameter.name,
+                    op_name=parameter.op_name,
+                    scope="",
+                    category=category,
+                )
+            )
+    argument_bytes = sum(array.bytes for array in arrays)
+    categories = _Categories(module, run_counts, loops)
+    for computation, buffer in local_peak.buffers:
+        op_name = categories.op_name(computation, buffer)
+        arrays.append(
+            LiveArray(
                 bytes=buffer.bytes,
                 shape=buffer.shape,
-                instruction=buffer.maker.name,
-                op_name=path,
-                scope=scope(path)[0],
-                category=sorts.of(block, buffer),
+                instruction=buffer.producer.name,
+                op_name=op_name,
+                scope=scope(op_name)[0],
+                category=categories.category(computation, buffer),
             )
         )
     return Peak(
-        bytes=n_arguments + moment.bytes,
-        arguments=n_arguments,
-        computation=moment.computation,
-        at=moment.at,
-        buffers=tuple(sorted(buffers, key=lambda each: -each.bytes)),
+        bytes=argument_bytes + local_peak.bytes,
+        arguments=argument_bytes,
+        computation=local_peak.computation,
+        instruction=local_peak.instruction,
+        arrays=tuple(sorted(arrays, key=lambda array: -array.bytes)),
     )
 
 
-def _moment(module: Module, name: str, bodies: set[str], known: dict[str, _Moment]) -> _Moment:
-    """The worst moment of one computation, with those of what it calls."""
-    if name in known:
-        return known[name]
-    block = module.computations[name]
-    own = assign(module, block, loops=name in bodies).own
-    instructions = list(block.instructions.values())
-    inside = [_inside(module, one, bodies, known) for one in instructions]
+def _local_peak(
+    module: Module, name: str, loop_bodies: set[str], cache: dict[str, _LocalPeak]
+) -> _LocalPeak:
+    """The peak of one computation, with those of the computations that it calls."""
+    if name in cache:
+        return cache[name]
+    computation = module.computations[name]
+    buffers = assign_buffers(module, computation, is_loop_body=name in loop_bodies).local_buffers
+    instructions = list(computation.instructions.values())
     changes = [0] * (len(instructions) + 2)
-    for buffer in own:
+    for buffer in buffers:
         changes[buffer.first] += buffer.bytes
         changes[buffer.last + 1] -= buffer.bytes
-    live = list(itertools.accumulate(changes))
-    total = [live[i] + (each.bytes if each else 0) for i, each in enumerate(inside)]
-    worst = max(range(len(total)), key=total.__getitem__)
-    mine = tuple((block, b) for b in own if b.first <= worst <= b.last)
-    deeper = inside[worst]
-    known[name] = _Moment(
-        total[worst],
-        deeper.computation if deeper else name,
-        deeper.at if deeper else instructions[worst].name,
-        mine + (deeper.buffers if deeper else ()),
+    totals = list(itertools.accumulate(changes))
+    callee_peaks = {}
+    for position, instruction in enumerate(instructions):
+        callee_peak = _callee_peak(module, instruction, loop_bodies, cache)
+        if callee_peak:
+            callee_peaks[position] = callee_peak
+            totals[position] += callee_peak.bytes
+    worst = max(range(len(instructions)), key=totals.__getitem__)
+    live = tuple((computation, b) for b in buffers if b.first <= worst <= b.last)
+    inner = callee_peaks.get(worst) or _LocalPeak(0, name, instructions[worst].name, ())
+    cache[name] = _LocalPeak(
+        totals[worst], inner.computation, inner.instruction, live + inner.buffers
     )
-    return known[name]
+    return cache[name]
 
 
-def _inside(
-    module: Module, one: Instruction, bodies: set[str], known: dict[str, _Moment]
-) -> _Moment | None:
-    """The worst of the computations that an instruction runs op by op."""
-    if one.opcode not in ("while", "conditional", "call"):
+def _callee_peak(
+    module: Module, instruction: Instruction, loop_bodies: set[str], cache: dict[str, _LocalPeak]
+) -> _LocalPeak | None:
+    """The largest peak among the computations that an instruction runs op by op."""
+    if instruction.opcode not in ("while", "conditional", "call"):
         return None
-    found = [_moment(module, name, bodies, known) for name in one.called]
-    worst = max(found, key=lambda each: each.bytes)
-    return worst if worst.bytes else None
+    peaks = [_local_peak(module, name, loop_bodies, cache) for name in instruction.callees]
+    largest = max(peaks, key=lambda peak: peak.bytes)
+    return largest if largest.bytes else None
 
 
-class _Sorts:
-    """What a buffer is to the model, read off its shape, its maker, and where that stands."""
+class _Categories:
+    """Categories of buffers, from their shapes, producers and computations."""
 
     def __init__(
         self,
         module: Module,
-        counted: Runs,
-        callers: Mapping[str, tuple[Computation, Instruction]],
+        run_counts: RunCounts,
+        loops: Mapping[str, tuple[Computation, Instruction]],
     ) -> None:
         self.module = module
-        self.callers = callers
-        shapes = [s for one in module.main.parameters for s in one.shapes if len(s.dims) > 1]
-        self.arguments = {tuple(d for d in s.dims if d > 1) for s in shapes}
-        self.layers = {s.dims[1:] for s in shapes if len(s.dims) > 2}
-        self.trips = {counted.count[body] for body in callers}
-        self.carried = carried(module)
+        self.loops = loops
+        self.argument_dims: set[tuple[int, ...]] = set()
+        self.layer_dims: set[tuple[int, ...]] = set()
+        for parameter in module.entry_computation.parameters:
+            for shape in parameter.shapes:
+                if len(shape.dims) > 1:
+                    self.argument_dims.add(_without_ones(shape))
+                if len(shape.dims) > 2:
+                    self.layer_dims.add(shape.dims[1:])
+        self.trip_counts = {run_counts.by_computation[body] for body in loops}
+        self.carry_elements = carry_elements(module)
 
-    def path(self, block: Computation, buffer: Buffer) -> str:
-        """Names of what makes it: of a copy what it copies, of what a loop fills what it writes."""
-        found = self._filled(block, buffer)
-        return found.path if found.path else source(block, buffer.maker).op_name
+    def op_name(self, computation: Computation, buffer: ArrayBuffer) -> str:
+        """Op name of the array: behind copies, and of what a loop writes into its carry."""
+        element = self._carry_element(computation, buffer)
+        return element.op_name or view_source(computation, buffer.producer).op_name
 
-    def _filled(self, block: Computation, buffer: Buffer) -> Carried:
-        return self.carried.get((block.name, buffer.maker.name), Carried("", ""))
+    def _carry_element(self, computation: Computation, buffer: ArrayBuffer) -> CarryElement:
+        key = (computation.name, buffer.producer.name)
+        return self.carry_elements.get(key, CarryElement("", ""))
 
-    def of(self, block: Computation, buffer: Buffer) -> str:
-        one, path = source(block, buffer.maker), self.path(block, buffer)
-        name, phase = scope(path)
-        filled = self._filled(block, buffer).category
-        if filled:
-            return filled
-        dims = tuple(d for d in buffer.shape.dims if d > 1)
-        if self._gathers(one):
-            return (
-                "gathered weights" if self._of_argument(block, one.operands[0]) else "temporaries"
-            )
-        like_weight = dims in self.arguments or buffer.shape.dims in self.layers
-        if like_weight and (phase in ("backward", "update") or "transpose(" in path):
-            return "gradients"
-        stacked = len(dims) > 2 and buffer.shape.dims[0] in self.trips
-        if stacked and block.name not in self.callers and not like_weight:
+    def category(self, computation: Computation, buffer: ArrayBuffer) -> str:
+        """One of `CATEGORIES`."""
+        carry_category = self._carry_element(computation, buffer).category
+        if carry_category:
+            return carry_category
+        producer = view_source(computation, buffer.producer)
+        op_name = self.op_name(computation, buffer)
+        operation, phase = scope(op_name)
+        if self._gathers(producer):
+            gathers_weight = self._is_argument(computation, producer.operands[0])
+            return "gathered weights" if gathers_weight else "temporaries"
+        dims = _without_ones(buffer.shape)
+        if dims in self.argument_dims or buffer.shape.dims in self.layer_dims:
+            is_gradient = phase in ("backward", "update") or "transpose(" in op_name
+            return "gradients" if is_gradient else "temporaries"
+        is_stacked = len(dims) > 2 and buffer.shape.dims[0] in self.trip_counts
+        if is_stacked and computation.name not in self.loops:
             return "activations"
-        if name in ("unembed", "loss") and not like_weight:
-            return "logits"
-        return "temporaries"
+        return "logits" if operation in ("unembed", "loss") else "temporaries"
 
-    def _gathers(self, one: Instruction) -> bool:
-        if one.opcode == "fusion":
-            inner = self.module.computations[one.called[0]]
-            return any(i.opcode.startswith("all-gather") for i in inner.instructions.values())
-        if one.opcode in ("async-start", "call-start"):
-            inner = self.module.computations[one.called[0]]
-            return any(i.opcode == "all-gather" for i in inner.instructions.values())
-        return one.opcode.startswith("all-gather")
+    def _gathers(self, instruction: Instruction) -> bool:
+        """Whether an instruction is an all-gather, or a fusion or start that contains one."""
+        if instruction.opcode in ("fusion", "async-start", "call-start"):
+            inner = self.module.callee(instruction).instructions.values()
+            return any(nested.opcode.startswith("all-gather") for nested in inner)
+        return instruction.opcode.startswith("all-gather")
 
-    def _of_argument(self, block: Computation, name: str) -> bool:
+    def _is_argument(self, computation: Computation, name: str) -> bool:
         """Whether an array is an argument, or a slice of one that loops only read."""
         while True:
-            one = block.instructions[name]
-            source = block.instructions[one.operands[0]] if one.operands else one
-            if one.opcode == "get-tuple-element" and source.opcode == "parameter":
-                given = self._given(block, one)
-                if given is None:
-                    return False
-                block, name = given
-            elif one.opcode == "parameter":
-                return block.name == self.module.entry
-            elif one.opcode not in _CUT or not one.operands:
+            instruction = computation.instructions[name]
+            if instruction.opcode == "parameter":
+                return computation.name == self.module.entry
+            if not instruction.operands:
                 return False
+            operand = computation.operand(instruction)
+            if instruction.opcode == "get-tuple-element" and operand.opcode == "parameter":
+                outer = self._loop_invariant(computation, instruction)
+                if outer is None:
+                    return False
+                computation, name = outer
+            elif instruction.opcode in _PASS_THROUGH or instruction.opcode in _SLICES:
+                name = operand.name
             else:
-                name = one.operands[0]
+                return False
 
-    def _given(self, body: Computation, element: Instruction) -> tuple[Computation, str] | None:
-        """What the caller of a loop put where its body finds an element that it never changes."""
-        if body.name not in self.callers or not _unchanged(body, element):
+    def _loop_invariant(
+        self, body: Computation, element: Instruction
+    ) -> tuple[Computation, str] | None:
+        """The value that the caller passes as an element that the body never changes."""
+        if body.name not in self.loops or not _is_unchanged(body, element):
             return None
-        caller, loop = self.callers[body.name]
-        carry = caller.instructions[loop.operands[0]]
+        caller, loop = self.loops[body.name]
+        carry = caller.operand(loop)
         if carry.opcode != "tuple":
             return None
-        return caller, carry.operands[element.numbers("index")[0]]
+        return caller, carry.operands[element.tuple_index]
 
 
-def _unchanged(body: Computation, element: Instruction) -> bool:
-    """Whether a loop hands one element of its carry on as it came."""
-    root = body.instructions[body.root]
-    index = element.numbers("index")[0]
+def _without_ones(shape: Shape) -> tuple[int, ...]:
+    return tuple(dim for dim in shape.dims if dim > 1)
+
+
+def _is_unchanged(body: Computation, element: Instruction) -> bool:
+    """Whether a loop passes one element of its carry on unchanged."""
+    root = body.root_instruction
+    index = element.tuple_index
     if root.opcode != "tuple" or index >= len(root.operands):
         return False
-    last = body.instructions[root.operands[index]]
-    return last.opcode == "get-tuple-element" and last.numbers("index") == (index,)
+    result = body.operand(root, index)
+    return result.opcode == "get-tuple-element" and result.tuple_index == index

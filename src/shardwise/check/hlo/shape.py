@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadInput
 
-# Bits of one element. Tokens and opaque handles hold nothing.
+# Bits of one element. Tokens and opaque handles occupy nothing.
 BITS = {
     **dict.fromkeys(("token", "opaque"), 0),
     **dict.fromkeys(("s1", "u1"), 1),
@@ -21,7 +21,9 @@ BITS = {
     **dict.fromkeys(("s64", "u64", "f64", "c64"), 64),
     "c128": 128,
 }
-HBM, VMEM, HOST = 0, 1, 5  # memory spaces as TPU programs number them: S(1), S(5)
+# Memory spaces as TPU programs number them: S(1), S(5).
+HBM = 0
+HOST = 5
 
 _SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^{}]*)\})?")
 _TILES = re.compile(r"T((?:\([\d,*]+\))+)")
@@ -35,9 +37,9 @@ class Shape:
 
     Args:
         layout: the text between the braces.
-        memory_space: 0 is HBM; on a TPU 1 is VMEM and 5 the memory of the host.
+        memory_space: 0 is HBM; on a TPU 1 is VMEM and 5 host memory.
         bytes: of the elements alone.
-        padded_bytes: of whole tiles, which is what memory holds.
+        padded_bytes: of whole tiles, which is what the array occupies.
     """
 
     dtype: str
@@ -49,50 +51,56 @@ class Shape:
 
     @property
     def elements(self) -> int:
+        """Number of elements."""
         return math.prod(self.dims)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 
-def shapes(text: str) -> tuple[Shape, ...]:
-    """The arrays of a shape or of a (nested) tuple of shapes, in order.
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """Parse the arrays of a shape or of a (nested) tuple of shapes, in order.
 
     Raises:
-        BadInput: for an element type that this reader does not know.
+        BadInput: an element type that this parser does not know.
     """
-    return tuple(_shape(*found.groups()) for found in _SHAPE.finditer(text))
+    return tuple(_shape(*match.groups()) for match in _SHAPE.finditer(text))
 
 
 def _shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
     if dtype not in BITS:
         raise BadInput(
-            f'the compiled program has the element type "{dtype}", which this reader does not '
-            f"know. It knows {', '.join(BITS)}."
+            f'the compiled program has the element type "{dtype}", which is unknown here. '
+            f"Known types: {', '.join(BITS)}."
         )
-    # A dynamic dim is written `<=8`: its bound is what memory holds.
+    # A dynamic dim is written `<=8`: its bound is what the array occupies.
     dims = tuple(int(d.strip().lstrip("<=")) for d in dims_text.split(",") if d.strip())
     layout = layout or ""
     space = _SPACE.search(layout)
-    packed = _ELEMENT.search(layout)
+    packing = _ELEMENT.search(layout)
     bits = BITS[dtype]
-    stored = int(packed[1]) if packed else max(bits, 8) if bits else 0
+    stored_bits = max(bits, 8) if bits else 0
+    if packing:
+        bits = int(packing[1])
+        stored_bits = bits
     return Shape(
         dtype=dtype,
         dims=dims,
         layout=layout,
         memory_space=int(space[1]) if space else HBM,
-        bytes=-(-math.prod(dims) * (int(packed[1]) if packed else bits) // 8),
-        padded_bytes=-(-_padded_elements(dims, layout) * stored // 8),
+        bytes=-(-math.prod(dims) * bits // 8),
+        padded_bytes=-(-_padded_elements(dims, layout) * stored_bits // 8),
     )
 
 
 def _padded_elements(dims: tuple[int, ...], layout: str) -> int:
-    """Elements of the whole tiles: each tile cuts the last dims of what the one before left."""
-    order, _, rest = layout.partition(":")
-    physical = [dims[int(i)] for i in reversed(order.split(","))] if order else list(dims)
-    found = _TILES.search(rest)
-    for tile in re.findall(r"\(([\d,*]+)\)", found[1]) if found else ():
+    """Elements in whole tiles: each tile cuts the last dims of what the one before it left."""
+    order, _, tiling = layout.partition(":")
+    physical = list(dims)
+    if order:
+        physical = [dims[int(i)] for i in reversed(order.split(","))]
+    tiles = _TILES.search(tiling)
+    for tile in re.findall(r"\(([\d,*]+)\)", tiles[1]) if tiles else ():
         physical = _tiled(physical, tile.split(","))
     return math.prod(physical)
 
@@ -100,16 +108,15 @@ def _padded_elements(dims: tuple[int, ...], layout: str) -> int:
 def _tiled(dims: list[int], tile: list[str]) -> list[int]:
     """Dims of the array in tiles: counts of tiles, then one tile. `*` joins a dim to the next."""
     dims = [1] * (len(tile) - len(dims)) + dims
-    outer, inner = dims[: len(dims) - len(tile)], dims[len(dims) - len(tile) :]
-    joined: list[int] = []
+    n_outer = len(dims) - len(tile)
+    counts: list[int] = []
     sizes: list[int] = []
-    carried = 1
-    for dim, size in zip(inner, tile, strict=True):
+    joined = 1
+    for dim, size in zip(dims[n_outer:], tile, strict=True):
+        joined *= dim
         if size == "*":
-            carried *= dim
             continue
-        joined.append(carried * dim)
+        counts.append(-(-joined // int(size)))
         sizes.append(int(size))
-        carried = 1
-    counts = [-(-dim // size) for dim, size in zip(joined, sizes, strict=True)]
-    return [*outer, *counts, *sizes]
+        joined = 1
+    return [*dims[:n_outer], *counts, *sizes]

@@ -1,9 +1,9 @@
-"""Parse the text of a compiled, scheduled program.
+"""Parser for the text of a compiled, scheduled program.
 
-What makes it less than regular: an instruction may span lines (the kernels of Pallas carry their
-own text), a line in the middle of one may start with `}}`, shapes of tuples nest and have comments
-in them, and tiles put parentheses into shapes. So instructions are joined first, then read by
-matching brackets.
+The text is not regular: an instruction may span lines (Pallas kernels carry their own text), a line
+in the middle of one may start with `}}`, shapes of tuples nest and contain comments, and tiles put
+parentheses into shapes. So the lines of an instruction are joined first, then read by matching
+brackets.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.check.hlo.shape import Shape, shapes
+from shardwise.check.hlo.shape import Shape, parse_shapes
 from shardwise.errors import BadInput
 
+_HEADER = re.compile(r"^HloModule .*$", re.M)
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _END = re.compile(r"^\}(?:, execution_thread=\"(.*)\")?\s*$")
 _COMMENT = re.compile(r"/\*index=\d+\*/")
 _ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
-_CALLED = re.compile(
+_CALLEES = re.compile(
     r"\b(?:calls|to_apply|body|condition|true_computation|false_computation|select|scatter"
     r"|async_computation|called_computations|branch_computations)=(%[^\s,{}]+|\{[^{}]*\})"
 )
 _CONFIG = re.compile(r",? ?backend_config=")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_OPENING, _CLOSING = "([{", ")]}"
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
+_OPENING = "([{"
+_CLOSING = ")]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +39,11 @@ class Instruction:
     """One line: `%name = shapes opcode(operands), attributes`.
 
     Args:
-        shapes: the arrays of the result; more than one where it is a tuple, nested ones in a row.
-        literal: what stands between the parentheses of a parameter or a constant.
-        attributes: the rest of the line without the backend's configuration.
-        op_name: the path of names under which the traced program wrote it.
-        backend: the backend's configuration.
-        called: computations that it names.
+        shapes: the arrays of the result; those of a tuple, nested ones flattened.
+        literal: the text between the parentheses of a parameter or a constant.
+        attributes: the rest of the line without the backend configuration.
+        op_name: the path of scopes under which the traced program created it.
+        callees: names of the computations that it calls.
     """
 
     name: str
@@ -52,28 +54,37 @@ class Instruction:
     attributes: str
     root: bool
     op_name: str
-    backend: dict[str, Any] = field(hash=False)
-    called: tuple[str, ...]
+    backend_config: dict[str, Any] = field(hash=False)
+    callees: tuple[str, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all arrays of the result, without padding."""
+        """Bytes of all arrays of the result, without padding."""
         return sum(shape.bytes for shape in self.shapes)
 
-    def word(self, key: str) -> str:
-        """The value of an attribute that is one word (`kind=kLoop`), without quotes and %."""
-        found = re.search(rf'(?:^|[\s,{{]){key}=(?:"([^"]*)"|%?([^\s,{{}}]+))', self.attributes)
-        return (found[1] or found[2] or "") if found else ""
+    def attribute(self, key: str) -> str:
+        """The value of a one-word attribute (`kind=kLoop`) without quotes and %, else ""."""
+        match = re.search(rf'(?:^|[\s,{{]){key}=(?:"([^"]*)"|%?([^\s,{{}}]+))', self.attributes)
+        if match is None:
+            return ""
+        return match[1] or match[2] or ""
 
-    def numbers(self, key: str) -> tuple[int, ...]:
-        """The numbers of an attribute: `dimensions={0,1}` or `index=2`."""
-        found = re.search(rf"\b{key}=(\{{[^}}]*\}}|\d+)", self.attributes)
-        return tuple(int(n) for n in re.findall(r"\d+", found[1])) if found else ()
+    def integers(self, key: str) -> tuple[int, ...]:
+        """The integers of an attribute such as `dimensions={0,1}` or `index=2`."""
+        match = re.search(rf"\b{key}=(\{{[^}}]*\}}|\d+)", self.attributes)
+        if match is None:
+            return ()
+        return tuple(map(int, re.findall(r"\d+", match[1])))
+
+    @property
+    def tuple_index(self) -> int:
+        """The index of a `get-tuple-element`."""
+        return self.integers("index")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """Instructions in the order in which they are scheduled; `thread` is "" for the main one."""
+    """Instructions in schedule order; `thread` is "" for the main one."""
 
     name: str
     instructions: dict[str, Instruction]
@@ -81,10 +92,31 @@ class Computation:
     thread: str = ""
 
     @property
+    def root_instruction(self) -> Instruction:
+        """The instruction whose result the computation returns."""
+        return self.instructions[self.root]
+
+    @property
     def parameters(self) -> tuple[Instruction, ...]:
-        """In the order of their numbers."""
-        found = [one for one in self.instructions.values() if one.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda one: int(one.literal)))
+        """Parameters in the order of their numbers."""
+        parameters = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return tuple(sorted(parameters, key=lambda parameter: int(parameter.literal)))
+
+    def dones(self) -> dict[str, Instruction]:
+        """Name of an asynchronous start -> the instruction that waits for it."""
+        dones = {}
+        for instruction in self.instructions.values():
+            if instruction.opcode.endswith("-done") and instruction.operands:
+                dones[instruction.operands[0]] = instruction
+        return dones
+
+    def users(self, name: str) -> list[Instruction]:
+        """Instructions that read the result of the named instruction."""
+        return [user for user in self.instructions.values() if name in user.operands]
+
+    def operand(self, instruction: Instruction, index: int = 0) -> Instruction:
+        """The instruction that computes an operand."""
+        return self.instructions[instruction.operands[index]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +124,9 @@ class Module:
     """A compiled program.
 
     Args:
-        entry: the computation that runs first.
-        aliases: (element of the result, number of the parameter whose memory it takes over).
-        tiled: arrays lie in tiles, as on a TPU; there memory space 1 is VMEM.
+        entry: name of the computation that runs first.
+        aliases: (element of the result, number of the parameter whose memory it reuses).
+        tiled: whether arrays are stored in tiles, as on a TPU; there memory space 1 is VMEM.
     """
 
     name: str
@@ -105,56 +137,72 @@ class Module:
     tiled: bool
 
     @property
-    def main(self) -> Computation:
+    def entry_computation(self) -> Computation:
+        """The computation that runs first."""
         return self.computations[self.entry]
+
+    def callee(self, instruction: Instruction) -> Computation:
+        """The first computation that an instruction calls, such as the body of a fusion."""
+        return self.computations[instruction.callees[0]]
+
+    def loop_body(self, loop: Instruction) -> Computation:
+        """The body of a `while`."""
+        return self.computations[loop.attribute("body")]
 
 
 def parse(text: str) -> Module:
-    """The module that `compiled.as_text()` prints.
+    """Parse the text that `compiled.as_text()` returns.
 
     Raises:
-        BadInput: when it is not the text of a compiled program.
+        BadInput: the text is not that of a compiled program.
     """
-    header = next((line for line in text.splitlines() if line.startswith("HloModule ")), "")
-    if not header:
-        raise BadInput('the text of a compiled program starts with "HloModule"; this does not.')
+    header_match = _HEADER.search(text)
+    if header_match is None:
+        raise BadInput('the text of a compiled program starts with "HloModule"; this one does not.')
+    header = header_match[0]
     computations = {}
     entry = ""
     for name, is_entry, lines, thread in _blocks(text):
-        found = [_instruction(line) for line in lines]
-        root = next((one.name for one in found if one.root), found[-1].name if found else "")
+        instructions = {}
+        root = ""
+        for line in lines:
+            instruction = _instruction(line)
+            instructions[instruction.name] = instruction
+            if instruction.root:
+                root = root or instruction.name
+        root = root or next(reversed(instructions), "")
         computations[name] = Computation(
-            name=name, instructions={one.name: one for one in found}, root=root, thread=thread
+            name=name, instructions=instructions, root=root, thread=thread
         )
-        entry = name if is_entry else entry
+        if is_entry:
+            entry = name
     if not entry:
         raise BadInput("the text of the compiled program has no ENTRY computation.")
-    partitions = re.search(r"\bnum_partitions=(\d+)", header)
+    partitions = _PARTITIONS.search(header)
     return Module(
         name=header.split()[1].rstrip(","),
         entry=entry,
         computations=computations,
-        aliases=_aliases(header),
+        aliases=tuple(_aliases(header)),
         n_partitions=int(partitions[1]) if partitions else 1,
-        tiled=":T(" in header or ":T(" in text,
+        tiled=":T(" in text,
     )
 
 
-def _aliases(header: str) -> tuple[tuple[int, int], ...]:
+def _aliases(header: str) -> Iterator[tuple[int, int]]:
     start = header.find("input_output_alias={")
     if start < 0:
-        return ()
-    begin = header.index("{", start)
-    inside = header[begin + 1 : _matching(header, begin)]
-    return tuple(
-        (int(output.split(",")[0] or 0), int(parameter))
-        for output, parameter in _ALIAS.findall(inside)
-    )
+        return
+    opening = header.index("{", start)
+    inside = header[opening + 1 : _matching(header, opening)]
+    for output, parameter in _ALIAS.findall(inside):
+        yield int(output.split(",")[0] or 0), int(parameter)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
-    """Name, whether it is the entry, whole instructions, and thread of each computation."""
-    name, is_entry = "", False
+    """Yield name, whether it is the entry, whole instructions, and thread of each computation."""
+    name = ""
+    is_entry = False
     lines: list[str] = []
     for line in text.splitlines():
         if name and (end := _END.match(line)):
@@ -165,65 +213,80 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
         elif name and lines:
             lines[-1] += "\n" + line
         elif not line.startswith((" ", "HloModule ")) and (match := _COMPUTATION.match(line)):
-            name, is_entry, lines = match[2], bool(match[1]), []
+            name = match[2]
+            is_entry = bool(match[1])
+            lines = []
 
 
 def _instruction(line: str) -> Instruction:
     head = _INSTRUCTION.match(line)
     if head is None:
-        raise BadInput(f"this line of the compiled program cannot be read: {line[:200]}")
-    cut = _CONFIG.search(line)
-    config = _config(line, cut.end()) if cut else None
-    if cut and config:
-        line = line[: cut.start()] + line[config[1] :]
-    start = head.end()
-    end = _matching(line, start) + 1 if line[start] == "(" else start
-    while line[end] not in " \n":
-        end = _matching(line, end) + 1 if line[end] in _OPENING else end + 1
-    opening = line.index("(", end)
+        raise BadInput(f"this line of the compiled program cannot be parsed: {line[:200]}")
+    line, backend_config = _without_config(line)
+    shapes_end = _shapes_end(line, head.end())
+    opening = line.index("(", shapes_end)
     closing = _matching(line, opening)
-    opcode, inside = line[end:opening].strip(), line[opening + 1 : closing]
+    opcode = line[shapes_end:opening].strip()
+    inside = line[opening + 1 : closing]
     attributes = line[closing + 1 :].removeprefix(", ")
     op_name = _OP_NAME.search(attributes)
-    plain = opcode in ("parameter", "constant")
+    operands = re.findall(r"%([^\s,()]+)", inside)
+    literal = ""
+    if opcode in ("parameter", "constant"):
+        operands = []
+        literal = inside.strip()
+    callees = []
+    for names in _CALLEES.findall(attributes):
+        callees += re.findall(r"%?([^\s,{}]+)", names)
     return Instruction(
         name=head[2],
         opcode=opcode,
-        shapes=shapes(_COMMENT.sub("", line[start:end])),
-        operands=() if plain else tuple(re.findall(r"%([^\s,()]+)", inside)),
-        literal=inside.strip() if plain else "",
+        shapes=parse_shapes(_COMMENT.sub("", line[head.end() : shapes_end])),
+        operands=tuple(operands),
+        literal=literal,
         attributes=attributes,
         root=bool(head[1]),
         op_name=re.sub(r"\\(.)", r"\1", op_name[1]) if op_name else "",
-        backend=config[0] if config else {},
-        called=tuple(n for group in _CALLED.findall(attributes) for n in _names(group)),
+        backend_config=backend_config,
+        callees=tuple(callees),
     )
 
 
-def _names(text: str) -> list[str]:
-    return [part.strip().lstrip("%") for part in text.strip("{}").split(",") if part.strip()]
+def _shapes_end(line: str, start: int) -> int:
+    """The index after the shapes of a result, which begin at `start`."""
+    index = start
+    if line[start] == "(":
+        index = _matching(line, start) + 1
+    while line[index] not in " \n":
+        if line[index] in _OPENING:
+            index = _matching(line, index)
+        index += 1
+    return index
 
 
-def _config(line: str, start: int) -> tuple[dict[str, Any], int] | None:
-    """The backend's configuration and where it ends; opaque bytes of a kernel count as none."""
+def _without_config(line: str) -> tuple[str, dict[str, Any]]:
+    """The line without its backend configuration, and that; {} for opaque bytes of a kernel."""
+    key = _CONFIG.search(line)
+    if key is None:
+        return line, {}
     try:
-        found, end = json.JSONDecoder(strict=False).raw_decode(line, start)
-        if isinstance(found, str) and found.startswith("{"):
-            found = json.loads(found)
+        config, end = json.JSONDecoder(strict=False).raw_decode(line, key.end())
+        if isinstance(config, str) and config.startswith("{"):
+            config = json.loads(config)
     except json.JSONDecodeError:
-        return None
-    return (found, end) if isinstance(found, dict) else ({}, end)
+        return line, {}
+    return line[: key.start()] + line[end:], config if isinstance(config, dict) else {}
 
 
 def _matching(text: str, start: int) -> int:
-    """Where the bracket at `start` closes; brackets in quotes do not count."""
+    """The index of the bracket that closes the one at `start`, ignoring brackets in quotes."""
     depth = 0
     quoted = False
-    at = start
-    while at < len(text):
-        letter = text[at]
+    index = start
+    while index < len(text):
+        letter = text[index]
         if quoted:
-            at += letter == "\\"
+            index += letter == "\\"
             quoted = letter != '"'
         elif letter == '"':
             quoted = True
@@ -232,6 +295,6 @@ def _matching(text: str, start: int) -> int:
         elif letter in _CLOSING:
             depth -= 1
             if depth == 0:
-                return at
-        at += 1
-    raise BadInput(f"brackets that do not close in the compiled program: {text[start:][:200]}")
+                return index
+        index += 1
+    raise BadInput(f"unbalanced brackets in the compiled program: {text[start:][:200]}")

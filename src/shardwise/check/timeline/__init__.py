@@ -1,25 +1,24 @@
-"""How long a compiled program takes, with what, and how its profile will look.
+"""Timeline of a compiled program: how long it takes, on which engines, and what its profile shows.
 
-    steps       what is left of a schedule when only time matters
-    schedule    walk it: engines, what waits for what, what of a transfer is hidden
-    durations   seconds of an operation: by the compiler's cycles, or by roofline
-    kernels     FLOPs of attention kernels, which the compiler does not see into
-    line        the result: totals, transfers, bars
-    places      where the devices of a program are
+    steps       what remains of a schedule when only time matters
+    schedule    simulate it: engines, waits, and how much of each transfer is hidden
+    durations   seconds of an operation: from the compiler's cycles, or from a roofline
+    kernels     FLOPs of attention kernels, which are opaque to the compiler
+    result      the timeline as values: totals, transfers, bars
+    places      physical positions of the devices of a program
     network     seconds of a collective: its groups on the links, at the planner's prices
     lower       a compiled program as steps
     build       program and machine -> timeline
     trace       timeline -> Chrome trace
 
-The model. One core runs the operations in the order of the schedule. Links of each torus axis (or
-of the node, between nodes, between slices), DMA to HBM, DMA to and from the host and SparseCores
-are engines of their own, each busy with one transfer at a time; a collective over several axes
-holds all of them. A `done` stops the core until its transfer has ended. A collective fused with
-operations moves while those run. A step is therefore the operations plus what is waited for, and
-every wait has a name.
+The model. One core runs the operations in schedule order. The links of each torus axis (or within
+a node, between nodes, between slices), DMA to HBM, DMA to and from the host, and SparseCores are
+separate engines, each busy with one transfer at a time; a collective over several axes occupies all
+of them. A `done` blocks the core until its transfer has ended. A collective fused with operations
+progresses while those run. A step is therefore its operations plus its waits, and every wait is
+attributed to a transfer.
 
-What it leaves out: transfers and operations do not slow each other where they share HBM, links cost
-the same whatever else runs, the two devices of one chip exchange bytes for nothing, hosts are never
-late, and nothing is said of what differs from chip to chip. Seconds of single operations are the
-compiler's estimate or a bound, not measurements; neither is fitted to a run.
+Not modelled: transfers and operations that contend for HBM, contention between links, bytes that
+the two devices of one chip exchange, late hosts, and differences between chips. Seconds of single
+operations are the compiler's estimate or a bound, not measurements; neither is fitted to a run.
 """

@@ -1,189 +1,226 @@
-"""A compiled program as steps: which engine does each instruction, for how long, and what waits.
+"""Lowering of a compiled program to steps: the engine, seconds and waits of each instruction.
 
-Collectives go onto the links under their groups, copies between HBM and VMEM onto the DMA engine,
-copies to and from the host onto its own two, what is handed to SparseCores onto those and, when it
-is a collective, onto the links. Everything else is an operation of the core. A conditional is taken
-to choose its longer side.
+Collectives run on the links under their groups, copies between HBM and VMEM on the DMA engine,
+copies to and from the host on its two engines, work of SparseCores on those and, if it is a
+collective, on the links. Everything else is an operation of the core. A conditional is assumed to
+take its longest branch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.forms import is_idle
-from shardwise.check.hlo.loops import trips
+from shardwise.check.hlo.loops import trip_count
 from shardwise.check.hlo.shape import HBM, HOST
 from shardwise.check.hlo.text import Computation, Instruction, Module
-from shardwise.check.timeline.durations import Speed, Work
+from shardwise.check.timeline.durations import DeviceRates, OpWork
 from shardwise.check.timeline.network import Network, Route
 from shardwise.check.timeline.schedule import simulate
-from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Step, Transfer
+from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Operation, Step, Transfer
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
-ENDS = " ends"  # after the name of an instruction: what it awaits
 OTHER = "other groups"  # label of collectives whose groups are not those of mesh axes
 
-Group = tuple[str, str]
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """Instructions of a computation that advance or end collectives.
+
+    Args:
+        advances: instruction -> fused collectives that progress while it runs.
+        awaited_by: instruction -> collectives that it waits for; a recv-done ends a send.
+    """
+
+    advances: dict[str, tuple[str, ...]]
+    awaited_by: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """What steps are made with.
+    """Conversion of a compiled program to steps, with the lookups that it needs.
 
     Args:
-        found: collectives of the program.
-        work: FLOPs and bytes of one run of an instruction of a computation.
-        group: planned operation and pass by the path of names of an instruction.
-        inexact: instructions whose groups are no runs along the axes of the torus; filled here.
+        collectives: (computation, instruction) -> collectives of the program.
+        work_of: FLOPs and bytes of one run of an instruction of a computation.
+        operation_of: planned operation and pass of an op name.
+        inexact: collectives whose groups are not runs along the torus axes; filled by `steps`.
     """
 
     module: Module
     network: Network
-    speed: Speed
-    found: Mapping[tuple[str, str], list[Collective]]
-    work: Callable[[Computation, Instruction], Work]
-    group: Callable[[str], Group]
+    rates: DeviceRates
+    collectives: Mapping[tuple[str, str], list[Collective]]
+    work_of: Callable[[Computation, Instruction], OpWork]
+    operation_of: Callable[[str], Operation]
     inexact: set[str] = field(default_factory=set)
 
     def steps(self, name: str) -> tuple[Step, ...]:
         """The steps of one computation."""
-        block = self.module.computations[name]
-        drives = self._drives(block)
-        return tuple(s for one in block.instructions.values() for s in self._of(block, one, drives))
+        computation = self.module.computations[name]
+        links = self._links(computation)
+        steps: list[Step] = []
+        for instruction in computation.instructions.values():
+            steps += self._steps_of(computation, instruction, links)
+        return tuple(steps)
 
-    def _of(
-        self, block: Computation, one: Instruction, drives: Mapping[str, tuple[str, ...]]
-    ) -> tuple[Step, ...]:
-        if found := self.found.get((block.name, one.name)):
-            return (*self._collective(one, found), *self._products(block, one, drives))
-        if one.opcode == "while":
-            count = trips(self.module, block, one)
-            body = self.steps(one.word("body"))
-            return (Loop(name=one.name, trips=1 if count is None else count, body=body),)
-        if one.opcode == "conditional":
-            sides = [self.steps(name) for name in one.called]
-            return max(sides, key=lambda side: simulate(side, cap=0).step_s)
-        if one.opcode == "call":
-            return self.steps(one.called[0])
-        if one.opcode in COPIES:
-            return (self._copy(one),)
-        if one.opcode in ("async-start", "call-start"):
-            return (self._elsewhere(one),)
-        if ended := drives.get(one.name + ENDS):
-            return (*self._products(block, one, drives), *(Await(name=name) for name in ended))
-        if one.opcode.endswith("-done") and one.operands:
-            return (Await(name=one.operands[0]),)
-        if is_idle(one) or one.opcode.endswith("-start") or one.opcode == "recv":
-            return ()
-        return (self._compute(block, one, drives),)
+    def _steps_of(
+        self, computation: Computation, instruction: Instruction, links: _Links
+    ) -> Iterator[Step]:
+        """Yield the steps of one instruction."""
+        opcode = instruction.opcode
+        collectives = self.collectives.get((computation.name, instruction.name))
+        awaited = links.awaited_by.get(instruction.name)
+        if collectives:
+            yield from self._collective(instruction, collectives)
+            yield from self._link_work(computation, instruction, links)
+        elif opcode == "while":
+            n_trips = trip_count(self.module, computation, instruction)
+            body = self.steps(instruction.attribute("body"))
+            yield Loop(name=instruction.name, trips=1 if n_trips is None else n_trips, body=body)
+        elif opcode == "conditional":
+            branches = map(self.steps, instruction.callees)
+            yield from max(branches, key=lambda steps: simulate(steps, max_bars=0).step_s)
+        elif opcode == "call":
+            yield from self.steps(instruction.callees[0])
+        elif opcode in COPIES:
+            yield self._copy(instruction)
+        elif opcode in ("async-start", "call-start"):
+            yield self._offloaded(instruction)
+        elif awaited:
+            yield from self._link_work(computation, instruction, links)
+            yield from (Await(name=name) for name in awaited)
+        elif opcode.endswith("-done") and instruction.operands:
+            yield Await(name=instruction.operands[0])
+        elif not is_idle(instruction) and not opcode.endswith("-start") and opcode != "recv":
+            yield self._compute(computation, instruction, links)
 
-    def _products(
-        self, block: Computation, one: Instruction, drives: Mapping[str, tuple[str, ...]]
-    ) -> tuple[Step, ...]:
-        """The first and the last link of a chain may hold work of their own."""
-        own = one.opcode == "fusion" and self.work(block, one).flops
-        return (self._compute(block, one, drives),) if own else ()
+    def _link_work(
+        self, computation: Computation, instruction: Instruction, links: _Links
+    ) -> Iterator[Step]:
+        """Yield the products in the first or last link of a chain."""
+        if instruction.opcode == "fusion" and self.work_of(computation, instruction).flops:
+            yield self._compute(computation, instruction, links)
 
     def _compute(
-        self, block: Computation, one: Instruction, drives: Mapping[str, tuple[str, ...]]
+        self, computation: Computation, instruction: Instruction, links: _Links
     ) -> Compute:
+        work = self.work_of(computation, instruction)
         return Compute(
-            name=one.name,
-            group=self.group(self.named(one)),
-            seconds=self.speed.seconds(one, self.work(block, one)),
-            drives=drives.get(one.name, ()),
+            name=instruction.name,
+            operation=self.operation_of(self.op_name(instruction)),
+            seconds=self.rates.seconds(instruction, work),
+            advances=links.advances.get(instruction.name, ()),
         )
 
-    def named(self, one: Instruction) -> str:
-        """Path of names of an instruction; a fusion has that of the product in it."""
-        inside = [one]
-        for each in inside:
-            if each.opcode == "fusion":
-                inside += self.module.computations[each.called[0]].instructions.values()
-        named = [each for each in inside if each.op_name]
-        products = [each for each in named if each.opcode in ("dot", "convolution")]
-        return next((each.op_name for each in [*products, *named]), "")
+    def op_name(self, instruction: Instruction) -> str:
+        """Op name of an instruction; that of a fusion is that of the product in it."""
+        instructions = [instruction]
+        for nested in instructions:
+            if nested.opcode == "fusion":
+                instructions += self.module.callee(nested).instructions.values()
+        op_name = ""
+        for nested in instructions:
+            if nested.op_name and nested.opcode in ("dot", "convolution"):
+                return nested.op_name
+            op_name = op_name or nested.op_name
+        return op_name
 
-    def _drives(self, block: Computation) -> dict[str, tuple[str, ...]]:
-        """Fused collectives that move while an instruction runs, and all that end at one: a
-        recv-done ends what a send has started."""
-        links: dict[str, list[str]] = {}
-        for (where, start), found in self.found.items():
-            for one in found if where == block.name else ():
-                if one.done:
-                    links.setdefault(one.done + ENDS, []).append(start)
-                if one.form == "fused":
-                    chain = self._chains(block.instructions[start])
-                    for name in (start, *one.beside, one.done):
-                        if chain & self._chains(block.instructions[name]):
-                            links.setdefault(name, []).append(start)
-        return {name: tuple(starts) for name, starts in links.items()}
+    def _links(self, computation: Computation) -> _Links:
+        advances: dict[str, tuple[str, ...]] = {}
+        awaited_by: dict[str, tuple[str, ...]] = {}
+        for (computation_name, start), collectives in self.collectives.items():
+            if computation_name != computation.name:
+                continue
+            for collective in collectives:
+                if collective.done:
+                    done = collective.done
+                    awaited_by[done] = (*awaited_by.get(done, ()), start)
+                if collective.form == "fused":
+                    chain_ids = self._chain_ids(computation.instructions[start])
+                    for name in (start, *collective.overlapped, collective.done):
+                        if chain_ids & self._chain_ids(computation.instructions[name]):
+                            advances[name] = (*advances.get(name, ()), start)
+        return _Links(advances, awaited_by)
 
-    def _chains(self, one: Instruction) -> set[str]:
-        """Chains of fused collectives that a fusion is a link of."""
-        if one.opcode != "fusion":
+    def _chain_ids(self, instruction: Instruction) -> set[str]:
+        """Chains of fused collectives of which a fusion is a link."""
+        if instruction.opcode != "fusion":
             return set()
-        inside = self.module.computations[one.called[0]].instructions.values()
-        return {word for each in inside if (word := each.word("chain_id"))}
+        nested = self.module.callee(instruction).instructions.values()
+        return {op.attribute("chain_id") for op in nested} - {""}
 
-    def _collective(self, one: Instruction, found: list[Collective]) -> tuple[Step, ...]:
-        routes = [self._route(c) for c in found]
-        if not all(route.exact for route in routes):
-            self.inexact.add(one.name)
-        first = found[0]
-        engines = dict.fromkeys(e for route in routes for e in route.engines)
+    def _collective(
+        self, instruction: Instruction, collectives: list[Collective]
+    ) -> Iterator[Step]:
+        """Yield one transfer for the collectives that start in an instruction."""
+        first = collectives[0]
+        engines: dict[str, None] = {}
+        seconds = 0.0
+        for collective in collectives:
+            route = self._route(collective)
+            if not route.exact:
+                self.inexact.add(instruction.name)
+            engines |= dict.fromkeys(route.engines)
+            seconds += route.time_s(collective.joined_bytes)
         if first.form == "offloaded":
             engines["sparsecore"] = None
-        sent = Transfer(
-            name=one.name,
+        yield Transfer(
+            name=instruction.name,
             label="+".join(first.axes) or OTHER,
             kind=first.kind,
             form=first.form,
-            group=self.group(first.op_name),
+            operation=self.operation_of(first.op_name),
             engines=tuple(engines),
-            seconds=sum(r.time_s(c.joined_bytes) for r, c in zip(routes, found, strict=True)),
-            bytes=float(sum(c.joined_bytes for c in found)),
+            seconds=seconds,
+            bytes=float(sum(collective.joined_bytes for collective in collectives)),
         )
-        return (sent, Await(name=one.name)) if first.form == "sync" else (sent,)
+        if first.form == "sync":
+            yield Await(name=instruction.name)
 
-    def _route(self, one: Collective) -> Route:
-        if one.between_slices:
-            return self.network.between_slices(one.kind, one.group_size)
-        return self.network.route(one.kind, one.groups)
+    def _route(self, collective: Collective) -> Route:
+        if collective.between_slices:
+            return self.network.between_slices(collective.kind, collective.group_size)
+        return self.network.route(collective.kind, collective.groups)
 
-    def _copy(self, one: Instruction) -> Transfer:
-        """Between memories. The result of a start holds both ends, the target first in a copy."""
-        ends = [s for s in one.shapes if s.elements > 1] or list(one.shapes[:1])
-        moved = float(min(s.padded_bytes for s in ends))
-        host = any(s.memory_space == HOST for s in ends)
-        out = ends[0 if one.opcode == "copy-start" else -1].memory_space == HOST
-        in_hbm = sum(s.memory_space == HBM for s in ends)
-        seconds = moved / self.speed.host if host else moved * in_hbm / self.speed.hbm
+    def _copy(self, start: Instruction) -> Transfer:
+        """A copy between memories; the shapes of its start are target and source."""
+        sides = [shape for shape in start.shapes if shape.elements > 1] or list(start.shapes[:1])
+        spaces = [shape.memory_space for shape in sides]
+        n_bytes = float(min(shape.padded_bytes for shape in sides))
+        label = "hbm"
+        engine = "hbm"
+        seconds = n_bytes * spaces.count(HBM) / self.rates.hbm_bytes_per_s
+        if HOST in spaces:
+            target = spaces[0 if start.opcode == "copy-start" else -1]
+            label = "host"
+            engine = "host out" if target == HOST else "host in"
+            seconds = n_bytes / self.rates.host_bytes_per_s
         return Transfer(
-            name=one.name,
-            label="host" if host else "hbm",
+            name=start.name,
+            label=label,
             kind=COPY,
             form="async",
-            group=self.group(self.named(one)),
-            engines=(("host out" if out else "host in") if host else "hbm",),
+            operation=self.operation_of(self.op_name(start)),
+            engines=(engine,),
             seconds=seconds,
-            bytes=moved,
+            bytes=n_bytes,
         )
 
-    def _elsewhere(self, one: Instruction) -> Transfer:
-        """Work that another core does while this one goes on: its bytes at the rate of HBM."""
-        inner = self.module.computations[one.called[0]]
-        works = [self.work(inner, each) for each in inner.instructions.values()]
-        moved = sum(w.hbm_bytes for w in works)
+    def _offloaded(self, start: Instruction) -> Transfer:
+        """Work of another core: its bytes at the rate of HBM."""
+        inner = self.module.callee(start)
+        n_bytes = sum(self.work_of(inner, op).hbm_bytes for op in inner.instructions.values())
+        thread = inner.thread or "async"
         return Transfer(
-            name=one.name,
-            label=inner.thread or "async",
+            name=start.name,
+            label=thread,
             kind="work",
             form="offloaded",
-            group=self.group(self.named(one)),
-            engines=(inner.thread or "async",),
-            seconds=moved / self.speed.hbm,
-            bytes=moved,
+            operation=self.operation_of(self.op_name(start)),
+            engines=(thread,),
+            seconds=n_bytes / self.rates.hbm_bytes_per_s,
+            bytes=n_bytes,
         )

@@ -1,10 +1,9 @@
-"""Seconds of a collective of a compiled program, from its groups and from where its devices are.
+"""Seconds of a collective of a compiled program, from its groups and the places of its devices.
 
-A group of devices is put back on the links: on a torus the run of chips that it has along each
-physical axis (how many, how far apart, closed or not), on switches the members in a node, the
-nodes and the slices. From there on it is a `Span`, and the price is that of the planner
-(`ops.collective`): a plan and its compiled program can only differ in what is sent, not in what a
-byte costs.
+A group of devices is mapped back onto the links: on a torus the run of chips that it has along each
+physical axis (how many, how far apart, closed or not), on switches its members in a node, the nodes
+and the slices. The result is a `Span`, priced by the planner (`ops.collective`): a plan and its
+compiled program can only differ in what is sent, not in what a byte costs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.check.timeline.places import Array, Devices
+from shardwise.check.timeline.places import Array, DevicePlaces
 from shardwise.errors import BadInput, BadShape
 from shardwise.hardware import System, Torus
 from shardwise.ops.collective import Price, price
@@ -24,13 +23,13 @@ AXES = "xyzw"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a collective runs over.
+    """Links that a collective uses, and its price on them.
 
     Args:
-        engines: the links that it keeps busy: `x`, `y`, `z` of a torus, `node`, `scale-out`, `dcn`.
-        price: seconds of it by bytes, V of the book (of a permute what each device sends).
-        exact: False where the groups are no runs along the axes, and the price is that of the
-            runs which they lie in.
+        engines: the links: `x`, `y`, `z` of a torus, `node`, `scale-out`, `dcn`.
+        price: seconds as a function of bytes, V of the book (for a permute what each device sends).
+        exact: False where the groups are not runs along the axes, and the price is that of the
+            runs that enclose them.
     """
 
     engines: tuple[str, ...]
@@ -38,24 +37,25 @@ class Route:
     exact: bool = True
 
     def time_s(self, n_bytes: float) -> float:
+        """Seconds of a collective of `n_bytes`."""
         return float(self.price.time_s(n_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The links under a compiled program.
+    """The links between the devices of a compiled program.
 
     Args:
-        system: the machine.
-        devices: where the program's devices are on it.
+        places: positions of the program's devices on the system.
+        routes: cache of `route`.
     """
 
     system: System
-    devices: Devices
-    known: dict[tuple[str, bytes, int], Route] = field(default_factory=dict)
+    places: DevicePlaces
+    routes: dict[tuple[str, bytes, int], Route] = field(default_factory=dict)
 
     def route(self, kind: str, groups: Array) -> Route:
-        """What a collective over these groups runs over, and what a byte costs.
+        """The route of a collective over these groups.
 
         Args:
             kind: of `ops.collective.KINDS`; `send_recv` is a permute.
@@ -66,154 +66,179 @@ class Network:
         """
         groups = np.asarray(groups, dtype=np.int64)
         key = (kind, groups.tobytes(), groups.shape[-1])
-        if key not in self.known:
-            if groups.size and int(groups.max()) >= len(self.devices.cores):
+        if key not in self.routes:
+            n_devices = len(self.places.cores)
+            if groups.size and int(groups.max()) >= n_devices:
                 raise BadInput(
-                    f"the program names device {int(groups.max()):,}, and {self.system.name} "
-                    f"was laid out with {len(self.devices.cores):,} devices."
+                    f"the program names device {int(groups.max()):,}, but {self.system.name} "
+                    f"has {n_devices:,} devices."
                 )
-            permute = kind in ("permute", "send_recv")
-            self.known[key] = self._pairs(groups) if permute else self._groups(kind, groups)
-        return self.known[key]
+            if kind in ("permute", "send_recv"):
+                self.routes[key] = self._pairs_route(groups)
+            else:
+                self.routes[key] = self._groups_route(kind, groups)
+        return self.routes[key]
 
     def between_slices(self, kind: str, n_slices: int) -> Route:
-        """A transfer over the data-center network in which every device takes part."""
-        rate = self.system.chip.need("dcn_bytes_per_s_per_chip") / self.devices.per_chip
+        """The route of a transfer over the data-center network by every device."""
+        rate = self.system.chip.need("dcn_bytes_per_s_per_chip") / self.places.devices_per_chip
         span = Span(tiers=(Tier("dcn", n_slices, rate),))
-        moved = "permute" if kind == "send_recv" else kind
-        return Route(engines=("dcn",), price=price(moved, span))
+        priced_kind = "permute" if kind == "send_recv" else kind
+        return Route(engines=("dcn",), price=price(priced_kind, span))
 
-    def _groups(self, kind: str, groups: Array) -> Route:
-        """The dearest of the groups: all of them start together."""
+    def _groups_route(self, kind: str, groups: Array) -> Route:
+        """The route of the most expensive group: all of them start together."""
         if groups.shape[-1] < 2:
             return Route(engines=(), price=Price(0.0, 0.0))
-        runs, cores, exact = self._runs(groups)
-        routes = []
-        for row, n_cores in {(tuple(r), int(c)) for r, c in zip(runs.tolist(), cores, strict=True)}:
-            span = self._span(row, self.devices.per_chip / n_cores)
-            routes.append((price(kind, span), _engines(span)))
-        cost, _ = max(routes, key=lambda r: (r[0].s_per_byte, r[0].latency_s))
-        engines = tuple(sorted({name for _, names in routes for name in names}))
-        return Route(engines=engines, price=cost, exact=exact)
+        runs, n_cores, exact = self._runs(groups)
+        prices = []
+        engines: set[str] = set()
+        for *run, cores in np.unique(np.column_stack([runs, n_cores]), axis=0).tolist():
+            span = self._span(tuple(run), self.places.devices_per_chip / cores)
+            engines.update(_engines(span))
+            prices.append(price(kind, span))
+        slowest = max(prices, key=lambda p: (p.s_per_byte, p.latency_s))
+        return Route(engines=tuple(sorted(engines)), price=slowest, exact=exact)
 
     def _runs(self, groups: Array) -> tuple[Array, Array, bool]:
-        """For each group, members and distance along each axis, last the domains; and its cores."""
-        coords = np.concatenate(
-            [self.devices.chips, self.devices.domains[:, None]], axis=1, dtype=np.int64
-        )
-        present = groups >= 0  # shorter groups are filled up with -1
-        groups = np.where(present, groups, groups[:, :1])
-        held = np.sort(coords[groups], axis=1)  # group, member, axis
-        steps = np.diff(held, axis=1)
-        members = (steps > 0).sum(axis=1) + 1
-        extent = held[:, -1] - held[:, 0]
-        apart = np.where(members > 1, -(-extent // np.maximum(members - 1, 1)), 1)
-        cores = np.sort(self.devices.cores[groups], axis=1)
-        n_cores = (np.diff(cores, axis=1) > 0).sum(axis=1) + 1
-        regular = ((steps == 0) | (steps == apart[:, None, :])).all()
-        whole = (members.prod(axis=1) * n_cores == present.sum(axis=1)).all()
-        return np.concatenate([members, apart], axis=1), n_cores, bool(regular and whole)
+        """Runs [group, 2 * (axes + 1)], cores [group], and whether groups are exactly these runs.
 
-    def _span(self, runs: tuple[int, ...], sharing: float) -> Span:
+        A run is the number of members along each axis and over domains, then their distances.
+        """
+        coordinates = np.concatenate(
+            [self.places.chips, self.places.domains[:, None]], axis=1, dtype=np.int64
+        )
+        present = groups >= 0  # shorter groups are padded with -1
+        groups = np.where(present, groups, groups[:, :1])
+        positions = np.sort(coordinates[groups], axis=1)  # group, member, axis
+        gaps = np.diff(positions, axis=1)
+        members = (gaps > 0).sum(axis=1) + 1
+        extent = positions[:, -1] - positions[:, 0]
+        distances = np.where(members > 1, -(-extent // np.maximum(members - 1, 1)), 1)
+        cores = np.sort(self.places.cores[groups], axis=1)
+        n_cores = (np.diff(cores, axis=1) > 0).sum(axis=1) + 1
+        is_regular = ((gaps == 0) | (gaps == distances[:, None, :])).all()
+        is_full = (members.prod(axis=1) * n_cores == present.sum(axis=1)).all()
+        runs = np.concatenate([members, distances], axis=1)
+        return runs, n_cores, bool(is_regular and is_full)
+
+    def _span(self, run: tuple[int, ...], sharing: float) -> Span:
         """The links under one group.
 
         Args:
-            runs: members along each axis and over domains, then the distances.
-            sharing: groups that use the same chips: each has its part of the links.
+            run: members along each axis and over domains, then their distances.
+            sharing: groups on the same chips, each with its part of the links.
         """
-        half = len(runs) // 2
-        members, apart = runs[: half - 1], runs[half:-1]
-        chip, across = self.system.chip, runs[half - 1]
+        n_axes = len(run) // 2 - 1
+        members = run[:n_axes]
+        n_domains = run[n_axes]
+        distances = run[n_axes + 1 : -1]
+        chip = self.system.chip
         topology = self.system.topology
         if not isinstance(topology, Torus):
-            return Span(tiers=self._switches(members[0], across, sharing))
+            return Span(tiers=self._switch_tiers(members[0], n_domains, sharing))
         if not chip.ici:
             raise BadShape(f"{chip.name} has no torus.")
         rate = chip.need("ici.link_bytes_per_s_one_way") / sharing
-        rings = tuple(
-            Ring(a, n, d, topology.wrapped[a] and n * d == topology.shape[a], rate)
-            for a, (n, d) in enumerate(zip(members, apart, strict=True))
-            if n > 1
-        )
-        dcn = chip.need("dcn_bytes_per_s_per_chip") / sharing if across > 1 else 0.0
-        tiers = (Tier("dcn", across, dcn),) if across > 1 else ()
-        return Span(rings, chip.need("ici.hop_s"), tiers)
+        rings = []
+        for axis, (size, distance) in enumerate(zip(members, distances, strict=True)):
+            if size > 1:
+                closed = topology.wrapped[axis] and size * distance == topology.shape[axis]
+                rings.append(Ring(axis, size, distance, closed, rate))
+        tiers: tuple[Tier, ...] = ()
+        if n_domains > 1:
+            tiers = (Tier("dcn", n_domains, chip.need("dcn_bytes_per_s_per_chip") / sharing),)
+        return Span(tuple(rings), chip.need("ici.hop_s"), tiers)
 
-    def _switches(self, inside: int, across: int, sharing: float) -> tuple[Tier, ...]:
-        chip, adds = self.system.chip, self.system.in_network_reduction
+    def _switch_tiers(self, node_members: int, n_nodes: int, sharing: float) -> tuple[Tier, ...]:
+        chip = self.system.chip
+        reduces = self.system.in_network_reduction
         tiers = []
-        if inside > 1:
+        if node_members > 1:
             rate = chip.need("node.bytes_per_s_per_gpu_one_way") / sharing
             latency = (chip.node.latency_s if chip.node else None) or 0.0
-            tiers.append(Tier("node", inside, rate, latency, adds))
-        if across > 1:
+            tiers.append(Tier("node", node_members, rate, latency, reduces))
+        if n_nodes > 1:
             rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way") / sharing
             latency = (chip.scale_out.latency_s if chip.scale_out else None) or 0.0
-            tiers.append(Tier("scale-out", across, rate, latency, adds))
+            tiers.append(Tier("scale-out", n_nodes, rate, latency, reduces))
         return tuple(tiers)
 
-    def _pairs(self, pairs: Array) -> Route:
-        """A permute: the fullest link decides, each pair going the short way, axis by axis."""
-        pairs = pairs[pairs[:, 0] != pairs[:, 1]] if pairs.size else pairs
-        sources, targets = (pairs[:, 0], pairs[:, 1]) if pairs.size else (pairs, pairs)
-        far = self.devices.domains[sources] != self.devices.domains[targets]
-        prices: list[tuple[str, Price]] = []
-        if far.any():
-            torus = isinstance(self.system.topology, Torus)
-            sharing = float(self.devices.per_chip)
-            name = "dcn" if torus else "scale-out"
-            # One member here, one there; on a torus nothing of it runs over the links inside.
-            runs = (1,) * self.devices.chips.shape[1] + (2,)
-            span = self._span(runs + (1,) * len(runs), sharing)
-            prices.append((name, price("permute", span)))
-        near = ~far
-        if near.any() and isinstance(self.system.topology, Torus):
-            prices += self._torus_pairs(sources[near], targets[near])
-        elif near.any():
-            span = Span(tiers=self._switches(2, 1, float(self.devices.per_chip)))
-            prices.append(("node", price("permute", span)))
-        slope = max((float(p.s_per_byte) for _, p in prices), default=0.0)
-        latency = max((float(p.latency_s) for _, p in prices), default=0.0)
-        return Route(engines=tuple(name for name, _ in prices), price=Price(slope, latency))
+    def _pairs_route(self, pairs: Array) -> Route:
+        """The route of a permute: each pair takes the short way, axis by axis.
 
-    def _torus_pairs(self, sources: Array, targets: Array) -> list[tuple[str, Price]]:
-        """Messages on the fullest link of each axis, and the longest way."""
-        topology, chip = self.system.topology, self.system.chip
+        The most loaded link decides.
+        """
+        pairs = pairs.reshape(-1, 2)
+        pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+        sources = pairs[:, 0]
+        targets = pairs[:, 1]
+        crosses = self.places.domains[sources] != self.places.domains[targets]
+        is_torus = isinstance(self.system.topology, Torus)
+        sharing = float(self.places.devices_per_chip)
+        prices: dict[str, Price] = {}
+        if crosses.any():
+            # One member on each side; on a torus nothing of it uses the links inside.
+            members = (1,) * self.places.chips.shape[1] + (2,)
+            span = self._span(members + (1,) * len(members), sharing)
+            prices["dcn" if is_torus else "scale-out"] = price("permute", span)
+        if not crosses.all():
+            if is_torus:
+                prices |= self._torus_prices(sources[~crosses], targets[~crosses])
+            else:
+                span = Span(tiers=self._switch_tiers(2, 1, sharing))
+                prices["node"] = price("permute", span)
+        slope = max((float(p.s_per_byte) for p in prices.values()), default=0.0)
+        latency = max((float(p.latency_s) for p in prices.values()), default=0.0)
+        return Route(engines=tuple(prices), price=Price(slope, latency))
+
+    def _torus_prices(self, sources: Array, targets: Array) -> dict[str, Price]:
+        """Axis -> price of the messages on its most loaded link, with the latency of all hops."""
+        topology = self.system.topology
+        chip = self.system.chip
         if not isinstance(topology, Torus):
             raise BadShape(f"{chip.name} has no torus.")
-        at, end = self.devices.chips[sources].copy(), self.devices.chips[targets]
-        found, hops = [], 0
-        rate, hop_s = chip.need("ici.link_bytes_per_s_one_way"), chip.need("ici.hop_s")
-        for axis, (n, wrapped) in enumerate(zip(topology.shape, topology.wrapped, strict=True)):
-            way = end[:, axis] - at[:, axis]
+        positions = self.places.chips[sources].copy()
+        target_positions = self.places.chips[targets]
+        domains = self.places.domains[sources]
+        rate = chip.need("ici.link_bytes_per_s_one_way")
+        slopes = {}
+        n_hops = 0
+        for axis, (size, wrapped) in enumerate(zip(topology.shape, topology.wrapped, strict=True)):
+            distance = target_positions[:, axis] - positions[:, axis]
             if wrapped:
-                way = (way + n // 2) % n - n // 2
-                way = np.where(2 * np.abs(way) == n, n // 2, way)
-            if not way.any():
-                continue
-            hops += int(np.abs(way).max())
-            load = _fullest(at, self.devices.domains[sources], axis, way, n)
-            one = Ring(axis, 2, load, False, rate)
-            found.append((AXES[axis], price("permute", Span((one,), 0.0))))
-            at[:, axis] = end[:, axis]
-        return [(name, Price(p.inside_s_per_byte, hops * hop_s)) for name, p in found]
+                distance = (distance + size // 2) % size - size // 2
+                distance = np.where(2 * np.abs(distance) == size, size // 2, distance)
+            if distance.any():
+                n_hops += int(np.abs(distance).max())
+                load = _largest_link_load(positions, domains, axis, distance, size)
+                span = Span((Ring(axis, 2, load, False, rate),), 0.0)
+                slopes[AXES[axis]] = price("permute", span).inside_s_per_byte
+                positions[:, axis] = target_positions[:, axis]
+        latency = n_hops * chip.need("ici.hop_s")
+        return {name: Price(slope, latency) for name, slope in slopes.items()}
 
 
-def _fullest(at: Array, domains: Array, axis: int, way: Array, n: int) -> int:
-    """Messages over the fullest directed link along one axis."""
-    line = np.delete(at, axis, axis=1)
+def _largest_link_load(
+    positions: Array, domains: Array, axis: int, distance: Array, size: int
+) -> int:
+    """Messages over the most loaded directed link along one axis."""
+    other_axes = np.delete(positions, axis, axis=1)
     _, lines = np.unique(
-        np.concatenate([line, domains[:, None]], axis=1), axis=0, return_inverse=True
+        np.concatenate([other_axes, domains[:, None]], axis=1), axis=0, return_inverse=True
     )
-    loads = np.zeros((2, int(lines.max()) + 1, n), dtype=np.int64)
-    for step in range(int(np.abs(way).max())):
-        on = np.abs(way) > step
-        forward = way[on] > 0
+    loads = np.zeros((2, int(lines.max()) + 1, size), dtype=np.int64)
+    for hop in range(int(np.abs(distance).max())):
+        moving = np.abs(distance) > hop
+        forward = distance[moving] > 0
+        start = positions[moving, axis]
         # The link that leaves a chip upwards and the one that enters it from above share a number.
-        link = np.where(forward, at[on, axis] + step, at[on, axis] - step - 1) % n
-        np.add.at(loads, (forward.astype(np.int64), lines[on], link), 1)
+        link = np.where(forward, start + hop, start - hop - 1) % size
+        np.add.at(loads, (forward.astype(np.int64), lines[moving], link), 1)
     return int(loads.max())
 
 
 def _engines(span: Span) -> tuple[str, ...]:
-    return (*(AXES[r.axis] for r in span.rings), *(t.name for t in span.tiers if t.size > 1))
+    """Names of the links of a span."""
+    rings = (AXES[ring.axis] for ring in span.rings)
+    return (*rings, *(tier.name for tier in span.tiers if tier.size > 1))

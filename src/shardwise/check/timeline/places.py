@@ -1,4 +1,4 @@
-"""Where the devices of a program are: chips on a torus or in nodes, slices, cores of a chip."""
+"""Physical positions of the devices of a program: chips on a torus or in nodes, slices, cores."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
-    """Where each device of a program is, in the order in which the program numbers them.
+class DevicePlaces:
+    """Physical position of each device of a program, in the program's numbering.
 
     Args:
         chips: [device, torus axis], the coordinates of its chip in its slice; on switches
-            [device, 1], the place in its node.
+            [device, 1], the index in its node.
         domains: [device], the slice, or the node where chips are switched.
-        cores: [device], which device of its chip.
+        cores: [device], its index on its chip.
     """
 
     chips: Array
@@ -30,49 +30,49 @@ class Devices:
     cores: Array
 
     @property
-    def per_chip(self) -> int:
+    def devices_per_chip(self) -> int:
         """Devices that share the links of one chip."""
         return int(self.cores.max()) + 1 if self.cores.size else 1
 
 
-def devices_in_order(system: System, per_chip: int = 1) -> Devices:
-    """Devices numbered along the last torus axis first, then the slices: the usual order.
+def row_major_places(system: System, devices_per_chip: int = 1) -> DevicePlaces:
+    """Devices numbered by core, then along the last torus axis first, then by slice.
 
-    Args:
-        per_chip: devices of one chip, which are numbered first.
+    This is the usual order of XLA.
     """
-    here = system.chips_per_slice
-    n = here * per_chip * system.n_slices
-    number = np.arange(n)
-    chip, cores = number // per_chip, number % per_chip
+    chips_per_slice = system.chips_per_slice
+    numbers = np.arange(chips_per_slice * devices_per_chip * system.n_slices)
+    chip = numbers // devices_per_chip
+    cores = numbers % devices_per_chip
     if isinstance(system.topology, Torus):
-        shape = system.topology.shape
-        inside = np.stack(np.unravel_index(chip % here, shape), axis=1)
-        return Devices(chips=inside, domains=chip // here, cores=cores)
+        coordinates = np.unravel_index(chip % chips_per_slice, system.topology.shape)
+        slices = chip // chips_per_slice
+        return DevicePlaces(chips=np.stack(coordinates, axis=1), domains=slices, cores=cores)
     domain = system.topology.domain
-    return Devices(chips=(chip % domain)[:, None], domains=chip // domain, cores=cores)
+    return DevicePlaces(chips=(chip % domain)[:, None], domains=chip // domain, cores=cores)
 
 
-def devices_at(
+def compiler_places(
     system: System, coords: Sequence[tuple[int, ...]], cores: Sequence[int], slices: Sequence[int]
-) -> Devices:
-    """Devices where the compiler says that they are.
+) -> DevicePlaces:
+    """Devices at the positions that the compiler states.
 
     Args:
-        coords: of each device the chip on its torus; on switches its domain, host and chip.
-        cores: of each device its number in its chip.
-        slices: of each device its slice.
+        coords: for each device the chip on its torus; on switches its domain, host and chip.
+        cores: for each device its index on its chip.
+        slices: for each device its slice.
 
     Raises:
-        BadInput: when coordinates are missing.
+        BadInput: coordinates are missing.
     """
     if not coords or not all(coords):
-        raise BadInput(f"nothing says where on {system.name} the devices of the program are.")
-    place = np.array(coords, dtype=np.int64)
+        raise BadInput(f"the compiler gives no coordinates for the devices of {system.name}.")
+    coordinates = np.array(coords, dtype=np.int64)
     if isinstance(system.topology, Torus):
-        n_axes = len(system.topology.shape)
-        chips, domains = place[:, :n_axes], np.array(slices, dtype=np.int64)
+        chips = coordinates[:, : len(system.topology.shape)]
+        domains = np.array(slices, dtype=np.int64)
     else:
-        in_host = int(place[:, 2].max()) + 1
-        chips, domains = (place[:, 1] * in_host + place[:, 2])[:, None], place[:, 0]
-    return Devices(chips=chips, domains=domains, cores=np.array(cores, dtype=np.int64))
+        chips_per_host = int(coordinates[:, 2].max()) + 1
+        chips = (coordinates[:, 1] * chips_per_host + coordinates[:, 2])[:, None]
+        domains = coordinates[:, 0]
+    return DevicePlaces(chips=chips, domains=domains, cores=np.array(cores, dtype=np.int64))

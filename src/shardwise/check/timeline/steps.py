@@ -1,4 +1,4 @@
-"""What a schedule is made of, when only time matters: four kinds of steps, and loops of them."""
+"""Steps of a schedule when only time matters: four kinds, one of them a loop of steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 CORE = "core"  # the engine that runs the schedule: TensorCores, or the SMs of a GPU
 COPY = "copy"  # kind of a transfer between memories
+Operation = tuple[str, str]  # planned operation and pass: ("attn.q", "forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,36 +15,35 @@ class Compute:
 
     Args:
         name: of the instruction.
-        group: the planned operation it belongs to, and the pass: `("attn.q", "forward")`.
         seconds: on the core.
-        drives: fused transfers that move while it runs, and only then.
+        advances: names of fused transfers that progress while it runs, and only then.
     """
 
     name: str
-    group: tuple[str, str]
+    operation: Operation
     seconds: float
-    drives: tuple[str, ...] = ()
+    advances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Bytes set in motion on other engines than the core.
+    """The start of a transfer on engines other than the core.
 
     Args:
-        name: of the instruction; `Await` names it again.
-        label: who pays for what is not hidden: mesh axes (`fsdp`), `hbm`, `host`.
+        name: of the instruction, to which an `Await` refers.
+        label: what exposed seconds are attributed to: mesh axes (`fsdp`), `hbm`, `host`.
         kind: `all_gather`, ..., `copy`, `send_recv`.
         form: `sync`, `async`, `fused`, `offloaded`.
-        engines: all that it keeps busy from start to end.
+        engines: all that it occupies from start to end.
         seconds: on them.
-        bytes: for display: V of a collective, or what is copied.
+        bytes: for display: V of a collective, or the size of a copy.
     """
 
     name: str
     label: str
     kind: str
     form: str
-    group: tuple[str, str]
+    operation: Operation
     engines: tuple[str, ...]
     seconds: float
     bytes: float = 0.0
@@ -51,14 +51,14 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Await:
-    """The core stops until a transfer has ended."""
+    """A point at which the core blocks until the named transfer has ended."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """Steps repeated one trip after the other."""
+    """Steps that are repeated trip by trip."""
 
     name: str
     trips: int

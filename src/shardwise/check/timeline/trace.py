@@ -1,8 +1,8 @@
-"""A timeline as a trace for Perfetto or chrome://tracing: what the profile will look like.
+"""Export of a timeline as a trace for Perfetto or chrome://tracing, a preview of the profile.
 
-One row for the core, one for each other engine that the program uses. Bars of the core are its
-operations and what it waits for; bars of the others are transfers. Times are microseconds. Each
-bar carries its planned operation, pass, and, of transfers, who pays, the form and the bytes.
+There is one row for the core and one for each other engine that the program uses. Bars of the core
+are operations and waits; bars of the others are transfers. Times are microseconds. Each bar carries
+its planned operation and pass, and for transfers the label, form and bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shardwise.check.timeline.line import Span, Timeline
+from shardwise.check.timeline.result import Bar, Timeline
 from shardwise.check.timeline.steps import CORE
 
 ROWS = {
@@ -25,7 +25,7 @@ ROWS = {
     "scale-out": "links between nodes",
     "dcn": "DCN",
 }
-SECONDS = 1e6  # microseconds
+MICROSECONDS = 1e6  # per second
 
 
 def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") -> dict[str, Any]:
@@ -33,14 +33,14 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
 
     Args:
         title: of the program: model, hardware, how operations were timed.
-        core: what the engine that runs the schedule is called.
+        core: display name of the engine that runs the schedule.
     """
-    used = dict.fromkeys([*ROWS, *(s.engine for s in timeline.spans)])
-    drawn = {s.engine for s in timeline.spans}
-    rows = {engine: i for i, engine in enumerate(e for e in used if e in drawn)}
-    events: list[dict[str, Any]] = [_meta("process_name", 0, title or "compiled program")]
-    for engine, row in rows.items():
-        events.append(_meta("thread_name", row, core if engine == CORE else _row(engine)))
+    engines = {bar.engine: None for bar in timeline.bars}
+    ordered = [engine for engine in {**dict.fromkeys(ROWS), **engines} if engine in engines]
+    events: list[dict[str, Any]] = [_name_event("process_name", 0, title or "compiled program")]
+    for row, engine in enumerate(ordered):
+        name = core if engine == CORE else ROWS.get(engine, f"ICI {engine}")
+        events.append(_name_event("thread_name", row, name))
         events.append(
             {
                 "ph": "M",
@@ -50,7 +50,7 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
                 "args": {"sort_index": row},
             }
         )
-    events += [_event(span, rows[span.engine]) for span in timeline.spans]
+    events += [_bar_event(bar, ordered.index(bar.engine)) for bar in timeline.bars]
     return {
         "displayTimeUnit": "ms",
         "otherData": {"step_s": timeline.step_s, "compute_s": timeline.compute_s},
@@ -59,39 +59,37 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
 
 
 def write_trace(path: Path, timeline: Timeline, title: str = "", core: str = "TensorCore") -> None:
-    """Write the trace; compressed when the path ends in `.gz`, which Perfetto opens as it is."""
+    """Write the trace; compressed when the path ends in `.gz`, which Perfetto opens directly."""
     text = json.dumps(chrome_trace(timeline, title, core), separators=(",", ":"))
     data = text.encode()
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
-def _row(engine: str) -> str:
-    return ROWS.get(engine, f"ICI {engine}")
-
-
-def _meta(name: str, row: int, value: str) -> dict[str, Any]:
+def _name_event(name: str, row: int, value: str) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": 0, "tid": row, "args": {"name": value}}
 
 
-def _event(span: Span, row: int) -> dict[str, Any]:
+def _bar_event(bar: Bar, row: int) -> dict[str, Any]:
     return {
         "ph": "X",
-        "name": _name(span),
-        "cat": span.what,
+        "name": _title(bar),
+        "cat": bar.kind,
         "pid": 0,
         "tid": row,
-        "ts": span.start_s * SECONDS,
-        "dur": span.seconds * SECONDS,
-        "args": {"op": span.name, "phase": span.group[1], **dict(span.detail)},
+        "ts": bar.start_s * MICROSECONDS,
+        "dur": bar.seconds * MICROSECONDS,
+        "args": {"op": bar.name, "phase": bar.operation[1], **dict(bar.details)},
     }
 
 
-def _name(span: Span) -> str:
-    """`attn.q`, `fsdp all_gather attn.q`, `wait for fsdp: attn.q`: as a profile groups them."""
-    detail = dict(span.detail)
-    scope = span.group[0] or span.name
-    if span.what in ("compute", "trips"):
-        return span.name if span.what == "trips" else scope
-    if span.what == "wait":
-        return f"wait for {detail['label']}: {scope}"
-    return f"{detail['label']} {span.what}: {scope}"
+def _title(bar: Bar) -> str:
+    """`attn.q`, `fsdp all_gather: attn.q`, `wait for fsdp: attn.q`: as a profile groups them."""
+    details = dict(bar.details)
+    scope = bar.operation[0] or bar.name
+    if bar.kind == "trips":
+        return bar.name
+    if bar.kind == "compute":
+        return scope
+    if bar.kind == "wait":
+        return f"wait for {details['label']}: {scope}"
+    return f"{details['label']} {bar.kind}: {scope}"

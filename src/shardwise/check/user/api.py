@@ -1,19 +1,19 @@
-"""Anybody's function through the compiler: from Python, and from the command line by its name.
+"""Compile a user's function: from Python, and from the command line by its name.
 
-From Python, `check_function(train_step, state, batch, on="v5e:4x4")`: the arguments are arrays or
+From Python, `compile_function(train_step, state, batch, on="v5e:4x4")`: the arguments are arrays or
 `jax.ShapeDtypeStruct`s, on a mesh of CPU devices, on an `AbstractMesh`, or on none. Nothing runs.
 
 On the command line a function is named `module:function`, and its arguments come from a second
-function, `module:function_args` where no other is named. That one takes nothing and returns what
-the function is called with: a tuple of arguments, or the only one.
+function, by default `module:function_args`. It takes nothing and returns the arguments of the
+function: a tuple, or the only one.
 
     def train_step_args():
         mesh = jax.sharding.AbstractMesh((4, 4), ("data", "model"))
         return state_shapes(mesh), batch_shapes(mesh)
 
-Where the devices themselves are wanted, it takes one argument named `devices`, a NumPy array of
-them: by slice, by coordinates of the torus, by core of a chip; by domain and GPU on GPUs. A mesh of
-one's own is made of them, and then it is kept as it is.
+To build a mesh from the devices of the machine, it takes one argument named `devices`, a NumPy
+array of them: by slice, by coordinates of the torus, by core of a chip; by domain and GPU on GPUs.
+Such a mesh is used unchanged.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from shardwise.check.compiling.environment import choose
+from shardwise.check.compiling.environment import choose_target
 from shardwise.check.compiling.job import Job
-from shardwise.check.compiling.process import QUIET, Limits, OnStage, compile_job
+from shardwise.check.compiling.process import COMPILER_ENVIRONMENT, Limits, OnStage, compile_job
 from shardwise.check.compiling.result import Compiled, Failure
-from shardwise.check.user.entry_point import find
+from shardwise.check.user.entry_point import load_attribute
 from shardwise.errors import BadInput
 from shardwise.hardware import parse_system
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from shardwise.runtime.program import Program
 
 
-def check_function(
+def compile_function(
     fn: Callable[..., Any],
     *args: Any,
     on: str,
     options: Mapping[str, str] | None = None,
 ) -> Compiled | Failure:
-    """Compile a function for a machine, in this process, since a function cannot leave it.
+    """Compile a function for a machine in this process, since it cannot be sent to another.
 
     Args:
         fn: a function, jitted or not; a jitted one keeps its donation and its shardings.
-        args: arrays or shapes; the mesh they lie on gets the devices of the machine.
+        args: arrays or shapes; their mesh gets the devices of the machine.
         on: the machine, `v5e:4x4`; `cpu:8` needs 8 CPU devices in this process.
         options: options of XLA's compiler.
 
@@ -56,21 +56,21 @@ def check_function(
         BadInput: no such machine, or arguments on a mesh of another size.
         MissingExtra: JAX is not installed.
     """
-    target = choose(parse_system(on))
-    # They matter when the compiler is loaded, the first time; a user's own values stay.
-    for name, value in QUIET.items():
+    target = choose_target(parse_system(on))
+    # They matter when the compiler is first loaded; values that the user has set stay.
+    for name, value in COMPILER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
-    from shardwise.check.compiling.aot import compile_program, devices_of
+    from shardwise.check.compiling.aot import compile_program, target_devices
     from shardwise.check.user.translate import program_on
 
-    def build(devices: np.ndarray[Any, Any]) -> Program:
-        return program_on(fn, args, devices, target, options or {})
+    def build() -> Program:
+        return program_on(fn, args, target_devices(target), target, options or {})
 
-    return compile_program(target, lambda: build(devices_of(target)))
+    return compile_program(target, build)
 
 
-def check_named(
+def compile_named(
     name: str,
     args: str = "",
     *,
@@ -81,17 +81,17 @@ def check_named(
     cache: str = "",
     on_stage: OnStage | None = None,
 ) -> Compiled | Failure:
-    """Compile `module:function` for a machine, in a process of its own.
+    """Compile `module:function` for a machine in a separate process.
 
     Args:
         name: the function.
-        args: the function that gives its arguments; `NAME_args` where it is empty.
+        args: the function that returns its arguments; `NAME_args` by default.
         on: the machine, `v5e:4x4`.
-        folder: where the module is looked for first; empty for where Python looks.
+        folder: searched for the module before Python's path; "" for none.
         options: options of XLA's compiler.
-        limits: what the process may take.
-        cache: the folder of the cache, empty for none.
-        on_stage: told the stage and the seconds so far.
+        limits: time and memory that the process may take.
+        cache: the folder of the cache, "" for none.
+        on_stage: called with the stage and the seconds so far.
 
     Raises:
         BadInput: no such machine, module or function, or arguments on a mesh of another size.
@@ -100,7 +100,7 @@ def check_named(
     job = Job(
         builder="shardwise.check.user.api:build",
         arguments={"name": name, "args": args or f"{name}_args", "on": on, "folder": folder},
-        target=choose(parse_system(on)),
+        target=choose_target(parse_system(on)),
         options=options or {},
         cache=cache,
     )
@@ -110,40 +110,47 @@ def check_named(
 def build(
     devices: np.ndarray[Any, Any], *, name: str, args: str, on: str, folder: str = ""
 ) -> Program:
-    """The program that two names stand for; called where it is compiled."""
+    """The program of a named function and a named function for its arguments.
+
+    Called in the compiling process.
+    """
     from shardwise.check.user.translate import program_on
 
-    if folder:  # after JAX has been imported, so that no file of the folder can take its modules
+    if folder:  # after the import of JAX, so that no file of the folder shadows its modules
         sys.path.insert(0, folder)
 
-    fn = find(name)
+    fn = load_attribute(name)
     if not callable(fn):
-        raise BadInput(f"{name} is no function.")
+        raise BadInput(f"{name} is not a function.")
     try:
-        give = find(args)
+        make_arguments = load_attribute(args)
     except BadInput as error:
         raise BadInput(
             *error.problems,
-            f"{args} gives the arguments of {name}: a function that returns them. "
-            "Write it, or name another with --args module:function.",
+            f"{args} must return the arguments of {name}: write it, or name another function with "
+            "--args module:function.",
         ) from None
-    given = give(devices) if _wants_devices(give, args) else give()
-    arguments = given if isinstance(given, tuple) else (given,)
-    return program_on(fn, arguments, devices, choose(parse_system(on)), {})
+    needs_devices = _needs_devices(make_arguments, args)
+    arguments = make_arguments(devices) if needs_devices else make_arguments()
+    if not isinstance(arguments, tuple):
+        arguments = (arguments,)
+    return program_on(fn, arguments, devices, choose_target(parse_system(on)), {})
 
 
-def _wants_devices(give: Any, name: str) -> bool:
-    """Whether the function that gives the arguments takes the devices."""
-    if not callable(give):
-        raise BadInput(f"{name} is no function. It has to return the arguments when it is called.")
-    needed = [
-        parameter.name
-        for parameter in inspect.signature(give).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    if needed not in ([], ["devices"]):
-        raise BadInput(
-            f"{name} takes {', '.join(needed)}. It may take nothing, or one argument: devices."
+def _needs_devices(make_arguments: Any, name: str) -> bool:
+    """Whether the function that returns the arguments takes the devices."""
+    if not callable(make_arguments):
+        raise BadInput(f"{name} is not a function. It must return the arguments when called.")
+    required = []
+    for parameter in inspect.signature(make_arguments).parameters.values():
+        is_positional = parameter.kind in (
+            parameter.POSITIONAL_ONLY,
+            parameter.POSITIONAL_OR_KEYWORD,
         )
-    return bool(needed)
+        if is_positional and parameter.default is parameter.empty:
+            required.append(parameter.name)
+    if required not in ([], ["devices"]):
+        raise BadInput(
+            f"{name} takes {', '.join(required)}. It may take no argument, or one named devices."
+        )
+    return bool(required)

@@ -1,4 +1,4 @@
-"""`module:attribute` -> the object."""
+"""Lookup of an object by its name, `module:attribute`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 from shardwise.errors import BadInput
 
 
-def find(name: str) -> Any:
-    """The attribute that `module:attribute` names.
+def load_attribute(name: str) -> Any:
+    """Import the module of `module:attribute` and return the attribute.
 
     Raises:
         BadInput: no such module or attribute.
     """
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        raise BadInput(f'"{name}" names no function. Write module:function.')
+    module_name, _, path = name.partition(":")
+    if not (module_name and path):
+        raise BadInput(f'"{name}" does not name a function. Write module:function.')
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise BadInput(f'no module "{error.name}" to be found ({name}).') from None
+        is_own = error.name and f"{module_name}.".startswith(f"{error.name}.")
+        if is_own:
+            raise BadInput(f'there is no module "{error.name}" ({name}).') from None
         raise
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise BadInput(f'module "{module}" has no "{attribute}".')
-        found = getattr(found, part)
-    return found
+    for attribute in path.split("."):
+        if not hasattr(value, attribute):
+            raise BadInput(f'module "{module_name}" has no "{path}".')
+        value = getattr(value, attribute)
+    return value

@@ -1,4 +1,4 @@
-"""What the compiler makes of anybody's function: memory, FLOPs, collectives, seconds."""
+"""Report on a user's own function by the compiler: memory, FLOPs, collectives, seconds."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.check.array_names import own_scope, unnamed
-from shardwise.check.compiled_costs import Read, draw, held_at_peak, numbers, read_program
+from shardwise.check.array_names import describe_unplanned, largest_arrays, user_scope
+from shardwise.check.compiled_costs import (
+    AnalyzedProgram,
+    analyze_program,
+    compiled_numbers,
+    peak_arrays,
+    write_timeline,
+)
 from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.training import ROOFLINES, SHOWN, How, told, too_large
-from shardwise.check.user.api import check_function, check_named
-from shardwise.check.verdict import Buffer, CompiledNumbers
-from shardwise.errors import BadInput, BadSharding, CheckFailed
+from shardwise.check.notes import GPU_NOTE, compile_error, memory_note
+from shardwise.check.options import CompileOptions
+from shardwise.check.user.api import compile_function, compile_named
+from shardwise.check.verdict import CompiledNumbers, PeakArray
+from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
 
-BESIDE = 3  # operations that a row names as what a collective overlaps
+MAX_OVERLAPPED = 3  # scopes that a row lists as overlapping with its collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundCollective:
+class CollectiveRow:
     """All collectives of one kind over the same mesh axes, in one run on one device.
 
     Args:
-        axes: of the function's own mesh; none where groups are those of no whole axes.
-        bytes: what a device takes in.
-        asynchronous: share of the bytes that the compiler moves beside other work.
-        beside: what runs meanwhile, by its scope, the most frequent first.
+        axes: of the function's own mesh; () where groups are not those of whole axes.
+        bytes: received by a device.
+        asynchronous: share of the bytes in asynchronous collectives.
+        beside: scopes of the operations that overlap with them, most frequent first.
     """
 
     axes: tuple[str, ...]
@@ -42,14 +49,14 @@ class FoundCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionReport:
-    """What the compiler of a machine says of a function.
+    """The report of a machine's compiler on a function.
 
     Args:
-        fits: None where that compiler cannot say.
+        fits: None where that compiler cannot tell.
         verdict: `compiles` or `does not fit`.
         mesh: axis -> devices.
-        flops_by_scope: of products, by the scopes that the function's own code has opened.
-        largest: arrays at the peak, the largest first.
+        flops_by_scope: of products, by the scopes that the function's own code opened.
+        largest: arrays at the peak, largest first.
     """
 
     name: str
@@ -61,47 +68,47 @@ class FunctionReport:
     mesh: Mapping[str, int]
     compiled: CompiledNumbers | None
     flops_by_scope: Mapping[str, float]
-    collectives: tuple[FoundCollective, ...]
-    largest: tuple[Buffer, ...]
+    collectives: tuple[CollectiveRow, ...]
+    largest: tuple[PeakArray, ...]
     compile_s: float
     versions: Mapping[str, str]
 
     @property
     def passed(self) -> bool:
-        """Whether it compiles, and fits as far as its compiler can say."""
+        """Whether it compiles, and fits as far as its compiler can tell."""
         return self.verdict == "compiles"
 
 
-def check_user(
+def check_function(
     fn: Callable[..., Any], *args: Any, on: str, trace: str | Path | None = None
 ) -> FunctionReport:
-    """Compile a function in this process and report it.
+    """Compile a function in this process and report on it.
 
     Raises:
         As `shardwise.check`.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
-    return _report(name, on, check_function(fn, *args, on=on), trace)
+    return _report(name, on, compile_function(fn, *args, on=on), trace)
 
 
-def check_by_name(
-    name: str, args: str, on: str, how: How, trace: str | Path | None = None
+def check_named_function(
+    name: str, args: str, on: str, options: CompileOptions, trace: str | Path | None = None
 ) -> FunctionReport:
-    """Compile `module:function` in a process of its own and report it.
+    """Compile `module:function` in a separate process and report on it.
 
-    The folder in which the command runs is searched for the module first.
+    The current folder is searched for the module first.
 
     Raises:
-        As `shardwise.check`, and BadInput where no such function is found.
+        As `shardwise.check`, and BadInput where there is no such function.
     """
-    result = check_named(
+    result = compile_named(
         name,
         args,
         on=on,
         folder=os.getcwd(),
-        limits=how.limits,
-        cache=how.folder,
-        on_stage=how.on_stage,
+        limits=options.limits,
+        cache=options.cache_path,
+        on_stage=options.on_stage,
     )
     return _report(name, on, result, trace)
 
@@ -109,53 +116,55 @@ def check_by_name(
 def _report(
     name: str, on: str, result: Compiled | Failure, trace: str | Path | None
 ) -> FunctionReport:
-    failure = result if isinstance(result, OutOfMemory) else None
-    made = failure.program if failure else result
-    if isinstance(made, Compiled):
-        read = read_program(made, parse_system(on))
-        if trace is not None and failure is None:
-            draw(read, trace, f"{name} on {on}")
-        return _of(name, on, read, failure)
-    if failure is None:
-        raise _refused(name, on, result)
-    return FunctionReport(
-        name=name,
-        hardware=on,
-        compiler=_platform(on),
-        fits=False,
-        verdict="does not fit",
-        note=too_large(failure, None),
-        mesh={},
-        compiled=None,
-        flops_by_scope={},
-        collectives=(),
-        largest=(),
-        compile_s=0.0,
-        versions={},
-    )
+    system = parse_system(on)
+    if isinstance(result, OutOfMemory):
+        if result.program:
+            return _program_report(name, on, analyze_program(result.program, system), result)
+        return FunctionReport(
+            name=name,
+            hardware=on,
+            compiler=system.chip.kind,
+            fits=False,
+            verdict="does not fit",
+            note=memory_note(result, None),
+            mesh={},
+            compiled=None,
+            flops_by_scope={},
+            collectives=(),
+            largest=(),
+            compile_s=0.0,
+            versions={},
+        )
+    if not isinstance(result, Compiled):
+        raise _error(name, on, result)
+    program = analyze_program(result, system)
+    if trace is not None:
+        write_timeline(program, trace, f"{name} on {on}")
+    return _program_report(name, on, program, None)
 
 
-def _platform(on: str) -> str:
-    return parse_system(on).chip.kind
+def _error(name: str, on: str, failure: Failure) -> Exception:
+    """The error for a function that does not compile, with the message of JAX or the compiler."""
+    text = getattr(failure, "text", "")[:600]
+    if type(failure).__name__ == "ShardingError":
+        return BadSharding(f"{name} on {on}: {text}")
+    if getattr(failure, "stage", "compiling") in ("building", "lowering"):
+        return BadInput(f"{name} cannot be traced with these arguments: {text}")
+    return compile_error(failure)
 
 
-def _refused(name: str, on: str, result: Compiled | Failure) -> Exception:
-    """The error of a function that does not compile, in the words of JAX or the compiler."""
-    kind, text = type(result).__name__, getattr(result, "text", "")
-    if kind == "ShardingError":
-        return BadSharding(f"{name} on {on}: {text[:600]}")
-    if getattr(result, "stage", "compiling") in ("building", "lowering"):
-        return BadInput(f"{name} cannot be traced with these arguments: {text[:600]}")
-    return CheckFailed(told(result)) if not isinstance(result, Compiled) else CheckFailed(text)
-
-
-def _of(name: str, on: str, read: Read, failure: OutOfMemory | None) -> FunctionReport:
-    compiled, target = read.compiled, read.compiled.target
-    buffers = held_at_peak(read, unnamed)
-    found = numbers(read, buffers)
-    notes = [target.note, ROOFLINES if target.platform == "gpu" else ""]
+def _program_report(
+    name: str, on: str, program: AnalyzedProgram, failure: OutOfMemory | None
+) -> FunctionReport:
+    compiled = program.compiled
+    target = compiled.target
+    arrays = peak_arrays(program, describe_unplanned)
+    numbers = compiled_numbers(program, arrays)
+    notes = [target.note]
+    if target.platform == "gpu":
+        notes.append(GPU_NOTE)
     if failure:
-        notes.insert(0, too_large(failure, found))
+        notes.insert(0, memory_note(failure, numbers))
     return FunctionReport(
         name=name,
         hardware=on,
@@ -164,49 +173,55 @@ def _of(name: str, on: str, read: Read, failure: OutOfMemory | None) -> Function
         verdict="does not fit" if failure else "compiles",
         note=" ".join(filter(None, notes)),
         mesh=compiled.mesh,
-        compiled=found,
-        flops_by_scope=_flops(read),
-        collectives=() if failure else _collectives(read),
-        largest=buffers[:SHOWN],
-        compile_s=compiled.lower_s + compiled.compile_s,
+        compiled=numbers,
+        flops_by_scope=_flops_by_scope(program),
+        collectives=() if failure else _collective_rows(program),
+        largest=largest_arrays(arrays),
+        compile_s=compiled.total_s,
         versions=compiled.versions,
     )
 
 
-def _flops(read: Read) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for op in read.ops:
-        for op_name, n in op.cost.products:
-            key = own_scope(op_name)
-            total[key] = total.get(key, 0.0) + float(n * op.count)
-    return dict(sorted(total.items(), key=lambda pair: -pair[1]))
+def _flops_by_scope(program: AnalyzedProgram) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for op in program.ops:
+        for op_name, flops in op.cost.products:
+            scope = user_scope(op_name)
+            totals[scope] = totals.get(scope, 0.0) + float(flops * op.n_runs)
+    return dict(sorted(totals.items(), key=lambda pair: -pair[1]))
 
 
-def _collectives(read: Read) -> tuple[FoundCollective, ...]:
+def _collective_rows(program: AnalyzedProgram) -> tuple[CollectiveRow, ...]:
     groups: dict[tuple[tuple[str, ...], str], list[Collective]] = {}
-    for one in read.collectives:
-        groups.setdefault((one.axes, one.kind), []).append(one)
-    rows = [_row(axes, kind, ones, read) for (axes, kind), ones in groups.items()]
+    for collective in program.collectives:
+        groups.setdefault((collective.axes, collective.kind), []).append(collective)
+    rows = [_row(collectives, program) for collectives in groups.values()]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _row(
-    axes: tuple[str, ...], kind: str, ones: Sequence[Collective], read: Read
-) -> FoundCollective:
-    total = sum(one.received_bytes * one.count for one in ones)
-    moved = sum(one.received_bytes * one.count for one in ones if one.form != "sync")
-    seen: dict[str, int] = {}
-    for one in ones:
-        block = read.module.computations[one.computation]
-        for name in one.beside:
-            scope = own_scope(block.instructions[name].op_name)
+def _row(collectives: Sequence[Collective], program: AnalyzedProgram) -> CollectiveRow:
+    """Totals of collectives of one kind over the same axes."""
+    n_runs = 0
+    total_bytes = 0
+    asynchronous_bytes = 0
+    scope_counts: dict[str, int] = {}
+    for collective in collectives:
+        n_bytes = collective.received_bytes * collective.n_runs
+        n_runs += collective.n_runs
+        total_bytes += n_bytes
+        if collective.form != "sync":
+            asynchronous_bytes += n_bytes
+        instructions = program.module.computations[collective.computation].instructions
+        for name in collective.overlapped:
+            scope = user_scope(instructions[name].op_name)
             if scope:
-                seen[scope] = seen.get(scope, 0) + one.count
-    return FoundCollective(
-        axes=axes,
-        kind=kind,
-        n=sum(one.count for one in ones),
-        bytes=float(total),
-        asynchronous=moved / total if total else 0.0,
-        beside=tuple(sorted(seen, key=lambda scope: -seen[scope])[:BESIDE]),
+                scope_counts[scope] = scope_counts.get(scope, 0) + collective.n_runs
+    scopes = sorted(scope_counts, key=lambda scope: -scope_counts[scope])
+    return CollectiveRow(
+        axes=collectives[0].axes,
+        kind=collectives[0].kind,
+        n=n_runs,
+        bytes=float(total_bytes),
+        asynchronous=asynchronous_bytes / total_bytes if total_bytes else 0.0,
+        beside=tuple(scopes[:MAX_OVERLAPPED]),
     )

@@ -1,4 +1,4 @@
-"""A user's function and arguments -> the same on the devices of a target. Imports JAX.
+"""Move a user's function and arguments to the devices of a target. Imports JAX.
 
 Arguments may be arrays or shapes, on any mesh: of CPU devices, abstract, or none. The mesh keeps
 its shape and its names; its devices become those of the target.
@@ -18,7 +18,7 @@ from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadInput, BadShape
 from shardwise.runtime.program import Program
 
-# The axis of the mesh where the arguments name none; nothing is sharded over it.
+# The mesh axis where the arguments have no mesh; nothing is sharded over it.
 UNNAMED = "devices"
 
 
@@ -32,92 +32,91 @@ def program_on(
     """The program that runs `fn(*args)` on a target.
 
     Raises:
-        BadShape: the arguments' mesh has another number of devices.
-        BadInput: the arguments lie on several meshes.
+        BadShape: the mesh of the arguments has another number of devices.
+        BadInput: the arguments are on several meshes.
     """
-    mesh = _mesh_like(_mesh_of(args), devices, target)
-    moved = jax.tree.map(lambda leaf: _moved(leaf, mesh), args)
+    mesh = _target_mesh(_argument_mesh(args), devices, target)
+    target_args = jax.tree.map(lambda leaf: _on_mesh(leaf, mesh), args)
     name = getattr(fn, "__name__", type(fn).__name__)
-    return Program(name=name, fn=_on(fn, args, moved), args=moved, mesh=mesh, options=options)
+    lowerable = _lowerable(fn, args, target_args)
+    return Program(name=name, fn=lowerable, args=target_args, mesh=mesh, options=options)
 
 
-def _mesh_of(args: tuple[Any, ...]) -> Mesh | AbstractMesh | None:
-    """The one mesh on which the arguments lie, None where they lie on none."""
-    meshes = {
-        (tuple(sharding.mesh.axis_names), tuple(sharding.mesh.axis_sizes)): sharding.mesh
-        for leaf in jax.tree.leaves(args)
-        if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding)
-        and not sharding.mesh.empty
-    }
+def _argument_mesh(args: tuple[Any, ...]) -> Mesh | AbstractMesh | None:
+    """The one mesh of the arguments, None where they have none."""
+    meshes = {}
+    for leaf in jax.tree.leaves(args):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, NamedSharding) and not sharding.mesh.empty:
+            mesh = sharding.mesh
+            meshes[tuple(mesh.axis_names), tuple(mesh.axis_sizes)] = mesh
     if len(meshes) > 1:
-        told = " and ".join(_show(mesh) for mesh in meshes.values())
-        raise BadInput(f"the arguments lie on several meshes: {told}. Give all of them one.")
+        names = " and ".join(map(_describe, meshes.values()))
+        raise BadInput(f"the arguments are on several meshes: {names}. Use one mesh for all.")
     return next(iter(meshes.values()), None)
 
 
-def _mesh_like(
-    like: Mesh | AbstractMesh | None, devices: np.ndarray[Any, Any], target: Target
+def _target_mesh(
+    argument_mesh: Mesh | AbstractMesh | None, devices: np.ndarray[Any, Any], target: Target
 ) -> Mesh:
-    if like is None:
+    """The mesh of the arguments with the devices of the target."""
+    if argument_mesh is None:
         return Mesh(devices.reshape(-1), (UNNAMED,), axis_types=(AxisType.Auto,))
-    shape = tuple(like.axis_sizes)
-    if like.size != devices.size:
+    if argument_mesh.size != devices.size:
         raise BadShape(
-            f"the arguments lie on a mesh of {like.size} devices ({_show(like)}), and "
-            f"{target.name} has {devices.size}. Make the mesh as large as the machine."
+            f"the arguments are on a mesh of {argument_mesh.size} devices "
+            f"({_describe(argument_mesh)}), but {target.name} has {devices.size}. Make the mesh as "
+            "large as the machine."
         )
-    return Mesh(_placed(shape, devices, target), like.axis_names, axis_types=like.axis_types)
-
-
-def _placed(
-    shape: tuple[int, ...], devices: np.ndarray[Any, Any], target: Target
-) -> np.ndarray[Any, Any]:
-    """Devices in the shape of a mesh: JAX's own choice on one TPU slice, else in order."""
+    shape = tuple(argument_mesh.axis_sizes)
     if target.platform == "tpu" and target.grid[0] == 1:
-        found: np.ndarray[Any, Any] = mesh_utils.create_device_mesh(
+        devices = mesh_utils.create_device_mesh(
             shape, list(devices.flat), allow_split_physical_axes=True
         )
-        return found
-    return devices.reshape(shape)
+    return Mesh(
+        devices.reshape(shape), argument_mesh.axis_names, axis_types=argument_mesh.axis_types
+    )
 
 
-def _moved(leaf: Any, mesh: Mesh) -> Any:
+def _on_mesh(leaf: Any, mesh: Mesh) -> Any:
+    """The shape of an array with its sharding on another mesh; other leaves are unchanged."""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         return leaf
     sharding = getattr(leaf, "sharding", None)
-    spec, kind = PartitionSpec(), None
+    spec = PartitionSpec()
+    memory_kind = None
     if isinstance(sharding, NamedSharding):
         spec = sharding.spec
-        kind = "pinned_host" if sharding.memory_kind == "pinned_host" else None
-    placed = NamedSharding(mesh, spec, memory_kind=kind)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed)
+        if sharding.memory_kind == "pinned_host":
+            memory_kind = "pinned_host"
+    target_sharding = NamedSharding(mesh, spec, memory_kind=memory_kind)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=target_sharding)
 
 
-def _on(fn: Callable[..., Any], args: tuple[Any, ...], moved: tuple[Any, ...]) -> Any:
-    """`fn` as it can be lowered for the target.
+def _lowerable(fn: Callable[..., Any], args: tuple[Any, ...], target_args: tuple[Any, ...]) -> Any:
+    """`fn` in a form that can be lowered for the target.
 
-    A function that names a mesh of its own (in `shard_map`, in constraints) refuses other devices.
-    It is then exported, which keeps shardings and leaves devices out, and called from there.
+    A function that contains a mesh (in `shard_map`, in constraints) rejects other devices. It is
+    then exported, which keeps shardings and omits devices, and called from there.
     """
     jitted: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
     try:
-        jitted.lower(*moved)
+        jitted.lower(*target_args)
     except ValueError as error:
         if "device" not in str(error):
             raise
     else:
         return jitted
     exported = jax.export.export(jitted, platforms=["cpu", "tpu", "cuda"])(*args)
-    # What is donated is not kept by the export.
+    # The export does not keep donation.
     infos, _ = jitted.trace(*args).args_info
-    donated = tuple(
-        position
-        for position, info in enumerate(infos)
-        if any(leaf.donated for leaf in jax.tree.leaves(info))
-    )
-    return jax.jit(exported.call, donate_argnums=donated)
+    donated = []
+    for position, info in enumerate(infos):
+        if any(leaf.donated for leaf in jax.tree.leaves(info)):
+            donated.append(position)
+    return jax.jit(exported.call, donate_argnums=tuple(donated))
 
 
-def _show(mesh: Mesh | AbstractMesh) -> str:
+def _describe(mesh: Mesh | AbstractMesh) -> str:
     sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
     return " x ".join(f"{name} {size}" for name, size in sizes)

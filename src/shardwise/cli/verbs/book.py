@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from shardwise.book.case import CHAPTERS, Case, cases, select
-from shardwise.book.run import Result, RunAll, document, run_all
+from shardwise.book.run import BookResult, Result, document, run_all
 from shardwise.book.run import run as solve
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
@@ -118,7 +118,7 @@ def _details(result: Result) -> Iterator[tuple[str, str]]:
         yield "note", "plain arithmetic on the given numbers"
 
 
-def _summary(results: RunAll) -> Iterator[Block]:
+def _summary(results: BookResult) -> Iterator[Block]:
     yield strong(
         f"{results.passed} of {results.n} cases agree; {len(results.failed)} do not, "
         f"{len(results.skipped)} skipped."

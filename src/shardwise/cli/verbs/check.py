@@ -19,7 +19,7 @@ from shardwise.errors import BadInput, CheckFailed
 from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
-    from shardwise.check.training import How
+    from shardwise.check.options import CompileOptions
     from shardwise.plan.schema.json_io import AnyPlan
 
 
@@ -82,9 +82,9 @@ def run(
 
 
 @contextmanager
-def _compiling(no_cache: bool, collectives: str) -> Iterator[How]:
+def _compiling(no_cache: bool, collectives: str) -> Iterator[CompileOptions]:
     """How to compile, with the stage of each compilation shown on a terminal."""
-    from shardwise.check.training import How
+    from shardwise.check.options import CompileOptions
 
     line = TerminalLine(sys.stderr)
 
@@ -93,7 +93,7 @@ def _compiling(no_cache: bool, collectives: str) -> Iterator[How]:
 
     on_stage = show if sys.stderr.isatty() else None
     try:
-        yield How(cache=not no_cache, on_stage=on_stage, collectives=collectives)
+        yield CompileOptions(cache=not no_cache, on_stage=on_stage, collectives=collectives)
     finally:
         line.clear()
 
@@ -102,7 +102,7 @@ def _plan_answer(
     plan: AnyPlan,
     on: str,
     depths: tuple[int, ...],
-    how: How,
+    how: CompileOptions,
     trace: str,
     fix: bool,
     save: str,
@@ -142,11 +142,13 @@ def _plan_answer(
     )
 
 
-def _function_answer(name: str, args: str, on: str, how: How, trace: str, as_json: bool) -> Answer:
-    from shardwise.check.user.function import check_by_name
+def _function_answer(
+    name: str, args: str, on: str, how: CompileOptions, trace: str, as_json: bool
+) -> Answer:
+    from shardwise.check.user.function import check_named_function
     from shardwise.report.check import function as report
 
-    verdict = check_by_name(name, args, on, how, trace or None)
+    verdict = check_named_function(name, args, on, how, trace or None)
     return Answer(
         document=lambda: verdict,
         blocks=report.blocks(verdict),

@@ -1,10 +1,10 @@
-"""One file per family of config.json: its model types, and how its keys become layers.
+"""Model families: each file reads the config.json of some model types.
 
-A file placed here is found by itself. It defines `MODEL_TYPES` (values of "model_type"),
-`ARCHITECTURES` (values of "architectures", for files without a model type),
-`build(keys, name) -> ModelConfig`, and, for a family whose checkpoints are published, the tensors
-in them: `OUTER` by our names of the weights around the layers, and
-`layer_names(config, layer) -> dict[str, Stored]`.
+A new file in this folder is discovered automatically. It defines `MODEL_TYPES` (values of
+"model_type"), `ARCHITECTURES` (values of "architectures", for files without a model type) and
+`build(keys, name) -> ModelConfig`. A family with published checkpoints also defines `OUTER_NAMES`,
+tensor names of the weights outside the layers, and
+`layer_tensors(config, layer) -> dict[str, TensorLayout]`, both by weight name.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ from types import ModuleType
 from shardwise.models.config import Layer
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
-from shardwise.models.stored import Stored
+from shardwise.models.tensor_layout import TensorLayout
 
 Builder = Callable[[Keys, str], ModelConfig]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """How the checkpoints of a family name their tensors: around the layers, and in one of them."""
+class CheckpointFormat:
+    """Tensor names and layouts in the checkpoints of a family.
 
-    outer: Mapping[str, str]
-    layer: Callable[[ModelConfig, Layer], dict[str, Stored]]
+    Args:
+        outer_names: Tensor names of the weights outside the layers, by weight name.
+        layer_tensors: Returns the layouts of one layer's weights, by weight name.
+    """
+
+    outer_names: Mapping[str, str]
+    layer_tensors: Callable[[ModelConfig, Layer], dict[str, TensorLayout]]
 
 
 @functools.cache
 def builders() -> tuple[dict[str, Builder], dict[str, Builder]]:
-    """Builders by model type and by architecture, found in this folder."""
+    """Builders of all families, by model type and by architecture."""
     by_type: dict[str, Builder] = {}
     by_architecture: dict[str, Builder] = {}
     for family in _modules():
@@ -44,14 +49,16 @@ def builders() -> tuple[dict[str, Builder], dict[str, Builder]]:
 
 
 @functools.cache
-def named() -> dict[str, Names]:
-    """How tensors are named, by `ModelConfig.family`, where checkpoints are published."""
-    return {
-        kind: Names(outer=family.OUTER, layer=family.layer_names)
-        for family in _modules()
-        if hasattr(family, "OUTER")
-        for kind in family.MODEL_TYPES
-    }
+def checkpoint_formats() -> dict[str, CheckpointFormat]:
+    """Formats of published checkpoints by `ModelConfig.family`."""
+    formats = {}
+    for family in _modules():
+        if hasattr(family, "OUTER_NAMES"):
+            checkpoint = CheckpointFormat(
+                outer_names=family.OUTER_NAMES, layer_tensors=family.layer_tensors
+            )
+            formats.update(dict.fromkeys(family.MODEL_TYPES, checkpoint))
+    return formats
 
 
 def _modules() -> Iterator[ModuleType]:

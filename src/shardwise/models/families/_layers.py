@@ -1,4 +1,4 @@
-"""Layers of a few kinds into groups."""
+"""Layer groups of models whose layers are of several kinds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from shardwise.models.stack import Segment, order
 Kind = TypeVar("Kind")
 
 
-def grouped(kinds: Iterable[Kind], layer: Callable[[Kind], Layer]) -> tuple[LayerGroup, ...]:
-    """One group per distinct kind, in order of first appearance, with its layer and count."""
-    return tuple(LayerGroup(layer=layer(k), count=n) for k, n in Counter(kinds).items())
+def layer_groups(
+    kinds: Iterable[Kind], build_layer: Callable[[Kind], Layer]
+) -> tuple[LayerGroup, ...]:
+    """Groups of equal layers: one per distinct kind, in order of first appearance."""
+    counts = Counter(kinds)
+    return tuple(LayerGroup(layer=build_layer(kind), count=n) for kind, n in counts.items())
 
 
-def in_order(kinds: Iterable[Hashable]) -> tuple[Segment, ...]:
-    """How the groups of `grouped` follow each other."""
-    known: dict[Hashable, int] = {}
-    return order([known.setdefault(kind, len(known)) for kind in kinds])
+def layer_order(kinds: Iterable[Hashable]) -> tuple[Segment, ...]:
+    """Order of the layers, for `ModelConfig.order`; segments refer to groups of `layer_groups`."""
+    group_index: dict[Hashable, int] = {}
+    return order([group_index.setdefault(kind, len(group_index)) for kind in kinds])

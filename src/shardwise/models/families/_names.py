@@ -1,4 +1,4 @@
-"""Names of tensors that most families share, and projections that some of them fuse."""
+"""Tensor names that most families share, and layouts of fused projections."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections.abc import Mapping
 
 from shardwise.models.config import Layer, Moe
 from shardwise.models.model import ModelConfig
-from shardwise.models.stored import Part, Stored, inputs_first, stored
+from shardwise.models.tensor_layout import AxisSlice, TensorLayout, default_layout, inputs_first
 from shardwise.models.weights import Weight, layer_weights
 
-LAYER = "model.layers.{layer}."
+LAYER_PREFIX = "model.layers.{layer}."
 
-OUTER = {
+# Tensor names of the weights outside the layers, in Llama and most other families.
+OUTER_NAMES = {
     "embedding": "model.embed_tokens.weight",
     "final_norm": "model.norm.weight",
     "unembedding": "lm_head.weight",
 }
 
-_ATTENTION = {
-    **{f"w{x}": f"self_attn.{x}_proj.weight" for x in "qkvo"},
-    **{f"b{x}": f"self_attn.{x}_proj.bias" for x in "qkvo"},
+_ATTENTION_NAMES = {
+    **{f"w{letter}": f"self_attn.{letter}_proj.weight" for letter in "qkvo"},
+    **{f"b{letter}": f"self_attn.{letter}_proj.bias" for letter in "qkvo"},
     "q_norm": "self_attn.q_norm.weight",
     "k_norm": "self_attn.k_norm.weight",
     "sinks": "self_attn.sinks",
 }
 
-_NORMS = {
+# Modules of the norms of width D, by `Layer.norms`.
+_NORM_MODULES = {
     "pre": {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
     "post": {
         "post_attention_norm": "post_attention_layernorm",
@@ -42,134 +44,142 @@ _NORMS = {
 }
 
 
-def usual(
+def llama_tensors(
     config: ModelConfig,
     layer: Layer,
     changes: Mapping[str, str] | None = None,
     *,
-    block: str = "mlp",
-) -> dict[str, Stored]:
-    """Each weight of a layer as a tensor of its own, by the names of Llama.
+    ffn_module: str = "mlp",
+) -> dict[str, TensorLayout]:
+    """Layouts of a layer's weights in separate tensors, named as in Llama.
 
     Args:
         config: The model.
         layer: One of its layers.
-        changes: Names, after that of the layer, of weights that are called otherwise. Weights that
-            neither they nor Llama name are left out.
-        block: What the feed-forward block is called.
+        changes: Tensor names, without the layer prefix, that are not those of Llama, by weight
+            name. A weight that neither they nor Llama name is left out.
+        ffn_module: Module name of the feed-forward block.
     """
-    names = {**_ATTENTION, **_gated(block), **norms(layer), **(changes or {})}
-    return alone(config, layer, LAYER, names)
+    names = {**_ATTENTION_NAMES, **_gated_mlp_names(ffn_module), **norm_names(layer)}
+    names.update(changes or {})
+    return separate_tensors(config, layer, LAYER_PREFIX, names)
 
 
-def alone(
+def separate_tensors(
     config: ModelConfig, layer: Layer, prefix: str, names: Mapping[str, str]
-) -> dict[str, Stored]:
-    """The weights of a layer that have a tensor of their own, among `names`."""
-    return {
-        weight.name: stored(weight, prefix + names[weight.name])
-        for weight in layer_weights(config, layer)
-        if weight.name in names
-    }
+) -> dict[str, TensorLayout]:
+    """Layouts of the layer's weights that `names` lists, each in a separate tensor."""
+    layouts = {}
+    for weight in layer_weights(config, layer):
+        if weight.name in names:
+            layouts[weight.name] = default_layout(weight, prefix + names[weight.name])
+    return layouts
 
 
-def norms(layer: Layer) -> dict[str, str]:
-    """Scales and biases of norms of width D."""
-    found = _NORMS[layer.norms]
-    scales = {ours: f"{theirs}.weight" for ours, theirs in found.items()}
-    return scales | {f"b_{ours}": f"{theirs}.bias" for ours, theirs in found.items()}
+def norm_names(layer: Layer) -> dict[str, str]:
+    """Tensor names of the scales and biases of norms of width D."""
+    return parameter_names(_NORM_MODULES[layer.norms], scale_prefix="", bias_prefix="b_")
 
 
-def out_projections(attention: str) -> dict[str, str]:
-    """Output and feed-forward projections of GPT-NeoX and Falcon, with their biases."""
-    modules = {"o": f"{attention}.dense", "_up": "mlp.dense_h_to_4h", "_down": "mlp.dense_4h_to_h"}
-    return {
-        f"{letter}{ours}": f"{theirs}.{kind}"
-        for ours, theirs in modules.items()
-        for letter, kind in (("w", "weight"), ("b", "bias"))
-    }
-
-
-def _gated(block: str) -> dict[str, str]:
-    parts = ("gate", "up", "down")
-    weights = {f"w_{part}": f"{block}.{part}_proj.weight" for part in parts}
-    return weights | {f"b_{part}": f"{block}.{part}_proj.bias" for part in parts}
-
-
-def routed(layer: Layer, block: str = "mlp", shared: str = "") -> dict[str, str]:
-    """Names of a routed block whose experts have tensors of their own; {} for another block.
-
-    Args:
-        layer: The layer.
-        block: What the block is called.
-        shared: What its shared experts are called.
-    """
-    if not isinstance(layer.ffn, Moe):
-        return {}
-    names = {"router": f"{block}.gate.weight"}
-    for part in ("gate", "up", "down"):
-        names[f"w_{part}"] = f"{block}.experts.{{expert}}.{part}_proj.weight"
-        names[f"shared_{part}"] = f"{block}.{shared}.{part}_proj.weight"
+def parameter_names(
+    modules: Mapping[str, str], *, scale_prefix: str, bias_prefix: str
+) -> dict[str, str]:
+    """Tensor names of a module's weight and bias; weight names are a prefix and a key."""
+    names = {}
+    for key, module in modules.items():
+        names[scale_prefix + key] = f"{module}.weight"
+        names[bias_prefix + key] = f"{module}.bias"
     return names
 
 
-def halves(weight: Weight, tensor: str, *, interleaved: bool) -> Stored:
-    """The gate (or its bias) or the up projection of all experts, from one tensor of both.
+def output_and_mlp_names(attention_module: str) -> dict[str, str]:
+    """Tensor names of the output and MLP projections of GPT-NeoX and Falcon."""
+    modules = {
+        "o": f"{attention_module}.dense",
+        "_up": "mlp.dense_h_to_4h",
+        "_down": "mlp.dense_4h_to_h",
+    }
+    return parameter_names(modules, scale_prefix="w", bias_prefix="b")
+
+
+def _gated_mlp_names(module: str) -> dict[str, str]:
+    modules = {part: f"{module}.{part}_proj" for part in ("gate", "up", "down")}
+    return parameter_names(modules, scale_prefix="w_", bias_prefix="b_")
+
+
+def expert_names(layer: Layer, ffn_module: str = "mlp", shared_module: str = "") -> dict[str, str]:
+    """Tensor names of a routed block with separate tensors per expert; {} if it is not routed."""
+    if not isinstance(layer.ffn, Moe):
+        return {}
+    names = {"router": f"{ffn_module}.gate.weight"}
+    for part in ("gate", "up", "down"):
+        names[f"w_{part}"] = f"{ffn_module}.experts.{{expert}}.{part}_proj.weight"
+        names[f"shared_{part}"] = f"{ffn_module}.{shared_module}.{part}_proj.weight"
+    return names
+
+
+def fused_gate_up(weight: Weight, tensor_name: str, *, interleaved: bool) -> TensorLayout:
+    """Layout of the gate or up projection of all experts, or its bias, in a tensor of both.
 
     Args:
-        weight: Of dims E D F or E F, as they stand in the tensor.
-        tensor: Its name.
-        interleaved: Gate and up take turns; otherwise the gate stands before.
+        weight: Weight with dims E, D, F or E, F; the tensor has the same order of dims.
+        tensor_name: Name of the tensor.
+        interleaved: Columns of gate and up alternate; otherwise all of the gate comes first.
     """
     *leading, F = weight.shape
-    second, axis = int("up" in weight.name), len(leading)
-    start, step = (second, 2) if interleaved else (second * F, 1)
-    stop = 2 * F if interleaved else start + F
-    return Stored(
-        tensor=tensor,
-        held=(*leading, 2 * F),
-        view=(*leading, 2 * F),
-        part=Part(axis=axis, start=start, stop=stop, step=step),
+    file_shape = (*leading, 2 * F)
+    column = int("up" in weight.name)
+    part = AxisSlice(axis=len(leading), start=column * F, stop=(column + 1) * F)
+    if interleaved:
+        part = AxisSlice(axis=len(leading), start=column, stop=2 * F, step=2)
+    return TensorLayout(
+        tensor_name=tensor_name,
+        file_shape=file_shape,
+        view=file_shape,
+        part=part,
         axes=tuple(range(len(weight.shape))),
         shape=weight.shape,
     )
 
 
-def fused_groups(config: ModelConfig, layer: Layer, module: str) -> dict[str, Stored]:
-    """Queries, keys and values as one matrix: for each key head its queries, the key, the value."""
-    found = {}
+def fused_qkv(config: ModelConfig, layer: Layer, module: str) -> dict[str, TensorLayout]:
+    """Layouts of wq, wk, wv and their biases in a matrix of GPT-NeoX or Falcon.
+
+    For each key head the matrix has the outputs of its query heads, then the key, then the value.
+    """
+    if layer.attention is None:
+        return {}
+    K = layer.attention.n_kv_heads
+    H = layer.attention.d_head
+    G = layer.attention.n_heads // K
+    heads = {"q": (0, G), "k": (G, G + 1), "v": (G + 1, G + 2)}
+    layouts = {}
     for weight in layer_weights(config, layer):
-        kind = _kind(weight)
-        if kind and layer.attention:
-            K, H = layer.attention.n_kv_heads, layer.attention.d_head
-            G = layer.attention.n_heads // K
-            start, stop = {"q": (0, G), "k": (G, G + 1), "v": (G + 1, G + 2)}[kind]
-            part = Part(axis=1, start=start, stop=stop)
-            found[weight.name] = fused(weight, module, (K, G + 2, H), part)
-    return found
+        if weight.name in ("wq", "wk", "wv", "bq", "bk", "bv"):
+            start, stop = heads[weight.name[1]]
+            part = AxisSlice(axis=1, start=start, stop=stop)
+            layouts[weight.name] = fused_projection(weight, module, (K, G + 2, H), part)
+    return layouts
 
 
-def fused(weight: Weight, module: str, outputs: tuple[int, ...], part: Part) -> Stored:
-    """A part of what one matrix, or its bias, writes.
+def fused_projection(
+    weight: Weight, module: str, outputs: tuple[int, ...], part: AxisSlice
+) -> TensorLayout:
+    """Layout of a projection, or its bias, in a matrix that fuses several projections.
 
     Args:
         weight: A projection of width D, or its bias.
-        module: The module of the matrix.
-        outputs: What it writes, dim by dim.
-        part: What of it the weight is.
+        module: Module of the fused matrix.
+        outputs: Sizes of the fused output dims.
+        part: Slice of the outputs that belongs to the weight.
     """
     inputs = weight.shape[:1] if weight.matmul else ()
     view = (*outputs, *inputs)
-    return Stored(
-        tensor=f"{module}.{'weight' if weight.matmul else 'bias'}",
-        held=(math.prod(outputs), *inputs),
+    return TensorLayout(
+        tensor_name=f"{module}.{'weight' if weight.matmul else 'bias'}",
+        file_shape=(math.prod(outputs), *inputs),
         view=view,
         part=part,
         axes=inputs_first(view, len(outputs)),
         shape=weight.shape,
     )
-
-
-def _kind(weight: Weight) -> str:
-    """ "q", "k" or "v" for a projection of them or its bias."""
-    return weight.name[1] if weight.name in ("wq", "wk", "wv", "bq", "bk", "bv") else ""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from shardwise.models.config import Attention, Layer, Mlp
-from shardwise.models.families._layers import grouped, in_order
-from shardwise.models.families._names import OUTER as OUTER
-from shardwise.models.families._names import usual
-from shardwise.models.families._numbers import activation, rms_norm, rope, scaling
+from shardwise.models.families._layers import layer_groups, layer_order
+from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
+from shardwise.models.families._names import llama_tensors
+from shardwise.models.families._numbers import activation, rms_norm, rope, rope_scaling
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Rope
-from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("gemma", "gemma2", "gemma3", "gemma3_text")
 ARCHITECTURES = (
@@ -20,48 +21,60 @@ ARCHITECTURES = (
     "Gemma3ForConditionalGeneration",
 )
 
+# Defaults of GemmaConfig, Gemma2Config and Gemma3TextConfig, by generation.
+_DEFAULTS: dict[int, dict[str, float]] = {
+    1: {"num_key_value_heads": 16, "head_dim": 256, "max_position_embeddings": 8192},
+    2: {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256.0,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    3: {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256.0,
+        "vocab_size": 262_208,
+    },
+}
+
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """Keys of GemmaConfig, Gemma2Config and Gemma3TextConfig; published files of 3 omit some."""
-    third, second = keys.says("gemma3"), keys.says("gemma2")
-    tied = keys.flag("tie_word_embeddings", True)
+    """Build a model from the keys of GemmaConfig, Gemma2Config or Gemma3TextConfig."""
+    generation = _generation(keys)
+    tied_embeddings = keys.flag("tie_word_embeddings", True)
     text = keys.inner("text_config")
-    D, n_layers = text.whole("hidden_size"), text.layers("num_hidden_layers")
-    N = text.whole("num_attention_heads", **({"default": 8} if third else {}))
-    K = text.whole("num_key_value_heads", default=16 if not (second or third) else 4)
-    H, bias = text.head_dim(D, N, 256), text.flag("attention_bias", False)
-    local = _local(text, n_layers, second=second, third=third)
-    window = text.maybe("sliding_window", 4096) if second or third else None
-    ffn = Mlp(d_ff=text.whole("intermediate_size"), activation=_activation(text))
-    max_seq = text.whole("max_position_embeddings", default=131_072 if third else 8192)
-    near, far = _rotary(text, max_seq) if third else (rope(text, max_seq=max_seq),) * 2
-    wide = text.number("query_pre_attn_scalar", default=256.0) if second or third else H
-    softcap, logit_softcap = _softcaps(text, second) if second or third else (None, None)
+    text.set_defaults(_DEFAULTS[generation])
+    D = text.integer("hidden_size")
+    vocab = text.integer("vocab_size")
+    n_layers = text.layer_count("num_hidden_layers")
+    ffn = Mlp(d_ff=text.integer("intermediate_size"), activation=_activation(text))
+    max_seq = text.integer("max_position_embeddings")
+    attentions = _attentions(text, generation, D, max_seq)
+    local_flags = _local_layers(text, n_layers, generation)
+    logit_softcap = None
+    norms = "pre"
+    if generation > 1:
+        logit_softcap = text.optional_number("final_logit_softcapping")
+        norms = "both"
 
-    def layer(is_local: bool) -> Layer:
-        attention = Attention(
-            n_heads=N,
-            n_kv_heads=K,
-            d_head=H,
-            window=window if is_local else None,
-            q_bias=bias,
-            kv_bias=bias,
-            o_bias=bias,
-            qk_norm="head" if third else "",
-            rotary=near if is_local else far,
-            scale=None if wide == H else wide**-0.5,
-            softcap=softcap,
-        )
-        return Layer(attention=attention, ffn=ffn, norms="both" if second or third else "pre")
+    def build_layer(is_local: bool) -> Layer:
+        return Layer(attention=attentions[is_local], ffn=ffn, norms=norms)
 
     return ModelConfig(
         name=name,
-        family="gemma3" if third else "gemma2" if second else "gemma",
+        family=MODEL_TYPES[generation - 1],
         d_model=D,
-        vocab=text.whole("vocab_size", **({"default": 262_208} if third else {})),
-        groups=grouped(local, layer),
-        order=in_order(local),
-        tied_embeddings=tied,
+        vocab=vocab,
+        groups=layer_groups(local_flags, build_layer),
+        order=layer_order(local_flags),
+        tied_embeddings=tied_embeddings,
         max_seq=max_seq,
         norm=rms_norm(text, plus_one=True),
         scaled_embeddings=True,
@@ -69,41 +82,89 @@ def build(keys: Keys, name: str) -> ModelConfig:
     )
 
 
-def _activation(text: Keys) -> str:
-    """Tanh GELU; `hidden_act` of Gemma 1 says gelu and means it."""
-    told = activation(text, "hidden_activation", text.text("hidden_act", "gelu_pytorch_tanh"))
-    return "gelu_tanh" if told == "gelu" else told
+def _generation(keys: Keys) -> int:
+    if keys.is_type("gemma3"):
+        return 3
+    if keys.is_type("gemma2"):
+        return 2
+    return 1
 
 
-def _softcaps(text: Keys, second: bool) -> tuple[float | None, float | None]:
-    """Of attention and of logits; Gemma 3 has none."""
-    return (
-        text.maybe_number("attn_logit_softcapping", 50.0 if second else None),
-        text.maybe_number("final_logit_softcapping", 30.0 if second else None),
+def _attentions(text: Keys, generation: int, D: int, max_seq: int) -> dict[bool, Attention]:
+    """Attention of global layers under False, of local layers under True."""
+    N = text.integer("num_attention_heads")
+    H = text.head_dim(D, N)
+    bias = text.flag("attention_bias", False)
+    qk_norm = ""
+    if generation == 3:
+        qk_norm = "head"
+        local_rotary, global_rotary = _rotary(text, max_seq)
+    else:
+        global_rotary = rope(text, max_seq=max_seq)
+        local_rotary = global_rotary
+    window = None
+    scale = None
+    softcap = None
+    if generation > 1:
+        window = text.optional_integer("sliding_window")
+        query_scalar = text.number("query_pre_attn_scalar", default=256.0)
+        if query_scalar != H:
+            scale = query_scalar**-0.5
+        softcap = text.optional_number("attn_logit_softcapping")
+    global_attention = Attention(
+        n_heads=N,
+        n_kv_heads=text.integer("num_key_value_heads"),
+        d_head=H,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+        qk_norm=qk_norm,
+        rotary=global_rotary,
+        scale=scale,
+        softcap=softcap,
     )
+    local_attention = dataclasses.replace(global_attention, window=window, rotary=local_rotary)
+    return {False: global_attention, True: local_attention}
+
+
+def _activation(text: Keys) -> str:
+    """Tanh GELU; files of Gemma 1 call it "gelu"."""
+    default = text.text("hidden_act", "gelu_pytorch_tanh")
+    config_name = activation(text, "hidden_activation", default)
+    if config_name == "gelu":
+        return "gelu_tanh"
+    return config_name
 
 
 def _rotary(text: Keys, max_seq: int) -> tuple[Rope, Rope]:
-    """Of local and of global layers of Gemma 3: only global ones are scaled."""
-    base = text.number("rope_local_base_freq", default=10_000.0)
-    told = text.inner("rope_parameters")
-    if told is text or told.inner("full_attention") is told:
-        return Rope(theta=base), rope(text, max_seq=max_seq, theta=1e6)
-    near, far = told.inner("sliding_attention"), told.inner("full_attention")
-    return (
-        Rope(theta=near.number("rope_theta", default=base), scaling=scaling(text, near, max_seq)),
-        Rope(theta=far.number("rope_theta", default=1e6), scaling=scaling(text, far, max_seq)),
+    """Rotary positions of local and of global layers of Gemma 3: only global ones are scaled."""
+    theta = text.number("rope_local_base_freq", default=10_000.0)
+    parameters = text.optional_inner("rope_parameters")
+    if parameters is None:
+        return Rope(theta=theta), rope(text, max_seq=max_seq, theta=1e6)
+    global_keys = parameters.optional_inner("full_attention")
+    if global_keys is None:
+        return Rope(theta=theta), rope(text, max_seq=max_seq, theta=1e6)
+    local_keys = parameters.inner("sliding_attention")
+    local_rotary = Rope(
+        theta=local_keys.number("rope_theta", default=theta),
+        scaling=rope_scaling(text, local_keys, max_seq),
     )
+    global_rotary = Rope(
+        theta=global_keys.number("rope_theta", default=1e6),
+        scaling=rope_scaling(text, global_keys, max_seq),
+    )
+    return local_rotary, global_rotary
 
 
-def _local(text: Keys, n_layers: int, *, second: bool, third: bool) -> list[bool]:
-    """Which layers are local: none in Gemma 1, every other in 2, five of six in 3."""
-    if not (second or third):
+def _local_layers(text: Keys, n_layers: int, generation: int) -> list[bool]:
+    """Whether each layer is local: none in Gemma 1, every other in 2, five of six in 3."""
+    if generation == 1:
         return [False] * n_layers
-    every = text.whole("sliding_window_pattern", default=6) if third else 2
-    return text.layer_types(n_layers, lambda i: (i + 1) % every != 0)
+    period = 2
+    if generation == 3:
+        period = text.integer("sliding_window_pattern", default=6)
+    return text.local_layers(n_layers, lambda i: (i + 1) % period != 0)
 
 
-def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
-    """Tensors of a layer."""
-    return usual(config, layer)
+layer_tensors = llama_tensors

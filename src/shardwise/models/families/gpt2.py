@@ -1,4 +1,4 @@
-"""GPT-2, and GPT-3 and the Megatron models in its keys: learned positions, biases everywhere."""
+"""GPT-2, also GPT-3 and Megatron models: learned positions, biases everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shardwise.models.families._numbers import activation
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Norm
-from shardwise.models.stored import Part, Stored, turned
+from shardwise.models.tensor_layout import AxisSlice, TensorLayout, conv1d_layout
 from shardwise.models.weights import Weight, layer_weights
 
 MODEL_TYPES = ("gpt2",)
@@ -15,8 +15,9 @@ ARCHITECTURES = ("GPT2LMHeadModel", "GPT2Model")
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """Keys of GPT2Config."""
-    D, N = keys.whole("n_embd"), keys.whole("n_head")
+    """Build a model from the keys of GPT2Config."""
+    D = keys.integer("n_embd")
+    N = keys.integer("n_head")
     attention = Attention(
         n_heads=N,
         n_kv_heads=N,
@@ -28,28 +29,28 @@ def build(keys: Keys, name: str) -> ModelConfig:
         scale=None if keys.flag("scale_attn_weights", True) else 1.0,
     )
     ffn = Mlp(
-        d_ff=keys.whole("n_inner", default=4 * D),
+        d_ff=keys.integer("n_inner", default=4 * D),
         gated=False,
         bias=True,
         activation=activation(keys, "activation_function", "gelu_new"),
     )
     layer = Layer(attention=attention, ffn=ffn, norm_bias=True)
-    positions = keys.whole("n_positions", default=1024)
+    n_positions = keys.integer("n_positions", default=1024)
     return ModelConfig(
         name=name,
         family="gpt2",
         d_model=D,
-        vocab=keys.whole("vocab_size"),
-        groups=(LayerGroup(layer=layer, count=keys.layers("n_layer")),),
+        vocab=keys.integer("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layer_count("n_layer")),),
         tied_embeddings=keys.flag("tie_word_embeddings", True),
-        n_positions=positions,
+        n_positions=n_positions,
         final_norm_bias=True,
-        max_seq=positions,
+        max_seq=n_positions,
         norm=Norm(kind="layer", eps=keys.number("layer_norm_epsilon", default=1e-5)),
     )
 
 
-OUTER = {
+OUTER_NAMES = {
     "embedding": "transformer.wte.weight",
     "position": "transformer.wpe.weight",
     "final_norm": "transformer.ln_f.weight",
@@ -57,7 +58,7 @@ OUTER = {
     "unembedding": "lm_head.weight",
 }
 
-_LAYER = {
+_LAYER_NAMES = {
     "wo": "attn.c_proj.weight",
     "bo": "attn.c_proj.bias",
     "w_up": "mlp.c_fc.weight",
@@ -71,27 +72,28 @@ _LAYER = {
 }
 
 
-def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
-    """Tensors of a layer; matrices are [inputs, outputs], which is our order too."""
-    prefix, found = "transformer.h.{layer}.", {}
+def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
+    """Layouts of a layer's weights; matrices are [inputs, outputs], c_attn fuses wq, wk and wv."""
+    prefix = "transformer.h.{layer}."
+    layouts = {}
     for weight in layer_weights(config, layer):
-        kind = "qkv".find(weight.name[1])
-        if weight.name in _LAYER:
-            found[weight.name] = turned(weight, prefix + _LAYER[weight.name])
-        elif kind >= 0:
-            found[weight.name] = _third(weight, f"{prefix}attn.c_attn", kind)
-    return found
+        if weight.name in _LAYER_NAMES:
+            layouts[weight.name] = conv1d_layout(weight, prefix + _LAYER_NAMES[weight.name])
+        elif weight.name[1] in "qkv":
+            layouts[weight.name] = _fused_qkv(weight, f"{prefix}attn.c_attn")
+    return layouts
 
 
-def _third(weight: Weight, module: str, kind: int) -> Stored:
-    """All queries, all keys or all values of what one matrix, or its bias, writes."""
+def _fused_qkv(weight: Weight, module: str) -> TensorLayout:
+    """Layout of the query, key or value projection, or its bias, in a matrix of all three."""
     *inputs, N, H = weight.shape
-    view, axis = (*inputs, 3, N, H), len(inputs)
-    return Stored(
-        tensor=f"{module}.{'weight' if weight.matmul else 'bias'}",
-        held=(*inputs, 3 * N * H),
+    view = (*inputs, 3, N, H)
+    third = "qkv".index(weight.name[1])
+    return TensorLayout(
+        tensor_name=f"{module}.{'weight' if weight.matmul else 'bias'}",
+        file_shape=(*inputs, 3 * N * H),
         view=view,
-        part=Part(axis=axis, start=kind, stop=kind + 1),
+        part=AxisSlice(axis=len(inputs), start=third, stop=third + 1),
         axes=tuple(range(len(view))),
         shape=weight.shape,
     )

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
-from shardwise.models.families._names import alone, fused_groups, norms, out_projections
-from shardwise.models.families._numbers import activation, partial, rope
+from shardwise.models.families._names import (
+    fused_qkv,
+    norm_names,
+    output_and_mlp_names,
+    separate_tensors,
+)
+from shardwise.models.families._numbers import activation, partial_rope, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Norm
-from shardwise.models.stored import Stored
+from shardwise.models.tensor_layout import TensorLayout
 
 MODEL_TYPES = ("gpt_neox",)
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """Keys of GPTNeoXConfig."""
-    D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    """Build a model from the keys of GPTNeoXConfig."""
+    D = keys.integer("hidden_size")
+    N = keys.integer("num_attention_heads")
     bias = keys.flag("attention_bias", True)
     H = keys.even_heads("num_attention_heads", N, "hidden_size", D)
-    max_seq = keys.whole("max_position_embeddings", default=2048)
+    max_seq = keys.integer("max_position_embeddings", default=2048)
     theta = keys.number("rotary_emb_base", default=10_000.0)
     rotary = rope(keys, max_seq=max_seq, theta=theta)
     attention = Attention(
@@ -29,10 +35,10 @@ def build(keys: Keys, name: str) -> ModelConfig:
         q_bias=bias,
         kv_bias=bias,
         o_bias=bias,
-        rotary=partial(keys, rotary, H, 0.25, "rotary_pct"),
+        rotary=partial_rope(keys, rotary, H, 0.25, "rotary_pct"),
     )
     ffn = Mlp(
-        d_ff=keys.whole("intermediate_size"),
+        d_ff=keys.integer("intermediate_size"),
         gated=False,
         bias=True,
         activation=activation(keys, default="gelu"),
@@ -47,8 +53,8 @@ def build(keys: Keys, name: str) -> ModelConfig:
         name=name,
         family="gpt_neox",
         d_model=D,
-        vocab=keys.whole("vocab_size"),
-        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
+        vocab=keys.integer("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layer_count("num_hidden_layers")),),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         final_norm_bias=True,
         max_seq=max_seq,
@@ -56,7 +62,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     )
 
 
-OUTER = {
+OUTER_NAMES = {
     "embedding": "gpt_neox.embed_in.weight",
     "final_norm": "gpt_neox.final_layer_norm.weight",
     "b_final_norm": "gpt_neox.final_layer_norm.bias",
@@ -64,9 +70,9 @@ OUTER = {
 }
 
 
-def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
-    """Tensors of a layer; one holds each head's query, key and value."""
+def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
+    """Layouts of a layer's weights; query_key_value fuses wq, wk and wv by head."""
     prefix = "gpt_neox.layers.{layer}."
-    return alone(config, layer, prefix, norms(layer) | out_projections("attention")) | (
-        fused_groups(config, layer, f"{prefix}attention.query_key_value")
-    )
+    names = norm_names(layer) | output_and_mlp_names("attention")
+    layouts = separate_tensors(config, layer, prefix, names)
+    return layouts | fused_qkv(config, layer, f"{prefix}attention.query_key_value")

@@ -3,51 +3,62 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
-from shardwise.models.families._names import OUTER as OUTER
-from shardwise.models.families._names import usual
+from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
+from shardwise.models.families._names import llama_tensors
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
-from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("llama", "mistral")
 ARCHITECTURES = ("LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM")
 
+_DEFAULTS = {
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {
+        "max_position_embeddings": 131_072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+    },
+}
+
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """Keys of LlamaConfig and MistralConfig."""
-    mistral = keys.says("mistral")
-    D, N = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    """Build a model from the keys of LlamaConfig or MistralConfig."""
+    family = "mistral" if keys.is_type("mistral") else "llama"
+    keys.set_defaults(_DEFAULTS[family])
+    window = None
+    if family == "mistral":
+        window = keys.optional_integer("sliding_window")
+    D = keys.integer("hidden_size")
+    N = keys.integer("num_attention_heads")
     bias = keys.flag("attention_bias", False)
-    max_seq = keys.whole("max_position_embeddings", default=4096 * 32 if mistral else 2048)
+    max_seq = keys.integer("max_position_embeddings")
     attention = Attention(
         n_heads=N,
-        n_kv_heads=keys.whole("num_key_value_heads", default=8 if mistral else N),
+        n_kv_heads=keys.integer("num_key_value_heads", default=N),
         d_head=keys.head_dim(D, N),
-        window=keys.maybe("sliding_window", 4096) if mistral else None,
+        window=window,
         q_bias=bias,
         kv_bias=bias,
         o_bias=bias,
         rotary=rope(keys, max_seq=max_seq),
     )
     ffn = Mlp(
-        d_ff=keys.whole("intermediate_size"),
+        d_ff=keys.integer("intermediate_size"),
         bias=keys.flag("mlp_bias", False),
         activation=activation(keys),
     )
     layer = Layer(attention=attention, ffn=ffn)
     return ModelConfig(
         name=name,
-        family="mistral" if mistral else "llama",
+        family=family,
         d_model=D,
-        vocab=keys.whole("vocab_size"),
-        groups=(LayerGroup(layer=layer, count=keys.layers("num_hidden_layers")),),
+        vocab=keys.integer("vocab_size"),
+        groups=(LayerGroup(layer=layer, count=keys.layer_count("num_hidden_layers")),),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
         max_seq=max_seq,
         norm=rms_norm(keys),
     )
 
 
-def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
-    """Tensors of a layer."""
-    return usual(config, layer)
+layer_tensors = llama_tensors

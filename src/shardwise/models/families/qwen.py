@@ -1,82 +1,81 @@
 """Qwen2, Qwen2.5 (biases on queries, keys and values) and Qwen3 (norms on heads instead).
 
-Also read by `qwen_moe`, whose attention is the same.
+`qwen_moe` has the same attention.
 """
 
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp
-from shardwise.models.families._layers import grouped, in_order
-from shardwise.models.families._names import OUTER as OUTER
-from shardwise.models.families._names import usual
+from shardwise.models.families._layers import layer_groups, layer_order
+from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
+from shardwise.models.families._names import llama_tensors
 from shardwise.models.families._numbers import activation, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
-from shardwise.models.stored import Stored
 
 MODEL_TYPES = ("qwen2", "qwen3")
 ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
+_DEFAULTS = {
+    "qwen2": {"num_key_value_heads": 32},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128},
+}
+
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """Keys of Qwen2Config and Qwen3Config."""
-    D, third = keys.whole("hidden_size"), keys.says("qwen3")
-    n_layers, window = keys.layers("num_hidden_layers"), sliding_window(keys)
-    first_local = keys.whole("max_window_layers", default=28, low=0)
-    local = keys.layer_types(n_layers, lambda i: window is not None and i >= first_local)
-    d_ff, act = keys.whole("intermediate_size"), activation(keys)
-    heads = {"head_dim_default": 128, "kv_default": 32} if third else {"kv_default": 32}
+    """Build a model from the keys of Qwen2Config or Qwen3Config."""
+    is_qwen3 = keys.is_type("qwen3")
+    family = "qwen3" if is_qwen3 else "qwen2"
+    keys.set_defaults(_DEFAULTS[family])
+    D = keys.integer("hidden_size")
+    window = sliding_window(keys)
+    first_local = keys.integer("max_window_layers", default=28, low=0)
+    local_flags = keys.local_layers(
+        keys.layer_count("num_hidden_layers"), lambda i: window is not None and i >= first_local
+    )
+    windows = {False: None, True: window}
+    ffn = Mlp(d_ff=keys.integer("intermediate_size"), activation=activation(keys))
 
-    def layer(is_local: bool) -> Layer:
-        a = attention(keys, D, window if is_local else None, third=third, **heads)
-        return Layer(attention=a, ffn=Mlp(d_ff=d_ff, activation=act))
+    def build_layer(is_local: bool) -> Layer:
+        return Layer(attention=attention(keys, D, windows[is_local], is_qwen3=is_qwen3), ffn=ffn)
 
     return ModelConfig(
         name=name,
-        family="qwen3" if third else "qwen2",
+        family=family,
         d_model=D,
-        vocab=keys.whole("vocab_size"),
-        groups=grouped(local, layer),
-        order=in_order(local),
+        vocab=keys.integer("vocab_size"),
+        groups=layer_groups(local_flags, build_layer),
+        order=layer_order(local_flags),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
-        max_seq=keys.whole("max_position_embeddings", default=32768),
+        max_seq=keys.integer("max_position_embeddings", default=32768),
         norm=rms_norm(keys),
     )
 
 
 def sliding_window(keys: Keys) -> int | None:
-    """`sliding_window`, which counts only where `use_sliding_window` is true; else it may be 0."""
-    used = keys.flag("use_sliding_window", False)
-    window = keys.maybe("sliding_window", 4096, low=1 if used else 0)
-    return window if used else None
+    """`sliding_window` if `use_sliding_window` is true; otherwise it has no effect and may be 0."""
+    if keys.flag("use_sliding_window", False):
+        return keys.optional_integer("sliding_window", 4096)
+    keys.optional_integer("sliding_window", low=0)
+    return None
 
 
-def attention(
-    keys: Keys,
-    D: int,
-    window: int | None,
-    *,
-    third: bool,
-    kv_default: int,
-    head_dim_default: int | None = None,
-) -> Attention:
+def attention(keys: Keys, D: int, window: int | None, *, is_qwen3: bool) -> Attention:
     """Attention of either generation: Qwen2 biases q, k and v; Qwen3 norms each head instead."""
-    N = keys.whole("num_attention_heads")
-    all_biases = third and keys.flag("attention_bias", False)
-    qkv_bias = all_biases if third else keys.flag("qkv_bias", True)
+    N = keys.integer("num_attention_heads")
+    o_bias = is_qwen3 and keys.flag("attention_bias", False)
+    qkv_bias = o_bias if is_qwen3 else keys.flag("qkv_bias", True)
     return Attention(
         n_heads=N,
-        n_kv_heads=keys.whole("num_key_value_heads", default=kv_default),
-        d_head=keys.head_dim(D, N, head_dim_default),
+        n_kv_heads=keys.integer("num_key_value_heads"),
+        d_head=keys.head_dim(D, N),
         window=window,
         q_bias=qkv_bias,
         kv_bias=qkv_bias,
-        o_bias=all_biases,
-        qk_norm="head" if third else "",
-        rotary=rope(keys, max_seq=keys.whole("max_position_embeddings", default=32768)),
+        o_bias=o_bias,
+        qk_norm="head" if is_qwen3 else "",
+        rotary=rope(keys, max_seq=keys.integer("max_position_embeddings", default=32768)),
     )
 
 
-def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
-    """Tensors of a layer."""
-    return usual(config, layer)
+layer_tensors = llama_tensors

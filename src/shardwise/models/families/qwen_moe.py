@@ -3,62 +3,93 @@
 from __future__ import annotations
 
 from shardwise.models.config import Layer, Mlp, Moe
-from shardwise.models.families._layers import grouped, in_order
-from shardwise.models.families._names import OUTER as OUTER
-from shardwise.models.families._names import routed, usual
+from shardwise.models.families._layers import layer_groups, layer_order
+from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
+from shardwise.models.families._names import expert_names, llama_tensors
 from shardwise.models.families._numbers import activation, rms_norm
 from shardwise.models.families.qwen import attention, sliding_window
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Routing
-from shardwise.models.stored import Stored
+from shardwise.models.tensor_layout import TensorLayout
 
 MODEL_TYPES = ("qwen2_moe", "qwen3_moe")
 ARCHITECTURES = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
 
+_DEFAULTS = {
+    "qwen2_moe": {
+        "intermediate_size": 5632,
+        "num_key_value_heads": 16,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408,
+    },
+    "qwen3_moe": {
+        "intermediate_size": 6144,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
+}
+
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """Keys of Qwen2MoeConfig and Qwen3MoeConfig."""
-    D, third = keys.whole("hidden_size"), keys.says("qwen3")
-    n_layers, window = keys.layers("num_hidden_layers"), sliding_window(keys)
-    last_local = keys.whole("max_window_layers", default=28, low=0)
-    alternate = window is not None and not third
-    local = keys.layer_types(n_layers, lambda i: alternate and i % 2 == 0 and i < last_local)
-    dense = set(keys.items("mlp_only_layers", int) or ())
-    step = keys.whole("decoder_sparse_step", default=1)
-    d_ff = keys.whole("intermediate_size", default=6144 if third else 5632)
-    moe, act = _moe(keys, third), activation(keys)
+    """Build a model from the keys of Qwen2MoeConfig or Qwen3MoeConfig."""
+    is_qwen3 = keys.is_type("qwen3")
+    family = "qwen3_moe" if is_qwen3 else "qwen2_moe"
+    keys.set_defaults(_DEFAULTS[family])
+    D = keys.integer("hidden_size")
+    n_layers = keys.layer_count("num_hidden_layers")
+    window = sliding_window(keys)
+    n_local = keys.integer("max_window_layers", default=28, low=0)
+    alternates = window is not None and not is_qwen3
+    local_flags = keys.local_layers(n_layers, lambda i: alternates and i % 2 == 0 and i < n_local)
+    windows: dict[bool, int | None] = {False: None, True: window}
+    if is_qwen3:  # every layer has the window
+        windows[False] = window
+    moe = _moe(keys, is_qwen3)
+    mlp = Mlp(d_ff=keys.integer("intermediate_size"), activation=moe.activation)
+    kinds = list(zip(local_flags, _routed_layers(keys, n_layers), strict=False))
 
-    def layer(kind: tuple[bool, bool]) -> Layer:
-        is_local, routed = kind
-        here = window if is_local or third else None
-        a = attention(keys, D, here, third=third, kv_default=4 if third else 16)
-        return Layer(attention=a, ffn=moe if routed else Mlp(d_ff=d_ff, activation=act))
+    def build_layer(kind: tuple[bool, bool]) -> Layer:
+        is_local, is_routed = kind
+        block = attention(keys, D, windows[is_local], is_qwen3=is_qwen3)
+        if is_routed:
+            return Layer(attention=block, ffn=moe)
+        return Layer(attention=block, ffn=mlp)
 
-    routed = [i not in dense and (i + 1) % step == 0 for i in range(n_layers)]
-    kinds = list(zip(local, routed, strict=False))
     return ModelConfig(
         name=name,
-        family="qwen3_moe" if third else "qwen2_moe",
+        family=family,
         d_model=D,
-        vocab=keys.whole("vocab_size"),
-        groups=grouped(kinds, layer),
-        order=in_order(kinds),
+        vocab=keys.integer("vocab_size"),
+        groups=layer_groups(kinds, build_layer),
+        order=layer_order(kinds),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
-        max_seq=keys.whole("max_position_embeddings", default=32768),
+        max_seq=keys.integer("max_position_embeddings", default=32768),
         norm=rms_norm(keys),
     )
 
 
-def _moe(keys: Keys, third: bool) -> Moe:
-    shared = 0 if third else keys.whole("shared_expert_intermediate_size", default=5632)
+def _routed_layers(keys: Keys, n_layers: int) -> list[bool]:
+    """Whether each layer has experts: every `decoder_sparse_step`-th, without `mlp_only_layers`."""
+    dense = set(keys.items("mlp_only_layers", int) or [])
+    period = keys.integer("decoder_sparse_step", default=1)
+    return [i not in dense and (i + 1) % period == 0 for i in range(n_layers)]
+
+
+def _moe(keys: Keys, is_qwen3: bool) -> Moe:
+    d_ff_shared = 0
+    if not is_qwen3:
+        d_ff_shared = keys.integer("shared_expert_intermediate_size", default=5632)
     return Moe(
-        n_experts=keys.whole("num_experts", default=128 if third else 60),
-        experts_per_token=keys.whole("num_experts_per_tok", default=8 if third else 4),
-        d_ff=keys.whole("moe_intermediate_size", default=768 if third else 1408),
-        n_shared_experts=0 if third else 1,
-        d_ff_shared=shared,
-        shared_gate=not third,
+        n_experts=keys.integer("num_experts"),
+        experts_per_token=keys.integer("num_experts_per_tok"),
+        d_ff=keys.integer("moe_intermediate_size"),
+        n_shared_experts=int(not is_qwen3),
+        d_ff_shared=d_ff_shared,
+        shared_gate=not is_qwen3,
         activation=activation(keys),
         routing=Routing(
             normalized=keys.flag("norm_topk_prob", False),
@@ -67,7 +98,8 @@ def _moe(keys: Keys, third: bool) -> Moe:
     )
 
 
-def layer_names(config: ModelConfig, layer: Layer) -> dict[str, Stored]:
-    """Tensors of a layer."""
-    scale = {"shared_scale": "mlp.shared_expert_gate.weight"}
-    return usual(config, layer, {**routed(layer, shared="shared_expert"), **scale})
+def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
+    """Layouts of a layer's weights; experts have separate tensors."""
+    names = expert_names(layer, shared_module="shared_expert")
+    names["shared_scale"] = "mlp.shared_expert_gate.weight"
+    return llama_tensors(config, layer, names)

@@ -1,4 +1,4 @@
-"""Models published without a config.json, in this package's own words.
+"""Models published without a config.json, in the vocabulary of this package.
 
 Keys are the fields of `ModelConfig`, `Attention`, `Mlp` and `Layer`: d_model, n_layers, d_ff,
 n_heads, n_kv_heads, d_head, vocab, gated, bias, norms, norm_bias, parallel, tied_embeddings,
@@ -19,23 +19,25 @@ ARCHITECTURES = ()
 
 
 def build(keys: Keys, name: str) -> ModelConfig:
-    """A dense model of equal layers."""
-    D, N = keys.whole("d_model"), keys.whole("n_heads")
-    bias, norm_bias = keys.flag("bias", False), keys.flag("norm_bias", False)
-    positions = keys.whole("n_positions", default=0, low=0)
+    """Build a dense model of equal layers."""
+    D = keys.integer("d_model")
+    N = keys.integer("n_heads")
+    bias = keys.flag("bias", False)
+    norm_bias = keys.flag("norm_bias", False)
+    n_positions = keys.integer("n_positions", default=0, low=0)
     attention = Attention(
         n_heads=N,
-        n_kv_heads=keys.whole("n_kv_heads", default=N),
-        d_head=keys.maybe("d_head") or keys.even_heads("n_heads", N, "d_model", D),
+        n_kv_heads=keys.integer("n_kv_heads", default=N),
+        d_head=keys.optional_integer("d_head") or keys.even_heads("n_heads", N, "d_model", D),
         q_bias=bias,
         kv_bias=bias,
         o_bias=bias,
-        rope=positions == 0,
+        rope=n_positions == 0,
         rotary=Rope(theta=keys.number("theta", default=10_000.0)),
     )
     gated = keys.flag("gated", True)
     ffn = Mlp(
-        d_ff=keys.whole("d_ff"),
+        d_ff=keys.integer("d_ff"),
         gated=gated,
         bias=bias,
         activation=activation(keys, "activation", "silu" if gated else "gelu"),
@@ -51,12 +53,12 @@ def build(keys: Keys, name: str) -> ModelConfig:
         name=name,
         family=keys.text("family", "dense"),
         d_model=D,
-        vocab=keys.whole("vocab"),
-        groups=(LayerGroup(layer=layer, count=keys.layers("n_layers")),),
+        vocab=keys.integer("vocab"),
+        groups=(LayerGroup(layer=layer, count=keys.layer_count("n_layers")),),
         tied_embeddings=keys.flag("tied_embeddings", False),
-        n_positions=positions,
+        n_positions=n_positions,
         final_norm_bias=norm_bias,
-        max_seq=keys.maybe("max_seq"),
+        max_seq=keys.optional_integer("max_seq"),
         norm=Norm(
             kind=keys.text("norm", "layer" if norm_bias else "rms"),
             eps=keys.number("norm_eps", default=1e-5 if norm_bias else 1e-6),

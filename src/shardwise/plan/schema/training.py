@@ -192,6 +192,7 @@ class Estimate:
         compute_s, hbm_s, comm_s: the roofline at peak rates, nothing hidden: FLOPs over the peak,
             bytes of products over the HBM bandwidth, collectives by role.
         expected_s: the expected step by what spends it; the sum is `step_s.expected`.
+        state_bytes_per_parameter: weights, gradients, master and moments of a matrix's parameter.
         goodput: where failures were asked for.
         joules: of the whole run at the chips' stated power, an upper bound for the chips alone.
     """
@@ -209,6 +210,7 @@ class Estimate:
     tokens_per_s: float
     tokens_per_s_per_chip: float
     memory_bytes_per_chip: MemoryBytes
+    state_bytes_per_parameter: float
     run_s: float | None
     chip_hours: float | None
     usd: float | None

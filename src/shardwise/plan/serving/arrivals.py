@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.errors import BadInput, nearest
 from shardwise.simulate import Traffic, read_trace
-from shardwise.simulate.planned import BLOCK
+from shardwise.simulate.planned import BLOCK_TOKENS
 from shardwise.simulate.traffic import constant, fixed, gamma
 from shardwise.workload import Serve
 
@@ -156,7 +156,7 @@ def shared_share(trace: Traffic, *, again: bool = False) -> float:
         return 0.0
     known: dict[object, int] = {}
     found = 0
-    wholes = np.minimum(trace.shared, trace.prompt - 1) // BLOCK * BLOCK
+    wholes = np.minimum(trace.shared, trace.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     for _ in range(2 if again else 1):
         found = 0
         for name, whole in zip(trace.prefix, wholes.tolist(), strict=True):

@@ -11,8 +11,23 @@ from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
 from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.simulate import Pool, Result, Slo, Spread, Summary, Traffic, capacity, simulate
-from shardwise.simulate.planned import balanced_s, full_s, limits_of, most_sequences, pass_times
+from shardwise.simulate import (
+    Pool,
+    SimulationResult,
+    Slo,
+    Spread,
+    Summary,
+    Traffic,
+    capacity,
+    simulate,
+)
+from shardwise.simulate.planned import (
+    engine_limits,
+    full_batch_tpot_s,
+    max_sequences,
+    mean_field_tpot_s,
+    pass_times,
+)
 
 # Engines of a kind that are simulated; of more, a part with its part of the requests. Fewer engines
 # even out less, so that what is told is rather too long than too short. Of large ones fewer do.
@@ -79,7 +94,7 @@ class Run:
     """A finished run, and which of its requests are judged."""
 
     rig: Rig
-    result: Result
+    result: SimulationResult
     after_s: float
     until_s: float
 
@@ -171,8 +186,8 @@ def _pool(
 ) -> Pool:
     engine, job = server.engine, server.job
     times = pass_times(engine, job, longest, int(pass_tokens(engine)))
-    most = batch or most_sequences(engine, job, times, job.tpot_s, reads=reader is None)
-    limits = limits_of(
+    most = batch or max_sequences(engine, job, times, job.tpot_s, prefills=reader is None)
+    limits = engine_limits(
         engine,
         job,
         most,
@@ -186,7 +201,7 @@ def _pool(
 def _reading(reader: Server, n: int, longest: int, habits: Habits) -> Pool:
     engine, job = reader.engine, replace(reader.job, drafted=0)
     rows = int(pass_tokens(engine))
-    limits = limits_of(
+    limits = engine_limits(
         engine,
         job,
         max(1, min(rows, rows // max(1, job.prompt_tokens) + int(at_once(engine)))),
@@ -259,13 +274,13 @@ def _mean_field(chosen: Candidate, found: Summary, rig: Rig, rate: float) -> Mea
     return MeanField(
         ttft_s=chosen.ttft_s,
         tpot_s=chosen.tpot_s,
-        tpot_at_rate_s=balanced_s(
+        tpot_at_rate_s=mean_field_tpot_s(
             server.engine,
             chosen.job,
             pool.times,
             rate / server.count,
             pool.limits.max_sequences,
-            reads=chosen.reader is None,
+            prefills=chosen.reader is None,
         ),
         ttft_off=chosen.ttft_s / found.ttft_s.mean - 1,
         tpot_off=chosen.tpot_s / found.tpot_s.mean - 1 if found.tpot_s.mean else 0.0,
@@ -295,7 +310,7 @@ def largest_rate(
     told = LargestRate(
         rate=rate,
         mean_field_rate=balanced_rate(chosen, rig),
-        tried=tuple((r / rig.part, share) for r, share in found.tried),
+        tried=tuple((r / rig.part, share) for r, share in found.trials),
     )
     return told, replace(estimate(chosen, arrivals, rate, habits), capacity=told)
 
@@ -303,8 +318,10 @@ def largest_rate(
 def balanced_rate(chosen: Candidate, rig: Rig) -> float:
     """Requests per second of full engines: balance alone, without queues."""
     generates, job = rig.decode or rig.pool, chosen.job
-    n, reads = generates.limits.max_sequences, chosen.reader is None
-    each = full_s(chosen.server.engine, job, generates.times, n, reads=reads) * (job.output or 1)
+    n, prefills = generates.limits.max_sequences, chosen.reader is None
+    each = full_batch_tpot_s(chosen.server.engine, job, generates.times, n, prefills=prefills) * (
+        job.output or 1
+    )
     ends = chosen.server.count * n / each
     if not chosen.reader:
         return ends

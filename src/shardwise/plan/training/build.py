@@ -71,7 +71,7 @@ def search(
     raise_all(NotDivisible, problems(model, system, job, given.sizes, whole=False))
     cal = rates(system, peak=peak)
     try:
-        ranking = rank.rank(model, system, job, cal, given, keep=max(n, rank.SHOWN))
+        ranking = rank.rank(model, system, job, cal, given, keep=max(n, rank.RANKED))
     except NoStrategy:
         raise refusals.no_strategy(model, system, job, given) from None
     ranked = ranking.candidates
@@ -274,6 +274,7 @@ def _estimate(
             margin=float(memory.margin),
             capacity=memory.capacity,
         ),
+        state_bytes_per_parameter=job.state_bytes,
         run_s=run.seconds if run else None,
         chip_hours=run.chip_hours if run else None,
         usd=run.usd if run else None,

@@ -10,8 +10,9 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.search.given import Fixed, fixed_of
+from shardwise.search.model_sizes import tensor_widths, worth_cutting
 from shardwise.search.training import rank
-from shardwise.search.training.legal import batch_shards, legal_meshes, tensor_widths, worth_cutting
+from shardwise.search.training.legal import batch_shards, legal_meshes
 from shardwise.search.training.rank import Candidate
 from shardwise.workload import Train
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.check.user.function import FoundCollective, FunctionReport
+from shardwise.check.user.function import CollectiveRow, FunctionReport
 from shardwise.report.check.plan import COMPILERS, memory, show_flops
 from shardwise.report.style import Block, quiet, strong, table
 
@@ -61,7 +61,7 @@ def _numbers(report: FunctionReport) -> Iterator[tuple[str, str]]:
         yield f"  waits for {traffic}", units.show_seconds(seconds)
 
 
-def _collective(row: FoundCollective) -> tuple[str, ...]:
+def _collective(row: CollectiveRow) -> tuple[str, ...]:
     return (
         " x ".join(row.axes) or "part of the mesh",
         row.kind.replace("_", "-"),

@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from shardwise import units
-from shardwise.check.verdict import Buffer, CheckedCollective, CompiledNumbers, Proposal, Verdict
+from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
 from shardwise.report.style import Block, labelled, quiet, rows_below, strong, table
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
-MAX_BUFFERS = 6  # rows of arrays at the peak
+MAX_ARRAYS = 6  # rows of arrays at the peak
 COMMAND_COLUMNS = 74
 
 
@@ -93,17 +93,17 @@ def _collective(row: CheckedCollective) -> tuple[str, ...]:
     )
 
 
-def memory(compiled: CompiledNumbers, largest: tuple[Buffer, ...]) -> Iterator[Block]:
+def memory(compiled: CompiledNumbers, largest: tuple[PeakArray, ...]) -> Iterator[Block]:
     """The memory at the peak: by category, then the largest arrays."""
     parts = [f"{name} {units.show_gib(n_bytes)}" for name, n_bytes in compiled.by_category.items()]
     yield labelled([("holds", "  ·  ".join(parts))])
-    yield table(["largest at the peak", "", ">n", ">all"], map(_buffer, largest[:MAX_BUFFERS]))
+    yield table(["largest at the peak", "", ">n", ">all"], map(_peak_array, largest[:MAX_ARRAYS]))
 
 
-def _buffer(buffer: Buffer) -> tuple[str, str, str, str]:
-    shape = f"{buffer.shape} {buffer.letters}".strip()
-    total = units.show_gib(buffer.n * buffer.bytes)
-    return (buffer.name or buffer.category, shape, f"{buffer.n}", total)
+def _peak_array(array: PeakArray) -> tuple[str, str, str, str]:
+    shape = f"{array.shape} {array.letters}".strip()
+    total = units.show_gib(array.n * array.bytes)
+    return (array.name or array.category, shape, f"{array.n}", total)
 
 
 def _proposals(proposals: tuple[Proposal, ...]) -> Iterator[Block]:

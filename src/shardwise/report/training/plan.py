@@ -197,7 +197,7 @@ def _state(plan: Plan) -> str:
             names_by_dtype.setdefault(dtype, []).append(name)
     parts = [f"{dtype} {', '.join(names)}" for dtype, names in names_by_dtype.items()]
     scope = " of a matrix" if job.optimizer in ("adafactor", "muon") else ""
-    return f"{'; '.join(parts)}: {job.state_bytes:g} B a parameter{scope}"
+    return f"{'; '.join(parts)}: {plan.estimate.state_bytes_per_parameter:g} B a parameter{scope}"
 
 
 def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:

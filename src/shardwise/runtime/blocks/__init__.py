@@ -1,1 +1,1 @@
-"""The blocks of the Transformer on what one chip holds."""
+"""Blocks of the Transformer, on the arrays of one chip."""

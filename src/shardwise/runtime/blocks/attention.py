@@ -1,7 +1,8 @@
-"""The attention block: queries, keys and values of this chip's heads, and what becomes of them.
+"""The attention block: projections to queries, keys and values of this chip's heads, attention, and
+the output projection.
 
-n_BTD is the input of the block with all tokens that the chip's products take, q_BTNH k_BTKH v_BTKH
-are the chip's heads, o_BTNH what they attended.
+n_BTD is the block's normalized input with all tokens that the chip's products take, q_BTNH k_BTKH
+v_BTKH are the chip's heads, o_BTNH is the attention output.
 """
 
 from __future__ import annotations
@@ -14,60 +15,72 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention, Norm
 from shardwise.runtime.blocks import elementwise, positions
-from shardwise.runtime.blocks.positions import Turns
-from shardwise.runtime.blocks.products import Block
+from shardwise.runtime.blocks.positions import RotaryAngles
+from shardwise.runtime.blocks.products import BlockProducts
 
 Array = jax.Array
 
 
-class Core(Protocol):
-    """Where keys come from and how scores are computed: whole sequences, parts of them, a cache."""
+class AttentionCore(Protocol):
+    """Attention between projections: over whole sequences, over parts of them, or over a cache."""
 
     def positions(self, n_tokens: int) -> Array:
         """positions_BT (or 1 for B) of the tokens that a block's products take."""
         ...
 
-    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
-        """Rotary positions of those tokens in sequences of `seq`."""
+    def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
+        """Rotary angles of those tokens in sequences of `seq`."""
         ...
 
-    def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH of q_BTNH k_BTKH v_BTKH, all rotated; `block` has the products of the core.
+    def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
+        """o_BTNH of rotated q_BTNH k_BTKH and of v_BTKH.
 
-        What remat keeps of it carries the name "attended": of a kernel its own result, once.
+        What the backward pass may save carries the checkpoint name "attended": for a kernel its own
+        output, once.
+
+        Args:
+            block: collectives of the core's terms.
         """
         ...
 
 
 def attention(
-    a: Attention, block: Block, scores: Block, core: Core, n_BTD: Array, *, norm: Norm, seq: int
+    a: Attention,
+    block: BlockProducts,
+    core_block: BlockProducts,
+    core: AttentionCore,
+    n_BTD: Array,
+    *,
+    norm: Norm,
+    seq: int,
 ) -> None:
-    """Add to the block what its normed input, as it entered, attends.
+    """Add the attention of a normalized input to the output of the block.
 
     Args:
         a: the attention.
-        block: has the projections.
-        scores: has the products of the core.
-        core: attends.
-        n_BTD: the normed input.
-        norm: of queries and keys.
+        block: products of the projections.
+        core_block: collectives of the core's terms.
+        core: computes the attention output.
+        n_BTD: the normalized input, after `move_input`.
+        norm: norm of queries and keys.
         seq: tokens of a whole sequence.
     """
-    v_BTKH = checkpoint_name(block.in_sequence(projected(block, "attn.v", n_BTD, "bv")), "v")
+    v_BTKH = block.to_sequence_order(project(block, "attn.v", n_BTD, "bv"))
+    v_BTKH = checkpoint_name(v_BTKH, "v")
     with jax.named_scope("rope"):
-        by = core.turns(a, v_BTKH.shape[1], seq) if a.rope else None
-    q_BTNH = _query_or_key(a, block, "q", n_BTD, by, norm)
-    k_BTKH = _query_or_key(a, block, "k", n_BTD, by, norm)
+        angles = core.rotary_angles(a, v_BTKH.shape[1], seq) if a.rope else None
+    q_BTNH = _query_or_key(a, block, "q", n_BTD, angles, norm)
+    k_BTKH = _query_or_key(a, block, "k", n_BTD, angles, norm)
     if a.temperature:
         with jax.named_scope("temperature"):
-            at_BT = core.positions(q_BTNH.shape[1])
-            q_BTNH = positions.tempered(a.temperature, q_BTNH, at_BT)
-    o_BTNH = core.attend(scores, a, q_BTNH, k_BTKH, v_BTKH)
-    block.add("attn.out", block.as_arrived(o_BTNH))
+            positions_BT = core.positions(q_BTNH.shape[1])
+            q_BTNH = positions.scale_by_position(a.temperature, q_BTNH, positions_BT)
+    o_BTNH = core.attend(core_block, a, q_BTNH, k_BTKH, v_BTKH)
+    block.add_product("attn.out", block.to_arrival_order(o_BTNH))
 
 
-def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
-    """The product of a term with its bias, where it has one."""
+def project(block: BlockProducts, name: str, n_BTD: Array, bias: str) -> Array:
+    """The product of a term, plus its bias where the layer has one."""
     y = block.product(name, n_BTD)
     if bias not in block.weights:
         return y
@@ -76,38 +89,45 @@ def projected(block: Block, name: str, n_BTD: Array, bias: str) -> Array:
 
 
 def _query_or_key(
-    a: Attention, block: Block, which: str, n_BTD: Array, by: Turns | None, norm: Norm
+    a: Attention,
+    block: BlockProducts,
+    kind: str,
+    n_BTD: Array,
+    angles: RotaryAngles | None,
+    norm: Norm,
 ) -> Array:
-    """q_BTNH or k_BTKH, normed and turned.
+    """q_BTNH or k_BTKH by their `kind` "q" or "k", normalized and rotated.
 
-    The backward pass of a norm reads its input: remat keeps the product then, and norms it again.
+    The backward pass of a norm reads its input, so with a norm remat saves the product and
+    normalizes it again.
     """
-    x_BTNH = block.in_sequence(projected(block, f"attn.{which}", n_BTD, f"b{which}"))
-    normed = bool(a.qk_norm or a.qk_unit)
-    x_BTNH = checkpoint_name(x_BTNH, which) if normed else x_BTNH
+    x_BTNH = block.to_sequence_order(project(block, f"attn.{kind}", n_BTD, f"b{kind}"))
+    has_norm = bool(a.qk_norm or a.qk_unit)
+    if has_norm:
+        x_BTNH = checkpoint_name(x_BTNH, kind)
     if a.qk_norm:
-        with jax.named_scope(f"{which}_norm"):
-            x_BTNH = _normed(block, f"{which}_norm", norm, x_BTNH)
-    if by:
+        with jax.named_scope(f"{kind}_norm"):
+            x_BTNH = _normalize_heads(block, f"{kind}_norm", norm, x_BTNH)
+    if angles:
         with jax.named_scope("rope"):
-            x_BTNH = positions.turned(a.rotary, x_BTNH, by)
+            x_BTNH = positions.rotate(a.rotary, x_BTNH, angles)
     if a.qk_unit:
-        with jax.named_scope(f"{which}_norm"):
-            wide = elementwise.normalized(Norm(eps=norm.eps), x_BTNH.astype(jnp.float32))
-            x_BTNH = wide.astype(x_BTNH.dtype)
-    return x_BTNH if normed else checkpoint_name(x_BTNH, which)
+        with jax.named_scope(f"{kind}_norm"):
+            unit = elementwise.normalize(Norm(eps=norm.eps), x_BTNH.astype(jnp.float32))
+            x_BTNH = unit.astype(x_BTNH.dtype)
+    return x_BTNH if has_norm else checkpoint_name(x_BTNH, kind)
 
 
-def _normed(block: Block, name: str, norm: Norm, x_BTNH: Array) -> Array:
-    """Each head by itself, or all heads together where the scale has a number for each: the chips
-    that share the heads add up their squares."""
+def _normalize_heads(block: BlockProducts, name: str, norm: Norm, x_BTNH: Array) -> Array:
+    """Normalize each head alone, or all heads together where the scale is [N, H]: the chips that
+    share the heads then sum their squares."""
     scale = block.weight(name)
-    heads = ("tensor",) if scale.ndim == 2 else ()
-    wide = elementwise.normalized(
+    roles = ("tensor",) if scale.ndim == 2 else ()
+    normalized = elementwise.normalize(
         norm,
         x_BTNH.astype(jnp.float32),
         scale.ndim,
-        chips=block.table.on.size(heads),
-        total=lambda x: block.table.sum(x, heads),
+        n_chips=block.table.mesh.size(roles),
+        all_reduce=lambda x: block.table.sum(x, roles),
     )
-    return elementwise.scaled(norm, wide, scale, dtype=x_BTNH.dtype)
+    return elementwise.scale_and_shift(norm, normalized, scale, dtype=x_BTNH.dtype)

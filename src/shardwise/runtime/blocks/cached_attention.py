@@ -1,7 +1,7 @@
-"""The core of attention in an engine: prompts that leave their keys, tokens that attend a cache.
+"""Attention of a serving engine: prompts that fill a KV cache, and new tokens that attend to it.
 
-q_BTNH queries of the chip, k_BTKH v_BTKH its keys and values. A core serves one layer; `written`
-is what the layer adds to its cache.
+q_BTNH are queries of the chip, k_BTKH v_BTKH its keys and values. An object of these classes is for
+one layer; `cache_update` is what the layer adds to its cache.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import jax
 from jax import lax
 
 from shardwise.models import Attention
-from shardwise.runtime.blocks.attention_core import Sequences
-from shardwise.runtime.blocks.positions import Turns, turns
-from shardwise.runtime.blocks.products import Block
+from shardwise.runtime.blocks.attention_core import SequenceAttention
+from shardwise.runtime.blocks.positions import RotaryAngles, rotary_angles
+from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.serving import kv_cache
 from shardwise.runtime.serving.kv_cache import Kept
 from shardwise.runtime.serving.kv_layout import KvLayout, slots
@@ -24,103 +24,113 @@ Array = jax.Array
 
 
 @dataclass(slots=True, kw_only=True)
-class Prompts:
+class PrefillAttention:
     """Attention among the tokens of whole prompts.
 
     Args:
-        sequences: attention of sequences.
-        dtype: of the cache.
+        sequences: computes the attention.
+        dtype: dtype of the cache.
+        cache_update: keys and values [B,K,T,H] for the cache, after `attend`.
     """
 
-    sequences: Sequences
+    sequences: SequenceAttention
     dtype: Any
-    written: dict[str, Kept] | None = None
+    cache_update: dict[str, Kept] | None = None
 
     def positions(self, n_tokens: int) -> Array:
-        """Places in the prompt, [1, T]."""
+        """Positions in the prompt, [1, T]."""
         return self.sequences.positions(n_tokens)
 
-    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
-        """Rotary positions of tokens in the prompt."""
-        return self.sequences.turns(a, n_tokens, seq)
+    def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
+        """Rotary angles of the tokens of a prompt."""
+        return self.sequences.rotary_angles(a, n_tokens, seq)
 
-    def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """What each token attends; its keys and values are kept as [B,K,T,H]."""
+    def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
+        """o_BTNH of the tokens of each prompt."""
         o_BTNH = self.sequences.attend(block, a, q, k, v)
         with jax.named_scope("attn.prompts"):
-            held = {"k": k, "v": v}
-            self.written = {n: kv_cache.kept(x.swapaxes(1, 2), self.dtype) for n, x in held.items()}
+            self.cache_update = {
+                "k": kv_cache.kept(k.swapaxes(1, 2), self.dtype),
+                "v": kv_cache.kept(v.swapaxes(1, 2), self.dtype),
+            }
         return o_BTNH
 
 
 @dataclass(slots=True, kw_only=True)
-class Cached:
+class DecodeAttention:
     """Attention of one new token of each sequence over the tokens before it.
 
     Args:
-        held: keys and values of this layer, [B,K,S,H].
-        lengths_B: tokens that each sequence of the engine has.
-        context: the most tokens of a sequence.
-        on: how caches lie on chips.
-        dtype: of the cache.
+        cache: keys and values of this layer, [B,K,S,H].
+        lengths_B: tokens in the cache of each sequence of the engine.
+        context: maximum tokens of a sequence.
+        kv_layout: how caches are sharded over chips.
+        dtype: dtype of the cache.
+        cache_update: key and value [B,K,H] of the new token, after `attend`.
     """
 
-    held: dict[str, Kept]
+    cache: dict[str, Kept]
     lengths_B: Array
     context: int
-    on: KvLayout
+    kv_layout: KvLayout
     dtype: Any
-    written: dict[str, Kept] | None = None
+    cache_update: dict[str, Kept] | None = None
 
     def positions(self, n_tokens: int) -> Array:
-        """Places in the sequence of each new token, [B, 1]."""
+        """Position of each new token, [B, 1]."""
         return self.lengths_B[:, None]
 
-    def turns(self, a: Attention, n_tokens: int, seq: int) -> Turns:
-        """Rotary positions of each new token."""
-        return turns(a, self.positions(n_tokens), seq)
+    def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
+        """Rotary angles of each new token."""
+        return rotary_angles(a, self.positions(n_tokens), seq)
 
-    def attend(self, block: Block, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH, by the chips that hold the cache of a sequence and head."""
-        on = self.on
+    def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
+        """o_BTNH with T = 1, computed by the chips that have the cache of a sequence and head."""
+        layout = self.kv_layout
         with jax.named_scope("attn.exchange"):
-            q_BTNH = self._to_caches(q)
+            q_BTNH = self._send_queries(q)
         with jax.named_scope("attn.caches"):
-            k_BKH, v_BKH = (on.own_rows(x)[:, 0] for x in (k, v))
+            k_BKH = layout.own_rows(k)[:, 0]
+            v_BKH = layout.own_rows(v)[:, 0]
             B, _, N, H = q_BTNH.shape
-            lengths_B = on.own_rows(self.lengths_B)
-            first = jax.tree.leaves(self.held["k"])[0]
+            lengths_B = layout.own_rows(self.lengths_B)
+            n_local_slots = jax.tree.leaves(self.cache["k"])[0].shape[2]
             o_BKGH = kv_cache.attend(
                 q_BTNH.reshape(B, k_BKH.shape[1], N // k_BKH.shape[1], H),
-                self.held["k"],
-                self.held["v"],
+                self.cache["k"],
+                self.cache["v"],
                 k_BKH,
                 v_BKH,
-                kv_cache.seen(lengths_B, first.shape[2], a, self.context, on),
-                lengths_B % slots(a, self.context) % on.parts == on.part(),
+                kv_cache.seen(lengths_B, n_local_slots, a, self.context, layout),
+                lengths_B % slots(a, self.context) % layout.parts == layout.part(),
                 a.score_scale,
-                on,
+                layout,
             )
-            self.written = {
-                n: kv_cache.kept(x, self.dtype) for n, x in (("k", k_BKH), ("v", v_BKH))
+            self.cache_update = {
+                "k": kv_cache.kept(k_BKH, self.dtype),
+                "v": kv_cache.kept(v_BKH, self.dtype),
             }
         with jax.named_scope("attn.exchange"):
-            return self._back(o_BKGH.reshape(B, 1, N, -1))
+            return self._return_outputs(o_BKGH.reshape(B, 1, N, -1))
 
-    def _to_caches(self, q_BTNH: Array) -> Array:
-        """Queries of all heads that a chip's keys serve, for the sequences that it holds."""
-        on = self.on
-        if on.batch_axes:
-            return lax.all_to_all(q_BTNH, on.batch_axes, split_axis=0, concat_axis=2, tiled=True)
-        if on.token_axes:
-            return lax.all_gather(q_BTNH, on.token_axes, axis=2, tiled=True)
+    def _send_queries(self, q_BTNH: Array) -> Array:
+        """Queries of all heads that attend to a chip's keys, for the sequences of its cache."""
+        layout = self.kv_layout
+        if layout.batch_axes:
+            return lax.all_to_all(
+                q_BTNH, layout.batch_axes, split_axis=0, concat_axis=2, tiled=True
+            )
+        if layout.token_axes:
+            return lax.all_gather(q_BTNH, layout.token_axes, axis=2, tiled=True)
         return q_BTNH
 
-    def _back(self, o_BTNH: Array) -> Array:
-        """Results of the chip's own heads, for all sequences."""
-        on = self.on
-        if on.batch_axes:
-            return lax.all_to_all(o_BTNH, on.batch_axes, split_axis=2, concat_axis=0, tiled=True)
-        if on.token_axes:
-            return lax.psum_scatter(o_BTNH, on.token_axes, scatter_dimension=2, tiled=True)
+    def _return_outputs(self, o_BTNH: Array) -> Array:
+        """Outputs of the chip's own heads, for all sequences."""
+        layout = self.kv_layout
+        if layout.batch_axes:
+            return lax.all_to_all(
+                o_BTNH, layout.batch_axes, split_axis=2, concat_axis=0, tiled=True
+            )
+        if layout.token_axes:
+            return lax.psum_scatter(o_BTNH, layout.token_axes, scatter_dimension=2, tiled=True)
         return o_BTNH

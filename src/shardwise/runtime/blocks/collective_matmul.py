@@ -1,13 +1,14 @@
-"""Products of a piece of the tokens while the next piece travels (collective matmul).
+"""Collective matmul: a product of one piece of the tokens while the next piece travels.
 
 With sequence parallelism each chip of `tensor` has its part of the tokens. Before the first
-products of a block the parts go round the chips, both ways at once, and a product takes each as it
-arrives; after its last product sums go round, and each chip adds its part to what passes. So all
-but the first piece travels under a product of another (Wang et al., ASPLOS 2023).
+products of a block these pieces travel around the ring in both directions at once, and a product
+takes each as it arrives; after the block's last product partial sums travel around the ring, and
+each chip adds its part to what passes. So every piece but the first travels during a product of
+another (Wang et al., ASPLOS 2023).
 
-Between the two, tokens lie in pieces in the order in which they arrived: those of the chip itself,
-of the one before, of the one behind, of the second before, and so on. They follow each other along
-the first dim, that of sequences, so that each lies in one place of the memory.
+In between, pieces are in order of arrival: that of the chip itself, of its predecessor, of its
+successor, of the second predecessor, and so on. They are concatenated along the first dim, that of
+sequences, so that each is contiguous in memory.
 
 x_BT.. have B sequences of T tokens, x_PT.. pieces of them.
 """
@@ -23,121 +24,130 @@ import jax.numpy as jnp
 from jax import lax
 
 Array = jax.Array
-PIECES, TOKENS = 0, 1  # dims of an array
+PIECES = 0  # array dims
+TOKENS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """Chips that pass pieces on.
+class CollectiveMatmul:
+    """A ring of chips that overlap their products with the transfer of tokens.
 
     Args:
-        names: mesh axes.
+        axes: mesh axes of the ring.
         n: chips, two or more.
     """
 
-    names: tuple[str, ...]
+    axes: tuple[str, ...]
     n: int
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """How many places behind this chip each piece comes from, in the order of arrival.
+        """Offset of the chip from which each piece comes, in order of arrival.
 
-        >>> Round(names=("tensor",), n=4).sources
+        >>> CollectiveMatmul(axes=("tensor",), n=4).sources
         (0, -1, 1, -2)
         """
-        far = [(-i, i) for i in range(1, self.n // 2 + 1)]
-        return (0, *(place for both in far for place in both))[: self.n]
+        offsets = [0]
+        for distance in range(1, self.n // 2 + 1):
+            offsets += [-distance, distance]
+        return tuple(offsets[: self.n])
 
     def gather(self, x: Array) -> Array:
-        """All tokens as they arrive, of those of this chip."""
-        found, before, behind = [x], x, x
-        for i in range(1, self.n):
-            if i % 2:
-                before = self._passed(before, 1)
+        """All tokens in order of arrival, from those of this chip."""
+        pieces = [x]
+        from_predecessors = x
+        from_successors = x
+        for step in range(1, self.n):
+            if step % 2:
+                from_predecessors = self._send(from_predecessors, 1)
+                pieces.append(from_predecessors)
             else:
-                behind = self._passed(behind, -1)
-            found.append(before if i % 2 else behind)
-        return jnp.concatenate(found, axis=PIECES)
+                from_successors = self._send(from_successors, -1)
+                pieces.append(from_successors)
+        return jnp.concatenate(pieces, axis=PIECES)
 
     def scatter(self, x: Array) -> Array:
-        """The sums over chips of this chip's tokens; what `gather` does, backwards."""
-        own, *others = jnp.split(x, self.n, axis=PIECES)
-        for step, mine in ((-1, others[::2]), (1, others[1::2])):
+        """Sums over chips of this chip's tokens, the transpose of `gather`."""
+        total, *received = jnp.split(x, self.n, axis=PIECES)
+        for offset, pieces in ((-1, received[::2]), (1, received[1::2])):
             passing: Array | None = None
-            for piece in reversed(mine):
-                passing = self._passed(piece if passing is None else passing + piece, step)
-            own = own if passing is None else own + passing
-        return own
+            for piece in reversed(pieces):
+                passing = self._send(piece if passing is None else passing + piece, offset)
+            if passing is not None:
+                total = total + passing
+        return total
 
-    def _passed(self, x: Array, step: int) -> Array:
-        to = [(i, (i + step) % self.n) for i in range(self.n)]
-        return lax.ppermute(x, self.names, to)
+    def _send(self, x: Array, offset: int) -> Array:
+        pairs = [(chip, (chip + offset) % self.n) for chip in range(self.n)]
+        return lax.ppermute(x, self.axes, pairs)
 
-    def product(self, one: Callable[[Any, Any], Any], x: Array, w: Array) -> Array:
-        """A product, piece after piece; its gradient of the weight is one product.
+    def product(self, multiply: Callable[[Any, Any], Any], x: Array, w: Array) -> Array:
+        """Multiply piece after piece; the gradient of the weight is a single product.
 
         Args:
-            one: the product of some tokens.
+            multiply: the product of some of the tokens and the weight.
         """
 
         @jax.custom_vjp
         def products(x: Array, w: Array) -> Array:
-            return self._each(lambda piece: one(piece, w), x)
+            return self._map_pieces(lambda piece: multiply(piece, w), x)
 
         def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
             return products(x, w), (x, w)
 
-        def backward(kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
-            x, w = kept
-            some = jnp.zeros_like(x[: len(x) // self.n])
-            _, of_tokens = jax.vjp(lambda piece: one(piece, w), some)
-            _, of_weight = jax.vjp(lambda w: one(x, w), w)
-            return self._each(lambda piece: of_tokens(piece)[0], dy), of_weight(dy)[0]
+        def backward(residuals: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+            x, w = residuals
+            zeros = jnp.zeros_like(x[: len(x) // self.n])
+            _, pull_tokens = jax.vjp(lambda piece: multiply(piece, w), zeros)
+            _, pull_weight = jax.vjp(lambda w: multiply(x, w), w)
+            return self._map_pieces(lambda piece: pull_tokens(piece)[0], dy), pull_weight(dy)[0]
 
         products.defvjp(forward, backward)
         return products(x, w)
 
-    def _each(self, function: Callable[[Array], Array], x: Array) -> Array:
+    def _map_pieces(self, function: Callable[[Array], Array], x: Array) -> Array:
         pieces = jnp.split(x, self.n, axis=PIECES)
         return jnp.concatenate([function(piece) for piece in pieces], axis=PIECES)
 
-    def in_sequence(self, x: Array) -> Array:
-        """x_BT.. of x_PT..: whole sequences of what lies in pieces."""
-        return _reordered(x, self, back=False)
+    def to_sequence_order(self, x: Array) -> Array:
+        """Reorder pieces x_PT.. to whole sequences x_BT..."""
+        return _reorder(x, _to_sequences, _to_pieces, self)
 
-    def as_arrived(self, x: Array) -> Array:
-        """The other way."""
-        return _reordered(x, self, back=True)
+    def to_arrival_order(self, x: Array) -> Array:
+        """Reorder whole sequences x_BT.. to pieces x_PT.. in order of arrival."""
+        return _reorder(x, _to_pieces, _to_sequences, self)
 
-    def places(self, size: int) -> list[Any]:
-        """Where in the sequence each piece of `size` tokens begins."""
-        here = lax.axis_index(self.names)
-        return [(here + source) % self.n * size for source in self.sources]
+    def starts(self, size: int) -> list[Any]:
+        """Position in the sequence at which each piece of `size` tokens starts."""
+        index = lax.axis_index(self.axes)
+        return [(index + source) % self.n * size for source in self.sources]
 
 
-def _reordered(x: Array, chips: Round, *, back: bool) -> Array:
-    """Both ways are the gradient of the other."""
+_Reordering = Callable[[Array, CollectiveMatmul], Array]
+
+
+def _reorder(
+    x: Array, reordering: _Reordering, inverse: _Reordering, ring: CollectiveMatmul
+) -> Array:
+    """Apply a reordering whose gradient is its inverse."""
 
     @jax.custom_vjp
-    def moved(x: Array) -> Array:
-        return _taken(x, chips) if back else _put(x, chips)
+    def reordered(x: Array) -> Array:
+        return reordering(x, ring)
 
-    moved.defvjp(
-        lambda x: (moved(x), None),
-        lambda _, dy: (_put(dy, chips) if back else _taken(dy, chips),),
-    )
-    return moved(x)
+    reordered.defvjp(lambda x: (reordered(x), None), lambda _, dy: (inverse(dy, ring),))
+    return reordered(x)
 
 
-def _put(x: Array, chips: Round) -> Array:
-    pieces = jnp.split(x, chips.n, axis=PIECES)
-    found = jnp.zeros_like(jnp.concatenate(pieces, axis=TOKENS))
-    for piece, at in zip(pieces, chips.places(pieces[0].shape[TOKENS]), strict=True):
-        found = lax.dynamic_update_slice_in_dim(found, piece, at, TOKENS)
-    return found
+def _to_sequences(x: Array, ring: CollectiveMatmul) -> Array:
+    pieces = jnp.split(x, ring.n, axis=PIECES)
+    sequences = jnp.zeros_like(jnp.concatenate(pieces, axis=TOKENS))
+    for piece, start in zip(pieces, ring.starts(pieces[0].shape[TOKENS]), strict=True):
+        sequences = lax.dynamic_update_slice_in_dim(sequences, piece, start, TOKENS)
+    return sequences
 
 
-def _taken(x: Array, chips: Round) -> Array:
-    size = x.shape[TOKENS] // chips.n
-    pieces = [lax.dynamic_slice_in_dim(x, at, size, TOKENS) for at in chips.places(size)]
+def _to_pieces(x: Array, ring: CollectiveMatmul) -> Array:
+    size = x.shape[TOKENS] // ring.n
+    pieces = [lax.dynamic_slice_in_dim(x, start, size, TOKENS) for start in ring.starts(size)]
     return jnp.concatenate(pieces, axis=PIECES)

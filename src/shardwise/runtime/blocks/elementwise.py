@@ -1,6 +1,6 @@
-"""What stands between the products of a layer: norms, activations and what is done to scores.
+"""Elementwise operations between the matmuls of a layer: norms, activations and softcaps.
 
-x is the residual or the input of a block, or queries and keys [.., N, H] under a norm of their own.
+x is the residual or the input of a block, or queries and keys [.., N, H] with a norm of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardwise.models.numerics import Norm
 
 Array = jax.Array
 
-# By the names of `models.numerics.ACTIVATIONS`.
+# Keyed by the names of `models.numerics.ACTIVATIONS`.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -28,44 +28,46 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def normalized(
-    kind: Norm,
+def normalize(
+    norm: Norm,
     x: Array,
     n_dims: int = 1,
     *,
-    chips: int = 1,
-    total: Callable[[Array], Array] = lambda x: x,
+    n_chips: int = 1,
+    all_reduce: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
-    """The last dims of x over their root mean square, in the dtype of x.
+    """Divide x by the root mean square of its last dims, in the dtype of x.
 
     Args:
-        kind: "layer" takes the mean away before.
-        x: wide enough to square.
-        n_dims: how many of the last dims are normed together.
-        chips: over which those dims are cut.
-        total: sums a number over these chips.
+        norm: the kind "layer" subtracts the mean first.
+        x: in a dtype wide enough to square.
+        n_dims: number of last dims that are normalized together.
+        n_chips: chips that shard those dims.
+        all_reduce: sums over those chips.
     """
     dims = tuple(range(-n_dims, 0))
-    size = chips * math.prod(x.shape[-n_dims:])
+    size = n_chips * math.prod(x.shape[-n_dims:])
 
     def mean(x: Array) -> Array:
-        return total(x.sum(axis=dims, keepdims=True)) / size
+        return all_reduce(x.sum(axis=dims, keepdims=True)) / size
 
-    if kind.kind == "layer":
+    if norm.kind == "layer":
         x = x - mean(x)
-    return x * jax.lax.rsqrt(mean(jnp.square(x)) + kind.eps)
+    return x * jax.lax.rsqrt(mean(jnp.square(x)) + norm.eps)
 
 
-def scaled(
-    kind: Norm, x: Array, scale: Array, bias: Array | None = None, dtype: Any = None
+def scale_and_shift(
+    norm: Norm, x: Array, scale: Array, bias: Array | None = None, dtype: Any = None
 ) -> Array:
-    """What is normalized, times its scale and with its bias; in `dtype`, or that of x."""
-    wide = scale.astype(jnp.float32) + (1.0 if kind.plus_one else 0.0)
-    y = x.astype(jnp.float32) * wide
-    y = y if bias is None else y + bias.astype(jnp.float32)
+    """Multiply a normalized x by the norm's scale and add its bias; in `dtype`, or that of x."""
+    offset = 1.0 if norm.plus_one else 0.0
+    scale = scale.astype(jnp.float32) + offset
+    y = x.astype(jnp.float32) * scale
+    if bias is not None:
+        y = y + bias.astype(jnp.float32)
     return y.astype(dtype or x.dtype)
 
 
-def capped(x: Array, cap: float | None) -> Array:
-    """c tanh(x / c), or x without a cap."""
+def softcap(x: Array, cap: float | None) -> Array:
+    """cap tanh(x / cap), or x without a cap."""
     return x if cap is None else cap * jnp.tanh(x / cap)

@@ -1,8 +1,8 @@
-"""The end of the model on what a chip holds: logits, and the loss of its tokens.
+"""The head of the model on one chip: logits, and the loss of its tokens.
 
-x_BTD is the residual after the last layer, n_BTD what the unembedding multiplies. With
-`loss_chunks` the loss is that of some tokens after the other: C chunks of M tokens, each of which
-has its logits, its loss and its gradients before the next begins.
+x_BTD is the residual after the last layer, n_BTD the input of the unembedding. With `loss_chunks`
+the tokens are split into C chunks of M, and the logits, loss and gradients of a chunk are computed
+before those of the next.
 """
 
 from __future__ import annotations
@@ -16,154 +16,173 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.ops.layers import outer_terms
-from shardwise.runtime.blocks.elementwise import capped
-from shardwise.runtime.blocks.layers import Deals, Stack, Weights, norm
-from shardwise.runtime.blocks.products import Block
+from shardwise.runtime.blocks.elementwise import softcap
+from shardwise.runtime.blocks.layers import Partitions, Stack, Weights, norm
+from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
-Given = Mapping[str, Any]  # the unembedding, and its bias where it has one, as products take them
-Loss = Callable[[Given, Array, Array], Array]  # of n_BTD and targets_BT
+Unembedding = Mapping[str, Any]  # "w" as products take it, and its bias "b" where it has one
+Loss = Callable[[Unembedding, Array, Array], Array]  # of n_BTD and targets_BT
 
 
-def outer_block(stack: Stack, name: str, weights: Weights, deals: Deals) -> Block:
-    """The embedding (`embed`) or the unembedding (`unembed`)."""
-    return stack.block(name, {t.name: t for t in outer_terms(stack.config)}, weights, deals)
+def outer_block(stack: Stack, name: str, weights: Weights, partitions: Partitions) -> BlockProducts:
+    """Products of the embedding (`embed`) or the unembedding (`unembed`)."""
+    terms = {term.name: term for term in outer_terms(stack.config)}
+    return stack.block(name, terms, weights, partitions)
 
 
-def head(stack: Stack, x_BTD: Array, weights: Weights, deals: Deals) -> Array:
-    """The residual after the last layer -> logits_BTV in fp32, V over `tensor`.
+def head(stack: Stack, x_BTD: Array, weights: Weights, partitions: Partitions) -> Array:
+    """logits_BTV in fp32 of the residual after the last layer, with V over `tensor`.
 
-    Columns that only fill up the last chip's part of the vocabulary are minus infinity.
+    Columns that pad the vocabulary to a multiple of the chips are minus infinity.
     """
-    block = outer_block(stack, "unembed", weights, deals)
-    return _logits(stack, block, _entered(stack, block, x_BTD), _unembedding(block))
+    block = outer_block(stack, "unembed", weights, partitions)
+    return _logits(stack, block, _head_input(stack, block, x_BTD), _unembedding(block))
 
 
-def loss_at_end(
-    stack: Stack, form: Form, x_BTD: Array, targets_BT: Array, weights: Weights, deals: Deals
+def head_loss(
+    stack: Stack,
+    form: Form,
+    x_BTD: Array,
+    targets_BT: Array,
+    weights: Weights,
+    partitions: Partitions,
 ) -> Array:
-    """Sum over this chip's tokens of its part of the loss: over all chips they add up to the loss.
+    """This chip's part of the summed loss of its tokens; the sum over all chips is the loss.
 
-    What is sent is sent once, whatever the number of chunks: the unembedding is gathered before the
-    first, and its gradient summed over chips after the last.
+    Every collective runs once, independent of the number of chunks: the unembedding is gathered
+    before the first chunk, and its gradient is reduced after the last.
     """
-    block = outer_block(stack, "unembed", weights, deals)
+    block = outer_block(stack, "unembed", weights, partitions)
     name = block.program("unembed").einsum.right.name
     array, holder = weights[name]
-    x_BTD, holder = together(x_BTD, holder)
+    x_BTD, holder = join_gradients(x_BTD, holder)
     block = replace(block, weights={**weights, name: (array, holder)})
-    n_BTD, given = _entered(stack, block, x_BTD), _unembedding(block)
+    n_BTD = _head_input(stack, block, x_BTD)
+    unembedding = _unembedding(block)
 
-    def loss(given: Given, n_BTD: Array, targets_BT: Array) -> Array:
-        return cross_entropy(stack, _logits(stack, block, n_BTD, given), targets_BT)
+    def loss(unembedding: Unembedding, n_BTD: Array, targets_BT: Array) -> Array:
+        return cross_entropy(stack, _logits(stack, block, n_BTD, unembedding), targets_BT)
 
     if form.loss_chunks == 1:
-        return loss(given, n_BTD, targets_BT)
-    return in_chunks(loss, form.loss_chunks, stack.precision.reduce)(given, n_BTD, targets_BT)
+        return loss(unembedding, n_BTD, targets_BT)
+    in_chunks = chunked_loss(loss, form.loss_chunks, stack.precision.reduce)
+    return in_chunks(unembedding, n_BTD, targets_BT)
 
 
 @jax.custom_vjp
-def together(x_BTD: Array, holder: Array) -> tuple[Array, Array]:
-    """Both as they are; neither gradient goes on before the other is there. XLA would leave that of
-    the unembedding until after all layers, and keep the gradients of all logits for it."""
+def join_gradients(x_BTD: Array, holder: Array) -> tuple[Array, Array]:
+    """Return both arguments unchanged, but compute both gradients before either is used. Otherwise
+    XLA would compute the unembedding's gradient after all layers, and keep the gradients of all
+    logits for it."""
     return x_BTD, holder
 
 
-together.defvjp(
-    lambda x_BTD, holder: ((x_BTD, holder), None), lambda _, found: lax.optimization_barrier(found)
+join_gradients.defvjp(
+    lambda x_BTD, holder: ((x_BTD, holder), None),
+    lambda _, gradients: lax.optimization_barrier(gradients),
 )
 
 
-def _entered(stack: Stack, block: Block, x_BTD: Array) -> Array:
-    """The residual, normed, with all tokens that the chip's columns are multiplied with."""
+def _head_input(stack: Stack, block: BlockProducts, x_BTD: Array) -> Array:
+    """The residual, normalized, with all tokens that the chip's columns are multiplied with."""
     if stack.config.final_norm:
         x_BTD = norm(stack, block, x_BTD, "final_norm")
-    return block.enter(x_BTD, "unembed")
+    return block.move_input(x_BTD, "unembed")
 
 
-def _unembedding(block: Block) -> Given:
-    found = {"w": block.operand("unembed")}
+def _unembedding(block: BlockProducts) -> Unembedding:
+    unembedding = {"w": block.operand("unembed")}
     if "b_unembedding" in block.weights:
         with jax.named_scope("unembed"):
-            found["b"] = block.weight("b_unembedding")
-    return found
+            unembedding["b"] = block.weight("b_unembedding")
+    return unembedding
 
 
-def _logits(stack: Stack, block: Block, n_BTD: Array, given: Given) -> Array:
-    logits_BTV = block.times("unembed", n_BTD, given["w"])
-    if "b" in given:
+def _logits(stack: Stack, block: BlockProducts, n_BTD: Array, unembedding: Unembedding) -> Array:
+    logits_BTV = block.multiply("unembed", n_BTD, unembedding["w"])
+    if "b" in unembedding:
         with jax.named_scope("unembed"):
-            logits_BTV = logits_BTV + given["b"]
-    logits_BTV = capped(logits_BTV.astype(jnp.float32), stack.config.logit_softcap)
+            logits_BTV = logits_BTV + unembedding["b"]
+    logits_BTV = softcap(logits_BTV.astype(jnp.float32), stack.config.logit_softcap)
     roles = stack.table.roles("activations", ("V",)).get("V", ())
-    size, vocab = logits_BTV.shape[-1], stack.config.vocab
-    if size * stack.table.on.size(roles) == vocab:
+    n_columns = logits_BTV.shape[-1]
+    vocab = stack.config.vocab
+    if n_columns * stack.table.mesh.size(roles) == vocab:
         return logits_BTV
-    columns = stack.table.index(roles) * size + jnp.arange(size)
+    columns = stack.table.index(roles) * n_columns + jnp.arange(n_columns)
     return jnp.where(columns < vocab, logits_BTV, -jnp.inf)
 
 
 def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
-    """Sum over these tokens of this chip's part of the loss.
+    """This chip's part of the summed loss of these tokens.
 
     Chips of `tensor` share the tokens; each has its columns of the logits.
     """
     table = stack.table
+    n_tensor = table.mesh.size(("tensor",))
     roles = ("tensor",) if table.roles("activations", ("V",)) else ()
-    if table.on.platform == "cpu" and table.on.size(("tensor",)) == 1:
+    if table.mesh.platform == "cpu" and n_tensor == 1:
         with jax.named_scope("loss"):
             return cpu.cross_entropy(logits_BTV, targets_BT)
     with jax.named_scope("loss"):
         highest = lax.stop_gradient(logits_BTV).max(axis=-1)
         if roles:
-            highest = lax.pmax(highest, table.on.names(roles))
+            highest = lax.pmax(highest, table.mesh.axis_names(roles))
         total = table.sum(jnp.exp(logits_BTV - highest[..., None]).sum(axis=-1), roles)
-        local = targets_BT - table.index(roles) * logits_BTV.shape[-1]
+        local_targets = targets_BT - table.index(roles) * logits_BTV.shape[-1]
         columns = jnp.arange(logits_BTV.shape[-1])
-        own = jnp.where(columns == local[..., None], logits_BTV, 0.0).sum(axis=-1)
-        # Chips that compute the same tokens share what does not depend on their columns.
-        again = table.on.size(("tensor",))
+        is_target = columns == local_targets[..., None]
+        target_logits = jnp.where(is_target, logits_BTV, 0.0).sum(axis=-1)
+        # Chips of `tensor` compute the same logsumexp: each counts its share of it.
         if not roles:
-            own = own / again
-        return ((jnp.log(total) + highest) / again - own).sum()
+            target_logits = target_logits / n_tensor
+        return ((jnp.log(total) + highest) / n_tensor - target_logits).sum()
 
 
-def in_chunks(loss: Loss, n: int, wide: Any) -> Loss:
-    """The same sum over tokens, `n`-th by `n`-th part of them.
+def chunked_loss(loss: Loss, n_chunks: int, wide: Any) -> Loss:
+    """Compute a summed loss chunk by chunk of the tokens.
 
-    A loss is a sum, so that what flows back to it is one number: gradients are computed with each
-    chunk, and no product of the forward pass runs again. Those of weights are added in `wide`.
+    The cotangent of a loss is one number, so gradients are computed together with each chunk, and
+    no product of the forward pass runs twice.
+
+    Args:
+        loss: summed loss of some tokens.
+        n_chunks: chunks of the tokens.
+        wide: dtype in which gradients of the unembedding are summed.
     """
 
-    def cut(n_BTD: Array, targets_BT: Array) -> tuple[Array, Array]:
-        return n_BTD.reshape(n, 1, -1, n_BTD.shape[-1]), targets_BT.reshape(n, 1, -1)
+    def split(n_BTD: Array, targets_BT: Array) -> tuple[Array, Array]:
+        n_C1MD = n_BTD.reshape(n_chunks, 1, -1, n_BTD.shape[-1])
+        return n_C1MD, targets_BT.reshape(n_chunks, 1, -1)
 
     @jax.custom_vjp
-    def total(given: Given, n_BTD: Array, targets_BT: Array) -> Array:
-        def one(before: Array, chunk: tuple[Array, Array]) -> tuple[Array, None]:
-            return before + loss(given, *chunk), None
+    def total(unembedding: Unembedding, n_BTD: Array, targets_BT: Array) -> Array:
+        def add_chunk(partial_sum: Array, chunk: tuple[Array, Array]) -> tuple[Array, None]:
+            return partial_sum + loss(unembedding, *chunk), None
 
-        return lax.scan(one, jnp.zeros((), jnp.float32), cut(n_BTD, targets_BT))[0]
+        return lax.scan(add_chunk, jnp.zeros((), jnp.float32), split(n_BTD, targets_BT))[0]
 
-    def forward(given: Given, n_BTD: Array, targets_BT: Array) -> tuple[Array, Any]:
+    def forward(unembedding: Unembedding, n_BTD: Array, targets_BT: Array) -> tuple[Array, Any]:
         differentiate = jax.value_and_grad(loss, argnums=(0, 1))
 
-        def one(before: Any, chunk: tuple[Array, Array]) -> tuple[Any, Array]:
-            found, (d_given, dn_1MD) = differentiate(given, *chunk)
-            return jax.tree.map(
-                lambda s, x: s + x.astype(s.dtype), before, (found, d_given)
-            ), dn_1MD
+        def add_chunk(partial_sums: Any, chunk: tuple[Array, Array]) -> tuple[Any, Array]:
+            chunk_loss, (d_unembedding, dn_1MD) = differentiate(unembedding, *chunk)
+            addends = (chunk_loss, d_unembedding)
+            return jax.tree.map(lambda s, x: s + x.astype(s.dtype), partial_sums, addends), dn_1MD
 
-        start = (jnp.zeros((), jnp.float32), jax.tree.map(lambda w: jnp.zeros_like(w, wide), given))
-        (found, d_given), dn_C1MD = lax.scan(one, start, cut(n_BTD, targets_BT))
-        d_given = jax.tree.map(lambda d, w: d.astype(w.dtype), d_given, given)
-        return found, (d_given, dn_C1MD.reshape(n_BTD.shape))
+        zeros = jax.tree.map(lambda w: jnp.zeros_like(w, wide), unembedding)
+        start = (jnp.zeros((), jnp.float32), zeros)
+        sums, dn_C1MD = lax.scan(add_chunk, start, split(n_BTD, targets_BT))
+        total_loss, d_unembedding = sums
+        d_unembedding = jax.tree.map(lambda d, w: d.astype(w.dtype), d_unembedding, unembedding)
+        return total_loss, (d_unembedding, dn_C1MD.reshape(n_BTD.shape))
 
-    def backward(kept: Any, d: Array) -> tuple[Any, Array, None]:
-        d_given, dn_BTD = jax.tree.map(lambda x: x * d.astype(x.dtype), kept)
-        return d_given, dn_BTD, None
+    def backward(gradients: Any, ct: Array) -> tuple[Any, Array, None]:
+        d_unembedding, dn_BTD = jax.tree.map(lambda x: x * ct.astype(x.dtype), gradients)
+        return d_unembedding, dn_BTD, None
 
     total.defvjp(forward, backward)
     return total

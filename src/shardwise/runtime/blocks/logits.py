@@ -1,4 +1,4 @@
-"""Logits of whole sequences under a layout: the model's forward pass and nothing else."""
+"""Logits of whole sequences under a layout: the forward pass of the model alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import jax
 from jax.sharding import PartitionSpec
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.blocks.attention_core import Sequences
+from shardwise.runtime.blocks.attention_core import SequenceAttention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.layers import Stack
-from shardwise.runtime.blocks.model import embed, paired, run_layers
+from shardwise.runtime.blocks.model import embed, run_layers, with_holders
 from shardwise.runtime.blocks.products import Precision
-from shardwise.runtime.layout.context_order import Order
+from shardwise.runtime.layout.context_order import ContextOrder
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import Deal
 from shardwise.runtime.weights.descriptions import Tree, describe, each
@@ -22,7 +22,7 @@ from shardwise.strategy.layout import Form
 
 Array = jax.Array
 
-UNSHARED = Deal(cuts=(), summed=(), each=False)  # without gradients nothing is dealt out
+UNPARTITIONED = Deal(cuts=(), summed=(), each=False)  # there are no gradients
 
 
 def logits(
@@ -30,41 +30,42 @@ def logits(
 ) -> Callable[[Tree, Array], Array]:
     """`(weights, tokens_BT) -> logits_BTV`, to be jitted.
 
-    Sequences are over the roles that cut the batch, tokens over `context`, V over `tensor`; a
-    vocabulary that its chips do not divide is given back without what fills it up.
+    Sequences are sharded over the roles of the batch, tokens over `context`, V over `tensor`.
+    Columns that pad the vocabulary are removed.
 
     Args:
         config: the model.
-        table: rules on the mesh.
+        table: sharding rules on the mesh.
         seq: tokens of a sequence.
         compute: dtype of products; logits are in fp32.
     """
     precision = Precision(compute=compute, gradients=compute, reduce=compute)
     stack = Stack(config=config, table=table, precision=precision, seq=seq)
     infos = describe(config, table)
-    deals = each(lambda _: UNSHARED, infos)
+    partitions = each(lambda _: UNPARTITIONED, infos)
 
-    def local(weights: Tree, tokens_BT: Array) -> Array:
-        both = paired(weights, weights)
-        outer = both["outer"], deals["outer"]
-        core = Sequences(table=table, order=Order(n=table.on.size(("context",))))
+    def local_logits(weights: Tree, tokens_BT: Array) -> Array:
+        pairs = with_holders(weights, weights)
+        outer = pairs["outer"], partitions["outer"]
+        order = ContextOrder(n=table.mesh.size(("context",)))
+        core = SequenceAttention(table=table, order=order)
         x_BTD = embed(stack, core, tokens_BT, *outer)
-        x_BTD = run_layers(stack, Form(), core, x_BTD, both["layers"], deals["layers"])
+        x_BTD = run_layers(stack, Form(), core, x_BTD, pairs["layers"], partitions["layers"])
         return head(stack, x_BTD, *outer)
 
-    def whole(weights: Tree, tokens_BT: Array) -> Array:
-        placed = jax.shard_map(
-            local,
-            mesh=table.on.mesh,
+    def global_logits(weights: Tree, tokens_BT: Array) -> Array:
+        sharded = jax.shard_map(
+            local_logits,
+            mesh=table.mesh.jax_mesh,
             in_specs=(each(lambda info: info.spec(table), infos), tokens_spec(table)),
             out_specs=table.spec("activations", ("B", "T", "V")),
             check_vma=False,
         )
-        return placed(weights, tokens_BT)[..., : config.vocab]
+        return sharded(weights, tokens_BT)[..., : config.vocab]
 
-    return whole
+    return global_logits
 
 
 def tokens_spec(table: Table) -> PartitionSpec:
-    """Layout of tokens_BT."""
+    """Partition spec of tokens_BT."""
     return table.spec("activations", ("B", "T"))

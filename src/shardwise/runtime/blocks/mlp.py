@@ -1,4 +1,4 @@
-"""The feed-forward block; h_BTF are the chip's columns of it."""
+"""The feed-forward block; h_BTF is the chip's shard of its hidden activations."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Mlp
-from shardwise.runtime.blocks.attention import projected
+from shardwise.runtime.blocks.attention import project
 from shardwise.runtime.blocks.elementwise import ACTIVATIONS
-from shardwise.runtime.blocks.products import Block
+from shardwise.runtime.blocks.products import BlockProducts
 
 Array = jax.Array
 
 
-def mlp(ffn: Mlp, block: Block, n_BTD: Array) -> None:
-    """Add to the block what it makes of its normed input, as it entered."""
+def mlp(ffn: Mlp, block: BlockProducts, n_BTD: Array) -> None:
+    """Add the feed-forward of a normalized input, as it was moved, to the output of the block."""
     activation = ACTIVATIONS[ffn.activation]
-    up_BTF = checkpoint_name(projected(block, "mlp.up", n_BTD, "b_up"), "up")
+    up_BTF = checkpoint_name(project(block, "mlp.up", n_BTD, "b_up"), "up")
     if ffn.gated:
-        gate_BTF = checkpoint_name(projected(block, "mlp.gate", n_BTD, "b_gate"), "gate")
+        gate_BTF = checkpoint_name(project(block, "mlp.gate", n_BTD, "b_gate"), "gate")
         h_BTF = activation(gate_BTF) * up_BTF
     else:
         h_BTF = activation(up_BTF)
-    block.add("mlp.down", checkpoint_name(h_BTF, "hidden"))
+    block.add_product("mlp.down", checkpoint_name(h_BTF, "hidden"))

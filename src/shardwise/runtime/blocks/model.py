@@ -1,4 +1,4 @@
-"""The whole model on what a chip holds: embedding, layers in a scan, and the loss (`head`)."""
+"""The whole model on one chip: embedding, layers in a scan, and the loss (`head`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shardwise.estimate.training.memory.activations import runs_again, waits_out
 from shardwise.models import Layer, Segment
 from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
-from shardwise.ops.einsum import Array as Named
+from shardwise.ops.einsum import Array as NamedArray
 from shardwise.ops.einsum import Dim
 from shardwise.ops.sharded import Move
-from shardwise.runtime.blocks.attention import Core
-from shardwise.runtime.blocks.attention_core import sequences
-from shardwise.runtime.blocks.head import loss_at_end, outer_block
-from shardwise.runtime.blocks.layers import Deals, Stack, Weights, run_layer
-from shardwise.runtime.blocks.products import Block
+from shardwise.runtime.blocks.attention import AttentionCore
+from shardwise.runtime.blocks.attention_core import sequence_attention
+from shardwise.runtime.blocks.head import head_loss, outer_block
+from shardwise.runtime.blocks.layers import Partitions, Stack, Weights, run_layer
+from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu, cudnn
 from shardwise.runtime.kernels.attention import SAVED
 from shardwise.runtime.training import host_offload
@@ -29,32 +29,37 @@ from shardwise.runtime.weights.descriptions import Tree
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
-Run = Callable[[Array, Weights], Array]
-Period = Callable[[Array, Sequence[Weights]], Array]
+LayerFunction = Callable[[Array, Weights], Array]
+PeriodFunction = Callable[[Array, Sequence[Weights]], Array]
 
-AWAY = Offloadable(src="device", dst=host_offload.KIND)
+OFFLOADED = Offloadable(src="device", dst=host_offload.KIND)
 
 
-def paired(weights: Tree, holders: Tree | None) -> Tree:
-    """Every array with the place of its gradient, None where weights have gradients themselves."""
+def with_holders(weights: Tree, holders: Tree | None) -> Tree:
+    """Pair every array with the holder of its gradient; None where weights themselves are
+    differentiated."""
     if holders is None:
         return jax.tree.map(lambda w: (w, None), weights)
-    return jax.tree.map(lambda w, g: (w, g), weights, holders)
+    return jax.tree.map(lambda w, holder: (w, holder), weights, holders)
 
 
-def embed(stack: Stack, core: Core, tokens_BT: Array, weights: Weights, deals: Deals) -> Array:
-    """Rows of the embedding, and of learned positions; each chip looks up what its part of the
-    vocabulary has."""
-    block = outer_block(stack, "embed", weights, deals)
+def embed(
+    stack: Stack, core: AttentionCore, tokens_BT: Array, weights: Weights, partitions: Partitions
+) -> Array:
+    """The residual before the first layer: rows of the embedding plus learned positions. Each chip
+    looks up the tokens of its part of the vocabulary."""
+    block = outer_block(stack, "embed", weights, partitions)
     program = block.program("embed")
     with jax.named_scope("embed"):
-        moves = tuple(m for m in program.before if m.before.name == "embedding")
-        rows_VD = block.weight("embedding", moves)
-        x_BTD = rows_VD[tokens_BT]
+        moves = tuple(move for move in program.before if move.before.name == "embedding")
+        embedding_VD = block.weight("embedding", moves)
+        x_BTD = embedding_VD[tokens_BT]
         if stack.table.roles("activations", ("V",)):
-            local = tokens_BT - stack.table.index(("tensor",)) * rows_VD.shape[0]
-            here = (local >= 0) & (local < rows_VD.shape[0])
-            x_BTD = rows_VD[jnp.where(here, local, 0)] * here[..., None].astype(rows_VD.dtype)
+            n_rows = embedding_VD.shape[0]
+            local_tokens = tokens_BT - stack.table.index(("tensor",)) * n_rows
+            is_local = (local_tokens >= 0) & (local_tokens < n_rows)
+            x_BTD = embedding_VD[jnp.where(is_local, local_tokens, 0)]
+            x_BTD = x_BTD * is_local[..., None].astype(embedding_VD.dtype)
         for move in program.after:
             x_BTD = stack.table.apply(move, x_BTD)
         if stack.config.scaled_embeddings:
@@ -65,90 +70,105 @@ def embed(stack: Stack, core: Core, tokens_BT: Array, weights: Weights, deals: D
     return x_BTD
 
 
-def _positions(stack: Stack, block: Block, at_BT: Array) -> Array:
-    """Learned positions of the tokens that the chip holds of the residual, of `at_BT`."""
+def _positions(stack: Stack, block: BlockProducts, positions_BT: Array) -> Array:
+    """Learned position embeddings of the chip's tokens of the residual, out of `positions_BT`."""
     table = stack.table
-    here = Named("position", (Dim("P"), Dim("D", table.roles("weights", ("P", "D")).get("D", ()))))
-    whole = Move("all_gather", here.axes, here, here.with_axes({}))
-    rows_PD = block.weight("position", (whole,) if here.axes else ())
-    held = table.roles("activations", ("T",)).get("T", ())
-    among = [r for r in table.roles("residual", ("T",)).get("T", ()) if r not in held]
-    return rows_PD[table.slice(at_BT, among, 1)]
+    d_roles = table.roles("weights", ("P", "D")).get("D", ())
+    sharded = NamedArray("position", (Dim("P"), Dim("D", d_roles)))
+    gather = Move("all_gather", sharded.axes, sharded, sharded.with_axes({}))
+    position_PD = block.weight("position", (gather,) if sharded.axes else ())
+    input_roles = table.roles("activations", ("T",)).get("T", ())
+    residual_roles = table.roles("residual", ("T",)).get("T", ())
+    slice_roles = [role for role in residual_roles if role not in input_roles]
+    return position_PD[table.slice(positions_BT, slice_roles, 1)]
 
 
 def run_layers(
     stack: Stack,
     form: Form,
-    core: Core,
+    core: AttentionCore,
     x_BTD: Array,
     layers: Sequence[Tree],
-    deals: Sequence[Deals],
+    partitions: Sequence[Partitions],
 ) -> Array:
-    """All layers, a scan for each run of a period. `layers` and `deals` are those of the places
-    (`weights.places`)."""
-    at = 0
+    """Residual after all layers, a scan for each segment that repeats a period.
+
+    Args:
+        layers: stacked weights of each place of `weights.places`.
+        partitions: update partitions of each place.
+    """
+    start = 0
     for segment in model_stack(stack.config):
-        held = slice(at, at + len(segment.kinds))
-        at = held.stop
-        run = one_period(stack, form, core, segment, deals[held])
+        places = slice(start, start + len(segment.kinds))
+        start = places.stop
+        run_period = period_function(stack, form, core, segment, partitions[places])
 
-        def step(x_BTD: Array, weights: Sequence[Weights], run: Period = run) -> tuple[Array, None]:
-            return run(x_BTD, weights), None
+        def step(
+            x_BTD: Array, weights: Sequence[Weights], run_period: PeriodFunction = run_period
+        ) -> tuple[Array, None]:
+            return run_period(x_BTD, weights), None
 
-        unroll = cpu.unroll(stack.table.on.platform, segment.repeats, x_BTD.size)
-        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[held]), unroll=unroll)
+        unroll = cpu.scan_unroll(stack.table.mesh.platform, segment.repeats, x_BTD.size)
+        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[places]), unroll=unroll)
     return x_BTD
 
 
-def one_period(
-    stack: Stack, form: Form, core: Core, segment: Segment, deals: Sequence[Deals]
-) -> Period:
-    """The layers of a segment's period, one after the other."""
-    runs = [
-        _checkpointed(stack, form, core, stack.config.groups[kind].layer, dealt)
-        for kind, dealt in zip(segment.kinds, deals, strict=True)
-    ]
+def period_function(
+    stack: Stack,
+    form: Form,
+    core: AttentionCore,
+    segment: Segment,
+    partitions: Sequence[Partitions],
+) -> PeriodFunction:
+    """The function that runs the layers of one period of a segment."""
+    layer_functions = []
+    for kind, layer_partitions in zip(segment.kinds, partitions, strict=True):
+        layer = stack.config.groups[kind].layer
+        layer_functions.append(_checkpointed(stack, form, core, layer, layer_partitions))
 
-    def period(x_BTD: Array, weights: Sequence[Weights]) -> Array:
-        for run, one in zip(runs, weights, strict=True):
-            x_BTD = run(x_BTD, one)
+    def run_period(x_BTD: Array, weights: Sequence[Weights]) -> Array:
+        for run, layer_weights in zip(layer_functions, weights, strict=True):
+            x_BTD = run(x_BTD, layer_weights)
         return x_BTD
 
-    return period
+    return run_period
 
 
-def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Deals) -> Run:
-    """A layer that keeps for its backward pass what remat leaves, some of it in host memory."""
+def _checkpointed(
+    stack: Stack, form: Form, core: AttentionCore, layer: Layer, partitions: Partitions
+) -> LayerFunction:
+    """A layer that saves the activations that remat keeps, some of them in host memory."""
 
     def run(x_BTD: Array, weights: Weights) -> Array:
-        return run_layer(stack, layer, core, x_BTD, weights, deals)
+        return run_layer(stack, layer, core, x_BTD, weights, partitions)
 
     rows = layer_activations(stack.config, layer)
-    kept = {row.name for row in rows if not runs_again(form, row.name, layer)}
-    away = {name for name in kept if waits_outside(form, name)}
-    if len(kept) == len(rows) and not away and cpu.keeps(stack.table.on):
+    saved = {row.name for row in rows if not runs_again(form, row.name, layer)}
+    offloaded = {name for name in saved if waits_outside(form, name)}
+    saves_all = len(saved) == len(rows) and not offloaded
+    if saves_all and cpu.saves_all_residuals(stack.table.mesh):
         return run
 
-    def policy(primitive: Any, *_: Any, **given: Any) -> Any:
-        name = given["name"] if primitive.name == "name" else None
-        if cudnn.kept(primitive):
+    def policy(primitive: Any, *_: Any, **params: Any) -> Any:
+        name = params["name"] if primitive.name == "name" else None
+        if cudnn.is_flash_attention(primitive):
             name = SAVED
-        return AWAY if name in away else name in kept
+        return OFFLOADED if name in offloaded else name in saved
 
     return jax.checkpoint(run, policy=policy)
 
 
-def loss_of(
-    stack: Stack, form: Form, deals: Tree
+def loss_function(
+    stack: Stack, form: Form, partitions: Tree
 ) -> Callable[[Tree, Tree | None, Array, Array], Array]:
     """`(weights, holders, tokens_BT, targets_BT) -> this chip's part of the summed loss`."""
 
     def loss(weights: Tree, holders: Tree | None, tokens_BT: Array, targets_BT: Array) -> Array:
-        both = paired(weights, holders)
-        outer = both["outer"], deals["outer"]
-        core = sequences(stack.config, form, stack.table, stack.seq)
+        pairs = with_holders(weights, holders)
+        outer = pairs["outer"], partitions["outer"]
+        core = sequence_attention(stack.config, form, stack.table, stack.seq)
         x_BTD = embed(stack, core, tokens_BT, *outer)
-        x_BTD = run_layers(stack, form, core, x_BTD, both["layers"], deals["layers"])
-        return loss_at_end(stack, form, x_BTD, targets_BT, *outer)
+        x_BTD = run_layers(stack, form, core, x_BTD, pairs["layers"], partitions["layers"])
+        return head_loss(stack, form, x_BTD, targets_BT, *outer)
 
     return loss

@@ -1,6 +1,7 @@
-"""Products of activations and weights: the moves that the sharding algebra derives, then an einsum.
+"""Products of activations and weights: the collectives that the sharding algebra derives, and an
+einsum.
 
-Letters of arrays: B sequences, T tokens, D model width, N heads, K key and value heads, H head
+Letters of arrays: B sequences, T tokens, D model width, N heads, K heads of keys and values, H head
 width, F feed-forward width, V vocabulary, E experts.
 """
 
@@ -14,12 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shardwise.ops.einsum import Array as Named
+from shardwise.ops.einsum import Array as NamedArray
 from shardwise.ops.einsum import Einsum
 from shardwise.ops.layers import Term
 from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
-from shardwise.runtime.blocks.collective_matmul import Round
+from shardwise.runtime.blocks.collective_matmul import CollectiveMatmul
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import Deal
@@ -32,9 +33,13 @@ Array = jax.Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Dtypes of a step: what products compute in, what gradients are summed and held in.
+    """Dtypes of a step.
 
-    `narrow` is the dtype of both sides of a product with scaled weights, None for `compute`.
+    Args:
+        compute: of products.
+        gradients: in which gradients are stored.
+        reduce: in which gradients are summed over chips.
+        narrow: of both operands of a product with `Scaled` weights; None for `compute`.
     """
 
     compute: Any
@@ -44,175 +49,187 @@ class Precision:
 
 
 @dataclass(slots=True, kw_only=True)
-class Block:
-    """The products of one block, as the planner counts them: their common input is moved once, and
-    what they add to the output is summed on the chip before it is moved once.
+class BlockProducts:
+    """Products of one block, as the planner counts them: their common input is gathered once, and
+    their outputs are summed on the chip before they are reduced once.
 
     Args:
-        table: rules on the mesh.
-        terms: by name, of `ops.layers`.
-        weights: name -> array of this layer, and where its gradient is held (see `gathered`);
-            None there where nothing is differentiated, and only there arrays may be `Scaled`.
-        deals: name -> how copies of this weight share its update.
-        precision: of the step.
-        chips: that pass tokens on while products of others run; None for collectives before and
-            after products. Between them tokens then lie in pieces.
+        table: sharding rules on the mesh.
+        terms: name -> term of `ops.layers`.
+        weights: name -> (array of this layer, holder of its gradient: see `_gathered`). Holders are
+            None where nothing is differentiated; only there arrays may be `Scaled`.
+        partitions: name of a weight -> how its copies share its update.
+        precision: dtypes of the step.
+        ring: the ring over which tokens travel during products; None for collectives
+            before and after products. With it tokens are in pieces between products.
     """
 
     table: Table
     terms: Mapping[str, Term]
     weights: Mapping[str, tuple[Any, Any]]
-    deals: Mapping[str, Deal]
+    partitions: Mapping[str, Deal]
     precision: Precision
-    chips: Round | None = None
+    ring: CollectiveMatmul | None = None
     _output: tuple[Array, tuple[Move, ...]] | None = None
-    _last: str = ""
+    _last_term: str = ""
 
     def program(self, name: str) -> Program:
-        """How the table lays this product out."""
+        """Collectives and local einsum of a term."""
         weights = weight_names(tuple(self.terms.values()))
         return _program(self.terms[name].einsum, weights, tuple(self.table.rules.items()))
 
-    def enter(self, x: Array, name: str, *, right: bool = False) -> Array:
-        """The left (or right) input of a term as its product takes it."""
-        einsum = self.program(name).einsum
+    def move_input(self, array: Array, name: str, *, right: bool = False) -> Array:
+        """Run the collectives that bring the left (or right) input of a term to its product."""
+        program = self.program(name)
+        operand = program.einsum.right if right else program.einsum.left
         with jax.named_scope(name):
-            for move in _of(
-                self.program(name).before, (einsum.right if right else einsum.left).name
-            ):
-                passed = self.chips if move.kind == "all_gather" else None
-                x = passed.gather(x) if passed else self.table.apply(move, x)
-        return x
+            for move in _moves_of(program.before, operand.name):
+                if self.ring and move.kind == "all_gather":
+                    array = self.ring.gather(array)
+                else:
+                    array = self.table.apply(move, array)
+        return array
 
     def product(self, name: str, x: Array) -> Array:
-        """An input that has entered times the weight of a term, on this chip."""
-        return self.times(name, x, self.operand(name))
+        """Multiply an input that `move_input` returned by the weight of a term, on this chip."""
+        return self.multiply(name, x, self.operand(name))
 
-    def times(self, name: str, x: Array, w: Any) -> Array:
-        """The same with a weight that has been fetched."""
-        letters = _letters(self.program(name))
+    def multiply(self, name: str, x: Array, w: Any) -> Array:
+        """Multiply an input that `move_input` returned by a weight that `operand` returned."""
+        equation = _equation(self.program(name))
 
-        def one(x: Any, w: Any) -> Any:
-            if self.table.on.platform == "cpu":
-                return cpu.product(letters, x, w, wide=name == "unembed")
-            return jnp.einsum(letters, x, w)
+        def einsum(x: Any, w: Any) -> Any:
+            if self.table.mesh.platform == "cpu":
+                return cpu.matmul_einsum(equation, x, w, wide=name == "unembed")
+            return jnp.einsum(equation, x, w)
 
         with jax.named_scope(name):
             if isinstance(w, Scaled):
-                return quantized.product(letters, x, w, self.precision.narrow)
-            return self.chips.product(one, x, w) if self.chips else one(x, w)
+                return quantized.product(equation, x, w, self.precision.narrow)
+            if self.ring:
+                return self.ring.product(einsum, x, w)
+            return einsum(x, w)
 
-    def in_sequence(self, x: Array) -> Array:
-        """What a product has made, in whole sequences."""
-        return self.chips.in_sequence(x) if self.chips else x
+    def to_sequence_order(self, x: Array) -> Array:
+        """Reorder the output of a product to whole sequences."""
+        return self.ring.to_sequence_order(x) if self.ring else x
 
-    def as_arrived(self, x: Array) -> Array:
-        """Whole sequences as a product of this block takes them."""
-        return self.chips.as_arrived(x) if self.chips else x
+    def to_arrival_order(self, x: Array) -> Array:
+        """Reorder whole sequences to the order in which products of this block take tokens."""
+        return self.ring.to_arrival_order(x) if self.ring else x
 
     def operand(self, name: str) -> Any:
         """The weight of a term as its product takes it."""
         program = self.program(name)
-        weight = program.einsum.right.name
+        weight_name = program.einsum.right.name
         with jax.named_scope(name):
-            return self.weight(weight, _of(program.before, weight))
+            return self.weight(weight_name, _moves_of(program.before, weight_name))
 
-    def statistic(self, name: str) -> Array:
-        """An array beside the weights that no gradient changes, as it is held."""
+    def buffer(self, name: str) -> Array:
+        """An array stored with the weights that has no gradient."""
         return jax.lax.stop_gradient(self.weights[name][0])
 
     def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Any:
-        """A weight in the dtype of products, gathered where the table shards a summed dim."""
+        """A weight in the dtype of products, gathered where the rules shard a contracted dim."""
         array, holder = self.weights[name]
         if holder is None:
             return self._fetched(array, moves)
-        gathers = tuple(m for m in moves if m.kind == "all_gather")
-        array = self._gathered(array, holder, gathers, self.deals[name])
+        gathers = tuple(move for move in moves if move.kind == "all_gather")
+        array = self._gathered(array, holder, gathers, self.partitions[name])
         for move in moves:
             if move.kind != "all_gather":
                 array = self.table.apply(move, array)
         return array
 
     def _fetched(self, w: Array | Scaled, moves: tuple[Move, ...]) -> Any:
-        """A weight of which no gradient is asked; scaled ones stay where they are."""
+        """A weight without a gradient; a `Scaled` one is neither cast nor moved."""
         if isinstance(w, Scaled):
             return w
-        x = w.astype(self.precision.compute)
+        array = w.astype(self.precision.compute)
         for move in moves:
-            x = self.table.apply(move, x)
-        return x
+            array = self.table.apply(move, array)
+        return array
 
-    def _gathered(self, w: Array, holder: Array, moves: tuple[Move, ...], deal: Deal) -> Array:
+    def _gathered(self, w: Array, holder: Array, moves: tuple[Move, ...], partition: Deal) -> Array:
         """A weight as products take it: cast, then gathered.
 
-        Gradients may be wider than the weights that they belong to, and lie in smaller parts, which
-        differentiation does not allow. So a step is differentiated for `holder`, an array that
-        nothing reads: what flows back to the weight is summed over the chips that gathered it, and
-        over copies if it is time, in `precision.reduce`; it arrives there in `precision.gradients`.
-        Where that sum is rounded, the holder has what was lost before, and gets what is lost now.
+        Gradients may be in a wider dtype and in smaller shards than their weights, which
+        differentiation does not allow. So a step is differentiated with respect to `holder`, an
+        array that nothing reads. The weight's cotangent is summed in `precision.reduce` over the
+        chips that gathered it, and over copies if this microbatch synchronizes them; the holder's
+        gradient is in `precision.gradients`. Where that sum is rounded, the holder carries the
+        error feedback: the residual of the last sum comes in, that of this one goes out.
         """
-        table, precision = self.table, self.precision
+        table = self.table
+        precision = self.precision
 
         @jax.custom_vjp
         def fetch(w: Array, holder: Array | Owing) -> Array:
-            x = w.astype(precision.compute)
+            array = w.astype(precision.compute)
             for move in moves:
-                x = table.apply(move, x)
-            return x
+                array = table.apply(move, array)
+            return array
 
         def forward(w: Array, holder: Array | Owing) -> tuple[Array, Array | None]:
-            return fetch(w, holder), holder.lost if isinstance(holder, Owing) else None
+            feedback = holder.lost if isinstance(holder, Owing) else None
+            return fetch(w, holder), feedback
 
-        def backward(lost: Array | None, ct: Array) -> tuple[None, Array | Owing]:
+        def backward(feedback: Array | None, ct: Array) -> tuple[None, Array | Owing]:
             ct = ct.astype(precision.reduce)
             for move in reversed(moves):
                 ct = table.transpose(move, ct)
-            if lost is not None:
-                found = deal.owing(ct, lost)
-                return None, found._replace(gradient=found.gradient.astype(precision.gradients))
-            ct = deal.reduce(ct) if deal.each else ct
+            if feedback is not None:
+                rounded = partition.owing(ct, feedback)
+                gradient = rounded.gradient.astype(precision.gradients)
+                return None, rounded._replace(gradient=gradient)
+            if partition.each:
+                ct = partition.reduce(ct)
             return None, ct.astype(precision.gradients)
 
         fetch.defvjp(forward, backward)
         return fetch(w, holder)
 
-    def add(self, name: str, x: Array) -> None:
+    def add_product(self, name: str, x: Array) -> None:
         """Add the product of a term to the output of the block."""
-        self.put(name, self.product(name, x))
+        self.add_output(name, self.product(name, x))
 
-    def put(self, name: str, y: Array) -> None:
-        """Add to the output of the block what a term, or what stands for it, has given."""
-        moves = self.program(name).after
-        self._output = (y if self._output is None else self._output[0] + y, moves)
-        self._last = name
+    def add_output(self, name: str, output: Array) -> None:
+        """Add to the output of the block an array that has the layout of a term's product."""
+        if self._output is not None:
+            output = self._output[0] + output
+        self._output = (output, self.program(name).after)
+        self._last_term = name
 
-    def leave(self) -> Array:
-        """The output of the block, summed over chips and laid out as the residual."""
+    def output(self) -> Array:
+        """The output of the block, reduced over chips and in the layout of the residual."""
         if self._output is None:
-            raise ValueError("a block without output")
-        y, moves = self._output
-        with jax.named_scope(self._last):
+            raise ValueError("the block has no output: call add_product first")
+        output, moves = self._output
+        with jax.named_scope(self._last_term):
             for move in moves:
-                passed = self.chips if move.kind == "reduce_scatter" else None
-                y = passed.scatter(y) if passed else self.table.apply(move, y)
-        return y
+                if self.ring and move.kind == "reduce_scatter":
+                    output = self.ring.scatter(output)
+                else:
+                    output = self.table.apply(move, output)
+        return output
 
 
 @functools.lru_cache(maxsize=1024)
-def _program(einsum: Einsum, weights: frozenset[str], rows: tuple[Any, ...]) -> Program:
-    return derive(shard_einsum(einsum, weights, dict(rows)))
+def _program(einsum: Einsum, weights: frozenset[str], rules: tuple[Any, ...]) -> Program:
+    return derive(shard_einsum(einsum, weights, dict(rules)))
 
 
-def _of(moves: Iterable[Move], name: str) -> tuple[Move, ...]:
+def _moves_of(moves: Iterable[Move], name: str) -> tuple[Move, ...]:
+    """The moves of one array."""
     return tuple(move for move in moves if move.before.name == name)
 
 
-def _letters(program: Program) -> str:
+def _equation(program: Program) -> str:
     """`abc,cd->abd` of an einsum over named dims."""
     einsum = program.einsum
-    letters = {d: chr(ord("a") + i) for i, d in enumerate(einsum.dims)}
+    letters = {dim: chr(ord("a") + i) for i, dim in enumerate(einsum.dims)}
 
-    def text(array: Named) -> str:
-        return "".join(letters[d] for d in array.names)
+    def subscripts(array: NamedArray) -> str:
+        return "".join(letters[dim] for dim in array.names)
 
-    return f"{text(einsum.left)},{text(einsum.right)}->{text(einsum.output)}"
+    return f"{subscripts(einsum.left)},{subscripts(einsum.right)}->{subscripts(einsum.output)}"

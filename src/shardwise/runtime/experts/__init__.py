@@ -1,1 +1,1 @@
-"""Mixtures of experts: routing, and the way of tokens to experts and back."""
+"""Mixture of experts: routing, and dispatch of tokens to experts and back."""

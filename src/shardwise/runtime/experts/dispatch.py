@@ -1,7 +1,8 @@
-"""Copies of tokens to the chips of their experts and back: which way, and in buffers of one size.
+"""Expert dispatch: copies of tokens travel to the chips of their experts and back.
 
-x_ND are the tokens that a chip sends, E experts (those of the chip where they multiply), C places
-of an expert: for the tokens of one chip where they are sent, of all chips where they multiply.
+`PaddedDispatch` uses buffers of one size; see `ragged` for the other way. x_ND are the tokens that
+a chip sends, E experts (those of the chip in a product), C slots of an expert: for the tokens of
+one chip before the exchange, of all chips after it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Moe
 from shardwise.runtime.experts import routing
-from shardwise.runtime.experts.routing import Places
+from shardwise.runtime.experts.routing import Slots
 from shardwise.runtime.layout.sharding import Table, gather, scatter
 
 Array = jax.Array
@@ -23,93 +24,106 @@ TENSOR = ("tensor",)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How tokens reach experts, as the table lays experts and tokens out.
+class ExpertLayout:
+    """How the rules shard experts and the tokens that they receive.
 
     Args:
-        table: rules on the mesh.
-        dealt: roles over which whole experts are dealt out, to which tokens are sent.
-        split: whether the matrices of an expert are split over `tensor`.
-        sequence: whether the residual is split over `tensor`.
+        table: sharding rules on the mesh.
+        expert_roles: roles that shard the experts; tokens are exchanged over them.
+        splits_experts: whether `tensor` shards the matrices of an expert.
+        splits_residual: whether `tensor` shards the tokens of the residual.
     """
 
     table: Table
-    dealt: tuple[str, ...]
-    split: bool
-    sequence: bool
+    expert_roles: tuple[str, ...]
+    splits_experts: bool
+    splits_residual: bool
 
     @property
-    def apart(self) -> bool:
-        """Whether each chip of `tensor` sends the tokens of its part of the sequence alone."""
-        return bool(self.dealt) and self.sequence
+    def sends_residual_tokens(self) -> bool:
+        """Whether each chip of `tensor` sends only its own tokens of the residual."""
+        return bool(self.expert_roles) and self.splits_residual
 
     @property
-    def joined(self) -> bool:
-        """Whether chips of `tensor` then multiply what all of them were sent."""
-        return self.apart and self.split
+    def gathers_over_tensor(self) -> bool:
+        """Whether chips of `tensor` gather the tokens that each of them received."""
+        return self.sends_residual_tokens and self.splits_experts
 
     @property
-    def cut(self) -> bool:
-        """Whether it has to take its part of the tokens first."""
-        return "tensor" in self.dealt and not self.sequence
+    def slices_tokens(self) -> bool:
+        """Whether a chip takes its part of the tokens of a replicated residual first."""
+        return "tensor" in self.expert_roles and not self.splits_residual
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Mesh axes over which experts are dealt out."""
-        return self.table.on.names(self.dealt)
+    def expert_axes(self) -> tuple[str, ...]:
+        """Mesh axes that shard the experts."""
+        return self.table.mesh.axis_names(self.expert_roles)
 
     @property
-    def tensor(self) -> tuple[str, ...]:
+    def tensor_axes(self) -> tuple[str, ...]:
         """Mesh axes of `tensor`."""
-        return self.table.on.names(TENSOR)
+        return self.table.mesh.axis_names(TENSOR)
 
 
-def way(table: Table) -> Way:
-    """As the table says."""
+def expert_layout(table: Table) -> ExpertLayout:
+    """Layout of the experts under the rules of a table."""
     expert = table.roles("weights", ("E", "D", "F"))
     residual = table.roles("residual", ("B", "T", "D"))
-    return Way(table, expert.get("E", ()), "F" in expert, "tensor" in residual.get("T", ()))
+    splits_residual = "tensor" in residual.get("T", ())
+    return ExpertLayout(table, expert.get("E", ()), "F" in expert, splits_residual)
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
-    """Every expert has as many places, whether tokens lie in them or not: [E,C,...]."""
+class PaddedDispatch:
+    """Dispatch with the same number of slots for every expert, filled or empty: [E,C,...].
 
-    way: Way
-    at: Places
+    Args:
+        layout: layout of the experts.
+        slots: slots of the copies before they are sent.
+        n_experts: experts of the layer.
+    """
+
+    layout: ExpertLayout
+    slots: Slots
     n_experts: int
 
-    def sent(self, x: Array) -> Array:
-        """What a chip has of copies, as `at` lays them out -> at the experts that it has."""
+    def send(self, x: Array) -> Array:
+        """Send this chip's copies in the order of `slots`; return those of the chip's experts."""
+        axes = self.layout.expert_axes
         x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
-        if self.way.dealt:
-            x_ECD = lax.all_to_all(x_ECD, self.way.names, split_axis=0, concat_axis=1, tiled=True)
-        return gather(x_ECD, self.way.tensor, 1) if self.way.joined else x_ECD
+        if self.layout.expert_roles:
+            x_ECD = lax.all_to_all(x_ECD, axes, split_axis=0, concat_axis=1, tiled=True)
+        if self.layout.gathers_over_tensor:
+            x_ECD = gather(x_ECD, self.layout.tensor_axes, 1)
+        return x_ECD
 
-    def returned(self, y_ECD: Array) -> Array:
-        """The way back."""
-        if self.way.joined:
-            y_ECD = scatter(y_ECD, self.way.tensor, 1)
-        if self.way.dealt:
-            y_ECD = lax.all_to_all(y_ECD, self.way.names, split_axis=1, concat_axis=0, tiled=True)
+    def send_back(self, y_ECD: Array) -> Array:
+        """Send outputs of the chip's experts back; return those of this chip's copies."""
+        axes = self.layout.expert_axes
+        if self.layout.gathers_over_tensor:
+            y_ECD = scatter(y_ECD, self.layout.tensor_axes, 1)
+        if self.layout.expert_roles:
+            y_ECD = lax.all_to_all(y_ECD, axes, split_axis=1, concat_axis=0, tiled=True)
         return y_ECD.reshape(-1, y_ECD.shape[-1])
 
     def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
-        """All experts of the chip at once: I is what their matrices read, J what they write."""
+        """Multiply the copies of each expert, of width I, by the expert's matrix."""
         return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ)
 
-    def each(self, b_EJ: Array) -> Array:
-        """What each expert has once, for all its copies."""
+    def expand(self, b_EJ: Array) -> Array:
+        """Broadcast one row per expert to all its copies."""
         return b_EJ[:, None]
 
 
-def padded(m: Moe, way: Way, experts_NK: Array, factor: float | None) -> Padded:
-    """By the experts that tokens chose; what has no place in the room of its expert is dropped.
+def padded_dispatch(
+    m: Moe, layout: ExpertLayout, experts_NK: Array, factor: float | None
+) -> PaddedDispatch:
+    """Dispatch to the chosen experts; choices beyond the capacity of an expert are dropped.
 
     Args:
-        factor: of the room, see `routing.capacity`.
+        factor: capacity factor, see `routing.capacity`.
     """
-    room = routing.capacity(m, len(experts_NK), factor)
-    found = routing.places(experts_NK, m.n_experts, room)
-    at = Places(*(checkpoint_name(p, routing.KEPT) for p in found))
-    return Padded(way, at, m.n_experts)
+    n_slots = routing.capacity(m, len(experts_NK), factor)
+    slots = routing.assign_slots(experts_NK, m.n_experts, n_slots)
+    slots = Slots(*(checkpoint_name(x, routing.SAVED) for x in slots))
+    return PaddedDispatch(layout, slots, m.n_experts)

@@ -1,8 +1,8 @@
-"""The routed feed-forward block: tokens to their experts and back, and shared experts beside them.
+"""The mixture-of-experts block: routed experts, and shared experts that every token uses.
 
-n_BTD is the normed input of the block, x_ND the tokens that a chip sends, E experts (those of the
-chip where it multiplies), R their copies of tokens: as dispatch lays them out, in more than one
-dim where each expert has as many places. F are the chip's columns.
+n_BTD is the block's normalized input, x_ND are the tokens that a chip sends, E experts (those of
+the chip in a product), R their copies of tokens in the order of the dispatch, more than one dim
+under `PaddedDispatch`. F is the chip's shard of the hidden width.
 """
 
 from __future__ import annotations
@@ -14,145 +14,168 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Moe
 from shardwise.runtime.blocks import elementwise
-from shardwise.runtime.blocks.products import Block
+from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.experts import routing
-from shardwise.runtime.experts.dispatch import TENSOR, Padded, Way, padded, way
-from shardwise.runtime.experts.ragged import Ragged, ragged
+from shardwise.runtime.experts.dispatch import (
+    TENSOR,
+    ExpertLayout,
+    PaddedDispatch,
+    expert_layout,
+    padded_dispatch,
+)
+from shardwise.runtime.experts.ragged import RaggedDispatch
+from shardwise.runtime.experts.ragged import ragged_dispatch as dispatch_ragged
 from shardwise.runtime.layout.sharding import gather
 
 Array = jax.Array
+Dispatch = PaddedDispatch | RaggedDispatch
 
 
 def moe(
-    m: Moe, block: Block, n_BTD: Array, factor: float | None, *, by_count: bool = False
+    m: Moe,
+    block: BlockProducts,
+    n_BTD: Array,
+    factor: float | None,
+    *,
+    ragged_dispatch: bool = False,
 ) -> Array:
-    """The block from its normed input to what it adds to the residual.
+    """Output of the block, in the layout of the residual.
 
     Args:
-        factor: of the room for tokens, see `routing.capacity`.
-        by_count: without a factor, no empty places are sent or multiplied, see `ragged`.
+        factor: capacity factor, see `routing.capacity`.
+        ragged_dispatch: whether, without a capacity factor, no empty slots are sent or multiplied,
+            see `ragged`.
     """
-    on = way(block.table)
-    whole_BTD = n_BTD
-    if m.d_ff_shared or not on.apart:
-        whole_BTD = block.enter(n_BTD, "shared.up" if m.d_ff_shared else "moe.up")
-    whole_BTD = checkpoint_name(whole_BTD, "ffn_input")
-    x_BTD = n_BTD if on.apart and m.d_ff_shared else whole_BTD
-    if on.cut:
-        x_BTD = on.table.slice(x_BTD, TENSOR, 1)
+    layout = expert_layout(block.table)
+    gathered_BTD = n_BTD
+    if m.d_ff_shared or not layout.sends_residual_tokens:
+        gathered_BTD = block.move_input(n_BTD, "shared.up" if m.d_ff_shared else "moe.up")
+    gathered_BTD = checkpoint_name(gathered_BTD, "ffn_input")
+    x_BTD = gathered_BTD
+    if layout.sends_residual_tokens and m.d_ff_shared:
+        x_BTD = n_BTD
+    if layout.slices_tokens:
+        x_BTD = layout.table.slice(x_BTD, TENSOR, 1)
     x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
-    weights_NK, experts_NK = _chosen(m, block, x_ND)
-    tokens: Padded | Ragged
+    weights_NK, experts_NK = _route(m, block, x_ND)
+    dispatch: Dispatch
     with jax.named_scope("moe.router"):
-        if by_count and factor is None:
-            tokens = ragged(m, on, experts_NK)
+        if ragged_dispatch and factor is None:
+            dispatch = dispatch_ragged(m, layout, experts_NK)
         else:
-            tokens = padded(m, on, experts_NK, factor)
-    y_BTD = _routed(m, block, tokens, x_ND, weights_NK).reshape(x_BTD.shape)
+            dispatch = padded_dispatch(m, layout, experts_NK, factor)
+    y_BTD = _routed_experts(m, block, dispatch, x_ND, weights_NK).reshape(x_BTD.shape)
     if m.d_ff_shared:
-        _shared(m, block, whole_BTD)
-    if on.apart:  # every chip has its tokens' sums: those of its part of the residual
-        return block.leave() + y_BTD if m.d_ff_shared else y_BTD
-    if on.cut:
-        return _whole(m, block, on, y_BTD)
-    block.put("moe.down", y_BTD)
-    return block.leave()
+        _shared_experts(m, block, gathered_BTD)
+    if layout.sends_residual_tokens:  # y_BTD has the layout of the residual, fully reduced
+        return block.output() + y_BTD if m.d_ff_shared else y_BTD
+    if layout.slices_tokens:
+        return _unslice(m, block, layout, y_BTD)
+    block.add_output("moe.down", y_BTD)
+    return block.output()
 
 
-def _whole(m: Moe, block: Block, on: Way, y_BTD: Array) -> Array:
-    """Parts of the tokens come back to a residual that every chip of `tensor` has whole."""
+def _unslice(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Array) -> Array:
+    """Output on all tokens, from the part of each chip of `tensor`."""
     if not m.d_ff_shared:
         with jax.named_scope("moe.combine"):
-            return gather(y_BTD, on.tensor, 1)
-    n, part = on.table.on.size(TENSOR), y_BTD.shape[1]
-    whole_BTD = jnp.zeros((y_BTD.shape[0], n * part, y_BTD.shape[2]), y_BTD.dtype)
-    at = on.table.index(TENSOR) * part
-    block.put("shared.down", lax.dynamic_update_slice_in_dim(whole_BTD, y_BTD, at, 1))
-    return block.leave()
+            return gather(y_BTD, layout.tensor_axes, 1)
+    n_tensor = layout.table.mesh.size(TENSOR)
+    n_tokens = y_BTD.shape[1]
+    zeros_BTD = jnp.zeros((y_BTD.shape[0], n_tensor * n_tokens, y_BTD.shape[2]), y_BTD.dtype)
+    start = layout.table.index(TENSOR) * n_tokens
+    padded_BTD = lax.dynamic_update_slice_in_dim(zeros_BTD, y_BTD, start, 1)
+    block.add_output("shared.down", padded_BTD)
+    return block.output()
 
 
-def _chosen(m: Moe, block: Block, x_ND: Array) -> tuple[Array, Array]:
-    """Weights of the experts of each token, in fp32, and which experts these are."""
+def _route(m: Moe, block: BlockProducts, x_ND: Array) -> tuple[Array, Array]:
+    """(weights_NK in fp32, experts_NK) of each token."""
     router_DE = block.operand("moe.router")
     with jax.named_scope("moe.router"):
         logits_NE = jnp.einsum("nd,de->ne", x_ND, router_DE, preferred_element_type=jnp.float32)
         if m.router_bias:
             logits_NE = logits_NE + block.weight("b_router").astype(jnp.float32)
-        logits_NE = checkpoint_name(logits_NE, routing.KEPT)
-        correction_E = block.statistic("router_correction") if m.routing.correction else None
+        logits_NE = checkpoint_name(logits_NE, routing.SAVED)
+        correction_E = block.buffer("router_correction") if m.routing.correction else None
         return routing.choose(m, logits_NE, correction_E)
 
 
-def _routed(m: Moe, block: Block, tokens: Padded | Ragged, x_ND: Array, weights_NK: Array) -> Array:
-    """What routed experts write, for the tokens that this chip sends."""
+def _routed_experts(
+    m: Moe, block: BlockProducts, dispatch: Dispatch, x_ND: Array, weights_NK: Array
+) -> Array:
+    """Output of the routed experts, for the tokens that this chip sends."""
     with jax.named_scope("moe.dispatch"):
-        weights = routing.spread_choices(weights_NK, tokens.at)[:, None]
-        x_RD = checkpoint_name(tokens.sent(routing.spread(x_ND, tokens.at)), "expert_input")
-        weights_R1 = checkpoint_name(tokens.sent(weights), "expert_input")
-    y_RD = _experts(m, block, tokens, x_RD, weights_R1)
+        weights = routing.choices_to_slots(weights_NK, dispatch.slots)[:, None]
+        copies = routing.tokens_to_slots(x_ND, dispatch.slots)
+        x_RD = checkpoint_name(dispatch.send(copies), "expert_input")
+        weights_R1 = checkpoint_name(dispatch.send(weights), "expert_input")
+    y_RD = _experts(m, block, dispatch, x_RD, weights_R1)
     with jax.named_scope("moe.combine"):
-        return routing.collect(tokens.returned(y_RD), tokens.at)
+        return routing.slots_to_tokens(dispatch.send_back(y_RD), dispatch.slots)
 
 
 def _experts(
-    m: Moe, block: Block, tokens: Padded | Ragged, x_RD: Array, weights_R1: Array
+    m: Moe, block: BlockProducts, dispatch: Dispatch, x_RD: Array, weights_R1: Array
 ) -> Array:
-    """Each expert of the chip on its places.
+    """Outputs of the chip's experts for their copies of tokens.
 
-    Weights are put on before the last product, so that its gradients need no result of it.
+    Weights are applied before the last product, so that their gradients do not need its output.
     """
 
     def product(part: str, x_RI: Array) -> Array:
         w_EIJ = block.operand(f"moe.{part}")
         with jax.named_scope(f"moe.{part}"):
-            y_RJ = tokens.product(x_RI, w_EIJ)
-            biased = m.bias and part != "down"
-            return y_RJ + tokens.each(block.weight(f"b_{part}")) if biased else y_RJ
+            y_RJ = dispatch.product(x_RI, w_EIJ)
+            if m.bias and part != "down":
+                y_RJ = y_RJ + dispatch.expand(block.weight(f"b_{part}"))
+            return y_RJ
 
     weights_R1 = weights_R1.astype(x_RD.dtype)
     if m.routing.on_input:
         x_RD = x_RD * weights_R1
     up_RF = checkpoint_name(product("up", x_RD), "up")
     gate_RF = checkpoint_name(product("gate", x_RD), "gate") if m.gated else None
-    h_RF = _activated(m, up_RF, gate_RF)
+    h_RF = _activation(m, up_RF, gate_RF)
     if not m.routing.on_input:
         h_RF = h_RF * weights_R1
     y_RD = product("down", checkpoint_name(h_RF, "hidden"))
     if not m.bias:
         return y_RD
-    return y_RD + tokens.each(_written_bias(block)) * (
-        (weights_R1 != 0) if m.routing.on_input else weights_R1
-    )
+    bias_RD = dispatch.expand(_down_bias(block))
+    if m.routing.on_input:
+        return y_RD + bias_RD * (weights_R1 != 0)
+    return y_RD + bias_RD * weights_R1
 
 
-def _written_bias(block: Block) -> Array:
-    """The bias of the last product; of one chip where chips have parts of the sum."""
+def _down_bias(block: BlockProducts) -> Array:
+    """The bias of the last product; on one chip only where chips have partial sums."""
     bias_ED = block.weight("b_down")
-    if way(block.table).split:
+    if expert_layout(block.table).splits_experts:
         bias_ED = jnp.where(block.table.index(TENSOR) == 0, bias_ED, 0)
     return bias_ED
 
 
-def _activated(m: Moe, up: Array, gate: Array | None) -> Array:
-    """The activated gate times what goes up, or the activation alone where there is no gate."""
-    act = elementwise.ACTIVATIONS[m.activation]
+def _activation(m: Moe, up: Array, gate: Array | None) -> Array:
+    """The activated gate times the up projection; without a gate, the activated up projection."""
+    activation = elementwise.ACTIVATIONS[m.activation]
     if gate is None:
-        return act(up)
+        return activation(up)
     if m.clamp is None:
-        return act(gate) * up
+        return activation(gate) * up
     limit = m.clamp.limit
     gate = jnp.minimum(gate, limit)
     return gate * jax.nn.sigmoid(m.clamp.alpha * gate) * (jnp.clip(up, -limit, limit) + 1)
 
 
-def _shared(m: Moe, block: Block, n_BTD: Array) -> None:
-    """Experts that every token uses: a dense block, added to the output of this one."""
+def _shared_experts(m: Moe, block: BlockProducts, n_BTD: Array) -> None:
+    """Add shared experts to the output of the block: a dense feed-forward of all tokens."""
     up_BTF = checkpoint_name(block.product("shared.up", n_BTD), "shared_up")
     gate_BTF = None
     if m.gated:
         gate_BTF = checkpoint_name(block.product("shared.gate", n_BTD), "shared_gate")
-    h_BTF = _activated(m, up_BTF, gate_BTF)
+    h_BTF = _activation(m, up_BTF, gate_BTF)
     if m.shared_gate:
         scale_BT = jax.nn.sigmoid(block.product("moe.shared_scale", n_BTD).astype(jnp.float32))
         h_BTF = h_BTF * scale_BT[..., None].astype(h_BTF.dtype)
-    block.add("shared.down", checkpoint_name(h_BTF, "shared_hidden"))
+    block.add_product("shared.down", checkpoint_name(h_BTF, "shared_hidden"))

@@ -1,11 +1,11 @@
-"""Copies of tokens to the chips of their experts and back, of each as many as there are.
+"""Ragged expert dispatch: copies of tokens travel without padding.
 
-No token is dropped and no empty place is sent or multiplied: copies lie in the order of their
-experts, `ragged_all_to_all` moves as many rows as are wanted, and products are of groups of rows.
-What arrives differs from step to step; the buffer has room for all that could.
+No token is dropped and no empty slot is sent or multiplied: copies are sorted by expert,
+`ragged_all_to_all` moves as many rows as tokens chose, and products are grouped matmuls. What
+arrives differs from step to step; the buffer is large enough for the worst case.
 
-M = N K copies are sent by a chip, R rows is the room for what arrives, S chips send to D chips (the
-same ones), of which each has e of E experts. T chips of `tensor` multiply together.
+M = N K copies are sent by a chip, R rows are the size of the receive buffer, S chips send to D
+chips (the same ones), each of which has e of E experts. T chips of `tensor` multiply together.
 """
 
 from __future__ import annotations
@@ -19,140 +19,150 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
+from shardwise.arrays import ceil_div
 from shardwise.models import Moe
 from shardwise.runtime.experts import routing
-from shardwise.runtime.experts.dispatch import Way
-from shardwise.runtime.experts.routing import Places
-from shardwise.runtime.kernels.grouped_matmul import ROWS, grouped
+from shardwise.runtime.experts.dispatch import ExpertLayout
+from shardwise.runtime.experts.routing import Slots
+from shardwise.runtime.kernels.grouped_matmul import ROW_TILE, grouped_matmul
 from shardwise.runtime.layout.sharding import gather, scatter
 
 Array = jax.Array
-PLATFORMS = ("tpu", "gpu", "old gpu")  # XLA's CPU has no such collective
+PLATFORMS = ("tpu", "gpu", "old gpu")  # XLA's CPU backend has no ragged all-to-all
 
 
-class Trip(NamedTuple):
-    """Runs of rows, one of each expert of each chip, as `ragged_all_to_all` takes them."""
+class RaggedTransfer(NamedTuple):
+    """Arguments of `ragged_all_to_all`, a run of rows for each expert of each chip."""
 
-    begin: Array
-    sizes: Array
-    arrive: Array
-    received: Array
-
-
-class Trips(NamedTuple):
-    """To the experts, and back the same rows."""
-
-    out: Trip
-    back: Trip
+    input_offsets: Array
+    send_sizes: Array
+    output_offsets: Array
+    recv_sizes: Array
 
 
-def trips(counts_SE: Array, me: Array) -> Trips:
-    """Where rows begin and arrive, from how many each chip has for each expert.
+class RoundTrip(NamedTuple):
+    """Transfers to the experts, and of the same rows back."""
 
-    Where they are sent, rows lie by expert; where they arrive, by expert and then by who sent them.
+    out: RaggedTransfer
+    back: RaggedTransfer
+
+
+def round_trip(counts_SE: Array, chip: Array) -> RoundTrip:
+    """Transfers of one chip, from the number of rows of each chip for each expert.
+
+    Senders have their rows sorted by expert, receivers by expert and then by sender.
     """
     n = counts_SE.shape[0]
     counts_SDe = counts_SE.reshape(n, n, -1)
-    begin_SDe = (jnp.cumsum(counts_SE, axis=1) - counts_SE).reshape(counts_SDe.shape)
+    source_SDe = (jnp.cumsum(counts_SE, axis=1) - counts_SE).reshape(counts_SDe.shape)
     counts_DeS = counts_SDe.transpose(1, 2, 0)
-    flat = counts_DeS.reshape(n, -1)
-    arrive_DeS = (jnp.cumsum(flat, axis=1) - flat).reshape(counts_DeS.shape)
-    arrive_SDe = arrive_DeS.transpose(2, 0, 1)
-    mine, others = counts_SDe[me].ravel(), counts_SDe[:, me].ravel()
-    out = Trip(begin_SDe[me].ravel(), mine, arrive_SDe[me].ravel(), others)
-    back = Trip(arrive_SDe[:, me].ravel(), others, begin_SDe[:, me].ravel(), mine)
-    return Trips(out, back)
+    flat_counts = counts_DeS.reshape(n, -1)
+    target_DeS = (jnp.cumsum(flat_counts, axis=1) - flat_counts).reshape(counts_DeS.shape)
+    target_SDe = target_DeS.transpose(2, 0, 1)
+    outgoing = counts_SDe[chip].ravel()
+    incoming = counts_SDe[:, chip].ravel()
+    out = RaggedTransfer(source_SDe[chip].ravel(), outgoing, target_SDe[chip].ravel(), incoming)
+    back = RaggedTransfer(
+        target_SDe[:, chip].ravel(), incoming, source_SDe[:, chip].ravel(), outgoing
+    )
+    return RoundTrip(out, back)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def moved(x: Array, there: Trips, room: int, names: tuple[str, ...]) -> Array:
-    """Rows on the way out, in a buffer of so many; what flows back takes the way back."""
-    empty = jnp.zeros((room, *x.shape[1:]), x.dtype)
-    return lax.ragged_all_to_all(x, empty, *there.out, axis_name=names)
+def transfer(x: Array, trip: RoundTrip, n_rows: int, axes: tuple[str, ...]) -> Array:
+    """Send rows out into a buffer of `n_rows`; the gradient takes the way back."""
+    buffer = jnp.zeros((n_rows, *x.shape[1:]), x.dtype)
+    return lax.ragged_all_to_all(x, buffer, *trip.out, axis_name=axes)
 
 
-def _forward(
-    x: Array, there: Trips, room: int, names: tuple[str, ...]
-) -> tuple[Array, tuple[Trips, int]]:
-    return moved(x, there, room, names), (there, x.shape[0])
+def _transfer_forward(
+    x: Array, trip: RoundTrip, n_rows: int, axes: tuple[str, ...]
+) -> tuple[Array, tuple[RoundTrip, int]]:
+    return transfer(x, trip, n_rows, axes), (trip, x.shape[0])
 
 
-def _backward(
-    room: int, names: tuple[str, ...], kept: tuple[Trips, int], ct: Array
+def _transfer_backward(
+    n_rows: int, axes: tuple[str, ...], residuals: tuple[RoundTrip, int], ct: Array
 ) -> tuple[Array, None]:
-    there, sent = kept
-    return moved(ct, Trips(*reversed(there)), sent, names), None
+    trip, n_input_rows = residuals
+    return transfer(ct, RoundTrip(*reversed(trip)), n_input_rows, axes), None
 
 
-moved.defvjp(_forward, _backward)
+transfer.defvjp(_transfer_forward, _transfer_backward)
 
 
 @dataclass(frozen=True, slots=True)
-class Ragged:
-    """Experts have rows one behind the other; behind the last one's lies what nobody reads.
+class RaggedDispatch:
+    """Dispatch with the rows of experts one after the other; rows after the last are undefined.
 
     Args:
-        way: as the table says.
-        at: where copies lie before they are sent.
-        there: how they travel; None where every expert is on the chip.
+        layout: layout of the experts.
+        slots: slots of the copies before they are sent.
+        trip: their transfers; None where every expert is on the chip.
         sizes_Te: rows of each expert of the chip, for each chip of `tensor` whose rows it has.
-        room: for rows that arrive.
+        n_rows: size of the receive buffer.
     """
 
-    way: Way
-    at: Places
-    there: Trips | None
+    layout: ExpertLayout
+    slots: Slots
+    trip: RoundTrip | None
     sizes_Te: Array
-    room: int
+    n_rows: int
 
-    def sent(self, x: Array) -> Array:
-        """What a chip has of copies, as `at` lays them out -> at the experts that it has, [T R]."""
-        if self.there is not None:
-            x = moved(x, self.there, self.room, self.way.names)
-        return gather(x, self.way.tensor, 0) if self.way.joined else x
+    def send(self, x: Array) -> Array:
+        """Send this chip's copies in the order of `slots`; return the rows of the chip's experts,
+        [T R]."""
+        if self.trip is not None:
+            x = transfer(x, self.trip, self.n_rows, self.layout.expert_axes)
+        if self.layout.gathers_over_tensor:
+            x = gather(x, self.layout.tensor_axes, 0)
+        return x
 
-    def returned(self, y_RD: Array) -> Array:
-        """The way back."""
-        if self.way.joined:
-            y_RD = scatter(y_RD, self.way.tensor, 0)
-        if self.there is not None:
-            copies = self.at.token.shape[0]
-            y_RD = moved(y_RD, Trips(*reversed(self.there)), copies, self.way.names)
+    def send_back(self, y_RD: Array) -> Array:
+        """Send outputs of the chip's experts back; return those of this chip's copies."""
+        if self.layout.gathers_over_tensor:
+            y_RD = scatter(y_RD, self.layout.tensor_axes, 0)
+        if self.trip is not None:
+            n_copies = self.slots.token_of_slot.shape[0]
+            trip_back = RoundTrip(*reversed(self.trip))
+            y_RD = transfer(y_RD, trip_back, n_copies, self.layout.expert_axes)
         return y_RD
 
     def product(self, x_RI: Array, w_eIJ: Array) -> Array:
-        """All experts of the chip: I is what their matrices read, J what they write."""
-        platform = self.way.table.on.platform
-        parts = jnp.split(x_RI, len(self.sizes_Te))
-        return jnp.concatenate(
-            [
-                grouped(platform, part, w_eIJ, sizes_e)
-                for part, sizes_e in zip(parts, self.sizes_Te, strict=True)
-            ]
-        )
+        """Multiply the rows of each expert, of width I, by the expert's matrix."""
+        platform = self.layout.table.mesh.platform
+        outputs = []
+        for rows, sizes_e in zip(jnp.split(x_RI, len(self.sizes_Te)), self.sizes_Te, strict=True):
+            outputs.append(grouped_matmul(platform, rows, w_eIJ, sizes_e))
+        return jnp.concatenate(outputs)
 
-    def each(self, b_eJ: Array) -> Array:
-        """What each expert has once, for all its copies; rows of nobody get nothing back."""
+    def expand(self, b_eJ: Array) -> Array:
+        """Repeat one row per expert for all its copies; rows without an expert are zero and have no
+        gradient."""
         ends_Te = jnp.cumsum(self.sizes_Te, axis=1)
-        rows_R = jnp.arange(self.room)
+        rows_R = jnp.arange(self.n_rows)
         expert_TR = (rows_R[:, None] >= ends_Te[:, None]).sum(-1).reshape(-1)
-        own_Re = expert_TR[:, None] == jnp.arange(len(b_eJ))
-        return jnp.where(own_Re.any(-1, keepdims=True), own_Re.astype(b_eJ.dtype) @ b_eJ, 0)
+        is_expert_Re = expert_TR[:, None] == jnp.arange(len(b_eJ))
+        has_expert = is_expert_Re.any(-1, keepdims=True)
+        return jnp.where(has_expert, is_expert_Re.astype(b_eJ.dtype) @ b_eJ, 0)
 
 
-def ragged(m: Moe, way: Way, experts_NK: Array) -> Ragged:
-    """By the experts that tokens chose."""
-    found, count_E = routing.in_order(experts_NK, m.n_experts)
-    at = Places(*(checkpoint_name(p, routing.KEPT) for p in found))
-    copies, there = experts_NK.size, None
-    if not way.dealt:
-        return Ragged(way, at, None, checkpoint_name(count_E, routing.KEPT)[None], copies)
-    counts_SE = checkpoint_name(lax.all_gather(count_E, way.names), routing.KEPT)
-    n, me = len(counts_SE), way.table.index(way.dealt)
-    there = trips(counts_SE, me)
-    sizes_Te = counts_SE.reshape(n, n, -1)[:, me].sum(0)[None]
-    if way.joined:
-        sizes_Te = lax.all_gather(sizes_Te[0], way.tensor)
-    # The most that can arrive: all chips' tokens, each at as many of the chip's experts as it has.
-    most = n * len(experts_NK) * min(m.experts_per_token, m.n_experts // n)
-    return Ragged(way, at, there, sizes_Te, -(-most // ROWS) * ROWS)
+def ragged_dispatch(m: Moe, layout: ExpertLayout, experts_NK: Array) -> RaggedDispatch:
+    """Dispatch to the chosen experts."""
+    slots, count_E = routing.sort_by_expert(experts_NK, m.n_experts)
+    slots = Slots(*(checkpoint_name(x, routing.SAVED) for x in slots))
+    if not layout.expert_roles:
+        sizes_Te = checkpoint_name(count_E, routing.SAVED)[None]
+        return RaggedDispatch(layout, slots, None, sizes_Te, experts_NK.size)
+    gathered_counts = lax.all_gather(count_E, layout.expert_axes)
+    counts_SE = checkpoint_name(gathered_counts, routing.SAVED)
+    n = len(counts_SE)
+    chip = layout.table.index(layout.expert_roles)
+    trip = round_trip(counts_SE, chip)
+    sizes_Te = counts_SE.reshape(n, n, -1)[:, chip].sum(0)[None]
+    if layout.gathers_over_tensor:
+        sizes_Te = lax.all_gather(sizes_Te[0], layout.tensor_axes)
+    # At most the tokens of all chips arrive, each for as many of the chip's experts as it can have.
+    max_rows = n * len(experts_NK) * min(m.experts_per_token, m.n_experts // n)
+    n_rows = int(ceil_div(max_rows, ROW_TILE)) * ROW_TILE
+    return RaggedDispatch(layout, slots, trip, sizes_Te, n_rows)

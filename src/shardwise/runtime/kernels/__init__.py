@@ -1,1 +1,1 @@
-"""Attention and grouped products by the platform's kernel, with plain JAX beside them."""
+"""Attention and grouped matmuls, by the kernel of each platform or in plain JAX."""

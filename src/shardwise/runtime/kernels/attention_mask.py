@@ -1,4 +1,4 @@
-"""Which tokens a token sees, by their places in the sequence."""
+"""Attention mask: which keys a query may attend to."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 from shardwise.models import Attention
 
 
-def visible(attention: Attention, query: Any, key: Any) -> Any:
-    """Whether a query at a place sees the key at another, under a causal mask.
+def attention_mask(attention: Attention, query: Any, key: Any) -> Any:
+    """Whether a query attends to a key under a causal mask, with the attention's window or chunks.
 
     Args:
-        query, key: places, numbers or arrays that broadcast.
+        attention: has the window or chunks.
+        query, key: positions, numbers or arrays that broadcast.
     """
-    seen = query >= key
+    causal = query >= key
     width = attention.window
     if width is None:
-        return seen
+        return causal
     if attention.chunked:
-        return seen & (query // width == key // width)
-    return seen & (query - key < width)
+        return causal & (query // width == key // width)
+    return causal & (query - key < width)

@@ -1,8 +1,8 @@
-"""Attention over blocks of keys in plain JAX: scores of one block at a time, and never all of them.
+"""Blockwise attention in plain JAX: the scores of one block of keys at a time.
 
-q_BNTH queries, k_BKSH v_BKSH keys and values, o_BNTH what is attended, l_BNT the logarithm of the
-sum that its softmax divides by. N is a multiple of K; G = N / K queries share a key. Scores are
-products of q and k as they are: their scale is in q.
+q_BNTH are queries, k_BKSH v_BKSH keys and values, o_BNTH the attention output, l_BNT the logsumexp
+of the scores. N is a multiple of K; G = N / K query heads share a KV head. Queries carry the scale
+of their scores.
 """
 
 from __future__ import annotations
@@ -12,38 +12,44 @@ import jax.numpy as jnp
 from jax import lax
 
 Array = jax.Array
-Sums = tuple[Array, Array]  # (o_BNTH in fp32, l_BNT): attention over some of the keys
+PartialAttention = tuple[Array, Array]  # (o_BNTH in fp32, l_BNT), over some of the keys
+KeyBlock = tuple[Array, Array, Array]  # (position of the first key, k_BKSH, v_BKSH)
 
 BLOCK = 512  # keys
-HIDDEN = -1e30  # a score that counts for nothing, and is a number yet
+MASKED_SCORE = -1e30  # a finite number, whose exponential is 0
 
 
-def merged(one: Sums, other: Sums) -> Sums:
-    """Attention over the keys of both."""
-    (o, l), (more_o, more_l) = one, other
-    both = jnp.logaddexp(l, more_l)
-    return o * _share(l, both) + more_o * _share(more_l, both), both
+def merge(left: PartialAttention, right: PartialAttention) -> PartialAttention:
+    """Combine attention over two sets of keys into attention over their union."""
+    left_o, left_l = left
+    right_o, right_l = right
+    total_l = jnp.logaddexp(left_l, right_l)
+    return left_o * _share(left_l, total_l) + right_o * _share(right_l, total_l), total_l
 
 
-def _share(l: Array, both: Array) -> Array:
-    return jnp.exp(l - both)[..., None]
+def _share(l: Array, total_l: Array) -> Array:
+    return jnp.exp(l - total_l)[..., None]
 
 
-def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> Sums:
-    """Attention and its sums; `causal`: T and S are the same tokens in order."""
-    q_BKGTH = _grouped(q_BNTH, k_BKSH.shape[1])
+def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> PartialAttention:
+    """Attention output and logsumexp; under `causal`, T and S are the same tokens in order."""
+    q_BKGTH = _group_heads(q_BNTH, k_BKSH.shape[1])
 
-    def one(sums: Sums | None, block: tuple[Array, Array, Array]) -> tuple[Sums, None]:
-        start, k, v = block
-        s = _scores(q_BKGTH, k, start, causal)
-        l = jax.nn.logsumexp(s, axis=-1)
-        o = jnp.einsum("bkgts,bksh->bkgth", jnp.exp(s - l[..., None]), v.astype(jnp.float32))
-        return ((o, l) if sums is None else merged(sums, (o, l))), None
+    def attend(sums: PartialAttention | None, block: KeyBlock) -> tuple[PartialAttention, None]:
+        start, k_BKSH, v_BKSH = block
+        s_BKGTS = _scores(q_BKGTH, k_BKSH, start, causal)
+        l_BKGT = jax.nn.logsumexp(s_BKGTS, axis=-1)
+        p_BKGTS = jnp.exp(s_BKGTS - l_BKGT[..., None])
+        o_BKGTH = jnp.einsum("bkgts,bksh->bkgth", p_BKGTS, v_BKSH.astype(jnp.float32))
+        block_attention = (o_BKGTH, l_BKGT)
+        if sums is None:
+            return block_attention, None
+        return merge(sums, block_attention), None
 
-    first, rest = _blocks(k_BKSH, v_BKSH)
-    (o, l), _ = lax.scan(one, one(None, first)[0], rest)
+    first, remaining = _key_blocks(k_BKSH, v_BKSH)
+    (o_BKGTH, l_BKGT), _ = lax.scan(attend, attend(None, first)[0], remaining)
     shape = q_BNTH.shape[:3]
-    return o.reshape(*shape, -1), l.reshape(shape)
+    return o_BKGTH.reshape(*shape, -1), l_BKGT.reshape(shape)
 
 
 def backward(
@@ -56,55 +62,64 @@ def backward(
     *,
     causal: bool,
 ) -> tuple[Array, Array, Array]:
-    """Gradients in fp32 of queries, keys and values, when these keys are some of those that o and l
-    are over."""
-    n = k_BKSH.shape[1]
-    q, do = _grouped(q_BNTH, n), _grouped(do_BNTH, n).astype(jnp.float32)
-    l = l_BNT.reshape(q.shape[:4])[..., None]
-    own = (do * _grouped(o_BNTH, n).astype(jnp.float32)).sum(axis=-1, keepdims=True)
+    """Gradients of queries, keys and values in fp32.
 
-    def one(dq: Array, block: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        start, k, v = block
-        p = jnp.exp(_scores(q, k, start, causal) - l)
-        dp = jnp.einsum("bkgth,bksh->bkgts", do, v.astype(jnp.float32))
-        ds = p * (dp - own)
-        dq = dq + jnp.einsum("bkgts,bksh->bkgth", ds, k.astype(jnp.float32))
-        dk = jnp.einsum("bkgts,bkgth->bksh", ds, q.astype(jnp.float32))
-        return dq, (dk, jnp.einsum("bkgts,bkgth->bksh", p, do))
+    The keys may be some of those that `o_BNTH` and `l_BNT` are over.
+    """
+    n_kv_heads = k_BKSH.shape[1]
+    q_BKGTH = _group_heads(q_BNTH, n_kv_heads)
+    do_BKGTH = _group_heads(do_BNTH, n_kv_heads).astype(jnp.float32)
+    l_BKGT1 = l_BNT.reshape(q_BKGTH.shape[:4])[..., None]
+    o_BKGTH = _group_heads(o_BNTH, n_kv_heads).astype(jnp.float32)
+    do_o_BKGT1 = (do_BKGTH * o_BKGTH).sum(axis=-1, keepdims=True)
 
-    first, rest = _blocks(k_BKSH, v_BKSH)
-    dq, started = one(jnp.zeros(q.shape, jnp.float32), first)
-    dq, found = lax.scan(one, dq, rest)
-    dk, dv = (_joined(a, b) for a, b in zip(started, found, strict=True))
-    return dq.reshape(q_BNTH.shape), dk, dv
+    def differentiate(dq_BKGTH: Array, block: KeyBlock) -> tuple[Array, tuple[Array, Array]]:
+        start, k_BKSH, v_BKSH = block
+        p_BKGTS = jnp.exp(_scores(q_BKGTH, k_BKSH, start, causal) - l_BKGT1)
+        dp_BKGTS = jnp.einsum("bkgth,bksh->bkgts", do_BKGTH, v_BKSH.astype(jnp.float32))
+        ds_BKGTS = p_BKGTS * (dp_BKGTS - do_o_BKGT1)
+        dq_BKGTH = dq_BKGTH + jnp.einsum("bkgts,bksh->bkgth", ds_BKGTS, k_BKSH.astype(jnp.float32))
+        dk_BKSH = jnp.einsum("bkgts,bkgth->bksh", ds_BKGTS, q_BKGTH.astype(jnp.float32))
+        return dq_BKGTH, (dk_BKSH, jnp.einsum("bkgts,bkgth->bksh", p_BKGTS, do_BKGTH))
+
+    first, remaining = _key_blocks(k_BKSH, v_BKSH)
+    dq_BKGTH, (first_dk, first_dv) = differentiate(jnp.zeros(q_BKGTH.shape, jnp.float32), first)
+    dq_BKGTH, (remaining_dk, remaining_dv) = lax.scan(differentiate, dq_BKGTH, remaining)
+    dk_BKSH = _join_blocks(first_dk, remaining_dk)
+    dv_BKSH = _join_blocks(first_dv, remaining_dv)
+    return dq_BKGTH.reshape(q_BNTH.shape), dk_BKSH, dv_BKSH
 
 
-def _grouped(x_BNTH: Array, n_kv_heads: int) -> Array:
+def _group_heads(x_BNTH: Array, n_kv_heads: int) -> Array:
     shape = x_BNTH.shape
     return x_BNTH.reshape(shape[0], n_kv_heads, shape[1] // n_kv_heads, *shape[2:])
 
 
 def _scores(q_BKGTH: Array, k_BKSH: Array, start: Array, causal: bool) -> Array:
-    wide = jnp.float32
-    s = jnp.einsum("bkgth,bksh->bkgts", q_BKGTH, k_BKSH, preferred_element_type=wide)
+    s_BKGTS = jnp.einsum("bkgth,bksh->bkgts", q_BKGTH, k_BKSH, preferred_element_type=jnp.float32)
     if not causal:
-        return s
-    rows, columns = jnp.arange(s.shape[-2]), start + jnp.arange(s.shape[-1])
-    return jnp.where(rows[:, None] >= columns, s, HIDDEN)
+        return s_BKGTS
+    rows = jnp.arange(s_BKGTS.shape[-2])
+    columns = start + jnp.arange(s_BKGTS.shape[-1])
+    return jnp.where(rows[:, None] >= columns, s_BKGTS, MASKED_SCORE)
 
 
-def _blocks(k_BKSH: Array, v_BKSH: Array) -> tuple[tuple[Array, Array, Array], ...]:
-    """(place of the first key, keys, values) of the first block, and stacked of the others."""
+def _key_blocks(k_BKSH: Array, v_BKSH: Array) -> tuple[KeyBlock, KeyBlock]:
+    """The first block, and the remaining stacked along a new dim 0."""
     length = k_BKSH.shape[2]
     size = BLOCK if length % BLOCK == 0 else length
     starts = jnp.arange(length // size) * size
-    cut = [
-        jnp.moveaxis(x.reshape(*x.shape[:2], -1, size, x.shape[-1]), 2, 0) for x in (k_BKSH, v_BKSH)
-    ]
-    return (starts[0], cut[0][0], cut[1][0]), (starts[1:], cut[0][1:], cut[1][1:])
+    keys = _split_blocks(k_BKSH, size)
+    values = _split_blocks(v_BKSH, size)
+    return (starts[0], keys[0], values[0]), (starts[1:], keys[1:], values[1:])
 
 
-def _joined(first: Array, rest: Array) -> Array:
-    """Blocks of keys in a row again."""
-    every = jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, 2)
-    return every.reshape(*first.shape[:2], -1, first.shape[-1])
+def _split_blocks(x_BKSH: Array, size: int) -> Array:
+    blocks = x_BKSH.reshape(*x_BKSH.shape[:2], -1, size, x_BKSH.shape[-1])
+    return jnp.moveaxis(blocks, 2, 0)
+
+
+def _join_blocks(first: Array, remaining: Array) -> Array:
+    """Undo `_split_blocks`, of a first block and the stacked remaining."""
+    blocks = jnp.moveaxis(jnp.concatenate([first[None], remaining]), 0, 2)
+    return blocks.reshape(*first.shape[:2], -1, first.shape[-1])

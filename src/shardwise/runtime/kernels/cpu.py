@@ -1,20 +1,24 @@
-"""What a step does in another way on a CPU: products, attention and the loss, with their gradients.
+"""Operations that a step computes differently on a CPU: matmuls, attention and the loss, with
+their gradients.
 
-XLA's CPU compiler has four traps. A product of 16-bit numbers is fast where the processor has a
-unit for it (AMX) and the result is fp32; without the unit it takes twice the time of fp32 numbers,
-and with a result of 16 bits it is an emulation. Where a product needs one side transposed, what
-made that side is computed again, number by number in the order of the copy. What several kernels
-read is computed in each of them where it seems cheap: a residual, from the first layer on, and the
-cosines of positions. And moments are copied before an update writes over them, where nothing says
-that all that reads the old ones comes first.
+XLA's CPU compiler has four performance traps:
 
-So products give fp32 and are cast, as is what they read where there is no unit; the one over rows
-transposes the narrower side; attention and the loss have gradients that are written down, in which
-no array of scores or logits is transposed; what many kernels read is computed `once`; and new
-moments wait for the weights.
+- A 16-bit matmul is fast where the processor has a matrix unit (AMX) and the result is fp32.
+  Without the unit it takes twice the time of an fp32 matmul, and a 16-bit result is emulated.
+- Where a matmul needs one operand transposed, the elementwise operations that produce the operand
+  run again, number by number in the order of the copy.
+- What several fusions read is computed in each of them where it seems cheap: a residual, from the
+  first layer on, and the cosines of rotary positions.
+- Optimizer moments are copied before an update overwrites them, unless something states that all
+  readers of the old ones come first.
 
-Letters: B sequences, T S tokens, M rows of both, I summed and O kept columns, N heads, of which G
-have the same of K keys and values, H head width, V vocabulary.
+So matmuls return fp32 that is cast afterwards, with operands cast first where there is no matrix
+unit; the matmul that contracts rows transposes the narrower operand; attention and the loss have
+handwritten gradients that transpose no array of scores or logits; arrays with many readers are
+`materialized`; and new moments wait for the weights.
+
+Letters: B sequences, T S tokens, M rows (B times T), I contracted and O output columns, N heads, K
+heads of keys and values, G = N / K query heads of each, H head width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -34,38 +38,45 @@ from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.weights.descriptions import owner
 
 Array = jax.Array
+Residuals = tuple[Array, ...]  # of a backward pass
 WIDE = jnp.float32
-PARTS, LEAST = 4, 512  # blocks of the queries in causal attention, from this many tokens on
-MOST, MUCH = 16, 1 << 19  # layers of a scan that is written out, and numbers of their residual
-OFTEN = 64  # how often a number of 16 bits is read where it is worth a copy of 32
-HIDDEN = -1e30  # a score that counts for nothing, and is a number yet
+QUERY_BLOCKS = 4  # of causal attention over at least MIN_BLOCKED_TOKENS
+MIN_BLOCKED_TOKENS = 512
+MAX_UNROLLED_LAYERS = 16
+MIN_UNROLLED_RESIDUAL = 1 << 19  # elements on a device from which unrolling pays
+MIN_READS_TO_CAST = 64  # reads of a 16-bit number from which an fp32 copy of it pays
+MASKED_SCORE = -1e30  # a finite number, whose exponential is 0
 
 
-def unroll(platform: str, repeats: int, size: int) -> int:
-    """How many layers of a scan are written out one after the other.
+def scan_unroll(platform: str, n_layers: int, residual_size: int) -> int:
+    """Number of layers that a scan unrolls.
 
-    In a loop, what layers keep is copied into arrays of all layers, in 16 bits by way of fp32. All
-    of a few layers with much work are written out on a CPU: a compile takes longer by as much.
+    A loop copies the saved activations of its layers into stacked arrays, 16-bit numbers by way of
+    fp32. A scan of few and large layers is unrolled completely on a CPU; compiling takes longer in
+    proportion.
 
     Args:
-        repeats: of the scan.
-        size: numbers of the residual on a device.
+        platform: `tpu`, `gpu` or `cpu`.
+        n_layers: length of the scan.
+        residual_size: elements of the residual on a device.
     """
-    return repeats if platform == "cpu" and repeats <= MOST and size >= MUCH else 1
+    fits = n_layers <= MAX_UNROLLED_LAYERS and residual_size >= MIN_UNROLLED_RESIDUAL
+    return n_layers if platform == "cpu" and fits else 1
 
 
-def keeps(on: RoleMesh) -> bool:
-    """Whether layers of which remat drops nothing keep all that their gradients read, and not only
-    what remat has names for: on one CPU device, where nothing is gathered that should go again.
+def saves_all_residuals(mesh: RoleMesh) -> bool:
+    """Whether a layer without recomputation skips `jax.checkpoint`, and so saves every array that
+    its gradient reads instead of those with a checkpoint name: on a single CPU device, where no
+    gathered array has to be dropped.
 
-    Keeping by name copies each array, as JAX rounds what it keeps (to the precision it has).
+    Saving by name copies each array, because JAX rounds it to its own precision first.
     """
-    return on.platform == "cpu" and on.mesh.size == 1
+    return mesh.platform == "cpu" and mesh.jax_mesh.size == 1
 
 
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function as a call that is not inlined: what it gives lies in memory, and no kernel
-    that reads it computes it again. The same holds for its derivatives."""
+def materialized(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function into a call that XLA does not inline: its result is written to memory once
+    instead of computed in every fusion that reads it. The same holds for its derivatives."""
     compiled = jax.jit(function)
 
     def run(*arrays: Any) -> Any:
@@ -75,117 +86,123 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_sum, _same = once(jnp.add), once(lambda x: x)
-_first = once(lambda x: x.ravel()[0])
+_add = materialized(jnp.add)
+_identity = materialized(lambda x: x)
+_first_element = materialized(lambda x: x.ravel()[0])
 
 
-def written_after(weights: Any, new: Any, old: Any) -> Any:
-    """`new` moments, which take the memory of `old` ones as soon as their weights are computed.
+def write_after(weights: Any, new: Any, old: Any) -> Any:
+    """Return the `new` moments, made to depend on the new weights so that they can overwrite the
+    `old` ones once their weight is computed.
 
-    Those of a weight end in its path. They are made to depend on a number of the new weight; where
-    it is none, `old` ones stay.
+    The tree path of a moment ends in that of its weight. Moments of a weight whose first element is
+    NaN stay `old`.
     """
-    known = dict(jax.tree_util.tree_leaves_with_path(weights))
+    weights_by_path = dict(jax.tree_util.tree_leaves_with_path(weights))
 
-    def one(path: tuple[Any, ...], new: Array, old: Array) -> Array:
-        weight = owner(path, known)
+    def select(path: tuple[Any, ...], new: Array, old: Array) -> Array:
+        weight = owner(path, weights_by_path)
         if weight is None:
             return new
-        first = _first(weight)
-        return jnp.where(first == first, new, old)
+        element = _first_element(weight)
+        return jnp.where(element == element, new, old)
 
-    return jax.tree_util.tree_map_with_path(one, new, old)
+    return jax.tree_util.tree_map_with_path(select, new, old)
 
 
 @jax.custom_vjp
-def added(x: Array, y: Array) -> Array:
-    """x + y, of which both the sum and what flows back to it are computed once."""
-    total: Array = _sum(x, y)
+def add_residual(x: Array, y: Array) -> Array:
+    """x + y, with the sum and its cotangent each computed once."""
+    total: Array = _add(x, y)
     return total
 
 
-def _added_backward(_: None, d: Array) -> tuple[Array, Array]:
-    d = _same(d)
-    return d, d
+def _add_residual_backward(_: None, ct: Array) -> tuple[Array, Array]:
+    ct = _identity(ct)
+    return ct, ct
 
 
-added.defvjp(lambda x, y: (added(x, y), None), _added_backward)
+add_residual.defvjp(lambda x, y: (add_residual(x, y), None), _add_residual_backward)
 
 
-def product(letters: str, x: Array, w: Array, *, wide: bool = False) -> Array:
-    """An einsum of activations and weights, `abc,cd->abd`, that is a product of two matrices.
+def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> Array:
+    """An einsum of activations and weights, as a matmul where it is one, such as `abc,cd->abd`.
 
-    Others (those of experts, which have matrices of their own) are left to XLA.
+    Other einsums, such as those with a matrix per expert, are left to XLA.
 
     Args:
-        letters: as `jnp.einsum` takes them.
-        wide: the result stays in fp32.
+        equation: as `jnp.einsum` takes it.
+        wide: whether a matmul returns fp32 instead of the dtype of x.
     """
-    inputs, output = letters.split("->")
-    left, right = inputs.split(",")
-    n = len(left) - sum(letter in right for letter in left)  # dims of rows
-    if left[:n] + right[len(left) - n :] != output or left[n:] != right[: len(left) - n]:
-        return jnp.einsum(letters, x, w)
-    rows, inner = x.shape[:n], math.prod(x.shape[n:])
-    y_MO = _matmul(x.reshape(-1, inner), w.reshape(inner, -1), WIDE if wide else x.dtype)
-    return y_MO.reshape(*rows, *w.shape[len(left) - n :])
+    inputs, output = equation.split("->")
+    x_dims, w_dims = inputs.split(",")
+    n_contracted = sum(letter in w_dims for letter in x_dims)
+    n_row_dims = len(x_dims) - n_contracted
+    is_output = x_dims[:n_row_dims] + w_dims[n_contracted:] == output
+    if not is_output or x_dims[n_row_dims:] != w_dims[:n_contracted]:
+        return jnp.einsum(equation, x, w)
+    contracted = math.prod(x.shape[n_row_dims:])
+    y_MO = _matmul(x.reshape(-1, contracted), w.reshape(contracted, -1), WIDE if wide else x.dtype)
+    return y_MO.reshape(*x.shape[:n_row_dims], *w.shape[n_contracted:])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _matmul(x_MI: Array, w_IO: Array, dtype: Any) -> Array:
-    return _dot("mi,io->mo", x_MI, w_IO, times=x_MI.shape[0]).astype(dtype)
+    return _dot("mi,io->mo", x_MI, w_IO, n_reads=x_MI.shape[0]).astype(dtype)
 
 
-def _forward(x_MI: Array, w_IO: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
+def _matmul_forward(x_MI: Array, w_IO: Array, dtype: Any) -> tuple[Array, Residuals]:
     return _matmul(x_MI, w_IO, dtype), (x_MI, w_IO)
 
 
-def _backward(_: Any, kept: tuple[Array, Array], dy_MO: Array) -> tuple[Array, Array]:
-    x_MI, w_IO = kept
+def _matmul_backward(_: Any, residuals: tuple[Array, Array], dy_MO: Array) -> tuple[Array, Array]:
+    x_MI, w_IO = residuals
     dy_MO = dy_MO.astype(x_MI.dtype)
     dx_MI = _dot("mo,io->mi", dy_MO, w_IO).astype(x_MI.dtype)
     if x_MI.shape[1] <= dy_MO.shape[1]:
-        return dx_MI, _over_rows(x_MI, dy_MO).astype(w_IO.dtype)
-    return dx_MI, _over_rows(dy_MO, x_MI).astype(w_IO.dtype).T
+        return dx_MI, _contract_rows(x_MI, dy_MO).astype(w_IO.dtype)
+    return dx_MI, _contract_rows(dy_MO, x_MI).astype(w_IO.dtype).T
 
 
-def _over_rows(a_MI: Array, b_MO: Array) -> Array:
-    """a^T b.
+_matmul.defvjp(_matmul_forward, _matmul_backward)
 
-    XLA's fast kernel does not take `a` as it lies: with two dims of rows it gets a transposed copy,
-    with one a slower kernel is taken.
+
+def _contract_rows(left_MI: Array, right_MO: Array) -> Array:
+    """Transpose of `left_MI` times `right_MO`.
+
+    XLA's fast kernel cannot read the left operand in this order. With the rows as two dims XLA
+    transposes a copy for it; with one dim it takes a slower kernel.
     """
-    if a_MI.shape[0] % 2:
-        return _dot("mi,mo->io", a_MI, b_MO)
-    a, b = (x.reshape(2, -1, x.shape[1]) for x in (a_MI, b_MO))
-    return _dot("hmi,hmo->io", a, b)
+    if left_MI.shape[0] % 2:
+        return _dot("mi,mo->io", left_MI, right_MO)
+    left_hMI = left_MI.reshape(2, -1, left_MI.shape[1])
+    right_hMO = right_MO.reshape(2, -1, right_MO.shape[1])
+    return _dot("hmi,hmo->io", left_hMI, right_hMO)
 
 
-_matmul.defvjp(_forward, _backward)
-
-
-def _dot(letters: str, a: Array, b: Array, times: int = OFTEN) -> Array:
-    """An einsum in fp32, of which `b` is read so many times."""
-    if times >= OFTEN and not has_matrix_unit():
-        a, b = a.astype(WIDE), b.astype(WIDE)
-    return jnp.einsum(letters, a, b, preferred_element_type=WIDE)
+def _dot(equation: str, lhs: Array, rhs: Array, n_reads: int = MIN_READS_TO_CAST) -> Array:
+    """An einsum in fp32 that reads `rhs` about `n_reads` times."""
+    if n_reads >= MIN_READS_TO_CAST and not has_matrix_unit():
+        lhs = lhs.astype(WIDE)
+        rhs = rhs.astype(WIDE)
+    return jnp.einsum(equation, lhs, rhs, preferred_element_type=WIDE)
 
 
 @functools.cache
 def has_matrix_unit() -> bool:
-    """Whether this processor multiplies bf16 faster than fp32 (Linux says so of its AMX)."""
-    about = Path("/proc/cpuinfo")
-    return about.exists() and "amx_bf16" in about.read_text()
+    """Whether this processor multiplies bf16 faster than fp32 (Linux lists its AMX flags)."""
+    cpu_info = Path("/proc/cpuinfo")
+    return cpu_info.exists() and "amx_bf16" in cpu_info.read_text()
 
 
-def attends(a: Attention, q_BTNH: Array, k_BSKH: Array) -> bool:
-    """Whether `attend` does it: causal, of whole sequences, nothing done to scores."""
+def supports_attention(a: Attention, q_BTNH: Array, k_BSKH: Array) -> bool:
+    """Whether `attend` computes this attention: causal, over whole sequences, with plain scores."""
     changed = a.softcap or a.sinks or a.alibi or a.chunked or a.window is not None
     return a.causal and not changed and q_BTNH.shape[1] == k_BSKH.shape[1]
 
 
 def attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, scale: float) -> Array:
-    """Causal attention among the same tokens in order; N is a multiple of K."""
+    """Causal attention of the same tokens in order; N is a multiple of K."""
     B, T, N, H = q_BTNH.shape
     q_BNTH = (q_BTNH * scale).astype(q_BTNH.dtype).swapaxes(1, 2)
     q_BKGTH = q_BNTH.reshape(B, k_BTKH.shape[2], -1, T, H)
@@ -195,94 +212,101 @@ def attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, scale: float) -> Array:
 
 @jax.custom_vjp
 def _attend(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> Array:
-    """Blocks of queries look at no key behind them. The backward pass computes scores again."""
-    return _attended(q_BKGTH, k_BKSH, v_BKSH)[0]
+    """Attention by blocks of queries, each over the keys up to its last query. The backward pass
+    recomputes scores."""
+    return _output_and_logsumexp(q_BKGTH, k_BKSH, v_BKSH)[0]
 
 
-def _attended(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> tuple[Array, Array]:
-    """What is attended, and the logarithm of the sum that its softmax divides by."""
-    found, sums = [], []
-    for rows, keys in _blocks(q_BKGTH.shape[3]):
+def _output_and_logsumexp(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> tuple[Array, Array]:
+    outputs = []
+    logsumexps = []
+    for rows, keys in _query_blocks(q_BKGTH.shape[3]):
         s_BKGTS = _scores(q_BKGTH[..., rows, :], k_BKSH[:, :, keys])
         highest = s_BKGTS.max(axis=-1, keepdims=True)
         p_BKGTS = jnp.exp(s_BKGTS - highest).astype(v_BKSH.dtype)
         total = p_BKGTS.astype(WIDE).sum(axis=-1, keepdims=True)
-        found.append(_dot("bkgts,bksh->bkgth", p_BKGTS, v_BKSH[:, :, keys]) / total)
-        sums.append(highest + jnp.log(total))
-    o_BKGTH = jnp.concatenate(found, axis=3).astype(q_BKGTH.dtype)
-    return o_BKGTH, jnp.concatenate(sums, axis=3)
+        outputs.append(_dot("bkgts,bksh->bkgth", p_BKGTS, v_BKSH[:, :, keys]) / total)
+        logsumexps.append(highest + jnp.log(total))
+    o_BKGTH = jnp.concatenate(outputs, axis=3).astype(q_BKGTH.dtype)
+    return o_BKGTH, jnp.concatenate(logsumexps, axis=3)
 
 
-def _attend_forward(q: Array, k: Array, v: Array) -> tuple[Array, tuple[Array, ...]]:
-    o, l = _attended(q, k, v)
-    return o, (q, k, v, o, l)
+def _attend_forward(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> tuple[Array, Residuals]:
+    o_BKGTH, l_BKGT1 = _output_and_logsumexp(q_BKGTH, k_BKSH, v_BKSH)
+    return o_BKGTH, (q_BKGTH, k_BKSH, v_BKSH, o_BKGTH, l_BKGT1)
 
 
-def _attend_backward(kept: tuple[Array, ...], do: Array) -> tuple[Array, Array, Array]:
-    q, k, v, o, l = kept  # q o do [B,K,G,T,H], k v [B,K,S,H], l [B,K,G,T,1]
-    own = (do.astype(WIDE) * o.astype(WIDE)).sum(axis=-1, keepdims=True)
-    dqs = []
-    dk_BKHS, dv_BKHS = (jnp.zeros((*x.shape[:2], x.shape[3], x.shape[2]), WIDE) for x in (k, v))
-    for rows, keys in _blocks(q.shape[3]):
-        at = (..., rows, slice(None))
-        p_BKGTS = jnp.exp(_scores(q[at], k[:, :, keys]) - l[at])
-        dp_BKGTS = _dot("bkgth,bksh->bkgts", do[at], v[:, :, keys])
-        ds_BKGTS = (p_BKGTS * (dp_BKGTS - own[at])).astype(q.dtype)
-        dqs.append(_dot("bkgts,bksh->bkgth", ds_BKGTS, k[:, :, keys]))
-        dk_BKHS = dk_BKHS.at[..., keys].add(_dot("bkgth,bkgts->bkhs", q[at], ds_BKGTS))
-        p_BKGTS = p_BKGTS.astype(q.dtype)
-        dv_BKHS = dv_BKHS.at[..., keys].add(_dot("bkgth,bkgts->bkhs", do[at], p_BKGTS))
-    dq = jnp.concatenate(dqs, axis=3).astype(q.dtype)
-    dk, dv = (x.swapaxes(2, 3).astype(k.dtype) for x in (dk_BKHS, dv_BKHS))
-    return dq, dk, dv
+def _attend_backward(residuals: Residuals, do_BKGTH: Array) -> tuple[Array, Array, Array]:
+    q_BKGTH, k_BKSH, v_BKSH, o_BKGTH, l_BKGT1 = residuals
+    do_o_BKGT1 = (do_BKGTH.astype(WIDE) * o_BKGTH.astype(WIDE)).sum(axis=-1, keepdims=True)
+    dq_blocks = []
+    dk_BKHS = jnp.zeros((*k_BKSH.shape[:2], k_BKSH.shape[3], k_BKSH.shape[2]), WIDE)
+    dv_BKHS = jnp.zeros((*v_BKSH.shape[:2], v_BKSH.shape[3], v_BKSH.shape[2]), WIDE)
+    for rows, keys in _query_blocks(q_BKGTH.shape[3]):
+        block = (..., rows, slice(None))
+        p_BKGTS = jnp.exp(_scores(q_BKGTH[block], k_BKSH[:, :, keys]) - l_BKGT1[block])
+        dp_BKGTS = _dot("bkgth,bksh->bkgts", do_BKGTH[block], v_BKSH[:, :, keys])
+        ds_BKGTS = (p_BKGTS * (dp_BKGTS - do_o_BKGT1[block])).astype(q_BKGTH.dtype)
+        dq_blocks.append(_dot("bkgts,bksh->bkgth", ds_BKGTS, k_BKSH[:, :, keys]))
+        dk_block = _dot("bkgth,bkgts->bkhs", q_BKGTH[block], ds_BKGTS)
+        dk_BKHS = dk_BKHS.at[..., keys].add(dk_block)
+        p_BKGTS = p_BKGTS.astype(q_BKGTH.dtype)
+        dv_block = _dot("bkgth,bkgts->bkhs", do_BKGTH[block], p_BKGTS)
+        dv_BKHS = dv_BKHS.at[..., keys].add(dv_block)
+    dq_BKGTH = jnp.concatenate(dq_blocks, axis=3).astype(q_BKGTH.dtype)
+    dk_BKSH = dk_BKHS.swapaxes(2, 3).astype(k_BKSH.dtype)
+    dv_BKSH = dv_BKHS.swapaxes(2, 3).astype(v_BKSH.dtype)
+    return dq_BKGTH, dk_BKSH, dv_BKSH
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _blocks(n_tokens: int) -> list[tuple[slice, slice]]:
-    """(rows of queries, keys up to the last of them)."""
-    size = n_tokens // PARTS if n_tokens >= LEAST and n_tokens % PARTS == 0 else n_tokens
-    ends = range(size, n_tokens + 1, size)
-    return [(slice(end - size, end), slice(end)) for end in ends]
+def _query_blocks(n_tokens: int) -> list[tuple[slice, slice]]:
+    """(rows of the queries, keys up to the last of them) of each block."""
+    size = n_tokens
+    if n_tokens >= MIN_BLOCKED_TOKENS and n_tokens % QUERY_BLOCKS == 0:
+        size = n_tokens // QUERY_BLOCKS
+    return [(slice(stop - size, stop), slice(stop)) for stop in range(size, n_tokens + 1, size)]
 
 
 def _scores(q_BKGTH: Array, k_BKSH: Array) -> Array:
-    """Those of the last T of S tokens, hidden where the key comes later."""
+    """Causal scores of the last T of S tokens."""
     s_BKGTS = _dot("bkgth,bksh->bkgts", q_BKGTH, k_BKSH)
     T, S = s_BKGTS.shape[3:]
 
-    def hidden_TS() -> Array:
-        rows, columns = jnp.arange(S - T, S), jnp.arange(S)
-        return jnp.where(rows[:, None] >= columns, 0.0, HIDDEN)
+    def mask_TS() -> Array:
+        rows = jnp.arange(S - T, S)
+        columns = jnp.arange(S)
+        return jnp.where(rows[:, None] >= columns, 0.0, MASKED_SCORE)
 
-    # Comparing in the kernel of the exponentials would take as long as they do.
-    return s_BKGTS + once(hidden_TS)()
+    # Comparisons inside the fusion of the exponentials would take as long as the exponentials.
+    return s_BKGTS + materialized(mask_TS)()
 
 
 @jax.custom_vjp
 def cross_entropy(logits_BTV: Array, targets_BT: Array) -> Array:
     """Sum of the losses of all tokens, of fp32 logits."""
-    return _losses(logits_BTV, targets_BT)[0]
+    return _loss_and_logsumexp(logits_BTV, targets_BT)[0]
 
 
-def _losses(logits_BTV: Array, targets_BT: Array) -> tuple[Array, Array]:
+def _loss_and_logsumexp(logits_BTV: Array, targets_BT: Array) -> tuple[Array, Array]:
     highest = logits_BTV.max(axis=-1)
     l_BT = highest + jnp.log(jnp.exp(logits_BTV - highest[..., None]).sum(axis=-1))
-    own_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
-    return (l_BT - own_BT).sum(), l_BT
+    target_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
+    return (l_BT - target_BT).sum(), l_BT
 
 
-def _losses_forward(logits_BTV: Array, targets_BT: Array) -> tuple[Array, tuple[Array, ...]]:
-    loss, l_BT = _losses(logits_BTV, targets_BT)
+def _cross_entropy_forward(logits_BTV: Array, targets_BT: Array) -> tuple[Array, Residuals]:
+    loss, l_BT = _loss_and_logsumexp(logits_BTV, targets_BT)
     return loss, (logits_BTV, targets_BT, l_BT)
 
 
-def _losses_backward(kept: tuple[Array, ...], d: Array) -> tuple[Array, Any]:
-    logits_BTV, targets_BT, l_BT = kept
-    columns_V = jnp.arange(logits_BTV.shape[-1], dtype=WIDE)  # as fast as numbers beside them
-    hit = columns_V == targets_BT[..., None].astype(WIDE)
-    return (jnp.exp(logits_BTV - l_BT[..., None]) - hit) * d, None
+def _cross_entropy_backward(residuals: Residuals, ct: Array) -> tuple[Array, Any]:
+    logits_BTV, targets_BT, l_BT = residuals
+    columns_V = jnp.arange(logits_BTV.shape[-1], dtype=WIDE)  # fp32 compares as fast as the rest
+    is_target = columns_V == targets_BT[..., None].astype(WIDE)
+    return (jnp.exp(logits_BTV - l_BT[..., None]) - is_target) * ct, None
 
 
-cross_entropy.defvjp(_losses_forward, _losses_backward)
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)

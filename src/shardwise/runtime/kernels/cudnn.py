@@ -1,6 +1,6 @@
-"""Flash attention on NVIDIA GPUs: cuDNN's kernel, through JAX's function for it.
+"""Flash attention on NVIDIA GPUs: whether cuDNN's kernel, called through JAX, can be used.
 
-q_BTNH queries, v_BSKH values.
+q_BTNH are queries, v_BSKH values.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from shardwise.models import Attention
 
 Array = jax.Array
 
-OLDEST = 8  # major compute capability that the kernel is for: not V100 (7.0) and T4 (7.5)
-WIDEST = 128  # dims of a head; on newer chips more, which JAX asks of a GPU that is there
+MIN_COMPUTE_CAPABILITY = 8  # major version; V100 (7.0) and T4 (7.5) have no flash attention
+MAX_HEAD_WIDTH = 128  # newer chips allow more, but JAX asks a local GPU whether they do
 
 
-def attends(a: Attention, q_BTNH: Array, v_BSKH: Array, mask: Array | None) -> bool:
-    """Whether the kernel computes this attention, and is installed."""
+def supports(a: Attention, q_BTNH: Array, v_BSKH: Array, mask: Array | None) -> bool:
+    """Whether the kernel computes this attention and is installed."""
     width = q_BTNH.shape[-1]
-    narrow = q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
-    fits = narrow and mask is None and width % 8 == 0 and width <= WIDEST
-    return bool(fits and v_BSKH.shape[-1] == width and (a.causal or a.window is None) and found())
+    is_16_bit = q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
+    fits = is_16_bit and mask is None and width % 8 == 0 and width <= MAX_HEAD_WIDTH
+    window_is_causal = a.causal or a.window is None
+    return bool(fits and v_BSKH.shape[-1] == width and window_is_causal and is_installed())
 
 
 @functools.cache
-def found() -> bool:
-    """Whether JAX finds cuDNN, for which it has no public question."""
+def is_installed() -> bool:
+    """Whether JAX finds cuDNN; JAX has no public function for that."""
     try:
         from jax._src.cudnn.fused_attention_stablehlo import check_cudnn_version
 
@@ -38,13 +39,14 @@ def found() -> bool:
         return False
 
 
-def too_old(device: Any) -> bool:
-    """Whether the kernel is not for this GPU; one that is only compiled for may not say."""
+def is_too_old(device: Any) -> bool:
+    """Whether a GPU is too old for the kernel; False where its compute capability is unknown, as
+    of a device that exists for compilation only."""
     major = str(getattr(device, "compute_capability", "")).partition(".")[0]
-    return major.isdecimal() and int(major) < OLDEST
+    return major.isdecimal() and int(major) < MIN_COMPUTE_CAPABILITY
 
 
-def kept(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Of checkpoint policies: the result of the kernel and the sums of its softmax, without which
-    the backward pass would run it again."""
+def is_flash_attention(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Checkpoint policy that saves the kernel's output and softmax sums; without them the backward
+    pass would run the kernel a second time."""
     return str(primitive.name).startswith("dot_product_attention_fwd")

@@ -1,7 +1,7 @@
-"""Splash attention, the Pallas kernel for TPUs that comes with JAX: scores never lie in memory.
+"""Splash attention, JAX's Pallas kernel for TPUs, which never writes scores to memory.
 
-q_BNTH queries, k_BKSH v_BKSH keys and values, o_BNTH what is attended, l_BNT the logarithm of the
-sum that its softmax divides by. Queries carry the scale of their scores.
+q_BNTH are queries, k_BKSH v_BKSH keys and values, o_BNTH the attention output, l_BNT the logsumexp
+of the scores. Queries carry the scale of their scores.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 
 from shardwise.estimate.training.chip_rates import MASK_TILE
 from shardwise.models.config import Attention
-from shardwise.runtime.kernels.attention_mask import visible
-from shardwise.runtime.layout.context_order import Order
+from shardwise.runtime.kernels.attention_mask import attention_mask
+from shardwise.runtime.layout.context_order import ContextOrder
 
 Array = jax.Array
 
-# Rows of queries and of keys that the kernel takes at once, as plans count them. Larger ones waste
-# more of the diagonal of causal attention; smaller ones read keys more often.
+# Queries and keys of a kernel block, the same as plans count. Larger blocks waste more of the
+# diagonal of causal attention; smaller ones read keys more often.
 BLOCK = MASK_TILE["tpu"]
 
 
 class Mask(masks.Mask):
-    """Which of `n_keys` keys in order queries at `positions` see.
+    """Mask of queries at `positions` over `n_keys` keys in order.
 
-    The kernel makes the mask of a block itself (`mask_function`, of `q_sequence`). Which blocks
-    there are it asks here, and learns it from their corners: positions in a block follow on each
-    other, and blocks are as long as they are wide and begin at multiples of that, so what a block
-    has of a window or a chunk reaches a corner.
+    The kernel computes the mask inside a block by itself (`mask_function`, of `q_sequence`).
+    Indexing only has to tell which blocks are empty, and their corners are enough for that:
+    positions in a block are consecutive, and blocks are square and start at multiples of their
+    size, so the part of a window or chunk inside a block touches one of its corners.
     """
 
     def __init__(self, attention: Attention, positions: np.ndarray[Any, Any], n_keys: int) -> None:
         self.attention = attention
         self.q_sequence = positions.astype(np.int32)
-        self.mask_function = functools.partial(visible, attention)
+        self.mask_function = functools.partial(attention_mask, attention)
         self.n_keys = n_keys
 
     @property
@@ -48,9 +48,10 @@ class Mask(masks.Mask):
         return (len(self.q_sequence), self.n_keys)
 
     def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray[Any, Any]:
-        rows, columns = self.q_sequence[index[0]], np.arange(self.n_keys)[index[1]]
-        found: np.ndarray[Any, Any] = self.mask_function(rows[[0, -1], None], columns[[0, -1]])
-        return found
+        rows = self.q_sequence[index[0]]
+        columns = np.arange(self.n_keys)[index[1]]
+        corners: np.ndarray[Any, Any] = self.mask_function(rows[[0, -1], None], columns[[0, -1]])
+        return corners
 
     def _key(self) -> tuple[Any, ...]:
         return self.attention, self.q_sequence.tobytes(), self.shape
@@ -62,8 +63,8 @@ class Mask(masks.Mask):
         return hash(self._key())
 
 
-def fits(n_tokens: int, order: Order) -> bool:
-    """Whether whole blocks of the kernel fill the tokens of a chip, or each of its chunks."""
+def supports(n_tokens: int, order: ContextOrder) -> bool:
+    """Whether whole blocks of the kernel fill a chip's tokens, or each of its two chunks."""
     return n_tokens % (256 if order.paired else 128) == 0
 
 
@@ -72,64 +73,71 @@ def attend(
     k_BKSH: Array,
     v_BKSH: Array,
     attention: Attention,
-    order: Order,
+    order: ContextOrder,
     index: Any,
     *,
     name: str,
     sinks_N: Array | None = None,
     interpret: bool = False,
 ) -> Array:
-    """What chip `index` of `order` attends among all keys of its sequence, in their order.
+    """Attention of the queries of chip `index` over all keys of their sequence, in order.
 
     Args:
-        name: under which remat finds the result and its sums.
-        sinks_N: one logit a head that takes attention from no token.
+        name: checkpoint name of the output and its logsumexp.
+        sinks_N: logit per head that takes part in the softmax without a value.
+        interpret: run the kernel in Pallas' interpreter.
     """
-    n_tokens, n_keys = q_BNTH.shape[2], k_BKSH.shape[2]
+    n_tokens = q_BNTH.shape[2]
+    n_keys = k_BKSH.shape[2]
     mask: Any = masks.FullMask((n_tokens, n_keys))
+    n_shards = 1
     if attention.causal:
-        mask = Mask(attention, order.of_sequence(n_tokens * order.n), n_keys)
-    shards = order.n if attention.causal else 1
-    chunk = n_tokens // 2 if order.paired else n_tokens
-    side = math.gcd(chunk, n_keys)
-    made = splash.make_splash_mha(
+        mask = Mask(attention, order.token_order(n_tokens * order.n), n_keys)
+        n_shards = order.n
+    n_consecutive = n_tokens // 2 if order.paired else n_tokens
+    side = math.gcd(n_consecutive, n_keys)
+    kernel = splash.make_splash_mha(
         mask=masks.MultiHeadMask([mask] * q_BNTH.shape[1]),
         head_shards=1,
-        q_seq_shards=shards,
-        block_sizes=_sizes(side, side),
+        q_seq_shards=n_shards,
+        block_sizes=_block_sizes(side, side),
         attn_logits_soft_cap=attention.softcap,
         residual_checkpoint_name=name,
         interpret=interpret,
     )
-    if shards > 1:
-        made = _of_shard(made, shards, index)
-    attended = functools.partial(made, segment_ids=None, sinks=sinks_N)
-    return jax.vmap(attended)(q_BNTH, k_BKSH, v_BKSH)
+    if n_shards > 1:
+        kernel = _kernel_of_shard(kernel, n_shards, index)
+    attend_one = functools.partial(kernel, segment_ids=None, sinks=sinks_N)
+    return jax.vmap(attend_one)(q_BNTH, k_BKSH, v_BKSH)
 
 
-def _of_shard(made: Any, shards: int, index: Any) -> Any:
-    """The kernel of one part of the rows; its tables are those of all."""
+def _kernel_of_shard(kernel: Any, n_shards: int, index: Any) -> Any:
+    """The kernel of one shard of the queries, from the kernel with the mask tables of all."""
 
-    def part(x: Array, axis: int) -> Array:
-        size = x.shape[axis] // shards
+    def shard(x: Array, axis: int) -> Array:
+        size = x.shape[axis] // n_shards
         return lax.dynamic_slice_in_dim(x, index * size, size, axis)
 
-    def one(info: Any) -> Any:
-        rows = {f: getattr(info, f) for f in ("data_next", "mask_next", "block_mask")}
-        cut = {f: part(x, 1) for f, x in rows.items() if x is not None}
-        return info._replace(**cut, q_sequence=part(info.q_sequence, 0))
+    def shard_mask(info: Any) -> Any:
+        tables = {}
+        for field in ("data_next", "mask_next", "block_mask"):
+            table = getattr(info, field)
+            if table is not None:
+                tables[field] = shard(table, 1)
+        return info._replace(**tables, q_sequence=shard(info.q_sequence, 0))
 
-    forward, gradients = one(made.fwd_mask_info), one(made.dkv_mask_info)
-    return splash.SplashAttentionKernel(forward, None, gradients, **made.kwargs)
+    forward_mask = shard_mask(kernel.fwd_mask_info)
+    backward_mask = shard_mask(kernel.dkv_mask_info)
+    return splash.SplashAttentionKernel(forward_mask, None, backward_mask, **kernel.kwargs)
 
 
 def forward(
     q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool, interpret: bool = False
 ) -> tuple[Array, Array]:
-    """Attention over some of the keys, and its sums."""
-    made = _piece(q_BNTH, k_BKSH, causal, residuals=True, interpret=interpret)
-    o, (l,) = jax.vmap(made)(q_BNTH, k_BKSH, v_BKSH)
-    return o, l
+    """Attention output and logsumexp over some of the keys."""
+    kernel = _partial_kernel(q_BNTH, k_BKSH, causal, residuals=True, interpret=interpret)
+    o_BNTH, (l_BNT,) = jax.vmap(kernel)(q_BNTH, k_BKSH, v_BKSH)
+    return o_BNTH, l_BNT
 
 
 def backward(
@@ -143,42 +151,54 @@ def backward(
     causal: bool,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of queries, keys and values, when these keys are some of those that o and l are
-    over. What is public of the kernel differentiates attention over all keys alone; its rule, with
-    the o and l of all keys, is that of some of them."""
-    made = _piece(q_BNTH, k_BKSH, causal, residuals=False, interpret=interpret)
-    told = {**made.kwargs, "save_residuals": False}
+    """Gradients of queries, keys and values.
 
-    def one(q: Array, k: Array, v: Array, o: Array, l: Array, do: Array) -> Any:
-        kept = (q, k, v, None, None, o, l, made.dq_mask_info, made.dkv_mask_info)
-        return splash._splash_attention_bwd(**told, res=kept, do=do)[3:6]
+    The keys may be some of those that `o_BNTH` and `l_BNT` are over. The kernel's public interface
+    differentiates attention over all keys only; its backward function, given the output and
+    logsumexp of all keys, computes the gradients of some of them.
+    """
+    kernel = _partial_kernel(q_BNTH, k_BKSH, causal, residuals=False, interpret=interpret)
+    options = {**kernel.kwargs, "save_residuals": False}
 
-    dq, dk, dv = jax.vmap(one)(q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH)
-    return dq, dk, dv
+    def differentiate(q: Array, k: Array, v: Array, o: Array, l: Array, do: Array) -> Any:
+        residuals = (q, k, v, None, None, o, l, kernel.dq_mask_info, kernel.dkv_mask_info)
+        return splash._splash_attention_bwd(**options, res=residuals, do=do)[3:6]
+
+    dq_BNTH, dk_BKSH, dv_BKSH = jax.vmap(differentiate)(
+        q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH
+    )
+    return dq_BNTH, dk_BKSH, dv_BKSH
 
 
-def _piece(q: Array, k: Array, causal: bool, *, residuals: bool, interpret: bool) -> Any:
-    shape = (q.shape[2], k.shape[2])
+def _partial_kernel(
+    q_BNTH: Array, k_BKSH: Array, causal: bool, *, residuals: bool, interpret: bool
+) -> Any:
+    shape = (q_BNTH.shape[2], k_BKSH.shape[2])
     mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
     return splash.make_splash_mha(
-        mask=masks.MultiHeadMask([mask] * q.shape[1]),
+        mask=masks.MultiHeadMask([mask] * q_BNTH.shape[1]),
         head_shards=1,
         q_seq_shards=1,
-        block_sizes=_sizes(*shape),
+        block_sizes=_block_sizes(*shape),
         save_residuals=residuals,
         interpret=interpret,
     )
 
 
-def _sizes(rows: int, keys: int) -> Any:
-    """Blocks that divide so many queries (or each chunk of them) and keys."""
-    q, kv = (next(b for b in (BLOCK, 256, 128) if n % b == 0) for n in (rows, keys))
+def _block_sizes(n_queries: int, n_keys: int) -> Any:
+    """The largest blocks that divide the queries (or each chunk of them) and the keys."""
+    q_block = _largest_block(n_queries)
+    kv_block = _largest_block(n_keys)
     return splash.BlockSizes(
-        block_q=q,
-        block_kv=kv,
-        block_kv_compute=kv,
-        block_q_dkv=q,
-        block_kv_dkv=kv,
-        block_kv_dkv_compute=kv,
+        block_q=q_block,
+        block_kv=kv_block,
+        block_kv_compute=kv_block,
+        block_q_dkv=q_block,
+        block_kv_dkv=kv_block,
+        block_kv_dkv_compute=kv_block,
         use_fused_bwd_kernel=True,
     )
+
+
+def _largest_block(n_tokens: int) -> int:
+    return next(size for size in (BLOCK, 256, 128) if n_tokens % size == 0)

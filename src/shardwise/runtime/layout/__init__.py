@@ -1,1 +1,1 @@
-"""The mesh of a plan in JAX, and where arrays lie on it."""
+"""The JAX mesh of a plan and the sharding of arrays on it."""

@@ -1,7 +1,7 @@
-"""Chips that a program sees as several devices: how a chip's share is dealt out over them.
+"""Layouts for chips that JAX sees as several devices.
 
-A plan speaks of chips. Where each has two devices (TPU v2, v3, 7x), one role of its mesh has twice
-as many members in the program, and the two devices of a chip are neighbours along it.
+A plan counts chips. Where each chip has two devices (TPU v2, v3, 7x), one role of the mesh has
+twice as many members in the program, and the two devices of a chip are neighbors along it.
 """
 
 from __future__ import annotations
@@ -11,64 +11,67 @@ from dataclasses import dataclass, replace
 from shardwise.errors import NotDivisible
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.training.legal import kv_heads_divide, tensor_widths
+from shardwise.search.model_sizes import kv_heads_divide, tensor_widths
 from shardwise.strategy.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
-    """A layout over devices.
+class DeviceLayout:
+    """A layout whose mesh counts devices instead of chips.
 
     Args:
-        layout: its mesh counts devices, not chips.
-        role: of the mesh, along which the devices of a chip lie; "" where a chip is one device.
-        per_chip: devices of a chip.
+        layout: its mesh counts devices.
+        role: mesh role along which the devices of a chip are neighbors; "" where a chip is one
+            device.
+        devices_per_chip: devices of a chip.
     """
 
     layout: Layout
     role: str = ""
-    per_chip: int = 1
+    devices_per_chip: int = 1
 
 
-def per_chip(system: System) -> int:
-    """Devices that a program sees of one chip."""
-    return (system.chip.n_devices or 1) if system.chip.ici else 1
+def devices_per_chip(system: System) -> int:
+    """Number of devices that JAX shows for one chip."""
+    if not system.chip.ici:
+        return 1
+    return system.chip.n_devices or 1
 
 
-def over_devices(layout: Layout, model: ModelConfig, system: System) -> Dealt:
-    """The layout of a plan over devices.
+def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceLayout:
+    """Convert the layout of a plan from chips to devices.
 
-    A chip that computes several sequences in a step deals them out over its devices: along `fsdp`
-    where the plan shards weights so, as each device then holds its part of the chip's weights, else
-    along `data`. One sequence is computed by both, each with its heads and half of the residual's
-    tokens: along `tensor`.
+    A chip with several sequences per step splits them over its devices: along `fsdp` where the
+    plan shards weights that way, because each device then holds a shard of the chip's weights,
+    otherwise along `data`. With one sequence both devices compute it along `tensor`: each has half
+    of the heads and half of the residual's tokens.
 
     Raises:
-        NotDivisible: neither the sequences nor the heads of a chip divide.
+        NotDivisible: neither the sequences nor the heads of a chip divide by its devices.
     """
-    n = per_chip(system)
+    n = devices_per_chip(system)
     if n == 1:
-        return Dealt(layout=layout)
-    batch = _cut_batch(layout, n)
-    if batch is not None:
-        parts = layout.mesh.fsdp * layout.mesh.context * n
-        role = "fsdp" if layout.mesh.fsdp > 1 and model.d_model % parts == 0 else "data"
-        return Dealt(layout=_times(batch, role, n), role=role, per_chip=n)
+        return DeviceLayout(layout=layout)
+    batch_layout = _split_batch(layout, n)
+    if batch_layout is not None:
+        n_shards = layout.mesh.fsdp * layout.mesh.context * n
+        role = "fsdp" if layout.mesh.fsdp > 1 and model.d_model % n_shards == 0 else "data"
+        return DeviceLayout(layout=_multiply(batch_layout, role, n), role=role, devices_per_chip=n)
     tensor = layout.mesh.tensor * n
-    bad = [f"{k} {v:,}" for k, v in tensor_widths(model).items() if v % tensor]
-    if bad or not kv_heads_divide(model, tensor):
+    divides = all(width % tensor == 0 for width in tensor_widths(model).values())
+    if not divides or not kv_heads_divide(model, tensor):
         raise NotDivisible(
-            f"{system.chip.name} has {n} devices a chip, and a chip has {layout.micro_batch} x "
-            f"{layout.n_microbatches} sequences and 1/{layout.mesh.tensor} of the heads: neither "
-            f"is dealt out over {n}. Give each chip {n} sequences, or take a smaller tensor."
+            f"{system.chip.name} has {n} devices per chip, but neither the {layout.micro_batch} x "
+            f"{layout.n_microbatches} sequences of a chip nor its 1/{layout.mesh.tensor} of the "
+            f"heads divide by {n}. Give each chip {n} sequences, or take a smaller tensor."
         )
-    cut = _times(layout, "tensor", n)
-    return Dealt(layout=replace(cut, sequence_parallel=True), role="tensor", per_chip=n)
+    tensor_layout = replace(_multiply(layout, "tensor", n), sequence_parallel=True)
+    return DeviceLayout(layout=tensor_layout, role="tensor", devices_per_chip=n)
 
 
-def _cut_batch(layout: Layout, n: int) -> Layout | None:
-    """The layout with what one of n devices computes of a chip's sequences: smaller microbatches,
-    or fewer of them where no pipeline counts on their number."""
+def _split_batch(layout: Layout, n: int) -> Layout | None:
+    """Split a chip's sequences over n devices: smaller microbatches, or fewer of them where no
+    pipeline depends on their number. None where neither divides."""
     if layout.micro_batch % n == 0:
         return replace(layout, micro_batch=layout.micro_batch // n)
     if layout.n_microbatches % n == 0 and layout.mesh.pipe == 1:
@@ -76,6 +79,6 @@ def _cut_batch(layout: Layout, n: int) -> Layout | None:
     return None
 
 
-def _times(layout: Layout, role: str, n: int) -> Layout:
-    mesh = layout.mesh
-    return replace(layout, mesh=replace(mesh, **{role: getattr(mesh, role) * n}))
+def _multiply(layout: Layout, role: str, n: int) -> Layout:
+    sizes = {role: getattr(layout.mesh, role) * n}
+    return replace(layout, mesh=replace(layout.mesh, **sizes))

@@ -1,7 +1,7 @@
-"""The JAX mesh of a placement: every chip where the plan put it.
+"""The JAX mesh of a placement, with every device where the plan put it.
 
 A role of the plan is one mesh axis, or several whose sizes are its prime factors (`data.0`,
-`data.1`): a dim that the whole role does not divide can then be cut by a part of it.
+`data.1`): an array dim that the whole role does not divide can then be sharded by part of it.
 """
 
 from __future__ import annotations
@@ -21,152 +21,169 @@ from shardwise.strategy.span import Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleMesh:
-    """A mesh, and its axes by role.
+    """A JAX mesh and its axes by role.
 
     Args:
-        mesh: of JAX.
-        axes: role -> names of its mesh axes, the major first.
+        jax_mesh: the mesh as JAX knows it.
+        axes: role -> names of its mesh axes, major first.
         sizes: role -> chips.
     """
 
-    mesh: jax.sharding.Mesh
+    jax_mesh: jax.sharding.Mesh
     axes: Mapping[str, tuple[str, ...]]
     sizes: Mapping[str, int]
 
-    def names(self, roles: Sequence[str]) -> tuple[str, ...]:
-        """Mesh axes of several roles."""
+    def axis_names(self, roles: Sequence[str]) -> tuple[str, ...]:
+        """Names of the mesh axes of several roles."""
         return tuple(axis for role in roles for axis in self.axes[role])
 
     def size(self, roles: Sequence[str]) -> int:
-        """Chips over several roles together."""
+        """Number of chips over several roles together."""
         return math.prod(self.sizes[role] for role in roles)
 
-    def dealing(self, names: Sequence[str], n: int) -> tuple[str, ...]:
-        """Of mesh axes the major ones, as many as deal `n` things out to their chips."""
-        found: list[str] = []
+    def dividing_axes(self, names: Sequence[str], size: int) -> tuple[str, ...]:
+        """The longest prefix of mesh axes whose sizes divide `size`, one after the other."""
+        dividing: list[str] = []
         for name in names:
-            n, rest = divmod(n, self.mesh.shape[name])
-            if rest or not n:
+            size, remainder = divmod(size, self.jax_mesh.shape[name])
+            if remainder or not size:
                 break
-            found.append(name)
-        return tuple(found)
+            dividing.append(name)
+        return tuple(dividing)
 
-    def joins_slices(self, axis: str) -> bool:
-        """Whether chips along a mesh axis lie on different slices; no chips of an abstract mesh."""
-        if not isinstance(self.mesh, jax.sharding.Mesh):
+    def crosses_slices(self, axis: str) -> bool:
+        """Whether a mesh axis joins chips of different slices; False for an abstract mesh."""
+        if not isinstance(self.jax_mesh, jax.sharding.Mesh):
             return False
-        devices = np.moveaxis(self.mesh.devices, self.mesh.axis_names.index(axis), 0)
-        first, last = devices[0].flat[0], devices[-1].flat[0]
+        devices = self._along(axis)
+        first = devices[0].flat[0]
+        last = devices[-1].flat[0]
         return getattr(first, "slice_index", 0) != getattr(last, "slice_index", 0)
 
-    def tangled(self, names: Sequence[str]) -> bool:
-        """Whether several mesh axes have parts of the same axis of a torus."""
-        if not isinstance(self.mesh, jax.sharding.Mesh):
+    def share_torus_axis(self, names: Sequence[str]) -> bool:
+        """Whether several mesh axes are parts of the same torus axis."""
+        if not isinstance(self.jax_mesh, jax.sharding.Mesh):
             return False
-        along = [dim for axis in names for dim in self._torus_axes(axis)]
-        return len(set(along)) < len(along)
+        torus_axes: list[int] = []
+        for axis in names:
+            torus_axes += self._torus_axes(axis)
+        return len(set(torus_axes)) < len(torus_axes)
 
     def _torus_axes(self, axis: str) -> list[int]:
-        """Axes of the torus along which the chips of a mesh axis lie, none where there is none."""
-        devices = np.moveaxis(self.mesh.devices, self.mesh.axis_names.index(axis), 0)
-        line = devices.reshape(len(devices), -1)[:, 0]
-        at = [getattr(device, "coords", ()) for device in line]
-        return [dim for dim, places in enumerate(zip(*at, strict=True)) if len(set(places)) > 1]
+        """Torus axes along which the chips of a mesh axis differ; empty without a torus."""
+        devices = self._along(axis)
+        coordinates = [getattr(row.flat[0], "coords", ()) for row in devices]
+        torus_axes = []
+        for dim, column in enumerate(zip(*coordinates, strict=True)):
+            if len(set(column)) > 1:
+                torus_axes.append(dim)
+        return torus_axes
+
+    def _along(self, axis: str) -> np.ndarray[Any, Any]:
+        """The devices with one mesh axis as dim 0."""
+        return np.moveaxis(self.jax_mesh.devices, self.jax_mesh.axis_names.index(axis), 0)
 
     @property
     def platform(self) -> str:
-        """`tpu`, `gpu` or `cpu`; `old tpu` where kernels written by hand cannot multiply bf16, and
-        `old gpu` where cuDNN has no flash attention."""
-        first = self.mesh.devices.flat[0]
-        found = str(first.platform)
-        if first.device_kind in ("TPU v2", "TPU v3"):
+        """`tpu`, `gpu` or `cpu`; `old tpu` where Pallas kernels cannot multiply bf16, and `old gpu`
+        where cuDNN has no flash attention."""
+        device = self.jax_mesh.devices.flat[0]
+        platform = str(device.platform)
+        if device.device_kind in ("TPU v2", "TPU v3"):
             return "old tpu"
-        if cudnn.too_old(first):
+        if cudnn.is_too_old(device):
             return "old gpu"
-        return "gpu" if found in ("cuda", "rocm") else found
+        return "gpu" if platform in ("cuda", "rocm") else platform
 
 
 def role_mesh(
     sizes: Mapping[str, int],
     devices: np.ndarray[Any, Any],
-    factored: Sequence[str] = (),
-    parts: Mapping[str, Sequence[int]] | None = None,
+    prime_roles: Sequence[str] = (),
+    axis_sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> RoleMesh:
-    """A mesh over devices that are arranged by role already.
+    """Build a mesh from devices that are arranged by role already.
 
     Args:
         sizes: role -> chips.
-        devices: as many as there are chips, in the order of `ROLES`, the last role the fastest.
-        factored: roles that become one axis for each prime factor.
-        parts: roles that become axes of these sizes, the major first.
+        devices: one for each chip, in the order of `ROLES`, the last role fastest.
+        prime_roles: roles that become one mesh axis for each prime factor of their size.
+        axis_sizes: role -> sizes of its mesh axes, major first; wins over `prime_roles`.
     """
     axes: dict[str, tuple[str, ...]] = {}
     names: list[str] = []
     shape: list[int] = []
     for role in ROLES:
-        cut = _primes(sizes[role]) if role in factored else [sizes[role]]
-        cut = list((parts or {}).get(role, cut))
-        axes[role] = tuple(f"{role}.{i}" for i in range(len(cut))) if len(cut) > 1 else (role,)
+        role_shape = _prime_factors(sizes[role]) if role in prime_roles else [sizes[role]]
+        role_shape = list((axis_sizes or {}).get(role, role_shape))
+        axes[role] = (role,)
+        if len(role_shape) > 1:
+            axes[role] = tuple(f"{role}.{i}" for i in range(len(role_shape)))
         names += axes[role]
-        shape += cut
-    kinds = (jax.sharding.AxisType.Auto,) * len(names)
-    mesh = jax.sharding.Mesh(devices.reshape(shape), tuple(names), axis_types=kinds)
-    return RoleMesh(mesh=mesh, axes=axes, sizes={role: sizes[role] for role in ROLES})
+        shape += role_shape
+    axis_types = (jax.sharding.AxisType.Auto,) * len(names)
+    jax_mesh = jax.sharding.Mesh(devices.reshape(shape), tuple(names), axis_types=axis_types)
+    return RoleMesh(jax_mesh=jax_mesh, axes=axes, sizes={role: sizes[role] for role in ROLES})
 
 
-def _primes(n: int) -> list[int]:
-    """Prime factors, the largest first; 1 for 1."""
-    found, factor = [], 2
+def _prime_factors(n: int) -> list[int]:
+    """Prime factors of n, largest first; [1] for 1."""
+    factors: list[int] = []
+    divisor = 2
     while n > 1:
-        while n % factor == 0:
-            found.append(factor)
-            n //= factor
-        factor += 1
-    return found[::-1] or [1]
+        while n % divisor == 0:
+            factors.append(divisor)
+            n //= divisor
+        divisor += 1
+    return factors[::-1] or [1]
 
 
 def arrange(
     placement: Placement,
     sizes: Mapping[str, int],
     devices: np.ndarray[Any, Any],
-    role: str = "",
+    device_role: str = "",
 ) -> np.ndarray[Any, Any]:
-    """Devices by role, as the placement lays the roles over the chips.
+    """Arrange devices by role, as the placement maps roles to chips.
 
     Args:
-        placement: of the mesh.
+        placement: spans of the roles over the chips.
         sizes: role -> chips.
-        devices: on a torus `[slice, x, y, ..., device of the chip]`; behind switches
+        devices: on a torus `[slice, x, y, ..., device of the chip]`; in a switched network
             `[node, chip of the node, device of the chip]`.
-        role: along which the devices of a chip are neighbours, where it has several.
+        device_role: role along which the devices of a chip are neighbors, where it has several.
 
     Returns:
         The same devices in an array of one dim per role, in the order of `ROLES`.
     """
-    spans, n_dims, per_chip = dict(placement.spans), devices.ndim - 1, devices.shape[-1]
+    spans = dict(placement.spans)
+    n_chip_dims = devices.ndim - 1
     grid = np.indices([sizes[role] for role in ROLES])
-    at = [np.zeros(grid.shape[1:], int) for _ in range(n_dims)]
-    strides = [1] * n_dims  # of what lies behind switches, from the inside out
-    for name in (*INSIDE_OUT, *(r for r in ROLES if r not in INSIDE_OUT)):
-        index = grid[ROLES.index(name)]
-        for dim, size, stride in _runs(spans.get(name, Span()), n_dims):
+    coordinates = np.zeros((n_chip_dims, *grid.shape[1:]), int)
+    switched_strides = [1] * n_chip_dims  # product of the sizes further inside
+    for role in dict.fromkeys((*INSIDE_OUT, *ROLES)):
+        index = grid[ROLES.index(role)]
+        for dim, size, torus_stride in _segments(spans.get(role, Span()), n_chip_dims):
+            stride = torus_stride
             if stride is None:
-                stride = strides[dim]
-                strides[dim] *= size
-            at[dim] += index % size * stride
+                stride = switched_strides[dim]
+                switched_strides[dim] *= size
+            coordinates[dim] += index % size * stride
             index = index // size
-    by_chip = devices[tuple(at)]
-    inside = ROLES.index(role) if role else len(ROLES) - 1
-    shape = [n * (per_chip if i == inside else 1) for i, n in enumerate(by_chip.shape[:-1])]
-    return np.moveaxis(by_chip, -1, inside + 1).reshape(shape)
+    by_chip = devices[tuple(coordinates)]
+    device_dim = ROLES.index(device_role or ROLES[-1])
+    shape = list(by_chip.shape[:-1])
+    shape[device_dim] *= devices.shape[-1]
+    return np.moveaxis(by_chip, -1, device_dim + 1).reshape(shape)
 
 
-def _runs(span: Span, n_dims: int) -> list[tuple[int, int, int | None]]:
-    """(dim of the chips, chips along it, how far apart or None: next to what lies further inside)
-    of a role, the fastest first."""
-    found: list[tuple[int, int, int | None]] = [
-        (1 + ring.axis, ring.size, ring.stride) for ring in span.rings if ring.size > 1
-    ]
+def _segments(span: Span, n_chip_dims: int) -> list[tuple[int, int, int | None]]:
+    """(dim of the chips, chips along it, stride) of a role's span, fastest first. The stride is
+    None in a switched network: chips are next to those of the roles further inside."""
+    segments: list[tuple[int, int, int | None]] = []
+    for ring in span.rings:
+        if ring.size > 1:
+            segments.append((1 + ring.axis, ring.size, ring.stride))
     for tier in span.tiers:
-        found.append((n_dims - 1 if tier.is_node else 0, tier.size, None))
-    return found
+        segments.append((n_chip_dims - 1 if tier.is_node else 0, tier.size, None))
+    return segments

@@ -1,4 +1,4 @@
-"""The plan's table of rules on a mesh: what JAX is told of every array, and how arrays move."""
+"""Sharding rules of a plan on a mesh: partition specs of arrays, and collectives between them."""
 
 from __future__ import annotations
 
@@ -21,86 +21,102 @@ Array = jax.Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rules and the mesh that they speak of.
+    """Sharding rules and the mesh that they refer to.
 
     Args:
-        rules: `weights.D` -> roles.
-        on: the mesh.
+        rules: array kind and dim (`weights.D`) -> roles that shard it.
+        mesh: the mesh and its axes by role.
     """
 
     rules: Rules
-    on: RoleMesh
+    mesh: RoleMesh
 
     def roles(self, kind: str, dims: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Dim -> roles that shard it, of those with more than one chip."""
-        found = layout(self.rules, kind, tuple(dims))
-        kept = {d: tuple(r for r in roles if self.on.sizes[r] > 1) for d, roles in found.items()}
-        return {d: roles for d, roles in kept.items() if roles}
+        """Dim -> roles of more than one chip that shard it; dims that none shards are left out."""
+        roles_by_dim: dict[str, tuple[str, ...]] = {}
+        for dim, roles in layout(self.rules, kind, tuple(dims)).items():
+            sharding = tuple(role for role in roles if self.mesh.sizes[role] > 1)
+            if sharding:
+                roles_by_dim[dim] = sharding
+        return roles_by_dim
 
     def spec(self, kind: str, dims: Sequence[str]) -> PartitionSpec:
-        """How JAX lays an array out; dims that the table does not know are whole."""
+        """Partition spec of an array; dims without a rule are not sharded."""
         roles = self.roles(kind, dims)
-        return PartitionSpec(*(self.on.names(roles.get(d, ())) or None for d in dims))
+        entries = []
+        for dim in dims:
+            entries.append(self.mesh.axis_names(roles.get(dim, ())) or None)
+        return PartitionSpec(*entries)
 
     def apply(self, move: Move, x: Array) -> Array:
-        """One collective of the sharding algebra, inside `shard_map`."""
-        names = self.on.names(move.axes)
-        if not names or self.on.size(move.axes) == 1:
+        """Run one collective of the sharding algebra, inside `shard_map`."""
+        names = self.mesh.axis_names(move.axes)
+        if not names or self.mesh.size(move.axes) == 1:
             return x
         if move.kind == "all_reduce":
             return lax.psum(x, names)
-        source, target = _changed(move)
+        gathered_dim, scattered_dim = _changed_dims(move)
         if move.kind == "all_gather":
-            # XLA's TPU compiler makes an AllReduce of one over tangled axes together.
-            apart = [(name,) for name in reversed(names)] if self.on.tangled(names) else [names]
-            for axes in apart:
-                x = gather(x, axes, source)
+            if not self.mesh.share_torus_axis(names):
+                return gather(x, names, gathered_dim)
+            # XLA's TPU compiler turns one AllGather over such axes into an AllReduce.
+            for name in reversed(names):
+                x = gather(x, (name,), gathered_dim)
             return x
         if move.kind == "reduce_scatter":
-            return scatter(x, names, target)
+            return scatter(x, names, scattered_dim)
         if move.kind == "all_to_all":
-            return lax.all_to_all(x, names, split_axis=target, concat_axis=source, tiled=True)
-        return self.slice(x, move.axes, target)
+            return lax.all_to_all(
+                x, names, split_axis=scattered_dim, concat_axis=gathered_dim, tiled=True
+            )
+        return self.slice(x, move.axes, scattered_dim)
 
     def transpose(self, move: Move, ct: Array) -> Array:
-        """What flows back through an AllGather: a ReduceScatter."""
-        if self.on.size(move.axes) == 1:
+        """Transpose of an AllGather, for its cotangent: a ReduceScatter."""
+        if self.mesh.size(move.axes) == 1:
             return ct
-        dim, _ = _changed(move)
-        return scatter(ct, self.on.names(move.axes), dim)
+        dim, _ = _changed_dims(move)
+        return scatter(ct, self.mesh.axis_names(move.axes), dim)
 
     def slice(self, x: Array, roles: Sequence[str], dim: int) -> Array:
-        """This chip's part of a dim that every chip has whole."""
-        n = self.on.size(roles)
-        if n == 1:
+        """This chip's part of a dim that is replicated over `roles`."""
+        n_parts = self.mesh.size(roles)
+        if n_parts == 1:
             return x
-        size = x.shape[dim] // n
+        size = x.shape[dim] // n_parts
         return lax.dynamic_slice_in_dim(x, self.index(roles) * size, size, dim)
 
     def index(self, roles: Sequence[str]) -> Any:
-        """This chip's place along roles taken as one."""
-        names = self.on.names(roles)
+        """This chip's index along several roles, flattened."""
+        names = self.mesh.axis_names(roles)
         return lax.axis_index(names) if names else 0
 
     def sum(self, x: Array, roles: Sequence[str]) -> Array:
         """AllReduce over roles."""
-        return lax.psum(x, self.on.names(roles)) if self.on.size(roles) > 1 else x
+        if self.mesh.size(roles) == 1:
+            return x
+        return lax.psum(x, self.mesh.axis_names(roles))
 
     def on_chips(
         self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
     ) -> Array:
-        """`kernel(table, *arrays)` of what a chip holds of arrays, whose dims are single letters;
-        its result is laid out as the first of them."""
+        """Run `kernel(table, *arrays)` on the chip's part of each array.
+
+        Args:
+            kernel: its result has the layout of the first array.
+            arrays: arrays, or None.
+            dims: dims of each array, one letter each.
+        """
         return kernel(self, *arrays)
 
 
-# XLA's TPU compiler makes an AllReduce, of twice the bytes, of some ReduceScatters:
-# - along tokens that stand behind a single sequence, and of large matrices. Not so where the chips
-#   have a dim of their own, and the first one where nothing counts before it: in memory it is the
-#   same array.
-# - where it lays another dim out around that one. So the dims behind it become one, and that of
-#   weights goes first.
-# - over all chips of a slice. Over one axis after the other as many bytes come in, and each is a
+# XLA's TPU compiler turns some ReduceScatters into an AllReduce of twice the bytes:
+# - along tokens behind a batch of one sequence, and of large matrices. It does not where chips have
+#   a dim of their own, and that dim is first where all dims before it are 1: the array has the same
+#   bytes in memory.
+# - where it tiles another dim around the scattered one. So the dims behind it are merged into one,
+#   and that of weights goes first.
+# - over all chips of a slice. Over one axis after the other as many bytes arrive, and each is a
 #   ReduceScatter.
 
 
@@ -108,54 +124,65 @@ def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
     """AllGather over mesh axes along a dim; its transpose is `scatter`."""
     if math.prod(x.shape[:dim]) > 1:
         return lax.all_gather(x, names, axis=dim, tiled=True)
-    parts = lax.all_gather(x.reshape(x.shape[dim:]), names, axis=0, tiled=False)
-    return parts.reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
+    shards = lax.all_gather(x.reshape(x.shape[dim:]), names, axis=0, tiled=False)
+    return shards.reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
 
 
 def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
     """ReduceScatter over mesh axes along a dim; its transpose is `gather`."""
-    split = _one_by_one(names)
-    if len(split) > 1:
-        for axes in split:
+    axis_groups = _axis_groups(names)
+    if len(axis_groups) > 1:
+        for axes in axis_groups:
             x = scatter(x, axes, dim)
         return x
-    whole, n = x.shape, lax.axis_size(names)
+    shape = x.shape
+    n_chips = lax.axis_size(names)
     if dim > 0 and (x.ndim > 3 or 2 == dim == x.ndim - 1):
         return jnp.moveaxis(scatter(jnp.moveaxis(x, dim, 0), names, 0), 0, dim)
-    if math.prod(whole[:dim]) > 1 and x.ndim > 2:
+    if math.prod(shape[:dim]) > 1 and x.ndim > 2:
         return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
-    before = whole[:dim] if x.ndim == 2 else ()
-    own = [size for size in (whole[dim] // n, *whole[dim + 1 :]) if size > 1] or [1]
-    x = x.reshape(*before, n, own[0], *([math.prod(own[1:])] if own[1:] else []))
-    part = lax.psum_scatter(x, names, scatter_dimension=len(before), tiled=False)
-    return part.reshape(*whole[:dim], -1, *whole[dim + 1 :])
+    leading = shape[:dim] if x.ndim == 2 else ()
+    shard = [size for size in (shape[dim] // n_chips, *shape[dim + 1 :]) if size > 1] or [1]
+    merged = [math.prod(shard[1:])] if shard[1:] else []
+    x = x.reshape(*leading, n_chips, shard[0], *merged)
+    part = lax.psum_scatter(x, names, scatter_dimension=len(leading), tiled=False)
+    return part.reshape(*shape[:dim], -1, *shape[dim + 1 :])
 
 
-def _one_by_one(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The first axis and the others, where together they are all chips, or a role cut for that."""
+def _axis_groups(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Axes of each ReduceScatter: the first axis alone and the others together where they cover all
+    chips, or where `fsdp` was cut into axes for that; otherwise all together."""
     sizes = jax.sharding.get_abstract_mesh().shape
     used = tuple(axis for axis in names if sizes[axis] > 1)
-    every = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
-    cut = sum(axis.startswith("fsdp.") for axis in used) > 1
-    return (used[:1], used[1:]) if (every or cut) and len(used) > 1 else (names,)
+    covers_mesh = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
+    fsdp_is_cut = sum(axis.startswith("fsdp.") for axis in used) > 1
+    if len(used) > 1 and (covers_mesh or fsdp_is_cut):
+        return used[:1], used[1:]
+    return (names,)
 
 
-def dividing(spec: PartitionSpec, shape: Sequence[int], mesh: jax.sharding.Mesh) -> PartitionSpec:
-    """Of a layout what divides the dims of a shape."""
-    cuts = (*spec, *(None,) * (len(shape) - len(spec)))
-    found = []
-    for names, n in zip(cuts, shape, strict=True):
-        axes = names if isinstance(names, tuple) else (names,) if names else ()
-        found.append(names if n % math.prod(mesh.shape[a] for a in axes) == 0 else None)
-    return PartitionSpec(*found)
+def divisible_spec(
+    spec: PartitionSpec, shape: Sequence[int], mesh: jax.sharding.Mesh
+) -> PartitionSpec:
+    """Drop the axes of a partition spec that do not divide the dims of a shape."""
+    padded_spec = (*spec, *(None,) * (len(shape) - len(spec)))
+    entries = []
+    for names, n in zip(padded_spec, shape, strict=True):
+        axes = names or ()
+        if isinstance(axes, str):
+            axes = (axes,)
+        n_shards = math.prod(mesh.shape[axis] for axis in axes)
+        entries.append(names if n % n_shards == 0 else None)
+    return PartitionSpec(*entries)
 
 
-def _changed(move: Move) -> tuple[int, int]:
-    """(dim that loses axes, dim that gains them), -1 where there is none."""
-    lost = gained = -1
-    for i, (before, after) in enumerate(zip(move.before.dims, move.after.dims, strict=True)):
+def _changed_dims(move: Move) -> tuple[int, int]:
+    """(dim that loses axes, dim that gains them), -1 for none."""
+    gathered_dim = -1
+    scattered_dim = -1
+    for dim, (before, after) in enumerate(zip(move.before.dims, move.after.dims, strict=True)):
         if len(before.axes) > len(after.axes):
-            lost = i
+            gathered_dim = dim
         if len(before.axes) < len(after.axes):
-            gained = i
-    return lost, gained
+            scattered_dim = dim
+    return gathered_dim, scattered_dim

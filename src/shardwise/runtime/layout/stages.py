@@ -1,7 +1,7 @@
-"""Where the layers of a model lie on the stages of a pipeline.
+"""Assignment of a model's layers to the stages of a pipeline.
 
-A model whose layers repeat a period (Gemma's local and global ones) is dealt out by whole periods:
-"layer" here is one period.
+A model whose layers repeat a period (Gemma's local and global ones) is split by whole periods:
+"layer" in this module is one period.
 """
 
 from __future__ import annotations
@@ -24,48 +24,51 @@ class StageLayers:
     """Equal chunks of layers on every stage; stacked arrays are in this order, stage by stage.
 
     Args:
-        order: [stage, chunk, place] -> layer of the model, -1 for a place that stays empty.
+        order: [stage, chunk, position] -> layer of the model, -1 for an empty position.
     """
 
     order: np.ndarray[Any, np.dtype[np.int32]]
 
     @property
-    def n_places(self) -> int:
-        """Layers that stacked arrays have room for."""
+    def n_positions(self) -> int:
+        """Length of the layer dim of stacked arrays, empty positions included."""
         return self.order.size
 
     @property
-    def used(self) -> np.ndarray[Any, Any]:
-        """[stage, chunk, place] -> whether a layer lies there."""
+    def is_filled(self) -> np.ndarray[Any, Any]:
+        """[stage, chunk, position] -> whether the position has a layer."""
         return self.order >= 0
 
-    def arranged(self, stacked: Any) -> Any:
-        """Arrays stacked in the order of the model, as stages hold them."""
-        return jax.tree.map(lambda x: x[np.maximum(self.order, 0).ravel()], stacked)
+    def to_stage_order(self, stacked: Any) -> Any:
+        """Reorder arrays stacked in model order to the order of the stages."""
+        layers = np.maximum(self.order, 0).ravel()
+        return jax.tree.map(lambda x: x[layers], stacked)
 
-    def in_order(self, stacked: Any) -> Any:
-        """Arrays as stages hold them, stacked in the order of the model."""
-        flat = self.order.ravel()
-        places = np.argsort(np.where(flat < 0, flat.size, flat), kind="stable")[: self.used.sum()]
-        return jax.tree.map(lambda x: x[places], stacked)
+    def to_model_order(self, stacked: Any) -> Any:
+        """Reorder arrays stacked in the order of the stages to model order."""
+        layers = self.order.ravel()
+        by_layer = np.argsort(np.where(layers < 0, layers.size, layers), kind="stable")
+        positions = by_layer[: self.is_filled.sum()]
+        return jax.tree.map(lambda x: x[positions], stacked)
 
-    def chunked(self, local: Any) -> Any:
-        """One stage's arrays, dim 0 as [chunk, place]."""
+    def split_chunks(self, stage_arrays: Any) -> Any:
+        """Reshape dim 0 of one stage's arrays to [chunk, position]."""
         shape = self.order.shape[1:]
-        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), local)
+        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), stage_arrays)
 
-    def joined(self, local: Any) -> Any:
-        """The reverse of `chunked`."""
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), local)
+    def merge_chunks(self, stage_arrays: Any) -> Any:
+        """Undo `split_chunks`."""
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stage_arrays)
 
 
 def stage_layers(config: ModelConfig, layout: Layout) -> StageLayers:
-    """The layers of every chunk of every stage under the schedule of a layout."""
+    """Layers of every chunk of every stage under the schedule of a layout."""
     (segment,) = stack(config)
     n_layers = segment.repeats
-    schedule, p = find(layout.schedule), layout.sizes["pipe"]
-    chunks = int(stages(n_layers, layout).chunks)
-    parts = int(schedule.parts(p, chunks))
-    padded = int(ceil_div(n_layers, parts)) * parts
-    found = np.array([[[*chunk] for chunk in row] for row in schedule.layers(padded, p, chunks)])
-    return StageLayers(order=np.where(found < n_layers, found, -1).astype(np.int32))
+    schedule = find(layout.schedule)
+    n_stages = layout.sizes["pipe"]
+    n_chunks = int(stages(n_layers, layout).chunks)
+    n_parts = int(schedule.parts(n_stages, n_chunks))
+    n_padded = int(ceil_div(n_layers, n_parts)) * n_parts
+    order = np.array(schedule.layers(n_padded, n_stages, n_chunks))
+    return StageLayers(order=np.where(order < n_layers, order, -1).astype(np.int32))

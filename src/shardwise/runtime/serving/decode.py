@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.models import Layer
-from shardwise.runtime.blocks.attention_core import Sequences
-from shardwise.runtime.blocks.cached_attention import Cached
+from shardwise.runtime.blocks.attention_core import SequenceAttention
+from shardwise.runtime.blocks.cached_attention import DecodeAttention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.dtypes import dtype
@@ -41,7 +41,7 @@ class DecodeStep:
         s = self.serving
         return jax.shard_map(
             self.local,
-            mesh=s.table.on.mesh,
+            mesh=s.table.mesh.jax_mesh,
             in_specs=(s.weight_specs(), s.cache_specs(), s.row_spec),
             out_specs=(s.cache_specs(), s.row_spec, s.logits_spec),
             check_vma=False,
@@ -52,16 +52,16 @@ class DecodeStep:
         s, lengths_B = self.serving, cache["lengths"]
         stack, outer = s.stack(1), paired(weights["outer"])
 
-        def core(layer: Layer, held: Tree) -> Cached:
-            return Cached(
-                held=held,
+        def core(layer: Layer, held: Tree) -> DecodeAttention:
+            return DecodeAttention(
+                cache=held,
                 lengths_B=lengths_B,
                 context=s.job.context,
-                on=s.kv,
+                kv_layout=s.kv,
                 dtype=dtype(s.job.kv),
             )
 
-        x_BTD = embed(stack, Sequences(table=s.table), tokens_B[:, None], outer, {})
+        x_BTD = embed(stack, SequenceAttention(table=s.table), tokens_B[:, None], outer, {})
         x_BTD, added = s.through(stack, x_BTD, weights, cache["layers"], core)
         logits_BV = head(stack, x_BTD, outer, {})[:, 0]
         with jax.named_scope("cache.write"):

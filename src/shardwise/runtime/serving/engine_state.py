@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Attention, Layer, ModelConfig
 from shardwise.ops.layers import layer_terms
-from shardwise.runtime.blocks.attention import Core
+from shardwise.runtime.blocks.attention import AttentionCore
 from shardwise.runtime.blocks.layers import Stack, run_layer
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
@@ -56,7 +56,7 @@ class Serving:
     @functools.cached_property
     def kv(self) -> KvLayout:
         """How caches lie on chips."""
-        return kv_layout(self.table.on, self.layout.kv)
+        return kv_layout(self.table.mesh, self.layout.kv)
 
     @functools.cached_property
     def infos(self) -> Tree:
@@ -119,11 +119,11 @@ class Serving:
 
     def weight_specs(self) -> Tree:
         """Layout of the weights."""
-        on, kv, narrow = self.table.on, self.kv, is_narrow(dtype(self.job.weights))
+        on, kv, narrow = self.table.mesh, self.kv, is_narrow(dtype(self.job.weights))
 
         def one(info: ArrayInfo, over: tuple[int, ...]) -> Any:
             roles = info.roles(self.table)
-            names = [on.names(roles.get(d, ())) for d in info.dims]
+            names = [on.axis_names(roles.get(d, ())) for d in info.dims]
             if "K" in roles and kv.rest:
                 names[info.dims.index("K")] = kv.heads
             spec = [n or None for n in names]
@@ -136,8 +136,8 @@ class Serving:
 
     def cache_specs(self) -> Tree:
         """Layout of the cache."""
-        on, kv = self.table.on, self.kv
-        rows = (*on.names(("data",)), *kv.batch_axes)
+        on, kv = self.table.mesh, self.kv
+        rows = (*on.axis_names(("data",)), *kv.batch_axes)
         spec = (None, rows or None, kv.heads or None, kv.token_axes or None)
         whole = PartitionSpec(*spec, None)
         one = Scaled(whole, PartitionSpec(*spec)) if is_narrow(dtype(self.job.kv)) else whole  # type: ignore[arg-type]
@@ -149,13 +149,13 @@ class Serving:
     @property
     def row_spec(self) -> PartitionSpec:
         """Layout of one number for each sequence: every chip of an engine has all of them."""
-        return PartitionSpec(self.table.on.names(("data",)))
+        return PartitionSpec(self.table.mesh.axis_names(("data",)))
 
     @property
     def logits_spec(self) -> PartitionSpec:
         """Layout of logits [sequence, word]."""
-        on = self.table.on
-        return PartitionSpec(on.names(("data",)), on.names(("tensor",)))
+        on = self.table.mesh
+        return PartitionSpec(on.axis_names(("data",)), on.axis_names(("tensor",)))
 
     def weight_shapes(self) -> Tree:
         """The weights without their numbers, as JAX takes them for lowering."""
@@ -167,7 +167,7 @@ class Serving:
         queries are read head by head, else each use would turn all of them around."""
 
         def one(path: Any, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
-            if self.table.on.platform != "tpu" or "wq" not in jax.tree_util.keystr(path):
+            if self.table.mesh.platform != "tpu" or "wq" not in jax.tree_util.keystr(path):
                 return x.sharding
             order = (0, 2, 1, 3) if x.ndim == 4 else tuple(range(x.ndim))
             return Format(Layout(order), x.sharding)
@@ -180,7 +180,7 @@ class Serving:
 
     def laid(self, arrays: Tree, specs: Tree) -> Tree:
         """Arrays without numbers, each with its layout."""
-        mesh = self.table.on.mesh
+        mesh = self.table.mesh.jax_mesh
 
         def one(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
@@ -225,9 +225,9 @@ class Serving:
                 x_BTD: Array, given: tuple[Tree, Tree], layer: Layer = group.layer
             ) -> tuple[Array, Tree]:
                 own, cache = given
-                core: Core = core_of(layer, cache)
+                core: AttentionCore = core_of(layer, cache)
                 x_BTD = run_layer(stack, layer, core, x_BTD, paired(own), {})
-                return x_BTD, core.written  # type: ignore[attr-defined]
+                return x_BTD, core.cache_update  # type: ignore[attr-defined]
 
             x_BTD, new = lax.scan(body, x_BTD, (stacked, held))
             added.append(new)
@@ -245,7 +245,7 @@ def greedy(table: Table, logits_BV: Array) -> Array:
         word_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
         if not table.roles("activations", ("V",)):
             return word_B
-        names = table.on.names(("tensor",))
+        names = table.mesh.axis_names(("tensor",))
         most_B = logits_BV.max(axis=-1)
         word_B = word_B + table.index(("tensor",)) * logits_BV.shape[-1]
         most_PB, word_PB = (lax.all_gather(x, names) for x in (most_B, word_B))

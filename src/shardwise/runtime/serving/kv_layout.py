@@ -94,7 +94,7 @@ def kv_layout(on: RoleMesh, split: str) -> KvLayout:
     axes = on.axes["tensor"]
     if axes != (HEADS, REST):
         return KvLayout(heads=axes, rest=(), split="copied", ways=1)
-    return KvLayout(heads=(HEADS,), rest=(REST,), split=split, ways=on.mesh.shape[REST])
+    return KvLayout(heads=(HEADS,), rest=(REST,), split=split, ways=on.jax_mesh.shape[REST])
 
 
 def split_tensor(on: RoleMesh, heads: int) -> RoleMesh:
@@ -103,10 +103,10 @@ def split_tensor(on: RoleMesh, heads: int) -> RoleMesh:
     if n <= heads:
         return on
     names, shape = [], []
-    for name, size in on.mesh.shape.items():
+    for name, size in on.jax_mesh.shape.items():
         cut = name == "tensor"
         names += [HEADS, REST] if cut else [name]
         shape += [heads, n // heads] if cut else [size]
     kinds = (jax.sharding.AxisType.Auto,) * len(names)
-    mesh = jax.sharding.Mesh(on.mesh.devices.reshape(shape), tuple(names), axis_types=kinds)
-    return replace(on, mesh=mesh, axes={**on.axes, "tensor": (HEADS, REST)})
+    mesh = jax.sharding.Mesh(on.jax_mesh.devices.reshape(shape), tuple(names), axis_types=kinds)
+    return replace(on, jax_mesh=mesh, axes={**on.axes, "tensor": (HEADS, REST)})

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from shardwise.models import Layer
-from shardwise.runtime.blocks.attention_core import Sequences
-from shardwise.runtime.blocks.cached_attention import Prompts
+from shardwise.runtime.blocks.attention_core import SequenceAttention
+from shardwise.runtime.blocks.cached_attention import PrefillAttention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.dtypes import dtype
@@ -42,7 +42,7 @@ class PrefillStep:
     def shapes(self) -> tuple[Tree, Tree, Tree]:
         """(weights, cache, prompts) without their numbers."""
         serving, rows = self.serving, self.n * self.serving.engines
-        one = NamedSharding(serving.table.on.mesh, serving.row_spec)
+        one = NamedSharding(serving.table.mesh.jax_mesh, serving.row_spec)
         each = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=one)
         tokens = jax.ShapeDtypeStruct((rows, self.seq), jnp.int32, sharding=one)
         prompts = {"tokens": tokens, "lengths": each, "slots": each}
@@ -54,7 +54,7 @@ class PrefillStep:
         rows = dict.fromkeys(("tokens", "lengths", "slots"), s.row_spec)
         return jax.shard_map(
             self.local,
-            mesh=s.table.on.mesh,
+            mesh=s.table.mesh.jax_mesh,
             in_specs=(s.weight_specs(), s.cache_specs(), rows),
             out_specs=(s.cache_specs(), s.row_spec, s.logits_spec),
             check_vma=False,
@@ -66,10 +66,10 @@ class PrefillStep:
         stack, outer = s.stack(self.seq), paired(weights["outer"])
         kv = dtype(s.job.kv)
 
-        def core(layer: Layer, held: Tree) -> Prompts:
-            return Prompts(sequences=Sequences(table=s.table), dtype=kv)
+        def core(layer: Layer, held: Tree) -> PrefillAttention:
+            return PrefillAttention(sequences=SequenceAttention(table=s.table), dtype=kv)
 
-        x_BTD = embed(stack, Sequences(table=s.table), prompts["tokens"], outer, {})
+        x_BTD = embed(stack, SequenceAttention(table=s.table), prompts["tokens"], outer, {})
         x_BTD, added = s.through(stack, x_BTD, weights, [{} for _ in s.attentions], core)
         last_B1D = jnp.take_along_axis(x_BTD, (lengths_n - 1)[:, None, None], axis=1)
         logits_BV = head(stack, last_B1D, outer, {})[:, 0]

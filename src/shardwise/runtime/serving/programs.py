@@ -46,7 +46,7 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     reader, n = chosen.reader or chosen.server, 1
     serving = serving_of(reader, n if chosen.reader else chosen.batch, devices)
     seq = chosen.job.prompt_tokens
-    if serving.table.on.platform == "tpu":
+    if serving.table.mesh.platform == "tpu":
         seq = -(-seq // ROWS) * ROWS
     step = PrefillStep(serving=serving, n=n, seq=seq)
     return _program("prefill step", serving, step.function(), step.shapes())
@@ -57,7 +57,7 @@ def _program(
 ) -> Program:
     """Jitted here, so that weights lie in memory as the products of both steps read them."""
     fn = jax.jit(function, donate_argnums=(1,), in_shardings=(serving.formats(), None, None))
-    return Program(name=name, fn=fn, args=shapes, mesh=serving.table.on.mesh, donate=(1,))
+    return Program(name=name, fn=fn, args=shapes, mesh=serving.table.mesh.jax_mesh, donate=(1,))
 
 
 def _chosen(plan: str) -> Candidate:
@@ -87,7 +87,7 @@ def serving_of(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> Ser
     else:
         arranged = arrange(server.placement, sizes, devices[..., :1])
     on = split_tensor(role_mesh(sizes, arranged), kv_heads(server.config))
-    table = Table(rules=serve_rules(layout), on=on)
+    table = Table(rules=serve_rules(layout), mesh=on)
     return Serving(config=server.config, job=server.job, layout=layout, table=table, batch=batch)
 
 

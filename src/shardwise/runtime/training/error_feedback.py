@@ -72,7 +72,7 @@ class Owed:
         }
 
     def _copies(self, deal: Deal) -> int:
-        return math.prod(self.table.on.mesh.shape[axis] for axis in deal.rounded)
+        return math.prod(self.table.mesh.jax_mesh.shape[axis] for axis in deal.rounded)
 
     def holders(self, holders: Tree, lost: Lost) -> Tree:
         """The places of gradients, with what is lost of those that the backward pass sums."""

@@ -84,7 +84,7 @@ def deal(
     only parts of them. What is rounded is so once a step: in the backward pass of a layer, which
     uses its weights once, or at the end of the step.
     """
-    on = table.on
+    on = table.mesh
     used = {axis for axes in info.axes(table).values() for axis in axes}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts: dict[tuple[int, bool], tuple[str, ...]] = {}
@@ -92,7 +92,7 @@ def deal(
     for role in [r for r in on.axes if on.sizes[r] > 1 and info.is_trained]:
         # From the inside out: what goes between slices, the outermost, is summed already.
         for axis in [a for a in reversed(on.axes[role]) if a not in used]:
-            n = on.mesh.shape[axis]
+            n = on.jax_mesh.shape[axis]
             shared = role in DEALT and info.is_table
             if in_int8 and shared:
                 rounded.append(axis)
@@ -100,12 +100,12 @@ def deal(
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
             if dealt and dim is not None:
                 shape[dim] //= n
-                key = (dim - len(shape), on.joins_slices(axis))
+                key = (dim - len(shape), on.crosses_slices(axis))
                 cuts[key] = (*cuts.get(key, ()), axis)
             elif axis not in rounded:
                 summed.append(axis)
     grouped = tuple(
-        (axes, math.prod(on.mesh.shape[axis] for axis in axes), dim)
+        (axes, math.prod(on.jax_mesh.shape[axis] for axis in axes), dim)
         for (dim, _), axes in cuts.items()
     )
     # The ends of the model are used on one stage only: their copies on others are not there to sum.

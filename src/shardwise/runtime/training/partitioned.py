@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.models import ModelConfig, Moe
 from shardwise.ops.einsum import Array as Named
 from shardwise.ops.sharded import Move
-from shardwise.runtime.blocks.model import loss_of
+from shardwise.runtime.blocks.model import loss_function
 from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.error_feedback import Lost
@@ -53,7 +53,7 @@ class Whole(Table):
 
     def apply(self, move: Move, x: Array) -> Array:
         """The array as the move leaves it, and its gradient as the move finds it."""
-        if self.chips.on.size(move.axes) == 1:
+        if self.chips.mesh.size(move.axes) == 1:
             return x
         found: Array = _laid(self._sharding(move.before, x), self._sharding(move.after, x), x)
         return found
@@ -68,7 +68,7 @@ class Whole(Table):
         ]
         return jax.shard_map(
             functools.partial(kernel, self.chips),
-            mesh=self.on.mesh,
+            mesh=self.mesh.jax_mesh,
             in_specs=tuple(specs),
             out_specs=specs[0],
             check_vma=False,
@@ -76,7 +76,7 @@ class Whole(Table):
 
     def _sharding(self, array: Named, x: Array) -> NamedSharding:
         cuts = {d.name: d.axes for d in array.dims}
-        return NamedSharding(self.on.mesh, self._dealt([cuts[d] for d in array.names], x))
+        return NamedSharding(self.mesh.jax_mesh, self._dealt([cuts[d] for d in array.names], x))
 
     def _spec(self, kind: str, dims: str, x: Array) -> PartitionSpec:
         roles = self.chips.roles(kind, dims)
@@ -84,8 +84,8 @@ class Whole(Table):
 
     def _dealt(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
         """Of the axes of each dim those that divide it: fewer KV heads than chips have copies."""
-        on = self.chips.on
-        names = [on.dealing(on.names(r), n) for r, n in zip(roles, x.shape, strict=True)]
+        on = self.chips.mesh
+        names = [on.dividing_axes(on.axis_names(r), n) for r, n in zip(roles, x.shape, strict=True)]
         return PartitionSpec(*(n or None for n in names))
 
 
@@ -111,11 +111,11 @@ class PartitionedStep(TrainStep):
     @property
     def seen(self) -> Table:
         """One chip that has all arrays."""
-        on = self.table.on
+        on = self.table.mesh
         one = WholeMesh(
-            mesh=on.mesh, axes=dict.fromkeys(on.axes, ()), sizes=dict.fromkeys(on.sizes, 1)
+            jax_mesh=on.jax_mesh, axes=dict.fromkeys(on.axes, ()), sizes=dict.fromkeys(on.sizes, 1)
         )
-        return Whole(rules=self.table.rules, on=one, chips=self.table)
+        return Whole(rules=self.table.rules, mesh=one, chips=self.table)
 
     @property
     def by_compiler(self) -> bool:
@@ -126,7 +126,7 @@ class PartitionedStep(TrainStep):
         self, weights: Tree, lost: Lost, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
         """The mean loss, and gradients laid out as the state of the optimizer; nothing is lost."""
-        differentiate = jax.value_and_grad(loss_of(self.stack, self.layout, self.deals))
+        differentiate = jax.value_and_grad(loss_function(self.stack, self.layout, self.deals))
 
         def one(microbatch: Tree) -> tuple[Array, Tree]:
             total, found = differentiate(weights, None, microbatch["tokens"], microbatch["targets"])
@@ -139,7 +139,7 @@ class PartitionedStep(TrainStep):
         """Gradients of a microbatch, laid out as the state of the optimizer: sums that wait for the
         last microbatch have no layout, so those of ZeRO 1 are scattered with each as under ZeRO 2.
         """
-        mesh, held = self.table.on.mesh, self.stack.precision.gradients
+        mesh, held = self.table.mesh.jax_mesh, self.stack.precision.gradients
 
         def laid(gradient: Array, spec: PartitionSpec) -> Array:
             return lax.with_sharding_constraint(gradient.astype(held), NamedSharding(mesh, spec))

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.models import stack as model_stack
-from shardwise.runtime.blocks.attention_core import sequences
-from shardwise.runtime.blocks.head import loss_at_end
+from shardwise.runtime.blocks.attention_core import sequence_attention
+from shardwise.runtime.blocks.head import head_loss
 from shardwise.runtime.blocks.layers import Stack
-from shardwise.runtime.blocks.model import embed, one_period, paired
+from shardwise.runtime.blocks.model import embed, period_function, with_holders
 from shardwise.runtime.layout.sharding import gather, scatter
 from shardwise.runtime.layout.stages import StageLayers
 from shardwise.runtime.training.ticks import Ticks
@@ -59,11 +59,11 @@ class Pipeline:
         rows = {name: jnp.asarray(table) for name, table in self.ticks.rows.items()}
         carry, _ = lax.scan(lambda c, row: (run.tick(c, self._own(row)), None), carry, rows)
         found = carry["gradients"]
-        layers = self.layers.joined(found["layers"])
+        layers = self.layers.merge_chunks(found["layers"])
         return carry["loss"], {"layers": layers, "outer": found["outer"]}
 
     def _by_chunk(self, tree: Tree) -> Tree:
-        return {"layers": self.layers.chunked(tree["layers"]), "outer": tree["outer"]}
+        return {"layers": self.layers.split_chunks(tree["layers"]), "outer": tree["outer"]}
 
     def _own(self, row: Row) -> Row:
         return {name: numbers[self.stage] for name, numbers in row.items()}
@@ -80,7 +80,9 @@ class _Run:
     def __init__(self, plan: Pipeline, weights: Tree, holders: Tree, batch: Tree) -> None:
         self.plan, self.weights, self.holders, self.batch = plan, weights, holders, batch
         self.stack = plan.stack
-        self.core = sequences(plan.stack.config, plan.form, plan.stack.table, plan.stack.seq)
+        self.core = sequence_attention(
+            plan.stack.config, plan.form, plan.stack.table, plan.stack.seq
+        )
         self.pull: Any = None  # how the layers' backward pass is rebuilt from what is kept
 
     def start(self) -> Tree:
@@ -109,8 +111,8 @@ class _Run:
 
     def _passed_on(self, inputs: Array, part: Array, row: Row) -> Array:
         table, ticks = self.stack.table, self.plan.ticks
-        n = table.on.sizes["pipe"]
-        (axis,) = table.on.names(("pipe",))
+        n = table.mesh.sizes["pipe"]
+        (axis,) = table.mesh.axis_names(("pipe",))
         with jax.named_scope("stage.send"):
             inputs = inputs.at[row["stays"]].set(part)
             for moves, by, place in ((ticks.up, 1, "from_below"), (ticks.down, -1, "from_above")):
@@ -153,10 +155,12 @@ class _Run:
     def _run_chunk(self, own: Tree, holders: Tree, x_BTD: Array) -> Array:
         (segment,) = model_stack(self.stack.config)
         deals = self.plan.deals["layers"]
-        period = one_period(self.stack, self.plan.form, self.core, segment, deals)
+        period = period_function(self.stack, self.plan.form, self.core, segment, deals)
 
         def step(x_BTD: Array, one: Tree) -> tuple[Array, None]:
-            weights = [paired(*pair) for pair in zip(one["weights"], one["holders"], strict=True)]
+            weights = [
+                with_holders(*pair) for pair in zip(one["weights"], one["holders"], strict=True)
+            ]
             y_BTD = period(x_BTD, weights)
             # Places that stay empty, where layers do not divide, pass their input on.
             return jnp.where(one["used"], y_BTD, x_BTD), None
@@ -166,7 +170,7 @@ class _Run:
     def _chunk(self, chunk: Any) -> Tree:
         """Weights of one chunk of this stage's, with the places of their gradients."""
         layers = self.plan.layers
-        used = jnp.asarray(layers.used)[self.plan.stage]
+        used = jnp.asarray(layers.is_filled)[self.plan.stage]
         parts = {
             "weights": self.weights["layers"],
             "holders": self.holders["layers"],
@@ -221,7 +225,7 @@ class _Run:
         return self._embed(self.holders["outer"], tokens_BT)
 
     def _embed(self, holders: Tree, tokens_BT: Array) -> Array:
-        outer = paired(self.weights["outer"], holders)
+        outer = with_holders(self.weights["outer"], holders)
         return embed(self.stack, self.core, tokens_BT, outer, self.plan.deals["outer"])
 
     def _embedded_back(self, outer: Tree, row: Row, ct_BTD: Array) -> Tree:
@@ -234,9 +238,9 @@ class _Run:
         targets_BT = _at(self.batch["targets"], row["microbatch"])
 
         def of(holders: Tree, x_BTD: Array) -> Array:
-            weights = paired(self.weights["outer"], holders)
+            weights = with_holders(self.weights["outer"], holders)
             outer = weights, self.plan.deals["outer"]
-            return loss_at_end(self.stack, self.plan.form, x_BTD, targets_BT, *outer)
+            return head_loss(self.stack, self.plan.form, x_BTD, targets_BT, *outer)
 
         own, (found, ct_BTD) = jax.value_and_grad(of, argnums=(0, 1))(self.holders["outer"], x_BTD)
         return loss + own, jax.tree.map(jnp.add, outer, found), ct_BTD
@@ -244,7 +248,7 @@ class _Run:
     @property
     def _shared(self) -> int:
         """Ranks of `tensor` that have the same residual."""
-        return 1 if self.plan.form.sequence_parallel else self.stack.table.on.sizes["tensor"]
+        return 1 if self.plan.form.sequence_parallel else self.stack.table.mesh.sizes["tensor"]
 
     def _part(self, x_BTD: Array) -> Array:
         """What this rank sends of a residual that others have too."""
@@ -253,14 +257,14 @@ class _Run:
     def _whole(self, x_BTD: Array) -> Array:
         if self._shared == 1:
             return x_BTD
-        names = self.stack.table.on.names(("tensor",))
+        names = self.stack.table.mesh.axis_names(("tensor",))
         return gather(x_BTD, names, 2)
 
     def _part_of_gradient(self, ct_BTD: Array) -> Array:
         """Ranks have addends of the gradient of what they share: each sends a part of the sum."""
         if self._shared == 1:
             return ct_BTD
-        names = self.stack.table.on.names(("tensor",))
+        names = self.stack.table.mesh.axis_names(("tensor",))
         return scatter(ct_BTD, names, 2)
 
     def _whole_gradient(self, ct_BTD: Array) -> Array:

@@ -15,8 +15,8 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.blocks.elementwise import ACTIVATIONS
 from shardwise.runtime.blocks.positions import SCALINGS
-from shardwise.runtime.layout.chip_devices import over_devices
-from shardwise.runtime.layout.context_order import narrow
+from shardwise.runtime.layout.chip_devices import device_layout
+from shardwise.runtime.layout.context_order import is_local
 from shardwise.runtime.layout.mesh import arrange, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
@@ -49,7 +49,7 @@ def train_step(devices: np.ndarray[Any, Any], plan: str, collectives: str = "pla
         name="train step",
         fn=step.function(),
         args=step.shapes(),
-        mesh=step.table.on.mesh,
+        mesh=step.table.mesh.jax_mesh,
         donate=(0,),
     )
 
@@ -74,7 +74,7 @@ def step_of(
     Raises:
         BadInput: what a plan may say and this runtime does not do yet; all of it.
     """
-    dealt = over_devices(case.layout, case.model, case.system)
+    dealt = device_layout(case.layout, case.model, case.system)
     layout = dealt.layout
     by_compiler = collectives == "compiler"
     refused = not_partitioned(case.model, layout, case.job) if by_compiler else []
@@ -90,7 +90,7 @@ def step_of(
     arranged = arrange(case.placement, case.layout.sizes, devices, dealt.role)
     cut = parts(case.model, layout) | rings(case, layout)
     on = role_mesh(layout.sizes, arranged, factored(layout), cut)
-    table = Table(rules=rules_of(layout), on=on)
+    table = Table(rules=rules_of(layout), mesh=on)
     step = (PartitionedStep if by_compiler else TrainStep)(
         config=case.model,
         job=case.job,
@@ -266,7 +266,7 @@ def _ring(model: ModelConfig, seq: int, n: int) -> list[str]:
     """What a ring of chips does not attend."""
     found = []
     for a, _ in model.attentions:
-        if a.causal and narrow(a, seq):
+        if a.causal and is_local(a, seq):
             found.append(
                 f"context_kind ring passes on the keys of whole sequences; {model.name} has layers "
                 f"with a window of {a.window:,}: plan with --fix context_kind=gather."

@@ -16,12 +16,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig
 from shardwise.runtime.blocks.layers import Stack
-from shardwise.runtime.blocks.model import loss_of
+from shardwise.runtime.blocks.model import loss_function
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.experts import ragged
 from shardwise.runtime.kernels import cpu
-from shardwise.runtime.layout.context_order import order_of
+from shardwise.runtime.layout.context_order import context_order
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.layout.stages import StageLayers, stage_layers
 from shardwise.runtime.training import host_offload
@@ -69,7 +69,7 @@ class TrainStep:
     @functools.cached_property
     def infos(self) -> Tree:
         """The weights as descriptions."""
-        return describe(self.config, self.table, self.stages.n_places if self.stages else None)
+        return describe(self.config, self.table, self.stages.n_positions if self.stages else None)
 
     @functools.cached_property
     def stages(self) -> StageLayers | None:
@@ -120,9 +120,9 @@ class TrainStep:
             table=self.seen,
             precision=precision,
             seq=job.seq,
-            capacity=self.capacity,
-            by_count=self.table.on.platform in ragged.PLATFORMS,
-            passes_on=self.layout.passes_on,
+            capacity_factor=self.capacity,
+            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS,
+            use_collective_matmul=self.layout.passes_on,
         )
 
     def specs(self) -> Tree:
@@ -143,8 +143,8 @@ class TrainStep:
     @property
     def batch_spec(self) -> PartitionSpec:
         """Layout of tokens and targets."""
-        on = self.table.on
-        return PartitionSpec(None, on.names(BATCH), on.names(("context",)))
+        on = self.table.mesh
+        return PartitionSpec(None, on.axis_names(BATCH), on.axis_names(("context",)))
 
     def arranged(self, batch: Tree) -> Tree:
         """A batch with its tokens in the order in which chips hold them: see `order`.
@@ -157,12 +157,12 @@ class TrainStep:
     @functools.cached_property
     def places(self) -> np.ndarray[Any, Any]:
         """For each place of a sequence in a batch, the number of the token that lies there."""
-        n = self.seen.on.size(("context",))
-        return order_of(self.config, self.layout, n, self.job.seq).of_sequence(self.job.seq)
+        n = self.seen.mesh.size(("context",))
+        return context_order(self.config, self.layout, n, self.job.seq).token_order(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
         """(state, batch) without their numbers, as JAX takes them for lowering."""
-        mesh, job, layout = self.table.on.mesh, self.job, self.layout
+        mesh, job, layout = self.table.mesh.jax_mesh, self.job, self.layout
         state: Tree = {
             "weights": each(lambda i: shaped(i, self.table, dtype(job.weights)), self.infos),
             "moments": self._moments(),
@@ -207,7 +207,7 @@ class TrainStep:
         specs, batch = self.specs(), {"tokens": self.batch_spec, "targets": self.batch_spec}
         return jax.shard_map(
             self.local,
-            mesh=self.table.on.mesh,
+            mesh=self.table.mesh.jax_mesh,
             in_specs=(specs, batch),
             out_specs=(specs, PartitionSpec()),
             check_vma=False,
@@ -234,7 +234,7 @@ class TrainStep:
         owed = self.owed.specs()
         return jax.shard_map(
             self._local_gradients,
-            mesh=self.table.on.mesh,
+            mesh=self.table.mesh.jax_mesh,
             in_specs=(
                 each(lambda info: info.spec(self.table), self.infos),
                 owed,
@@ -263,7 +263,7 @@ class TrainStep:
             total = total / self.job.tokens_per_step
         else:
             total, found = self._accumulated(weights, holders, batch)
-        loss = lax.psum(total, self.table.on.mesh.axis_names)
+        loss = lax.psum(total, self.table.mesh.jax_mesh.axis_names)
         return loss, *self.owed.settled(found, lost, self._summed)
 
     def _piped(self, stages: StageLayers) -> Pipeline:
@@ -276,7 +276,7 @@ class TrainStep:
 
     def _accumulated(self, weights: Tree, holders: Tree, batch: Tree) -> tuple[Array, Tree]:
         """Microbatches one after the other: their part of the mean loss, and sums of gradients."""
-        loss = loss_of(self.stack, self.layout, self.deals)
+        loss = loss_function(self.stack, self.layout, self.deals)
         differentiate = jax.value_and_grad(loss, argnums=1)
         tokens = self.job.tokens_per_step
 
@@ -353,8 +353,8 @@ class TrainStep:
         updates, after = self.optimizer.update(wide, moments, parts, value=loss)
         parts = optax.apply_updates(parts, updates)
         after = jax.tree.map(lambda new, old: new.astype(old.dtype), after, moments)
-        if self.table.on.platform == "cpu" and not self.by_compiler:
-            after = cpu.written_after(parts, after, moments)
+        if self.table.mesh.platform == "cpu" and not self.by_compiler:
+            after = cpu.write_after(parts, after, moments)
         found = {"weights": jax.tree.map(lambda p: p.astype(held), parts), "moments": after}
         return found | ({"master": parts} if self.job.master else {})
 

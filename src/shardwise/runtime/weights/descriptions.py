@@ -66,7 +66,7 @@ class ArrayInfo:
         found = table.roles("weights", self.weight.dims)
         if not self.is_table:
             found = {d: r for d, r in found.items() if d not in ZERO_DIMS}
-        staged = self.layers and table.on.sizes["pipe"] > 1
+        staged = self.layers and table.mesh.sizes["pipe"] > 1
         return {"L": ("pipe",), **found} if staged else found
 
     def axes(self, table: Table) -> dict[str, tuple[str, ...]]:
@@ -75,10 +75,10 @@ class ArrayInfo:
         KV heads that are fewer than the chips of `tensor` are dealt out by its major axes; chips
         along the others hold copies.
         """
-        found = {d: table.on.names(roles) for d, roles in self.roles(table).items()}
+        found = {d: table.mesh.axis_names(roles) for d, roles in self.roles(table).items()}
         if "K" in found:
             n_heads = self.shape[self.dims.index("K")]
-            found["K"] = table.on.dealing(found["K"], n_heads)
+            found["K"] = table.mesh.dividing_axes(found["K"], n_heads)
         return {d: axes for d, axes in found.items() if axes}
 
     def spec(self, table: Table) -> PartitionSpec:
@@ -88,7 +88,7 @@ class ArrayInfo:
 
     def local_shape(self, table: Table) -> tuple[int, ...]:
         """What one chip holds."""
-        axes, shape = self.axes(table), table.on.mesh.shape
+        axes, shape = self.axes(table), table.mesh.jax_mesh.shape
         sizes = zip(self.dims, self.shape, strict=True)
         return tuple(n // math.prod(shape[a] for a in axes.get(d, ())) for d, n in sizes)
 
@@ -155,7 +155,7 @@ def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | N
 
 def _filled(weight: Weight, table: Table) -> Weight:
     """The weight with a vocabulary that its chips divide."""
-    shards = table.on.size(table.roles("weights", weight.dims).get("V", ()))
+    shards = table.mesh.size(table.roles("weights", weight.dims).get("V", ()))
     shape = tuple(
         n + -n % shards if dim == "V" else n
         for dim, n in zip(weight.dims, weight.shape, strict=True)
@@ -188,7 +188,7 @@ def each(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:
 
 def shaped(info: ArrayInfo, table: Table, dtype: Any) -> jax.ShapeDtypeStruct:
     """The array without its numbers, as JAX takes it for lowering."""
-    sharding = NamedSharding(table.on.mesh, info.spec(table))
+    sharding = NamedSharding(table.mesh.jax_mesh, info.spec(table))
     return jax.ShapeDtypeStruct(info.shape, dtype, sharding=sharding)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.models.tensor_names import Entry, entries
-from shardwise.runtime.layout.sharding import Table, dividing
+from shardwise.runtime.layout.sharding import Table, divisible_spec
 from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, places
 from shardwise.runtime.weights.safetensors import TensorInfo, tensors, write
 
@@ -46,7 +46,7 @@ def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) ->
         BadInput: a family whose tensors are not known.
     """
     where, files = _where(config), tensors(folder)
-    used = {entry.tensor: entry.stored.held for found in where.values() for entry in found}
+    used = {entry.tensor: entry.layout.file_shape for found in where.values() for entry in found}
     held = {name: found for name in used if (found := _find(name, files)) is not None}
     _check(folder, used, held)
 
@@ -96,14 +96,14 @@ def save_weights(
             array, i = ours[entry.layer, entry.weight]
             one = array if i is None else array[i]
             one = one if entry.expert is None else one[entry.expert]
-            cut = tuple(map(slice, entry.stored.shape))  # without what fills up a vocabulary
-            entry.stored.put(held, _on_host(one)[cut])
+            cut = tuple(map(slice, entry.layout.shape))  # without what fills up a vocabulary
+            entry.layout.insert(held, _on_host(one)[cut])
         return held
 
     infos = [
         TensorInfo(
             name=name,
-            shape=parts[0].stored.held,
+            shape=parts[0].layout.file_shape,
             dtype=ours[parts[0].layer, parts[0].weight][0].dtype,
         )
         for name, parts in made.items()
@@ -177,8 +177,8 @@ def _laid_out(
             made[str(index)] = out
         return made[str(index)]
 
-    spec = dividing(info.spec(table), info.shape, table.on.mesh)
-    sharding = NamedSharding(table.on.mesh, spec)
+    spec = divisible_spec(info.spec(table), info.shape, table.mesh.jax_mesh)
+    sharding = NamedSharding(table.mesh.jax_mesh, spec)
     return jax.make_array_from_callback(info.shape, sharding, part)
 
 
@@ -195,5 +195,5 @@ def _fill(
 
 
 def _copy(out: Numbers, entry: Entry, held: Mapping[str, Numbers], index: Index) -> None:
-    part = entry.stored.ours(held[entry.tensor])[index]
+    part = entry.layout.extract(held[entry.tensor])[index]
     out[tuple(map(slice, part.shape))] = part

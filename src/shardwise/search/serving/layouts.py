@@ -15,7 +15,7 @@ from shardwise.models.checks import near_divisors
 from shardwise.models.count import parameters
 from shardwise.search import fit
 from shardwise.search.given import Choices, Fixed, checked
-from shardwise.search.training.legal import (
+from shardwise.search.model_sizes import (
     divisors,
     kv_heads_divide,
     n_experts,

@@ -11,7 +11,8 @@ from shardwise.errors import NoStrategy
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.training.legal import divisors, legal_meshes, worth_cutting
+from shardwise.search.model_sizes import divisors, worth_cutting
+from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
@@ -22,10 +23,11 @@ class Cells:
     """Meshes on placements, cut into microbatches: one element each.
 
     Args:
-        meshes, placements: of every cell, arrays of objects.
-        sizes: role -> chips.
-        micro_batch, n_microbatches: sequences of one data shard, and how many such make its batch.
-        costs: of collectives.
+        meshes, placements: arrays of objects, one for each cell.
+        sizes: mesh role -> chips.
+        micro_batch: sequences of a microbatch on one data shard.
+        n_microbatches: microbatches of a step.
+        costs: costs of collectives on the placements.
     """
 
     meshes: Num
@@ -39,11 +41,11 @@ class Cells:
         return len(self.meshes)
 
     def take(self, rows: Num) -> Cells:
-        """Some of the cells."""
+        """Select the cells of these rows."""
         return Cells(
             meshes=self.meshes[rows],
             placements=self.placements[rows],
-            sizes={role: n[rows] for role, n in self.sizes.items()},
+            sizes={role: size[rows] for role, size in self.sizes.items()},
             micro_batch=self.micro_batch[rows],
             n_microbatches=self.n_microbatches[rows],
             costs=self.costs.take(rows),
@@ -55,52 +57,58 @@ def cells(
     system: System,
     job: Train,
     fixed: Mapping[str, int],
-    most: Mapping[str, int],
+    max_sizes: Mapping[str, int],
 ) -> Cells | None:
-    """All cells, or None when no mesh is legal.
+    """Build all cells, or None when no mesh is legal.
 
     Args:
         fixed: mesh roles, `micro_batch` or `n_microbatches` whose size is given.
-        most: largest sizes of mesh roles.
+        max_sizes: largest sizes of mesh roles.
     """
     import numpy as np
 
-    rows = [row for row in _rows(config, system, job, fixed, most) if row[1] and row[2]]
-    if not rows:
+    meshes: list[Mesh] = []
+    placements: list[Placement] = []
+    n_cells: list[int] = []
+    placement_index: list[int] = []
+    batches: list[tuple[int, int]] = []
+    for mesh, mesh_placements, mesh_batches in _rows(config, system, job, fixed, max_sizes):
+        first = len(placements)
+        placements += mesh_placements
+        for batch in mesh_batches:
+            placement_index += range(first, len(placements))
+            batches += [batch] * len(mesh_placements)
+        meshes.append(mesh)
+        n_cells.append(len(mesh_placements) * len(mesh_batches))
+    if not batches:
         return None
-    n_cells = [len(ways) * len(cuts) for _, ways, cuts in rows]
-    starts = np.cumsum([0, *(len(ways) for _, ways, _ in rows)])
-    index = [
-        np.tile(np.arange(start, start + len(ways)), len(cuts))
-        for start, (_, ways, cuts) in zip(starts[:-1], rows, strict=True)
-    ]
-    placements = _column([way for _, ways, _ in rows for way in ways])
-    # Whole numbers, as floats: products of absurd sizes grow large and not negative.
-    sizes = np.array([tuple(mesh.sizes.values()) for mesh, _, _ in rows], dtype=float)
-    cut = np.array([cut for _, ways, cuts in rows for cut in cuts for _ in ways], dtype=float)
+    # Whole numbers held as floats: products of absurd sizes become large, not negative.
+    sizes = np.array([tuple(mesh.sizes.values()) for mesh in meshes], dtype=float)
+    columns = np.array(batches, dtype=float)
+    index = np.array(placement_index)
     return Cells(
-        meshes=np.repeat(_column([mesh for mesh, _, _ in rows]), n_cells),
-        placements=placements[np.concatenate(index)],
-        sizes={r: np.repeat(sizes[:, i], n_cells) for i, r in enumerate(rows[0][0].sizes)},
-        micro_batch=cut[:, 0],
-        n_microbatches=cut[:, 1],
-        costs=CollectiveCost(placements).take(np.concatenate(index)),
+        meshes=np.repeat(_column(meshes), n_cells),
+        placements=_column(placements)[index],
+        sizes={role: np.repeat(sizes[:, i], n_cells) for i, role in enumerate(Mesh().sizes)},
+        micro_batch=columns[:, 0],
+        n_microbatches=columns[:, 1],
+        costs=CollectiveCost(_column(placements)).take(index),
     )
 
 
 def _column(values: Sequence[object]) -> Num:
-    """An array of objects."""
+    """Make an array of objects."""
     import numpy as np
 
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
     """(sequences of a microbatch, microbatches) on one data shard, fewest sequences first."""
-    each = job.batch // int(data_shards(mesh.sizes))
-    return [(b, each // b) for b in divisors(each)]
+    sequences = job.batch // int(data_shards(mesh.sizes))
+    return [(micro_batch, sequences // micro_batch) for micro_batch in divisors(sequences)]
 
 
 def _rows(
@@ -108,20 +116,21 @@ def _rows(
     system: System,
     job: Train,
     fixed: Mapping[str, int],
-    most: Mapping[str, int],
+    max_sizes: Mapping[str, int],
 ) -> Iterator[tuple[Mesh, Sequence[Placement], Sequence[tuple[int, int]]]]:
-    """Every mesh with its placements and microbatches."""
+    """Every mesh with its placements and its (micro_batch, n_microbatches)."""
     for mesh in legal_meshes(config, system, job, fixed):
-        if any(mesh.sizes[role] > n for role, n in most.items()):
+        if any(mesh.sizes[role] > limit for role, limit in max_sizes.items()):
             continue
         if "context" not in fixed and not worth_cutting(job.seq, mesh.context):
             continue
-        cuts = [
-            (b, n)
-            for b, n in microbatches(job, mesh)
-            if fixed.get("micro_batch", b) == b and fixed.get("n_microbatches", n) == n
-        ]
-        yield mesh, _placements(system, mesh), cuts
+        batches = microbatches(job, mesh)
+        for column, name in enumerate(("micro_batch", "n_microbatches")):
+            if name in fixed:
+                batches = [batch for batch in batches if batch[column] == fixed[name]]
+        placements = _placements(system, mesh)
+        if placements and batches:
+            yield mesh, placements, batches
 
 
 @functools.lru_cache(maxsize=4096)

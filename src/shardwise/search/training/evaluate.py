@@ -1,15 +1,14 @@
-"""The search on arrays: blocks of cells under all their forms, and the best that was seen.
+"""Evaluate training strategies in arrays: blocks of cells under all their forms.
 
-A strategy is a cell (mesh, placement, microbatch) under a form (ZeRO, schedule, chunks, remat, way
-of the context). What one microbatch takes is evaluated once for a block of cells; each form then
-adds its own few terms.
+A strategy is a cell (mesh, placement, microbatch) under a form (ZeRO stage, schedule, chunks, remat
+policy, context kind). The time of one microbatch is evaluated once for a block of cells; each form
+then adds its few own terms.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from shardwise.arrays import Num, minimum
 from shardwise.estimate.training.chip_rates import Rates
@@ -23,248 +22,185 @@ from shardwise.estimate.training.step import step_time
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import Choices
+from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
-from shardwise.search.training.forms import MOST_CHUNKS, Group, lighter, smallest
+from shardwise.search.training.forms import MAX_CHUNKS, Group, lighter, smallest
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts
-from shardwise.strategy.mesh import Mesh, Placement
 from shardwise.strategy.schedules import chunked, find
 from shardwise.strategy.stages import filled
 from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
-BLOCK = 1 << 12  # cells that are evaluated together
-PROBE = 1 << 9  # of each group first, so that the bounds of the others can exclude them
-FAR = 2.0  # times the best step: slower tensor sizes are no alternatives
+BATCH = 1 << 12  # cells evaluated together
+FIRST_BATCH = 1 << 9  # of each group first, so that the bounds of the others can exclude them
 
-
-def groups(every: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
-    """Cells that share their tables and words.
-
-    Weights that `context` alone would shard may stay whole too.
-    """
-    sizes = every.sizes
-    piped, cut, fsdp = sizes["pipe"] > 1, sizes["context"] > 1, sizes["fsdp"] > 1
-    copied = sizes["data"] * sizes["context"] * sizes["expert"] > 1
-    even = seq % (sizes["tensor"] * sizes["context"]) == 0
-    for sharded, *has in itertools.product((False, True), repeat=5):
-        mask = (fsdp | cut) if sharded else ~fsdp
-        for there, wanted in zip((piped, cut, copied, even), has, strict=True):
-            mask = mask & (there == wanted)
-        if mask.any():
-            yield Group(sharded, *has), every.take(mask.nonzero()[0])
-
-
-@dataclass
-class Best:
-    """The best form of every cell seen so far, and how many strategies there were.
-
-    Args:
-        keep: how many meshes are asked for. Of 1 no others are, not even of other tensor sizes.
-    """
-
-    keep: int
-    front: list[Point] | None
-    groups: list[Block] = field(default_factory=list)
-    n_strategies: int = 0
-    n_fitting: int = 0
-    meshes: dict[Mesh, float] = field(default_factory=dict)  # time of the best that fits
-
-    def worth(self, some: Cells, too_large: Num, seconds: Num) -> Num:
-        """Which cells can be among those that are asked for, by the bounds below them.
-
-        What fits under no form is looked at only where nothing fits at all.
-        """
-        import numpy as np
-
-        if self.front is not None or not self.meshes:
-            return np.ones(len(some), bool)
-        times = sorted(self.meshes.values())
-        kth = times[self.keep - 1] if len(times) >= self.keep else np.inf
-        widths: dict[int, float] = {}
-        for mesh, time in self.meshes.items():
-            widths[mesh.tensor] = min(time, widths.get(mesh.tensor, np.inf))
-        sizes, place = np.unique(some.sizes["tensor"], return_inverse=True)
-        far = FAR * times[0] if self.keep > 1 else 0.0
-        limits = [max(kth, min(widths.get(int(n), np.inf), far)) for n in sizes]
-        return ~too_large & (seconds < np.array(limits)[place])
-
-    def add(self, block: Block) -> None:
-        """The cells of a block that has been run."""
-        self.groups.append(block)
-        for (too_large, value), _, i in block.rows():
-            mesh = block.cells.meshes[i]
-            if not too_large and value < self.meshes.get(mesh, float("inf")):
-                self.meshes[mesh] = value
-
-    def add_front(self, block: Block, seconds: Num, n_bytes: Num, rows: Num) -> None:
-        """Keep of these strategies, and of those before, what none beats in time and memory."""
-        import numpy as np
-
-        if self.front is None:
-            return
-        order = np.lexsort((n_bytes[rows], seconds[rows]))
-        least = np.minimum.accumulate(n_bytes[rows][order])
-        smaller = np.r_[True, least[1:] < least[:-1]] if len(order) else order
-        found = [
-            (float(seconds[i]), float(n_bytes[i]), block, int(i), len(block.forms))
-            for i in rows[order[smaller]]
-        ]
-        kept: list[Point] = []
-        for point in sorted([*self.front, *found], key=lambda p: p[:2]):
-            if not kept or point[1] < kept[-1][1]:
-                kept.append(point)
-        self.front = kept
-
-    def first(self) -> list[tuple[Layout, Placement]]:
-        """The best layouts of different meshes: `keep`, and the best of every other tensor size."""
-        rows = sorted((row for group in self.groups for row in group.rows()), key=lambda r: r[0])
-        found: dict[Mesh, tuple[Layout, Placement]] = {}
-        widths: set[int] = set()
-        for _, group, i in rows:
-            mesh = group.cells.meshes[i]
-            wanted = len(found) < self.keep or (self.keep > 1 and mesh.tensor not in widths)
-            if mesh not in found and wanted:
-                found[mesh] = (group.layout(i), group.cells.placements[i])
-                widths.add(mesh.tensor)
-        return list(found.values())
-
-
-# Of a front: seconds, bytes, where its cell and form are.
-Point = tuple[float, float, "Block", int, int]
+ProgramKey = tuple[str, str, int | None]  # context kind, remat, expert_tensor
+LegalKey = tuple[str, str, int | None]  # schedule, context kind, expert_tensor
 
 
 class Block:
-    """All forms of some cells of one group."""
+    """All forms of the cells of one group, and the best form of each cell.
+
+    Attributes:
+        chunks: chunks of layers on a stage, under each cell's best form.
+        forms: the forms evaluated so far.
+        score: for each cell (does it not fit, step seconds or bytes of memory), best form.
+        form: index in `forms` of each cell's best form; -1 without one.
+    """
 
     def __init__(
         self,
         config: ModelConfig,
         job: Train,
         group: Group,
-        some: Cells,
+        cells: Cells,
         rates: Rates,
         fixed: Choices,
         chunks: Num = 1,
     ) -> None:
         import numpy as np
 
-        self.config, self.job, self.group = config, job, group
-        self.cells, self.rates, self.fixed = some, rates, fixed
-        n = len(some)
-        self.chunks = np.full(n, chunks)  # of a stage, under the best form
+        self.config = config
+        self.job = job
+        self.group = group
+        self.cells = cells
+        self.rates = rates
+        self.fixed = fixed
+        n_cells = len(cells)
+        self.chunks = np.full(n_cells, chunks)
         self.forms: list[Form] = []
-        self.score = np.full((2, n), np.inf)  # does it not fit; its time, or its memory
-        self.form = np.full(n, -1)
-        self.known: dict[tuple[str, str, int | None], tuple[Step, MicrobatchTime, Shapes]] = {}
-        self.base: tuple[Block, Num] | None = None  # whose cells these are, and which of them
-        self.products: dict[tuple[str, int | None], MicrobatchTime] = {}
-        self.legal: dict[tuple[str, str, int | None], Num] = {}
+        self.score = np.full((2, n_cells), np.inf)
+        self.form = np.full(n_cells, -1)
+        self.parent: tuple[Block, Num] | None = None  # the block of these cells, and their rows
+        self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, Shapes]] = {}
+        self._products: dict[tuple[str, int | None], MicrobatchTime] = {}
+        self._legal: dict[LegalKey, Num] = {}
 
     def bound(self) -> tuple[Num, Num]:
-        """(whether a cell fits under no form, seconds below all its strategies).
+        """(whether a cell fits under no form, a lower bound in seconds on all its strategies).
 
-        Under 1F1B with full remat and all of ZeRO a cell holds least, but for schedules that say
-        they hold less. No form is faster than 1F1B without remat, bubble, ends, routing, and
-        traffic of the context and between stages.
+        A cell needs the least memory under 1F1B, full remat and the highest ZeRO stage, except for
+        schedules that declare to hold less. No form is faster than 1F1B without remat, bubble,
+        embedding and head, routing, and traffic of the context and between stages.
         """
-        given = {name: n for name, n in self.fixed.items() if name == "loss_chunks"}
-        forms = list(self.group.forms(self.config, self.job, given))
-        found = [
-            self._bound([f for f in forms if f.expert_tensor == split])
-            for split in dict.fromkeys(f.expert_tensor for f in forms)
-        ]
-        too_large, seconds = found[0]
-        for also_too_large, others in found[1:]:
-            too_large, seconds = too_large & also_too_large, minimum(seconds, others)
+        chunks = {name: value for name, value in self.fixed.items() if name == "loss_chunks"}
+        forms_by_split: dict[int | None, list[Form]] = {}
+        for form in self.group.forms(self.config, self.job, chunks):
+            forms_by_split.setdefault(form.expert_tensor, []).append(form)
+        bounds = [self._bound(forms) for forms in forms_by_split.values()]
+        too_large, seconds = bounds[0]
+        for other_too_large, other_seconds in bounds[1:]:
+            too_large = too_large & other_too_large
+            seconds = minimum(seconds, other_seconds)
         return too_large, seconds
 
     def _bound(self, forms: Sequence[Form]) -> tuple[Num, Num]:
-        """The same for forms that deal out experts alike."""
-        plain = [f for f in forms if f.schedule in (NO_SCHEDULE, "1f1b")]
-        fastest = self._layouts(plain[0])
-        priced = self._priced(fastest)
-        program, one, shapes = self._microbatch(priced)  # what is kept does not depend on remat
+        """The bound over forms that split experts alike."""
+        plain = [form for form in forms if form.schedule in (NO_SCHEDULE, "1f1b")]
+        priced = self._priced(self._layouts(plain[0]))
+        # The program does not depend on remat.
+        program, microbatch, shapes = self._microbatch(priced)
         fits: Num = False
         for form in [smallest(plain), *lighter(forms)]:
             memory = self._memory(self._layouts(form), program, shapes)
             fits = fits | memory.fits
-        traffic = {r: t for r, t in one.traffic.items() if r not in ("expert", "context")}
-        time = step_time(priced, replace(one, traffic=traffic))
-        apart = time.comm_s["pipe"] + time.head_s if self.group.piped else 0.0
-        return ~fits, time.step_s - time.bubble_s - apart
+        traffic = dict(microbatch.traffic)
+        for role in ("expert", "context"):
+            traffic.pop(role, None)
+        time = step_time(priced, replace(microbatch, traffic=traffic))
+        seconds = time.step_s - time.bubble_s
+        if self.group.pipelined:
+            seconds = seconds - (time.comm_s["pipe"] + time.head_s)
+        return ~fits, seconds
 
-    def parts(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
-        """(least bound, rows) of parts of the cells whose bounds are near, least first."""
+    def batches(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
+        """(lowest bound, rows) of batches of cells with similar bounds, lowest first."""
         import numpy as np
 
         order = np.lexsort((seconds, too_large))
-        start, size = 0, PROBE
+        start = 0
+        size = FIRST_BATCH
         while start < len(order):
             rows = order[start : start + size]
             yield (bool(too_large[rows[0]]), float(seconds[rows[0]])), rows
-            start, size = start + size, BLOCK
+            start += size
+            size = BATCH
 
     def take(self, rows: Num) -> Block:
-        """The same search on some of the cells."""
-        some = self.cells.take(rows)
-        return Block(self.config, self.job, self.group, some, self.rates, self.fixed)
+        """A new block of some of the cells."""
+        return self._with(self.cells.take(rows))
+
+    def _with(self, cells: Cells, chunks: Num = 1) -> Block:
+        return Block(self.config, self.job, self.group, cells, self.rates, self.fixed, chunks)
 
     def run(self, best: Best) -> None:
-        """Evaluate every form."""
-        forms = list(self.group.forms(self.config, self.job, self.fixed))
-        self._try([f for f in forms if not chunked(f.schedule)], best)
-        for schedule in dict.fromkeys(f.schedule for f in forms if chunked(f.schedule)):
-            self._try_chunked([f for f in forms if f.schedule == schedule], best)
+        """Evaluate every form and add the results to `best`."""
+        chunked_forms: dict[str, list[Form]] = {}
+        other_forms: list[Form] = []
+        for form in self.group.forms(self.config, self.job, self.fixed):
+            if chunked(form.schedule):
+                chunked_forms.setdefault(form.schedule, []).append(form)
+            else:
+                other_forms.append(form)
+        self._evaluate_all(other_forms, best)
+        for forms in chunked_forms.values():
+            self._evaluate_chunked(forms, best)
         best.add(self)
 
-    def _try_chunked(self, forms: Sequence[Form], best: Best) -> None:
-        """Evaluate the forms of a schedule whose stages hold several chunks of layers."""
-        rows, chunks = self._chunked(forms[0])
-        if len(rows):
-            some = self.cells.take(rows)
-            given = (self.config, self.job, self.group, some, self.rates, self.fixed)
-            other = Block(*given, chunks)
-            other.base = self, rows
-            other._try(forms, best)
-            self._join(other, rows)
-
-    def _try(self, forms: Sequence[Form], best: Best) -> None:
-        """Evaluate some forms."""
+    def _evaluate_all(self, forms: Sequence[Form], best: Best) -> None:
         for form in forms:
+            # Legality does not depend on ZeRO and remat.
             key = (form.schedule, form.context_kind, form.expert_tensor)
-            if key not in self.legal:  # whatever its ZeRO and remat
-                self.legal[key] = self._legal(form, self._layouts(form, self.chunks))
-            if self.legal[key].any():
-                self._evaluate(self._layouts(form, self.chunks), self.legal[key], best)
+            if key not in self._legal:
+                self._legal[key] = self._is_legal(form, self._layouts(form, self.chunks))
+            if self._legal[key].any():
+                self._evaluate(self._layouts(form, self.chunks), self._legal[key], best)
 
-    def _chunked(self, form: Form) -> tuple[Num, Num]:
-        """Cells, once for each number of chunks that an interleaved stage of theirs can have."""
+    def _evaluate_chunked(self, forms: Sequence[Form], best: Best) -> None:
+        """Evaluate the forms of a schedule whose stages hold several chunks of layers."""
+        rows, chunks = self._chunk_counts(forms[0])
+        if len(rows):
+            block = self._with(self.cells.take(rows), chunks)
+            block.parent = (self, rows)
+            block._evaluate_all(forms, best)
+            self._join(block, rows)
+
+    def _chunk_counts(self, form: Form) -> tuple[Num, Num]:
+        """(rows, chunks): each cell once for every number of chunks that its stages can hold."""
         import numpy as np
 
-        most, given = min(MOST_CHUNKS, self.config.n_layers // 2), self.fixed.get("virtual")
-        numbers = [v for v in range(2, most + 1) if given in (None, v)]
-        form = replace(form, context_kind="gather", expert_tensor=None)  # the least to ask for
-        rows = [self._legal(form, self._layouts(form, v)).nonzero()[0] for v in numbers]
-        return np.concatenate([[], *rows]).astype(int), np.repeat(numbers, [len(r) for r in rows])
+        counts = list(range(2, min(MAX_CHUNKS, self.config.n_layers // 2) + 1))
+        if "virtual" in self.fixed:
+            counts = [count for count in counts if count == self.fixed["virtual"]]
+        least_demanding = replace(form, context_kind="gather", expert_tensor=None)
+        rows = []
+        for count in counts:
+            legal = self._is_legal(least_demanding, self._layouts(least_demanding, count))
+            rows.append(legal.nonzero()[0])
+        n_rows = [len(row) for row in rows]
+        return np.concatenate([[], *rows]).astype(int), np.repeat(counts, n_rows)
 
     def _join(self, other: Block, rows: Num) -> None:
-        """Take over what another block found for cells of this one, where it is better.
+        """Take over another block's forms for the cells where they are better.
 
         Args:
-            rows: of this block, the cell behind each of the other's, which may come more than once.
+            rows: for each cell of `other` its row in this block; rows may repeat.
         """
         import numpy as np
 
         order = np.lexsort((np.arange(len(rows)), *other.score[::-1]))
-        cells, first = np.unique(rows[order], return_index=True)  # the best of each
-        found = order[first]
-        (old, value), (new, less) = self.score[:, cells], other.score[:, found]
-        better = (other.form[found] >= 0) & ((new < old) | ((new == old) & (less < value)))
-        cells, found = cells[better], found[better]
-        self.score[:, cells] = other.score[:, found]
-        self.form[cells] = len(self.forms) + other.form[found]
-        self.chunks[cells] = other.chunks[found]
+        cells, first = np.unique(rows[order], return_index=True)
+        best_rows = order[first]  # the best row of `other` for each cell
+        old_too_large, old_value = self.score[:, cells]
+        new_too_large, new_value = other.score[:, best_rows]
+        better = (new_too_large == old_too_large) & (new_value < old_value)
+        better = (other.form[best_rows] >= 0) & ((new_too_large < old_too_large) | better)
+        cells = cells[better]
+        best_rows = best_rows[better]
+        self.score[:, cells] = other.score[:, best_rows]
+        self.form[cells] = len(self.forms) + other.form[best_rows]
+        self.chunks[cells] = other.chunks[best_rows]
         self.forms += other.forms
 
     def _layouts(self, form: Form, virtual: Num = 1) -> Layouts:
@@ -277,19 +213,19 @@ class Block:
             virtual=virtual,
         )
 
-    def _legal(self, form: Form, split: Layouts) -> Num:
-        """Which cells can have this form."""
-        sizes = split.sizes
+    def _is_legal(self, form: Form, layouts: Layouts) -> Num:
+        """Which cells admit the form."""
+        sizes = layouts.sizes
         legal = context_fits(self.config, form, sizes)
-        legal = legal & chunks_fit(split, self.job.seq)
+        legal = legal & chunks_fit(layouts, self.job.seq)
         if form.expert_tensor:
             legal = legal & (sizes["tensor"] > 1) & experts_fit(self.config, form, sizes)
         if not form.is_pipelined:
             return legal
-        schedule, p = find(form.schedule), sizes["pipe"]
-        chunks = schedule.chunks or split.virtual
-        even = filled(self.config.n_layers, schedule.parts(p, chunks))
-        return legal & even & schedule.legal(p, split.n_microbatches, chunks)
+        schedule = find(form.schedule)
+        chunks = schedule.chunks or layouts.virtual
+        even = filled(self.config.n_layers, schedule.parts(sizes["pipe"], chunks))
+        return legal & even & schedule.legal(sizes["pipe"], layouts.n_microbatches, chunks)
 
     def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, Shapes]:
         """One microbatch, evaluated once for all forms that do not change it."""
@@ -298,17 +234,25 @@ class Block:
         if "activations" in layouts.offload:
             remat = layouts.policy
         key = (layouts.context_kind, remat, layouts.expert_tensor)
-        if key not in self.known:
+        if key not in self._microbatches:
             program = training_program(self.config, self.job, layouts)
-            like = self.products.get((remat, layouts.expert_tensor))
-            there, rows = self.base or (self, None)
-            if key in there.known:
-                time = there.known[key][1].take(rows)
-            else:
+            time = self._inherited_time(key)
+            if time is None:
+                like = self._products.get((remat, layouts.expert_tensor))
                 time = microbatch_time(priced, program, like)
-            self.products[remat, layouts.expert_tensor] = time
-            self.known[key] = (program, time, Shapes(self.config, self.job, program, layouts))
-        return self.known[key]
+            self._products[remat, layouts.expert_tensor] = time
+            shapes = Shapes(self.config, self.job, program, layouts)
+            self._microbatches[key] = (program, time, shapes)
+        return self._microbatches[key]
+
+    def _inherited_time(self, key: ProgramKey) -> MicrobatchTime | None:
+        """The time of a microbatch that the parent block has evaluated for these cells."""
+        if self.parent is None:
+            return None
+        block, rows = self.parent
+        if key not in block._microbatches:
+            return None
+        return block._microbatches[key][1].take(rows)
 
     def _priced(self, layouts: Layouts) -> PricedLayout:
         return PricedLayout(
@@ -317,44 +261,55 @@ class Block:
 
     def _memory(self, layouts: Layouts, program: Step, shapes: Shapes) -> Memory:
         chip = self.rates.chip
-        given = (chip.need("hbm_bytes"), planned(chip.kind), shapes)
-        return step_memory(self.config, self.job, program, layouts, *given)
+        capacity = chip.need("hbm_bytes")
+        framework = planned(chip.kind)
+        return step_memory(self.config, self.job, program, layouts, capacity, framework, shapes)
 
-    def _evaluate(self, split: Layouts, legal: Num, best: Best) -> None:
-        """The form on some of the cells."""
+    def _evaluate(self, layouts: Layouts, legal: Num, best: Best) -> None:
+        """Evaluate one form on all cells and keep it where it is the best so far."""
         import numpy as np
 
-        priced = self._priced(split)
+        priced = self._priced(layouts)
         program, microbatch, shapes = self._microbatch(priced)
-        memory = self._memory(split, program, shapes)
+        memory = self._memory(layouts, program, shapes)
         time = step_time(priced, microbatch)
         too_large = ~memory.fits
         value = np.where(too_large, memory.total, time.step_s)
+        fitting = legal & ~too_large
         best.n_strategies += int(legal.sum())
-        best.n_fitting += int((legal & ~too_large).sum())
-        best.add_front(self, time.step_s, memory.total, (legal & ~too_large).nonzero()[0])
-        first, second = self.score
-        better = (too_large < first) | ((too_large == first) & (value < second))
+        best.n_fitting += int(fitting.sum())
+        best.add_to_front(self, time.step_s, memory.total, fitting.nonzero()[0])
+        best_too_large, best_value = self.score
+        better = (too_large < best_too_large) | (
+            (too_large == best_too_large) & (value < best_value)
+        )
         better &= legal
-        first[better], second[better] = too_large[better], value[better]
+        best_too_large[better] = too_large[better]
+        best_value[better] = value[better]
         self.form[better] = len(self.forms)
-        self.forms.append(split)
+        self.forms.append(layouts)
 
-    def rows(self) -> Iterator[tuple[tuple[float, float], Block, int]]:
-        """(score, this, cell) of the cells that have a form."""
-        for i in (self.form >= 0).nonzero()[0]:
-            yield (float(self.score[0, i]), float(self.score[1, i])), self, int(i)
+    def scores(self) -> Iterator[tuple[tuple[float, float], Block, int]]:
+        """(score, this block, row) of every cell that has a form."""
+        for row in (self.form >= 0).nonzero()[0]:
+            too_large, value = self.score[:, row]
+            yield (float(too_large), float(value)), self, int(row)
 
-    def layout(self, i: int, n: int | None = None) -> Layout:
-        """The best layout of a cell, or that of its `n`-th form."""
-        form = self.forms[self.form[i] if n is None else n]
-        mesh = self.cells.meshes[i]
+    def layout(self, row: int, form_index: int | None = None) -> Layout:
+        """The layout of a cell under its best form, or under another one."""
+        if form_index is None:
+            form_index = self.form[row]
+        form = self.forms[form_index]
+        mesh = self.cells.meshes[row]
         words = {name: getattr(form, name) for name in Form.__dataclass_fields__}
         words["sequence_parallel"] = form.sequence_parallel and mesh.tensor > 1
+        virtual = 1
+        if chunked(form.schedule):
+            virtual = int(self.chunks[row])
         return Layout(
             **words,
             mesh=mesh,
-            micro_batch=int(self.cells.micro_batch[i]),
-            n_microbatches=int(self.cells.n_microbatches[i]),
-            virtual=int(self.chunks[i]) if chunked(form.schedule) else 1,
+            micro_batch=int(self.cells.micro_batch[row]),
+            n_microbatches=int(self.cells.n_microbatches[row]),
+            virtual=virtual,
         )

@@ -1,4 +1,4 @@
-"""The words of a strategy that the search tries: ZeRO, remat, schedule, way of the context."""
+"""The forms that a search tries: ZeRO stage, remat policy, pipeline schedule, context kind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.vocabulary import CONTEXT_KINDS, DEFAULT_OVERLAPS, NO_SCHEDULE, REMAT_POLICIES
 from shardwise.workload import Train
 
-MOST_CHUNKS = 16  # of an interleaved stage: beyond it sends outweigh the bubble that is left
+MAX_CHUNKS = 16  # chunks of an interleaved stage; with more, sends outweigh the bubble saved
 
-# What may be given of a strategy beside the roles of the mesh.
+# Numbers of a strategy that a user may fix, beside the sizes of mesh roles.
 NUMBERS = ("micro_batch", "n_microbatches", "virtual", "zero", "expert_tensor", "loss_chunks")
 
 
 def words() -> dict[str, tuple[str, ...]]:
-    """The names that may be given, with the words that each may be."""
+    """The settings of a strategy that take a word, each with its possible words."""
     return {
         "schedule": (NO_SCHEDULE, *schedules.names()),
         "remat": tuple(REMAT_POLICIES),
@@ -32,43 +32,52 @@ def words() -> dict[str, tuple[str, ...]]:
 
 
 def names() -> tuple[str, ...]:
-    """Everything of a strategy that may be given: mesh roles, numbers and words."""
+    """Every setting of a strategy that can be fixed: mesh roles, numbers and words."""
     return (*INSIDE_OUT, *NUMBERS, *words())
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layouts for which the same words make sense.
+    """Meshes to which the same forms apply.
 
     Args:
-        sharded: weights are sharded over `fsdp` or `context` (ZeRO-3).
-        piped: there is a pipeline.
-        cut: sequences are cut over `context`.
-        even: sequences divide over `context` and `tensor`: between blocks both split them.
-        copied: several chips hold the same weights, of which ZeRO can shard the state.
+        weights_sharded: weights are sharded over `fsdp` or `context` (ZeRO-3).
+        pipelined: there is a pipeline.
+        context_parallel: sequences are sharded over `context`.
+        replicated: several chips hold the same weights, whose state ZeRO can shard.
+        sequence_parallel: sequences divide over `context` and `tensor`, so both shard them between
+            blocks.
     """
 
-    sharded: bool
-    piped: bool
-    cut: bool
-    copied: bool
-    even: bool
+    weights_sharded: bool
+    pipelined: bool
+    context_parallel: bool
+    replicated: bool
+    sequence_parallel: bool
 
     def forms(self, config: ModelConfig, job: Train, fixed: Choices) -> Iterator[Form]:
         """Every form of the group."""
         options: dict[str, tuple[Any, ...]] = {
-            "context_kind": CONTEXT_KINDS if self.cut else ("gather",),
-            "expert_tensor": (None, 1) if config.is_moe else (None,),
+            "context_kind": ("gather",),
+            "expert_tensor": (None,),
             "remat": policies(job),
-            "zero": (3,) if self.sharded else (1, 2) if self.copied else (0,),
-            "schedule": schedules.searched() if self.piped else (NO_SCHEDULE,),
+            "zero": (0,),
+            "schedule": (NO_SCHEDULE,),
         }
-        # What never wins is tried when it is asked for: ZeRO-0 sends as much as ZeRO-1 and holds
-        # more.
         legal = dict(options)
-        if self.copied and not self.sharded:
+        if self.context_parallel:
+            options["context_kind"] = legal["context_kind"] = CONTEXT_KINDS
+        if config.is_moe:
+            options["expert_tensor"] = legal["expert_tensor"] = (None, 1)
+        # Forms that never win are tried only on request: ZeRO-0 sends as much as ZeRO-1 and holds
+        # more.
+        if self.weights_sharded:
+            options["zero"] = legal["zero"] = (3,)
+        elif self.replicated:
+            options["zero"] = (1, 2)
             legal["zero"] = (0, 1, 2)
-        if self.piped:
+        if self.pipelined:
+            options["schedule"] = schedules.searched()
             legal["schedule"] = schedules.names()
         for name in options:
             if name in fixed:
@@ -80,35 +89,39 @@ class Group:
                 **chosen,
                 loss_chunks=int(fixed.get("loss_chunks", 1)),
                 recomputed=recomputed,
-                sequence_parallel=self.even,
+                sequence_parallel=self.sequence_parallel,
                 overlap=(*DEFAULT_OVERLAPS, *job.overlap),
                 offload=job.offload,
             )
 
 
 def smallest(forms: Sequence[Form]) -> Form:
-    """The form, of those that differ in remat and ZeRO alone, under which a chip holds least."""
+    """The form under which a chip holds least, of forms that differ in remat and ZeRO alone."""
     return ([form for form in forms if form.full_remat] or forms)[-1]
 
 
 def lighter(forms: Sequence[Form]) -> list[Form]:
-    """For each schedule that holds less than 1F1B, the form under which a chip holds least."""
-    every = schedules.schedules()
-    names = [name for name, schedule in every.items() if schedule.holds_less]
-    groups = [[form for form in forms if form.schedule == name] for name in names]
-    return [smallest(group) for group in groups if group]
+    """The smallest form of each schedule that holds less than 1F1B."""
+    smallest_forms = []
+    for name, schedule in schedules.schedules().items():
+        of_schedule = [form for form in forms if form.schedule == name]
+        if schedule.holds_less and of_schedule:
+            smallest_forms.append(smallest(of_schedule))
+    return smallest_forms
 
 
 def policies(job: Train) -> tuple[str, ...]:
-    """The remat policies to try: the one asked for, or all."""
-    return tuple(REMAT_POLICIES) if job.remat == "auto" else (job.remat,)
+    """The remat policies to try: that of the job, or all under `auto`."""
+    if job.remat == "auto":
+        return tuple(REMAT_POLICIES)
+    return (job.remat,)
 
 
 def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = None) -> Fixed:
-    """What a search is given, after names and values that no strategy has are refused.
+    """Check the settings of a training search and make them one value.
 
     Raises:
-        UnknownName: a name or a word that is none. BadShape: a size that is no whole number from 1.
+        UnknownName: an unknown setting or word. BadShape: a size that is not a positive integer.
     """
     fixed = checked(chosen, max_sizes, words(), NUMBERS)
     if fixed.get("zero", 0) not in range(4):

@@ -7,50 +7,20 @@ from collections.abc import Iterator, Mapping
 
 from shardwise.arrays import Num
 from shardwise.hardware import System
-from shardwise.models import ModelConfig, Moe
+from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
+from shardwise.search.model_sizes import (
+    divisors,
+    kv_heads_divide,
+    n_experts,
+    tensor_widths,
+    worth_cutting,
+)
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, expert_degree
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import FILLED, filled
 from shardwise.workload import Train
-
-# Tokens of a sequence that a chip keeps under `context` unless it is asked for: the fewest in any
-# published run. Products and attention over fewer leave their tiles unfilled.
-LEAST_TOKENS = 1024
-
-
-def worth_cutting(seq: int, context: int) -> bool:
-    """Whether a search cuts sequences so far."""
-    return context == 1 or seq >= context * LEAST_TOKENS
-
-
-def divisors(n: int) -> list[int]:
-    """All divisors of n, ascending."""
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return small + [n // d for d in reversed(small) if d * d != n]
-
-
-def tensor_widths(config: ModelConfig) -> dict[str, int]:
-    """What tensor parallelism splits, over all layers: greatest common divisors by name.
-
-    Each chip has whole groups of a Mamba block (Megatron Core's MambaMixer asserts it).
-    """
-    heads = [a.n_heads for a, _ in config.attentions]
-    heads += [m.n_heads for m, _ in config.mambas]
-    widths = []
-    for ffn in (group.layer.ffn for group in config.groups if group.layer.ffn):
-        widths.append(ffn.d_ff)
-        if isinstance(ffn, Moe) and ffn.d_ff_shared:
-            widths.append(ffn.d_ff_shared)
-    found = {"n_heads": heads, "d_ff": widths, "n_groups": [m.n_groups for m, _ in config.mambas]}
-    return {name: math.gcd(*sizes) for name, sizes in found.items() if sizes}
-
-
-def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
-    """Each chip holds whole key/value heads, or each head lies on a whole number of chips."""
-    heads = {a.n_kv_heads for a, _ in config.attentions if not a.mla}
-    return all(k % tensor == 0 or tensor % k == 0 for k in heads)
 
 
 def problems(
@@ -179,12 +149,6 @@ def legal_meshes(
                                 expert=expert,
                                 pipe=pipe,
                             )
-
-
-def n_experts(config: ModelConfig) -> int:
-    """What expert parallelism deals out, over all layers: the greatest common divisor, or 1."""
-    routed = [g.layer.ffn.n_experts for g in config.groups if isinstance(g.layer.ffn, Moe)]
-    return math.gcd(*routed) if routed else 1
 
 
 def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:

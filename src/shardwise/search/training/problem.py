@@ -1,4 +1,4 @@
-"""One layout of one job on one machine, with what the search was given: to evaluate or to search.
+"""A planning problem with its chosen layout, to evaluate again or to search again.
 
 A case can be changed: another machine, job or layout on the same links.
 """
@@ -15,21 +15,21 @@ from shardwise.search.training import rank as train
 from shardwise.search.training.rank import Candidate, Ranking
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Placement
-from shardwise.strategy.span import Span
+from shardwise.strategy.span import Span, Tier
 from shardwise.workload import Train
 
-# Tier of a placement -> the figure with its rate.
-TIERS = {"node": "node.egress", "scale-out": "scale_out.egress", "dcn": "dcn.bandwidth"}
+# Tier of a placement -> the figure of the chip that has its rate.
+TIER_FIGURES = {"node": "node.egress", "scale-out": "scale_out.egress", "dcn": "dcn.bandwidth"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a plan was made from, and the layout that it took.
+    """The inputs of a plan, and the layout that was chosen.
 
     Args:
-        placement: where the mesh lies.
+        placement: physical placement of the mesh.
         cal: the rates behind the expected step.
-        fixed: what the search was given.
+        fixed: the settings of the search.
     """
 
     model: ModelConfig
@@ -42,17 +42,17 @@ class Case:
 
     @property
     def peak(self) -> bool:
-        """Whether peak rates are expected."""
+        """Whether the expected step is at peak rates."""
         return self.cal == PEAK
 
     def evaluate(self) -> Candidate:
-        """The layout, where it lies."""
+        """Evaluate the layout on its placement."""
         return train.evaluate(
             self.model, self.system, self.job, self.layout, self.cal, self.placement
         )
 
-    def rank(self, keep: int = train.SHOWN) -> Ranking:
-        """The search, with the same things given; of 1 the best alone.
+    def rank(self, keep: int = train.RANKED) -> Ranking:
+        """Search again with the same settings; `keep=1` looks for the best alone.
 
         Raises:
             NoStrategy: no split is legal.
@@ -60,24 +60,33 @@ class Case:
         return train.rank(self.model, self.system, self.job, self.cal, self.fixed, keep=keep)
 
     def on(self, system: System) -> Case:
-        """The same layout on a machine of the same shape with other numbers."""
+        """Move the layout to a machine of the same shape with other figures."""
         return replace(self, system=system, placement=relinked(self.placement, system.chip))
 
     def of(self, candidate: Candidate) -> Case:
-        """Another layout of the same work on the same machine."""
+        """Take another candidate's layout for the same job on the same machine."""
         return replace(self, layout=candidate.layout, placement=candidate.placement)
 
 
 def relinked(placement: Placement, chip: Chip) -> Placement:
-    """The same placement with the rates of a chip's links."""
-    return replace(placement, spans=tuple((a, _span(s, chip)) for a, s in placement.spans))
+    """The same placement with the link rates of another chip."""
+    spans = tuple((axis, _relinked_span(span, chip)) for axis, span in placement.spans)
+    return replace(placement, spans=spans)
 
 
-def _span(span: Span, chip: Chip) -> Span:
-    rate = chip.need("ici.link") if span.rings or span.lent else 0.0
+def _relinked_span(span: Span, chip: Chip) -> Span:
+    link_rate = 0.0
+    if span.rings or span.lent:
+        link_rate = chip.need("ici.link")
     return replace(
         span,
-        rings=tuple(replace(ring, link_bytes_per_s_one_way=rate) for ring in span.rings),
-        lent=tuple(replace(ring, link_bytes_per_s_one_way=rate) for ring in span.lent),
-        tiers=tuple(replace(t, bytes_per_s=chip.need(TIERS[t.name])) for t in span.tiers),
+        rings=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.rings),
+        lent=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.lent),
+        tiers=tuple(
+            replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name])) for tier in span.tiers
+        ),
     )
+
+
+def _relinked_tier(tier: Tier, chip: Chip) -> Tier:
+    return replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name]))

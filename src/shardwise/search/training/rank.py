@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
@@ -18,17 +18,19 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import NOTHING, Fixed
+from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
-from shardwise.search.training.evaluate import Best, Block, groups
+from shardwise.search.training.evaluate import Block
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
-SHOWN = 8  # strategies ranked in full: the reasons and alternatives are taken from them
-LOSS_CHUNKS = (4, 16)  # tried where nothing fits with all logits of a microbatch at once
-REMEMBERED = 32  # searches: who explains a plan or asks twice does not wait twice
+RANKED = 8  # strategies evaluated in full, from which reasons and alternatives are taken
+LOSS_CHUNKS = (4, 16)  # tried when nothing fits with all logits of a microbatch at once
+CACHED_SEARCHES = 32  # so that explaining a plan does not search again
 
-# What fits comes first: by expected time, then by the upper bound. What does not: by memory.
+# Sorts candidates: those that fit first, by expected time and then the upper bound; the others by
+# memory.
 Score = tuple[bool, float, float]
 
 
@@ -37,10 +39,10 @@ class Candidate:
     """One strategy with its cost.
 
     Args:
-        time: at the rates of the calibration.
-        roofline: at the peaks, products only.
-        program: of one microbatch.
-        peak: what the items of the roofline are priced by.
+        program: the operations of one microbatch.
+        peak: the layout at peak rates, which prices the items of the roofline.
+        time: the step at the rates of the calibration.
+        roofline: the step at peak rates.
     """
 
     layout: Layout
@@ -67,13 +69,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a search found.
+    """The result of a search.
 
     Args:
-        candidates: the best, best first.
-        n_strategies: legal strategies that were evaluated.
-        n_fitting: those that fit into memory.
-        front: strategies than which none is both faster and smaller, fastest first, if asked for.
+        candidates: the best strategies, best first.
+        n_strategies: number of legal strategies evaluated.
+        n_fitting: number of those that fit in memory.
+        front: the Pareto front of step time and memory, fastest first, if requested.
     """
 
     candidates: list[Candidate]
@@ -83,7 +85,7 @@ class Ranking:
 
 
 def score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
-    """Times that differ by the order of their sums alone are equal."""
+    """Make a sort key; times that differ only by rounding of their sums are equal."""
     if not fits:
         return (True, float(n_bytes), 0.0)
     return (False, float(f"{expected:.9e}"), float(f"{upper:.9e}"))
@@ -97,22 +99,22 @@ def evaluate(
     cal: Calibration,
     placement: Placement | None = None,
 ) -> Candidate:
-    """One strategy; on the placement where it is fastest when none is given."""
-    if placement is None:
-        ways = place(system, layout.sizes, best=True)
-        steps = [LayoutStep(config, system, job, layout, way) for way in ways]
-        one = min(steps, key=lambda step: float(step.at(cal, Kernels()).step_s))
+    """Evaluate one strategy, on its fastest placement unless one is given."""
+    if placement:
+        step = LayoutStep(config, system, job, layout, placement)
     else:
-        one = LayoutStep(config, system, job, layout, placement)
+        options = place(system, layout.sizes, best=True)
+        steps = [LayoutStep(config, system, job, layout, option) for option in options]
+        step = min(steps, key=lambda step: float(step.at(cal, Kernels()).step_s))
     capacity = system.chip.need("hbm_bytes")
     return Candidate(
         layout=layout,
-        placement=one.placement,
-        program=one.program,
-        peak=one.priced(),
-        time=one.at(cal, Kernels()),
-        roofline=one.at(),
-        memory=step_memory(config, job, one.program, layout, capacity, planned(system.chip.kind)),
+        placement=step.placement,
+        program=step.program,
+        peak=step.priced(),
+        time=step.at(cal, Kernels()),
+        roofline=step.at(),
+        memory=step_memory(config, job, step.program, layout, capacity, planned(system.chip.kind)),
     )
 
 
@@ -122,41 +124,54 @@ def rank(
     job: Train,
     cal: Calibration,
     fixed: Fixed = NOTHING,
-    keep: int = SHOWN,
+    keep: int = RANKED,
     exhaustive: bool = False,
     front: bool = False,
 ) -> Ranking:
-    """The best meshes, each under its best form, best first.
+    """Rank meshes by their best form, best first.
 
-    Where nothing fits, and chunks of the loss are not given, the few numbers of `LOSS_CHUNKS` are
-    tried, the smallest first. Cells are taken in the order of a bound below all their strategies;
-    those whose bound lies above what has been found are left out.
+    When nothing fits and the number of loss chunks is free, those of `LOSS_CHUNKS` are tried, the
+    smallest first. Cells are evaluated in the order of a lower bound on all their strategies; cells
+    whose bound exceeds the best strategies so far are skipped.
 
     Args:
-        cal: what the chip reaches of its rates.
-        fixed: sizes and words that are fixed, and largest sizes.
-        keep: how many of the best to return, `SHOWN` at least, and the best of every tensor size
-            that is no more than `FAR` times slower. With 1 the best alone is looked for.
+        cal: the rates that the chip reaches.
+        fixed: settings that are fixed, and largest sizes.
+        keep: number of strategies to return, at least `RANKED`, beside the best of every tensor
+            size that is at most `MAX_SLOWDOWN` times slower. With 1 only the best is looked for.
         exhaustive: evaluate every strategy, also those that the bound excludes.
-        front: find the front of step time against memory too, which takes all strategies.
+        front: also find the Pareto front of step time and memory, which evaluates every strategy.
 
     Raises:
         NoStrategy: when no strategy is legal.
     """
-    asked = (config, system, job, cal)
-    found = _rank(*asked, fixed, keep, exhaustive, front)
-    for n in LOSS_CHUNKS if "loss_chunks" not in fixed else ():
-        if found.candidates[0].fits:
-            break
-        smaller = fixed.change(loss_chunks=n)
-        # A bound below the memory of all strategies.
-        if any(not block.bound()[0].all() for block in _blocks(*asked, smaller)):
-            chunked = _rank(*asked, smaller, keep, exhaustive, front)
-            found = chunked if chunked.candidates[0].fits else found
-    return replace(found, candidates=[*found.candidates], front=[*found.front])
+    problem = (config, system, job, cal)
+    ranking = _rank(*problem, fixed, keep, exhaustive, front)
+    if "loss_chunks" not in fixed:
+        for n_chunks in LOSS_CHUNKS:
+            if ranking.candidates[0].fits:
+                break
+            in_chunks = fixed.change(loss_chunks=n_chunks)
+            if _may_fit(_blocks(*problem, in_chunks)):
+                chunked = _rank(*problem, in_chunks, keep, exhaustive, front)
+                if chunked.candidates[0].fits:
+                    ranking = chunked
+    return replace(ranking, candidates=[*ranking.candidates], front=[*ranking.front])
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
+def _may_fit(blocks: Iterable[Block]) -> bool:
+    """Whether the lower bound on memory leaves any strategy that fits."""
+    return any(not block.bound()[0].all() for block in blocks)
+
+
+def _n_meshes(keep: int) -> int:
+    """Number of meshes to evaluate in full."""
+    if keep == 1:
+        return 1
+    return max(keep, RANKED)
+
+
+@functools.lru_cache(maxsize=CACHED_SEARCHES)
 def _rank(
     config: ModelConfig,
     system: System,
@@ -167,30 +182,28 @@ def _rank(
     exhaustive: bool,
     front: bool,
 ) -> Ranking:
-    best = Best(max(keep, SHOWN) if keep > 1 else 1, [] if front else None)
-    parts = []
+    best = Best(_n_meshes(keep), [] if front else None)
+    batches = []
     for block in _blocks(config, system, job, cal, fixed):
         bounds = block.bound()
-        parts += [(least, block, rows, bounds) for least, rows in block.parts(*bounds)]
-    for _, block, rows, bounds in sorted(parts, key=lambda part: part[0]):
+        for lowest_bound, rows in block.batches(*bounds):
+            batches.append((lowest_bound, block, rows, bounds))
+    for _, block, rows, (too_large, seconds) in sorted(batches, key=lambda batch: batch[0]):
         if not exhaustive:
-            too_large, seconds = (bound[rows] for bound in bounds)
-            rows = rows[best.worth(block.cells.take(rows), too_large, seconds)]
+            rows = rows[best.may_improve(block.cells.take(rows), too_large[rows], seconds[rows])]
         if len(rows):
             block.take(rows).run(best)
     if not best.n_strategies:
         raise NoStrategy("no schedule, microbatch and mesh go together.")
-    chosen = [
-        evaluate(config, system, job, layout, cal, placement) for layout, placement in best.first()
-    ]
+
+    def candidates(layouts: Iterable[tuple[Layout, Placement]]) -> list[Candidate]:
+        return [evaluate(config, system, job, layout, cal, where) for layout, where in layouts]
+
     return Ranking(
-        candidates=sorted(chosen, key=lambda c: c.rank),
+        candidates=sorted(candidates(best.layouts()), key=lambda candidate: candidate.rank),
         n_strategies=best.n_strategies,
         n_fitting=best.n_fitting,
-        front=[
-            evaluate(config, system, job, block.layout(i, n), cal, block.cells.placements[i])
-            for _, _, block, i, n in best.front or ()
-        ],
+        front=candidates(best.front_layouts()),
     )
 
 
@@ -201,14 +214,14 @@ def _blocks(
     cal: Calibration,
     fixed: Fixed,
 ) -> Iterator[Block]:
-    """All cells, in groups that share their words.
+    """All cells, in groups to which the same forms apply.
 
     Raises:
-        NoStrategy: there are none.
+        NoStrategy: no mesh is legal.
     """
-    every = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
-    if every is None:
+    all_cells = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
+    if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
-    for group, some in groups(every, job.seq):
-        yield Block(config, job, group, some, rates, fixed)
+    for group, group_cells in groups(all_cells, job.seq):
+        yield Block(config, job, group, group_cells, rates, fixed)

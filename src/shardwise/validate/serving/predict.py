@@ -15,7 +15,7 @@ from shardwise.estimate.serving.overhead import engine_named
 from shardwise.estimate.serving.steady_state import aggregated
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
-from shardwise.simulate.planned import LARGEST_BATCH, limits_of, pass_times
+from shardwise.simulate.planned import LARGEST_BATCH, engine_limits, pass_times
 from shardwise.simulate.traffic import uniform
 from shardwise.strategy.mesh import place
 from shardwise.strategy.serving_layout import ServeLayout
@@ -180,7 +180,7 @@ def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
         for mean in (run.prompt_tokens, run.output_tokens)
     )
     longest = round(high * (run.prompt_tokens + run.output_tokens)) + 2
-    limits = limits_of(engine, job, users, longest=longest, prefix_cache=False)
+    limits = engine_limits(engine, job, users, longest=longest, prefix_cache=False)
     times = pass_times(engine, job, longest, users)
     traffic = Traffic(prompt=prompt, output=output, users=users)
     return simulate(traffic, Pool(times=times, limits=limits)).summary()

@@ -25,7 +25,7 @@ TARGET = target_of(parse_system("cpu:1"))
 
 def compiled(folder: Path, target: Any = TARGET, **change: Any) -> Compiled:
     program = replace(programs.matmul(np.array(jax.devices("cpu")[:1])), **change)
-    made = compile_program(target, lambda: program, folder=str(folder))
+    made = compile_program(target, lambda: program, cache_path=str(folder))
     assert isinstance(made, Compiled)
     return made
 

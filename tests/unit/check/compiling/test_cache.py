@@ -55,8 +55,8 @@ def test_other_documents_are_refused(document: bytes) -> None:
 
 
 def test_with_arrays_on_the_host_the_peak_is_no_measure() -> None:
-    assert MADE.memory.needed == 7
-    assert replace(MADE.memory, host_temporaries=100, peak=103).needed == 3 + 2 - 1 + 5
+    assert MADE.memory.device_bytes == 7
+    assert replace(MADE.memory, host_temporaries=100, peak=103).device_bytes == 3 + 2 - 1 + 5
 
 
 def test_written_and_read(tmp_path: Path) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from shardwise.check.compiling import environment
-from shardwise.check.compiling.environment import choose, compilers
+from shardwise.check.compiling.environment import choose_target, installed_compilers
 from shardwise.errors import MissingExtra
 from shardwise.hardware import parse_system
 from tests.arch.fresh import run
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    monkeypatch.setattr(environment, "_installed", lambda package: package in packages)
+    monkeypatch.setattr(environment, "find_spec", lambda package: package in packages)
 
 
 def test_the_own_compiler_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "jax", "jaxlib", "libtpu", "jax_cuda12_plugin")
-    assert compilers() == {"cpu", "tpu", "gpu"}
-    assert choose(parse_system("v5e:2x2")).platform == "tpu"
-    assert choose(parse_system("h100:8")).platform == "gpu"
+    assert installed_compilers() == {"cpu", "tpu", "gpu"}
+    assert choose_target(parse_system("v5e:2x2")).platform == "tpu"
+    assert choose_target(parse_system("h100:8")).platform == "gpu"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_the_cpu_stands_in_and_says_so(
     monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:
     only(monkeypatch, "jax", "jaxlib")
-    target = choose(parse_system(name))
+    target = choose_target(parse_system(name))
     assert target.platform == "cpu"
     assert target.n_devices == parse_system(name).n_chips
     assert line in target.note
@@ -39,12 +39,21 @@ def test_the_cpu_stands_in_and_says_so(
 
 def test_nothing_goes_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "libtpu")
-    assert compilers() == frozenset()
+    assert installed_compilers() == frozenset()
     with pytest.raises(MissingExtra, match=r"pip install 'shardwise\[check\]'"):
-        choose(parse_system("v5e:2x2"))
+        choose_target(parse_system("v5e:2x2"))
 
 
-MODULES = ("environment", "compile", "targets", "entry", "user", "result", "job", "cache")
+MODULES = (
+    "compiling.environment",
+    "compiling.process",
+    "compiling.targets",
+    "compiling.result",
+    "compiling.job",
+    "compiling.cache",
+    "user.entry_point",
+    "user.api",
+)
 
 
 def test_what_the_command_line_reaches_imports_no_jax() -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from shardwise.check.compiling.failures import classify
-from shardwise.check.compiling.result import BadOption, Buffer, Other, OutOfMemory, ShardingError
+from shardwise.check.compiling.result import (
+    Allocation,
+    BadOption,
+    OtherFailure,
+    OutOfMemory,
+    ShardingError,
+)
 
 # The list of the largest buffers in the form that XLA's compiler prints it, sizes shortened.
 LISTING = """RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.50G of 15.75G hbm. \
@@ -37,12 +43,12 @@ def test_the_largest_buffers_are_read_from_the_compilers_list() -> None:
     assert failure.required == 17.5 * 2**30
     assert failure.available == 15.75 * 2**30
     assert failure.buffers == (
-        Buffer(
+        Allocation(
             bytes=8 * 2**30,
             shape="bf16[32,4096,32768]{2,1,0:T(8,128)(2,1)}",
             op_name="jit(step)/layers/mlp.up/dot_general",
         ),
-        Buffer(bytes=513 * 2**19, shape="f32[8192,8192]{1,0:T(8,128)}", op_name=""),
+        Allocation(bytes=513 * 2**19, shape="f32[8192,8192]{1,0:T(8,128)}", op_name=""),
     )
 
 
@@ -65,5 +71,5 @@ def test_options_in_the_words_of_each_compiler() -> None:
 
 def test_the_word_sharding_in_a_compilers_error_is_no_sharding_error() -> None:
     text = "INTERNAL: sharding propagation failed"
-    assert isinstance(classify(RuntimeError(text), "compiling"), Other)
+    assert isinstance(classify(RuntimeError(text), "compiling"), OtherFailure)
     assert isinstance(classify(ValueError(text), "lowering"), ShardingError)

@@ -15,7 +15,7 @@ from shardwise.check.compiling.result import (
     BadOption,
     Compiled,
     MemoryLimit,
-    Other,
+    OtherFailure,
     OutOfMemory,
     Place,
     ShardingError,
@@ -188,13 +188,13 @@ def test_a_builder_that_is_not_there() -> None:
 @needs("cpu")
 def test_other_errors_keep_their_words() -> None:
     failure = compile_job(job("broken", "cpu:1"))
-    assert failure == Other(stage="building", text="RuntimeError: no such thing")
+    assert failure == OtherFailure(stage="building", text="RuntimeError: no such thing")
 
 
 @needs("cpu")
 def test_a_crash_tells_the_last_words() -> None:
     failure = compile_job(job("crashing", "cpu:1"))
-    assert isinstance(failure, Other)
+    assert isinstance(failure, OtherFailure)
     assert failure.stage == "building"
     assert "code 7" in failure.text
     assert "about to crash" in failure.text

@@ -22,7 +22,7 @@ def summed(name):
     count, n_bytes = Counter(), Counter()
     for one in collectives(program(name), mesh(name)):
         key = one.kind, one.axes
-        count[key] += one.count * len(one.parts)
+        count[key] += one.n_runs * len(one.array_bytes)
         n_bytes[key] += one.total_bytes
     return {key: (count[key], n_bytes[key]) for key in count}
 
@@ -71,7 +71,7 @@ def test_a_chain_is_one_collective_beside_the_products_that_hide_it():
     for one in chains:
         block = list(program("train_v5e").computations[one.computation].instructions)
         assert block.index(one.instruction) < block.index(one.done)
-        assert one.beside
+        assert one.overlapped
 
 
 def test_sums_between_slices():
@@ -109,7 +109,7 @@ def test_tokens_to_experts_and_back(name):
 def test_blocks_round_a_ring(name):
     (one,) = collectives(program(name), mesh(name))
     element = 4 if name == "ring_cpu" else BF16  # a TPU sends what its product reads
-    assert (one.kind, one.axes, one.count) == ("permute", ("context",), 4)
+    assert (one.kind, one.axes, one.n_runs) == ("permute", ("context",), 4)
     assert one.joined_bytes == one.received_bytes == B * T // 4 * D * element
 
 
@@ -194,7 +194,7 @@ def test_a_wrapped_pair_counts_what_runs_beside_it():
   ROOT %r = f32[8,4]{1,0} add(%d, %d)"""
     one = only(body)
     assert (one.kind, one.form, one.axes) == ("all_gather", "async", ("X",))
-    assert (one.instruction, one.done, one.beside) == ("s", "d", ("work",))
+    assert (one.instruction, one.done, one.overlapped) == ("s", "d", ("work",))
     assert one.joined_bytes == 128
 
 
@@ -205,7 +205,7 @@ def test_combined_gathers_keep_their_parts():
   %d = (f32[8,4]{1,0}, bf16[8,8]{1,0}) all-gather-done(%s)
   ROOT %r = f32[8,4]{1,0} get-tuple-element(%d), index=0"""
     one = only(body.replace("REST", "replica_groups=[2,2]<=[4], dimensions={0}"))
-    assert (one.parts, one.axes, one.form) == ((128, 128), ("Y",), "async")
+    assert (one.array_bytes, one.axes, one.form) == ((128, 128), ("Y",), "async")
 
 
 def test_a_ragged_exchange_counts_whole_buffers():

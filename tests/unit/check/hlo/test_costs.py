@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.check.hlo.costs import Cost, costs, flops, flops_by_scope
+from shardwise.check.hlo.costs import Cost, flops_by_scope, program_costs, program_flops
 from tests.unit.check.hlo.kept import mesh, program, wrap
 from tests.unit.check.hlo.make import B, D, E, F, H, L, N, T, V
 
@@ -48,18 +48,18 @@ def step_flops(name):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_flops_of_a_step_are_those_of_its_einsums(name):
-    assert flops_by_scope(costs(program(name))) == step_flops(name)
-    assert flops(program(name)) == sum(step_flops(name).values())
+    assert flops_by_scope(program_costs(program(name))) == step_flops(name)
+    assert program_flops(program(name)) == sum(step_flops(name).values())
 
 
 def test_what_a_compiler_computes_again_is_seen():
     expected = step_flops("train_v6e")
     expected["attn.scores", "remat"] *= 3
-    assert flops_by_scope(costs(program("train_v6e"))) == expected
+    assert flops_by_scope(program_costs(program("train_v6e"))) == expected
 
 
 def test_kept_activations_are_not_computed_again():
-    found = flops_by_scope(costs(program("keep_v5e")))
+    found = flops_by_scope(program_costs(program("keep_v5e")))
     expected = {k: n for k, n in step_flops("keep_v5e").items() if k[1] != "remat"}
     left = {k: n for k, n in step_flops("keep_v5e").items() if k[1] == "remat"}
     for op in ("attn.values", "mlp.up"):
@@ -80,26 +80,28 @@ def test_kept_activations_are_not_computed_again():
     ],
 )
 def test_flops_of_the_other_programs(name, expected):
-    assert flops(program(name)) == expected
+    assert program_flops(program(name)) == expected
 
 
 def test_a_loop_counts_its_trips():
-    ops = [op for op in costs(program("train_v5p")) if "while/body" in op.instruction.op_name]
+    ops = [
+        op for op in program_costs(program("train_v5p")) if "while/body" in op.instruction.op_name
+    ]
     products = [op for op in ops if op.cost.flops]
-    assert {op.count for op in products} == {L}
+    assert {op.n_runs for op in products} == {L}
     assert all(op.flops == L * op.cost.flops for op in products)
 
 
 def test_a_kernel_says_what_it_costs_or_the_caller_does():
-    (kernel,) = [op for op in costs(program("pallas_v5e")) if op.cost.flops]
+    (kernel,) = [op for op in program_costs(program("pallas_v5e")) if op.cost.flops]
     assert kernel.cost.hbm_bytes == 2 * (B * T // 4 * D + D * F)
     body = """  %a = f32[8,128]{1,0:T(8,128)} parameter(0)
   ROOT %k = f32[8,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call\""""
-    (op,) = [op for op in costs(wrap(body)) if op.instruction.name == "k"]
+    (op,) = [op for op in program_costs(wrap(body)) if op.instruction.name == "k"]
     assert op.unknown
     assert op.cost.hbm_bytes == 2 * 8 * 128 * 4
     hook = lambda one: Cost(flops=7, elementwise=0, hbm_bytes=3)
-    (op,) = [op for op in costs(wrap(body), hook) if op.instruction.name == "k"]
+    (op,) = [op for op in program_costs(wrap(body), hook) if op.instruction.name == "k"]
     assert (op.flops, op.hbm_bytes, op.unknown) == (7, 3, False)
 
 
@@ -111,7 +113,7 @@ def test_a_library_product_tells_its_summed_dims():
   %b = f32[6,4]{{1,0}} parameter(1)
   ROOT %g = (f32[8,4], s8[16]) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", \
 backend_config={config}"""
-    assert flops(wrap(body)) == 2 * 8 * 4 * 6
+    assert program_flops(wrap(body)) == 2 * 8 * 4 * 6
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,7 +136,7 @@ def test_a_convolution_counts_the_elements_that_are_there(size, window, stride, 
 stride={stride} pad={low}_{high} lhs_dilate={dilate}}}, dim_labels=bf0_io0->bf0"""
     there = {i * dilate + low for i in range(size)}
     pairs = sum(o * stride + k in there for o in range(out) for k in range(window))
-    assert flops(wrap(body)) == 2 * 2 * 3 * 5 * pairs
+    assert program_flops(wrap(body)) == 2 * 2 * 3 * 5 * pairs
 
 
 MOVES = """
@@ -201,13 +203,13 @@ def test_bytes_of_one_instruction(line, expected):
   %b = f32[1,8,128]{{2,1,0:T(8,128)}} parameter(1)
   %i = s32[]{{:S(6)}} constant(0)
   ROOT %r = {line}"""
-    found = {op.instruction.name: op.cost.hbm_bytes for op in costs(wrap(body, MOVES))}
+    found = {op.instruction.name: op.cost.hbm_bytes for op in program_costs(wrap(body, MOVES))}
     assert found["r"] == expected
 
 
 def test_the_bytes_of_a_ring_are_counted_once_a_turn():
     """Each turn reads a block and the weight and writes the product; the sum is another op."""
-    products = [op for op in costs(program("ring_cpu")) if op.cost.flops]
+    products = [op for op in program_costs(program("ring_cpu")) if op.cost.flops]
     block, weight, product = B * T // 4 * D * 4, D * F * 4, B * T // 4 * F * 4
     assert sum(op.hbm_bytes for op in products) == 4 * (block + weight + product)
 
@@ -216,13 +218,13 @@ def test_elementwise_work_is_counted_apart():
     body = """  %a = f32[8,4]{1,0} parameter(0)
   %b = f32[8,4]{1,0} add(%a, %a)
   ROOT %c = f32[8]{0} reduce(%b, %b), dimensions={1}, to_apply=%slice"""
-    ops = costs(wrap(body, MOVES))
+    ops = program_costs(wrap(body, MOVES))
     assert sum(op.cost.elementwise for op in ops) == 32 + 32
     assert np.sum([op.flops for op in ops]) == 0
 
 
 def test_the_links_of_a_chain_count_their_own_work_only():
     """What the collective itself moves belongs to the network, as its start and its end say."""
-    for op in costs(program("train_v5e")):
+    for op in program_costs(program("train_v5e")):
         if op.instruction.name.startswith("async-collective"):
             assert op.cost.hbm_bytes == 0

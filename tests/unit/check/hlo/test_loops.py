@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.check.hlo.loops import runs
+from shardwise.check.hlo.loops import count_runs
 from tests.unit.check.hlo.kept import NAMES, program, wrap
 
 LOOP = """
@@ -40,7 +40,7 @@ ENTRY = """
 
 def loop(limit=5, direction="LT", step=1, start="constant(0)"):
     before = LOOP.format(limit=limit, direction=direction, step=step)
-    return runs(wrap(ENTRY.format(start=start), before))
+    return count_runs(wrap(ENTRY.format(start=start), before))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def loop(limit=5, direction="LT", step=1, start="constant(0)"):
 )
 def test_trips_are_worked_out_from_condition_start_and_step(given, trips):
     found = loop(**given)
-    assert found.count == {"main": 1, "body": trips, "step": trips, "cond": trips + 1}
-    assert found.unresolved == ()
+    assert found.by_computation == {"main": 1, "body": trips, "step": trips, "cond": trips + 1}
+    assert found.unresolved_loops == ()
     assert found.scheduled == ("main", "cond", "body")
 
 
 @pytest.mark.parametrize("given", [{"start": "partition-id()"}, {"step": 0}])
 def test_an_unknown_trip_count_is_said(given):
-    assert loop(**given).unresolved == ("body",)
+    assert loop(**given).unresolved_loops == ("body",)
 
 
 def test_a_side_of_a_conditional_is_said():
@@ -72,7 +72,7 @@ def test_a_side_of_a_conditional_is_said():
     body = """  %a = f32[8] parameter(0)
   %k = s32[] constant(0)
   ROOT %r = f32[8] conditional(%k, %a, %a), branch_computations={%f, %f}"""
-    assert runs(wrap(body, before)).branches == ("f",)
+    assert count_runs(wrap(body, before)).unresolved_branches == ("f",)
 
 
 def test_sides_count_as_often_as_the_caller_knows_that_they_are_taken():
@@ -84,25 +84,25 @@ def test_sides_count_as_often_as_the_caller_knows_that_they_are_taken():
   %k = s32[] constant(0)
   ROOT %r = f32[8] conditional(%k, %a, %a, %a), branch_computations={%idle, %forward, %backward}, \
 metadata={op_name="jit(f)/while/body/stage/cond"}"""
-    found = runs(wrap(body, before), {"stage": (6, 8, 9)})
-    assert found.count == {"main": 1, "idle": 6, "forward": 8, "backward": 9}
-    assert found.branches == ()
-    other = runs(wrap(body, before), {"another": (6, 8, 9)})
-    assert set(other.branches) == {"idle", "forward", "backward"}
+    found = count_runs(wrap(body, before), {"stage": (6, 8, 9)})
+    assert found.by_computation == {"main": 1, "idle": 6, "forward": 8, "backward": 9}
+    assert found.unresolved_branches == ()
+    other = count_runs(wrap(body, before), {"another": (6, 8, 9)})
+    assert set(other.unresolved_branches) == {"idle", "forward", "backward"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_loop_of_the_kept_programs_is_resolved(name):
-    assert runs(program(name)).unresolved == ()
+    assert count_runs(program(name)).unresolved_loops == ()
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("train", "keep", "slices"))])
 def test_two_loops_over_three_layers(name):
-    found = runs(program(name))
+    found = count_runs(program(name))
     bodies = [
-        one.word("body")
-        for one in program(name).main.instructions.values()
+        one.attribute("body")
+        for one in program(name).entry_computation.instructions.values()
         if one.opcode == "while"
     ]
     # XLA:GPU takes the first trip of the second loop out of it.
-    assert [found.count[b] for b in bodies] == [3, 2 if name == "train_gpu" else 3]
+    assert [found.by_computation[b] for b in bodies] == [3, 2 if name == "train_gpu" else 3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.check.hlo.memory import CATEGORIES, peak
+from shardwise.check.hlo.memory import CATEGORIES, memory_peak
 from shardwise.check.hlo.text import parse
 from tests.unit.check.hlo.kept import NAMES, program, told, wrap
 from tests.unit.check.hlo.make import B, D, F, L, T, V
@@ -30,7 +30,7 @@ MIB = 2**20
 def test_the_peak_is_the_compilers(name, ratio):
     """Where HBM decides: a TPU's own figure takes the larger of HBM and VMEM, and the other tiny
     programs fit into VMEM."""
-    assert peak(program(name)).bytes / told(name)["memory"]["peak_memory"] == pytest.approx(
+    assert memory_peak(program(name)).bytes / told(name)["memory"]["peak_memory"] == pytest.approx(
         ratio, abs=1e-3
     )
 
@@ -41,39 +41,39 @@ def test_of_a_cpu_all_allocations(name, ratio):
     memory = told(name)["memory"]
     parts = memory["argument_size"] + memory["temp_size"]
     whole = parts + memory["output_size"] - memory["alias_size"]
-    assert peak(program(name)).bytes / whole == pytest.approx(ratio, abs=1e-3)
+    assert memory_peak(program(name)).bytes / whole == pytest.approx(ratio, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_buffers_add_up_and_arguments_are_the_compilers(name):
-    found = peak(program(name))
-    assert sum(each.bytes for each in found.buffers) == found.bytes
+    found = memory_peak(program(name))
+    assert sum(each.bytes for each in found.arrays) == found.bytes
     assert sum(found.by_category().values()) == found.bytes
     assert set(found.by_category()) <= set(CATEGORIES)
     # Scalars are padded to 512 bytes on a TPU.
     assert found.arguments == pytest.approx(told(name)["memory"]["argument_size"], abs=1024)
-    sizes = [each.bytes for each in found.buffers]
+    sizes = [each.bytes for each in found.arrays]
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_what_the_backward_pass_keeps_is_named():
     """Of every layer its input, and with `keep` the attended heads and the wide activations."""
     tokens = B * T // 2
-    full = peak(program("train_v5p")).by_category()["activations"]
+    full = memory_peak(program("train_v5p")).by_category()["activations"]
     assert full == L * tokens // 2 * D * 2
-    kept = peak(program("keep_v5e")).by_category()["activations"]
+    kept = memory_peak(program("keep_v5e")).by_category()["activations"]
     assert kept == full + L * tokens * (D // 2 + F // 2) * 2
 
 
 def test_of_microbatches_what_is_kept_is_named_too():
     """The loop over layers lies in that over microbatches, which adds gradients up."""
-    one, found = peak(program("keep_v5e")), peak(program("accumulate_v5e"))
+    one, found = memory_peak(program("keep_v5e")), memory_peak(program("accumulate_v5e"))
     assert found.by_category()["activations"] == one.by_category()["activations"]
-    kept = {b.scope: b.shape.dims for b in found.buffers if b.category == "activations"}
+    kept = {b.scope: b.shape.dims for b in found.arrays if b.category == "activations"}
     tokens = (L, B // 2, T)
     assert kept["mlp.up"] == (*tokens, F // 2)
     assert kept["attn.values"] == (*tokens, D // 2)
-    sums = [b for b in found.buffers if b.category == "gradients" and b.op_name.endswith("/add")]
+    sums = [b for b in found.arrays if b.category == "gradients" and b.op_name.endswith("/add")]
     # Of every weight a sum; that of the unembedding is scattered over fsdp after the loop.
     shapes = sorted(b.shape.dims for b in sums if b.shape.dims)  # and the loss
     layers = [(L, D // 2, D // 2)] * 2 + [(L, D // 2, F // 2), (L, F // 2, D // 2)]
@@ -81,24 +81,26 @@ def test_of_microbatches_what_is_kept_is_named_too():
 
 
 def test_copies_are_named_as_what_they_copy():
-    found = [b for b in peak(program("accumulate_v5e")).buffers if b.instruction[:4] == "copy"]
+    found = [
+        b for b in memory_peak(program("accumulate_v5e")).arrays if b.instruction[:4] == "copy"
+    ]
     named = {b.scope: b.category for b in found}
     assert named["unembed"] == "logits"
     assert {"attn.q", "attn.out", "mlp.down"} <= set(named)
 
 
 def test_gathered_weights_and_gradients_are_named():
-    found = peak(program("train_v5p"))
-    gathered = [each for each in found.buffers if each.category == "gathered weights"]
+    found = memory_peak(program("train_v5p"))
+    gathered = [each for each in found.arrays if each.category == "gathered weights"]
     assert {each.scope.partition(".")[0] for each in gathered} <= {"attn", "mlp", "unembed"}
-    assert any(each.category == "gradients" for each in found.buffers)
+    assert any(each.category == "gradients" for each in found.arrays)
 
 
 def test_the_caller_says_what_arguments_are():
     def category(one):
         return {"w": "weights", "m": "optimizer"}.get(one.op_name[:1], "arguments")
 
-    found = peak(program("train_v5p"), arguments=category).by_category()
+    found = memory_peak(program("train_v5p"), argument_category=category).by_category()
     assert found["optimizer"] == 2 * found["weights"]  # f32 beside bf16
     assert found["arguments"] == B * T // 4 * D * 2
 
@@ -126,7 +128,7 @@ def test_the_caller_says_what_arguments_are():
 )  # fmt: skip
 def test_what_shares_memory(body, n_arrays):
     text = "  %a = S parameter(0)\n " + body
-    found = peak(
+    found = memory_peak(
         wrap(text.replace("S ", "f32[262144]{0} ").replace("(S, S", "(f32[262144], f32[262144]"))
     )
     assert round(found.bytes / MIB, 2) == pytest.approx(n_arrays, abs=0.01)
@@ -140,12 +142,12 @@ ENTRY %main (a: f32[262144]) -> f32[262144] {
   ROOT %r = f32[262144]{0} negate(%a)
 }
 """
-    assert peak(parse(text)).bytes == MIB
-    assert peak(parse(text.replace("{}: (0, {}, must-alias)", ""))).bytes == 2 * MIB
+    assert memory_peak(parse(text)).bytes == MIB
+    assert memory_peak(parse(text.replace("{}: (0, {}, must-alias)", ""))).bytes == 2 * MIB
 
 
 def test_on_a_tpu_what_lies_in_vmem_is_free():
     body = """  %a = f32[1024,256]{1,0:T(8,128)} parameter(0)
   %b = f32[1024,256]{1,0:T(8,128)S(1)} negate(%a)
   ROOT %r = f32[1024,256]{1,0:T(8,128)} transpose(%b)"""
-    assert peak(wrap(body)).bytes == 2 * MIB
+    assert memory_peak(wrap(body)).bytes == 2 * MIB

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.check.hlo.shape import shapes
+from shardwise.check.hlo.shape import parse_shapes
 from shardwise.check.hlo.text import parse
 from shardwise.errors import BadInput
 
@@ -20,35 +20,35 @@ def test_the_parts_of_a_module():
     assert module.tiled
     assert list(module.computations) == ["inner", "beside", "main.1"]
     assert module.computations["beside"].thread == "sparsecore"
-    assert module.main.root == "f"
-    assert [one.name for one in module.main.parameters] == ["a", "b"]
+    assert module.entry_computation.root == "f"
+    assert [one.name for one in module.entry_computation.parameters] == ["a", "b"]
 
 
 def test_an_instruction_over_several_lines_is_one():
-    main = parse(PROGRAM).main
+    main = parse(PROGRAM).entry_computation
     assert list(main.instructions) == ["b", "a", "k", "c", "w", "i", "f"]
     kernel = main.instructions["k"]
     assert kernel.operands == ("a", "a")
     assert kernel.op_name == "jit(f)/k"
-    assert kernel.backend["n"] == "3"
-    assert kernel.word("custom_call_target") == "tpu_custom_call"
-    assert kernel.called == ()
+    assert kernel.backend_config["n"] == "3"
+    assert kernel.attribute("custom_call_target") == "tpu_custom_call"
+    assert kernel.callees == ()
 
 
 def test_operands_literals_attributes_and_what_is_called():
-    main = parse(PROGRAM).main.instructions
+    main = parse(PROGRAM).entry_computation.instructions
     assert main["c"].literal == "{1, 2}"
     assert main["c"].operands == ()
-    assert main["w"].called == ("beside", "inner")
-    assert main["i"].called == ("inner", "beside")
-    assert main["f"].called == ("inner",)
-    assert main["f"].word("kind") == "kLoop"
-    assert main["f"].numbers("dimensions") == (0, 3)
+    assert main["w"].callees == ("beside", "inner")
+    assert main["i"].callees == ("inner", "beside")
+    assert main["f"].callees == ("inner",)
+    assert main["f"].attribute("kind") == "kLoop"
+    assert main["f"].integers("dimensions") == (0, 3)
     assert parse(PROGRAM).computations["inner"].instructions["p"].op_name == "p['w']"
 
 
 def test_leaves_of_nested_tuples():
-    leaves = parse(PROGRAM).main.instructions["b"].shapes
+    leaves = parse(PROGRAM).entry_computation.instructions["b"].shapes
     assert [str(leaf) for leaf in leaves] == ["f32[8]", "s32[]", "bf16[4,4]"]
     assert [leaf.memory_space for leaf in leaves] == [0, 0, 1]
 
@@ -72,7 +72,7 @@ def test_leaves_of_nested_tuples():
     ],
 )
 def test_bytes_of_elements_and_of_whole_tiles(text, n_bytes, padded):
-    (shape,) = shapes(text)
+    (shape,) = parse_shapes(text)
     assert (shape.bytes, shape.padded_bytes) == (n_bytes, padded)
 
 
@@ -82,4 +82,4 @@ def test_what_is_no_compiled_program_is_refused():
     with pytest.raises(BadInput, match="no ENTRY"):
         parse("HloModule x\n")
     with pytest.raises(BadInput, match="element type"):
-        shapes("f99[2]")
+        parse_shapes("f99[2]")

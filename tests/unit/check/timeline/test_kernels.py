@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.check.hlo.text import parse
-from shardwise.check.timeline.kernels import attention_cost, head_width
+from shardwise.check.timeline.kernels import attention_cost, head_dim
 
 CALL = """HloModule attention, is_scheduled=true
 
@@ -36,7 +36,7 @@ def call(
         given=f"operand_layout_constraints={{{table}{ARRAY}, {keys}, {of_values}{positions}}}",
         named=named,
     )
-    return parse(text).main.instructions["call"]
+    return parse(text).entry_computation.instructions["call"]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_values_may_be_narrower_than_keys(name, result, of_queries, of_values):
 def test_other_kernels_are_not_attention():
     assert attention_cost(call("my_kernel")) is None
     assert attention_cost(call(target="Sharding")) is None
-    assert (head_width(call()), head_width(call("my_kernel"))) == (128, 0)
+    assert (head_dim(call()), head_dim(call("my_kernel"))) == (128, 0)
 
 
 LAID = "bf16[2,4096,8,128]{3,2,1,0}"
@@ -122,5 +122,5 @@ def test_flash_attention_of_cudnn(target, products, mask, window, share):
         given=f"operand_layout_constraints={{{LAID}, {LAID}, {LAID}}}",
         named=f'{named}, backend_config={{"cudnn_fmha_backend_config": {told}}}',
     )
-    found = attention_cost(parse(text).main.instructions["call"]).flops
+    found = attention_cost(parse(text).entry_computation.instructions["call"]).flops
     assert found == pytest.approx(products * SQUARE * share, rel=1e-3)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.check.timeline.network import Network
-from shardwise.check.timeline.places import Devices, devices_in_order
+from shardwise.check.timeline.places import DevicePlaces, row_major_places
 from shardwise.errors import BadInput
 from shardwise.hardware import Torus, parse_system
 from shardwise.ops.collective import KINDS, price
@@ -26,7 +26,7 @@ MESHES = [
 
 
 def laid(system, sizes, placement):
-    """Devices of the mesh in its order, the inner axes last, where the placement puts them."""
+    """DevicePlaces of the mesh in its order, the inner axes last, where the placement puts them."""
     names = [a for a in ("data", "fsdp", "context", "tensor") if sizes.get(a, 1) > 1]
     index = np.indices([sizes[a] for a in names]).reshape(len(names), -1)
     shape = system.topology.shape if isinstance(system.topology, Torus) else (1,)
@@ -49,7 +49,7 @@ def laid(system, sizes, placement):
                 domains += at * inner_domains
                 inner_domains *= tier.size
     mesh = np.arange(index.shape[1]).reshape([sizes[a] for a in names])
-    return names, mesh, Devices(chips=chips, domains=domains, cores=np.zeros_like(domains))
+    return names, mesh, DevicePlaces(chips=chips, domains=domains, cores=np.zeros_like(domains))
 
 
 def groups_of(names, mesh, axes):
@@ -92,7 +92,7 @@ def test_neighbours_along_an_axis_cost_what_the_planner_says(machine, sizes):
 def test_groups_of_the_order_in_which_devices_are_numbered():
     """16x16 with (64, 4): four in a row along y; all of x and every fourth of y."""
     system = parse_system("v5e:16x16")
-    network = Network(system, devices_in_order(system))
+    network = Network(system, row_major_places(system))
     mesh = np.arange(256).reshape(64, 4)
     tensor = network.route("all_gather", mesh)
     assert (tensor.engines, tensor.price.s_per_byte) == (("y",), 3 / 4 / 45e9)
@@ -103,7 +103,7 @@ def test_groups_of_the_order_in_which_devices_are_numbered():
 
 def test_two_devices_of_a_chip_share_its_links():
     system = parse_system("7x:4x4x4")
-    network = Network(system, devices_in_order(system, per_chip=2))
+    network = Network(system, row_major_places(system, devices_per_chip=2))
     devices = np.arange(128).reshape(64, 2)
     whole = network.route("all_gather", devices.reshape(1, 128))
     halves = network.route("all_gather", devices.T)
@@ -114,7 +114,7 @@ def test_two_devices_of_a_chip_share_its_links():
 
 def test_groups_that_are_no_runs_say_so():
     system = parse_system("v5e:4x4")
-    network = Network(system, devices_in_order(system))
+    network = Network(system, row_major_places(system))
     assert network.route("all_gather", np.array([[0, 1, 2, 3]])).exact
     assert not network.route("all_gather", np.array([[0, 1, 5]])).exact
     assert not network.route("all_gather", np.array([[0, 1, 3]])).exact
@@ -122,7 +122,7 @@ def test_groups_that_are_no_runs_say_so():
 
 def test_a_permute_is_as_slow_as_its_fullest_link():
     system = parse_system("v5e:16x16")
-    network = Network(system, devices_in_order(system))
+    network = Network(system, row_major_places(system))
     ring = np.arange(16) * 16  # along x, which is closed
     for step, load in [(1, 1), (3, 3), (15, 1), (8, 8)]:
         pairs = np.stack([ring, np.roll(ring, -step)], axis=1)
@@ -132,7 +132,7 @@ def test_a_permute_is_as_slow_as_its_fullest_link():
 
 def test_a_permute_between_slices_takes_the_network_of_the_datacenter():
     system = parse_system("v5e:4x4*2")
-    network = Network(system, devices_in_order(system))
+    network = Network(system, row_major_places(system))
     route = network.route("send_recv", np.stack([np.arange(16), np.arange(16, 32)], axis=1))
     assert (route.engines, route.price.s_per_byte) == (("dcn",), pytest.approx(1 / 3.125e9))
 
@@ -140,12 +140,12 @@ def test_a_permute_between_slices_takes_the_network_of_the_datacenter():
 def test_a_device_that_the_machine_lacks_is_bad_input():
     system = parse_system("v5e:2x2")
     with pytest.raises(BadInput, match="names device 4"):
-        Network(system, devices_in_order(system)).route("all_reduce", np.array([[0, 4]]))
+        Network(system, row_major_places(system)).route("all_reduce", np.array([[0, 4]]))
 
 
 @given(st.sampled_from(KINDS), st.integers(0, 10**9), st.integers(0, 10**9))
 def test_more_bytes_never_take_less(kind, few, more):
     system = parse_system("v5p:4x4x4")
-    network = Network(system, devices_in_order(system))
+    network = Network(system, row_major_places(system))
     route = network.route(kind, np.arange(64).reshape(32, 2))
     assert route.time_s(min(few, more)) <= route.time_s(max(few, more))

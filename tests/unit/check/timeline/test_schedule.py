@@ -15,7 +15,7 @@ OP = ("mlp.up", "forward")
 
 
 def work(name, seconds, drives=()):
-    return Compute(name=name, group=OP, seconds=seconds, drives=drives)
+    return Compute(name=name, operation=OP, seconds=seconds, advances=drives)
 
 
 def send(name, seconds, engines=("x",), form="async", label="fsdp"):
@@ -24,7 +24,7 @@ def send(name, seconds, engines=("x",), form="async", label="fsdp"):
         label=label,
         kind="all_gather",
         form=form,
-        group=OP,
+        operation=OP,
         engines=engines,
         seconds=seconds,
         bytes=8.0,
@@ -33,20 +33,20 @@ def send(name, seconds, engines=("x",), form="async", label="fsdp"):
 
 def test_operations_alone_take_their_sum():
     line = simulate((work("a", 1.0), work("b", 2.5)))
-    assert (line.step_s, line.compute_s, line.exposed) == (3.5, 3.5, {})
-    assert line.groups == {OP: 3.5}
+    assert (line.step_s, line.compute_s, line.exposed_s) == (3.5, 3.5, {})
+    assert line.operation_s == {OP: 3.5}
 
 
 def test_a_synchronous_transfer_stops_the_core():
     line = simulate((work("a", 1.0), send("g", 2.0, form="sync"), Await(name="g"), work("b", 1.0)))
-    assert (line.step_s, line.exposed) == (4.0, {"fsdp": 2.0})
+    assert (line.step_s, line.exposed_s) == (4.0, {"fsdp": 2.0})
 
 
 def test_what_runs_beside_a_transfer_hides_it():
     line = simulate((send("g", 3.0), work("a", 2.0), Await(name="g"), work("b", 1.0)))
     (gather,) = line.transfers
     assert (line.step_s, gather.hidden_s, gather.exposed_s) == (4.0, 2.0, 1.0)
-    assert gather.beside == {OP: 2.0}
+    assert gather.overlapped_s == {OP: 2.0}
 
 
 def test_a_queue_of_one_engine_charges_each_for_its_own_part():
@@ -54,13 +54,13 @@ def test_a_queue_of_one_engine_charges_each_for_its_own_part():
         (send("g", 3.0), send("r", 2.0, label="tensor"), work("a", 1.0), Await(name="r"))
     )
     assert line.step_s == 5.0
-    assert line.exposed == {"fsdp": 2.0, "tensor": 2.0}
+    assert line.exposed_s == {"fsdp": 2.0, "tensor": 2.0}
 
 
 def test_other_engines_do_not_queue():
     line = simulate((send("g", 3.0), send("r", 2.0, ("y",)), Await(name="r"), Await(name="g")))
     assert line.step_s == 3.0
-    assert line.busy == {"x": 3.0, "y": 2.0}
+    assert line.busy_s == {"x": 3.0, "y": 2.0}
 
 
 def test_a_transfer_over_two_axes_waits_for_both():
@@ -76,8 +76,8 @@ def test_a_fused_transfer_moves_only_with_the_operations_that_drive_it():
         Await(name="g"),
     )
     line = simulate(steps)
-    assert (line.step_s, line.exposed) == (8.0, {"fsdp": 1.0})
-    assert line.transfers[0].beside == {OP: 2.0}
+    assert (line.step_s, line.exposed_s) == (8.0, {"fsdp": 1.0})
+    assert line.transfers[0].overlapped_s == {OP: 2.0}
 
 
 def test_the_program_ends_with_its_last_transfer():
@@ -88,13 +88,13 @@ def test_trips_of_a_loop_add_up_and_are_drawn_until_the_cap():
     body = (send("g", 3.0), work("a", 2.0), Await(name="g"))
     line = simulate((Loop(name="layers", trips=80, body=body),))
     assert (line.step_s, line.compute_s) == (pytest.approx(240.0), 160.0)
-    assert line.exposed == {"fsdp": pytest.approx(80.0)}
-    assert len([s for s in line.spans if s.what == "compute"]) == 80
-    capped = simulate((Loop(name="layers", trips=80, body=body),), cap=30)
+    assert line.exposed_s == {"fsdp": pytest.approx(80.0)}
+    assert len([s for s in line.bars if s.kind == "compute"]) == 80
+    capped = simulate((Loop(name="layers", trips=80, body=body),), max_bars=30)
     assert capped.step_s == line.step_s
-    (rest,) = [s for s in capped.spans if s.what == "trips"]
+    (rest,) = [s for s in capped.bars if s.kind == "trips"]
     assert rest.end_s == pytest.approx(240.0)
-    assert dict(rest.detail) == {"trips": 80 - 10}
+    assert dict(rest.details) == {"trips": 80 - 10}
 
 
 def test_what_a_trip_leaves_under_way_meets_the_next():
@@ -147,14 +147,14 @@ def scaled(steps, factor):
 def test_the_step_lies_between_the_busiest_engine_and_all_of_them(steps):
     line = simulate(steps)
     sent = sum(t.seconds for t in line.transfers)
-    assert line.step_s >= max(line.busy.values(), default=0.0) - 1e-9
+    assert line.step_s >= max(line.busy_s.values(), default=0.0) - 1e-9
     assert line.step_s <= line.compute_s + sent + 1e-9
 
 
 @given(schedules())
 def test_operations_and_what_is_waited_for_are_the_step(steps):
     line = simulate(steps)
-    assert math.isclose(line.step_s, line.compute_s + sum(line.exposed.values()), abs_tol=1e-9)
+    assert math.isclose(line.step_s, line.compute_s + sum(line.exposed_s.values()), abs_tol=1e-9)
     for one in line.transfers:
         assert -1e-9 <= one.exposed_s <= one.seconds + 1e-9
 
@@ -171,21 +171,23 @@ def test_more_trips_never_take_less_and_are_those_walked_one_by_one(body, trips)
     walked = simulate(body * trips)
     assert more.step_s >= looped.step_s - 1e-9
     assert math.isclose(looped.step_s, walked.step_s, abs_tol=1e-6)
-    assert math.isclose(sum(looped.exposed.values()), sum(walked.exposed.values()), abs_tol=1e-6)
-    for engine, seconds in walked.busy.items():
-        assert math.isclose(looped.busy[engine], seconds, abs_tol=1e-6)
+    assert math.isclose(
+        sum(looped.exposed_s.values()), sum(walked.exposed_s.values()), abs_tol=1e-6
+    )
+    for engine, seconds in walked.busy_s.items():
+        assert math.isclose(looped.busy_s[engine], seconds, abs_tol=1e-6)
 
 
 @given(schedules())
 def test_bars_of_one_engine_do_not_overlap_and_fill_its_time(steps):
-    line = simulate(steps, cap=10**6)
+    line = simulate(steps, max_bars=10**6)
     rows: dict[str, list] = {}
-    for span in line.spans:
+    for span in line.bars:
         rows.setdefault(span.engine, []).append(span)
     for engine, spans in rows.items():
         spans.sort(key=lambda s: (s.start_s, s.end_s))
         for one, after in itertools.pairwise(spans):
             assert one.end_s <= after.start_s + 1e-9
         kinds = ("compute",) if engine == CORE else ("all_gather",)
-        shown = sum(s.seconds for s in spans if s.what in kinds)
-        assert math.isclose(shown, line.busy.get(engine, 0.0), abs_tol=1e-6)
+        shown = sum(s.seconds for s in spans if s.kind in kinds)
+        assert math.isclose(shown, line.busy_s.get(engine, 0.0), abs_tol=1e-6)

@@ -14,7 +14,7 @@ from shardwise.check.timeline.trace import chrome_trace, write_trace
 
 def layers(trips):
     group = ("mlp.up", "forward")
-    sent = {"group": group, "kind": "all_gather", "bytes": 1e6}
+    sent = {"operation": group, "kind": "all_gather", "bytes": 1e6}
     return (
         Loop(
             name="layers",
@@ -23,13 +23,13 @@ def layers(trips):
                 Transfer(
                     name="g", label="fsdp", form="async", engines=("x", "y"), seconds=3e-3, **sent
                 ),
-                Compute(name="fusion.1", group=group, seconds=2e-3),
+                Compute(name="fusion.1", operation=group, seconds=2e-3),
                 Transfer(
                     name="t", label="tensor", form="sync", engines=("z",), seconds=1e-3, **sent
                 ),
                 Await(name="t"),
                 Await(name="g"),
-                Compute(name="fusion.2", group=("mlp.down", "forward"), seconds=1e-3),
+                Compute(name="fusion.2", operation=("mlp.down", "forward"), seconds=1e-3),
             ),
         ),
     )
@@ -69,7 +69,7 @@ def test_bars_are_named_by_the_planned_operation():
 
 @pytest.mark.parametrize("cap", [10, 10**6])
 def test_rows_do_not_overlap_and_the_core_is_filled(cap):
-    line = simulate(layers(80), cap=cap)
+    line = simulate(layers(80), max_bars=cap)
     for name, events in rows(chrome_trace(line)).items():
         events.sort(key=lambda e: e["ts"])
         for one, after in itertools.pairwise(events):
@@ -83,9 +83,9 @@ def test_sums_of_the_bars_are_those_of_the_timeline():
     found = rows(chrome_trace(line))
     computed = [e["dur"] for e in found["TensorCore"] if e["cat"] == "compute"]
     assert sum(computed) == pytest.approx(line.compute_s * 1e6)
-    assert sum(e["dur"] for e in found["ICI x"]) == pytest.approx(line.busy["x"] * 1e6)
+    assert sum(e["dur"] for e in found["ICI x"]) == pytest.approx(line.busy_s["x"] * 1e6)
     waited = sum(e["dur"] for e in found["TensorCore"] if e["cat"] == "wait")
-    assert waited == pytest.approx(sum(line.exposed.values()) * 1e6)
+    assert waited == pytest.approx(sum(line.exposed_s.values()) * 1e6)
 
 
 def test_a_deep_model_stays_small(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from shardwise.check.compiling.result import Compiled, ShardingError
-from shardwise.check.user.api import build, check_function, check_named
+from shardwise.check.user.api import build, compile_function, compile_named
 from shardwise.errors import BadInput, BadShape
 from shardwise.runtime.program import Program
 from tests.arch.fresh import run
@@ -33,7 +33,7 @@ def shape(sizes: tuple[int, ...], on: AbstractMesh, *axes: str | None) -> jax.Sh
 def test_a_function_with_shapes_on_an_abstract_mesh() -> None:
     w_DF = shape((256, 512), mesh(2, 2), None, "model")
     x_BD = shape((128, 256), mesh(2, 2), "data")
-    made = check_function(train_step, w_DF, x_BD, on="v5e:2x2")
+    made = compile_function(train_step, w_DF, x_BD, on="v5e:2x2")
     assert isinstance(made, Compiled)
     assert made.name == "train_step"
     assert made.mesh == {"data": 2, "model": 2}
@@ -44,7 +44,7 @@ def test_a_function_with_shapes_on_an_abstract_mesh() -> None:
 @needs("tpu")
 def test_arrays_on_no_mesh_are_on_every_device() -> None:
     w_DF, x_BD = jnp.zeros((256, 512), jnp.bfloat16), np.zeros((128, 256), jnp.bfloat16)
-    made = check_function(jax.jit(train_step), w_DF, x_BD, on="v5e:2x2")
+    made = compile_function(jax.jit(train_step), w_DF, x_BD, on="v5e:2x2")
     assert isinstance(made, Compiled)
     assert made.mesh == {"devices": 4}
     assert made.memory.arguments == 2 * (256 * 512 + 128 * 256)
@@ -52,7 +52,7 @@ def test_arrays_on_no_mesh_are_on_every_device() -> None:
 
 @needs("tpu")
 def test_donation_is_kept() -> None:
-    made = check_function(
+    made = compile_function(
         jax.jit(jnp.sin, donate_argnums=0), shape((128, 256), mesh(4), "data"), on="v5e:2x2"
     )
     assert isinstance(made, Compiled)
@@ -62,15 +62,15 @@ def test_donation_is_kept() -> None:
 OWN_MESH = """
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from shardwise.check.user.api import check_function
+from shardwise.check.user.api import compile_function
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
 x = jax.device_put(np.ones((8, 128), np.float32), NamedSharding(mesh, P("data", "model")))
 double = lambda x: jax.lax.psum(2 * x, "model")
 fn = jax.shard_map(double, mesh=mesh, in_specs=P("data", "model"), out_specs=P("data"))
 put = lambda x: jax.lax.with_sharding_constraint(fn(x), NamedSharding(mesh, P("data")))
-made = check_function(jax.jit(lambda x: x + 1, donate_argnums=0), x, on="v5e:2x2")
+made = compile_function(jax.jit(lambda x: x + 1, donate_argnums=0), x, on="v5e:2x2")
 print(made.mesh, made.memory.alias == made.memory.arguments)
-made = check_function(put, x, on="v5e:2x2")
+made = compile_function(put, x, on="v5e:2x2")
 print(made.mesh, "all-reduce" in made.hlo)
 """
 
@@ -89,14 +89,14 @@ def built(name: str, args: str) -> Program:
 
 @needs("cpu")
 def test_a_mesh_of_another_size_is_refused() -> None:
-    with pytest.raises(BadShape, match=r"mesh of 4 devices \(data 2 x model 2\), and cpu:1 has 1"):
+    with pytest.raises(BadShape, match=r"mesh of 4 devices \(data 2 x model 2\), but cpu:1 has 1"):
         built(f"{PROGRAMS}:train_step", f"{PROGRAMS}:train_step_args")
 
 
 @needs("tpu")
 def test_two_meshes_are_refused() -> None:
     with pytest.raises(BadInput, match="several meshes: data 2 x model 2 and data 4"):
-        check_function(
+        compile_function(
             train_step,
             shape((256, 512), mesh(2, 2)),
             shape((128, 256), mesh(4)),
@@ -106,7 +106,7 @@ def test_two_meshes_are_refused() -> None:
 
 @needs("tpu")
 def test_a_sharding_that_does_not_divide_is_told_as_a_value() -> None:
-    failure = check_function(jnp.sin, shape((3,), mesh(4), "data"), on="v5e:2x2")
+    failure = compile_function(jnp.sin, shape((3,), mesh(4), "data"), on="v5e:2x2")
     assert isinstance(failure, ShardingError)
 
 
@@ -116,7 +116,7 @@ def test_a_sharding_that_does_not_divide_is_told_as_a_value() -> None:
     [("", {"data": 2, "model": 2}), (f"{PROGRAMS}:args_of_devices", {"all": 4})],
 )
 def test_a_function_by_its_name(args: str, axes: dict[str, int]) -> None:
-    made = check_named(f"{PROGRAMS}:train_step", args, on="cpu:4")
+    made = compile_named(f"{PROGRAMS}:train_step", args, on="cpu:4")
     assert isinstance(made, Compiled)
     assert made.mesh == axes
 
@@ -125,9 +125,9 @@ def test_a_function_by_its_name(args: str, axes: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "words"),
     [
-        ("nowhere.at.all:step", "", 'no module "nowhere" to be found'),
+        ("nowhere.at.all:step", "", 'there is no module "nowhere"'),
         ("train_step", "", "Write module:function"),
-        (f"{PROGRAMS}:args_of_devices", "", "or name another with --args module:function"),
+        (f"{PROGRAMS}:args_of_devices", "", "or name another function with --args module:function"),
         (f"{PROGRAMS}:PROGRAM", "", 'has no "PROGRAM"'),
         (f"{PROGRAMS}:train_step", f"{PROGRAMS}:args_of_two", "takes first, second"),
     ],

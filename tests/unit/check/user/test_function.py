@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.check.training import How
-from shardwise.check.user.function import FunctionReport, check_by_name
+from shardwise.check.options import CompileOptions
+from shardwise.check.user.function import FunctionReport, check_named_function
 from shardwise.errors import BadInput, BadSharding
 from tests.unit.check.compilers import needs
 from tests.unit.check.programs import train_step, train_step_args
@@ -16,7 +16,7 @@ PROGRAMS = "tests.unit.check.programs"
 
 @needs("cpu")
 def test_a_function_by_its_name_on_virtual_devices() -> None:
-    found = check_by_name(f"{PROGRAMS}:train_step", "", "cpu:4", How(cache=False))
+    found = check_named_function(f"{PROGRAMS}:train_step", "", "cpu:4", CompileOptions(cache=False))
     assert (found.compiler, found.verdict, found.passed) == ("cpu", "compiles", True)
     assert found.mesh == {"data": 2, "model": 2}
     assert found.compiled is not None
@@ -49,12 +49,17 @@ def test_a_function_needs_a_machine() -> None:
 @needs("cpu")
 def test_a_sharding_that_divides_nothing_is_told_with_the_function() -> None:
     with pytest.raises(BadSharding, match="uneven on cpu:4"):
-        check_by_name(f"{PROGRAMS}:uneven", f"{PROGRAMS}:uneven_args", "cpu:4", How(cache=False))
+        check_named_function(
+            f"{PROGRAMS}:uneven", f"{PROGRAMS}:uneven_args", "cpu:4", CompileOptions(cache=False)
+        )
 
 
 @needs("cpu")
 def test_what_cannot_be_traced_is_told_in_its_own_words() -> None:
     with pytest.raises(BadInput, match="cannot be traced with these arguments"):
-        check_by_name(
-            f"{PROGRAMS}:train_step", f"{PROGRAMS}:uneven_args", "cpu:4", How(cache=False)
+        check_named_function(
+            f"{PROGRAMS}:train_step",
+            f"{PROGRAMS}:uneven_args",
+            "cpu:4",
+            CompileOptions(cache=False),
         )

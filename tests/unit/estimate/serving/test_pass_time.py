@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.estimate.serving.load import Load, decoding, prompts
+from shardwise.formulas import stationary
 from shardwise.formulas.inference import decode_step, prefill_s
 from shardwise.models import load
 from shardwise.models.count import kv_bytes_per_token, parameters
@@ -60,21 +61,28 @@ def test_prefill_at_peak_is_the_books_formula() -> None:
 
 
 def test_two_dims_send_what_the_book_says() -> None:
-    """2BD/X gathered and 4BF/YZ summed, in each half of the MLP. Book §7, app. B."""
-    mesh = {"tensor": 16, "fsdp": 4}
-    e = engine("palm-540b", "v4:4x4x4", mesh, Serve(context=2048), weights="2d", kv="batch")
-    ours = {"up": 0.0, "down": 0.0}
-    batch, config = 64, e.config
+    """2BD/X gathered, 4BF/YZ summed, 2BD/X scattered; 11.3 BD / (sqrt(N) W) in all. Book §7."""
+    best = stationary.best_2d(128)
+    mesh = {"fsdp": int(best.x), "tensor": int(best.yz)}
+    e = engine("gpt3-175b", "v4:4x4x8", mesh, Serve(context=2048), weights="2d", kv="batch")
+    batch, d_model = 64, e.config.d_model
+    n_bytes = {}
     for transfer in e.program.transfers:
-        name = transfer.name.split(".")
-        if name[0] != "mlp":
-            continue
-        given = {**transfer.sizes, "B": batch}
-        n_bytes = transfer.move.joined_bytes(given, e.layout.sizes, 2)
-        twice = 2 if transfer.move.kind == "all_reduce" else 1
-        ours["down" if name[1] == "down" else "up"] += twice * n_bytes
-    # The model's block is parallel: attention's input is the MLP's, and so is its one sum.
-    assert ours["up"] % (2 * 2 * batch * config.d_ff / 16) == 0
+        if transfer.name.startswith("mlp."):
+            sizes = {**transfer.sizes, "B": batch}
+            kind = transfer.move.kind
+            assert kind not in n_bytes
+            n_bytes[kind] = transfer.move.joined_bytes(sizes, e.layout.sizes, 2)
+    assert n_bytes == {
+        "all_gather": 2 * batch * d_model / best.x,
+        "all_reduce": 2 * batch * 4 * d_model / best.yz,
+        "reduce_scatter": 2 * batch * d_model / best.x,
+    }
+    # An AllReduce counts twice; gather and scatter have two torus axes, Y and Z.
+    over_one_axis = 2 * n_bytes["all_reduce"]
+    over_two_axes = n_bytes["all_gather"] + n_bytes["reduce_scatter"]
+    moved_bytes = over_one_axis + over_two_axes / 2
+    assert moved_bytes == pytest.approx(best.coefficient * batch * d_model / 128**0.5)
 
 
 def test_gathered_weights_cost_more_than_they_save() -> None:

@@ -78,7 +78,7 @@ def test_the_plans_own_figures_count() -> None:
         ("model", {"architecture": {"groups": [{"layer": 3, "count": 1}]}}, "is not a model"),
         ("hardware", {"name": "v5e:5x5x5"}, "cannot be read again"),
         ("strategy", {"placement": {"fsdp": "somewhere"}}, "placement is none of"),
-        ("strategy", {"remat": "mlp"}, "remat mlp is not what its recomputed parts are"),
+        ("strategy", {"remat": "norms"}, "remat norms is not what its recomputed parts are"),
         ("workload", {"batch": 0}, "not between 1 and"),
     ],
 )

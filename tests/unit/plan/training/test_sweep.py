@@ -70,7 +70,7 @@ def test_progress_counts() -> None:
 
 
 def test_bad_sweeps() -> None:
-    with pytest.raises(UnknownName, match=r'unknown option of a sweep "tensors"\. Close: tensor'):
+    with pytest.raises(UnknownName, match=r'unknown option of a sweep "tensors"\. Close: "tensor"'):
         sw.sweep(MODEL, SLICE, JOB, tensors=[1])
     with pytest.raises(BadInput, match="tensor has no values"):
         sw.sweep(MODEL, SLICE, JOB, tensor=[])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from shardwise.runtime.blocks.head import in_chunks
+from shardwise.runtime.blocks.head import chunked_loss
 
 B, T, D, V = 2, 12, 8, 32
 
@@ -31,7 +31,7 @@ def given() -> tuple[Any, jax.Array, jax.Array]:
 
 @pytest.mark.parametrize("n", [3, 24])
 def test_loss_and_gradients_are_those_of_one_chunk(given: Any, n: int) -> None:
-    chunked = in_chunks(loss, n, jnp.float32)
+    chunked = chunked_loss(loss, n, jnp.float32)
     of = {
         f: jax.value_and_grad(lambda w, x, f=f: 0.5 * f(w, x, given[2]), argnums=(0, 1))
         for f in (loss, chunked)
@@ -56,7 +56,7 @@ def test_logits_of_one_chunk_exist_at_a_time(given: Any) -> None:
         return max(sizes(made.jaxpr))
 
     assert largest(loss) == B * T * V
-    assert largest(in_chunks(loss, 3, jnp.float32)) == B * T * V // 3 == D * V
+    assert largest(chunked_loss(loss, 3, jnp.float32)) == B * T * V // 3 == D * V
 
 
 def test_sums_of_gradients_are_as_wide_as_asked(given: Any) -> None:
@@ -66,8 +66,8 @@ def test_sums_of_gradients_are_as_wide_as_asked(given: Any) -> None:
     n_BTD, targets_BT = jnp.ones((1, 2048, 1), jnp.bfloat16), jnp.zeros((1, 2048), jnp.int32)
     found = {}
     for wide in (jnp.bfloat16, jnp.float32):
-        chunked = in_chunks(loss, 2048, wide)
+        chunked = chunked_loss(loss, 2048, wide)
         found[wide] = float(jax.grad(chunked)(narrow, n_BTD, targets_BT)["w"][0, 1])
-    one = float(jax.grad(in_chunks(loss, 1, jnp.float32))(narrow, n_BTD, targets_BT)["w"][0, 1])
+    one = float(jax.grad(chunked_loss(loss, 1, jnp.float32))(narrow, n_BTD, targets_BT)["w"][0, 1])
     assert found[jnp.float32] == pytest.approx(one, rel=2**-8)
     assert found[jnp.bfloat16] < one / 2

@@ -57,7 +57,7 @@ MODELS = {
 def test_logits_are_those_of_numpy(family: str) -> None:
     config = MODELS[family]
     on = role_mesh(ONE.sizes, np.array(jax.devices()[:1]))
-    table = Table(rules=rules_of(ONE), on=on)
+    table = Table(rules=rules_of(ONE), mesh=on)
     infos = describe(config)
     weights = each(lambda info: np.full(info.shape, float(not info.is_table), "f"), infos)
     random = np.random.default_rng(1)

@@ -30,12 +30,12 @@ def _random(*shape: int) -> Any:
 def test_copies_lie_by_expert_and_none_is_lost() -> None:
     scores = _random(N, E)
     experts = jnp.asarray(np.argsort(-scores, axis=1)[:, :K].astype(np.int32))
-    at, count = routing.in_order(experts, E)
+    slots, count = routing.sort_by_expert(experts, E)
     np.testing.assert_array_equal(count, np.bincount(np.asarray(experts).ravel(), minlength=E))
-    rows = np.asarray(at.of_choice).T
+    rows = np.asarray(slots.slot_of_choice).T
     assert sorted(rows.flat) == list(range(N * K))
     tokens = np.broadcast_to(np.arange(N)[:, None], (N, K))
-    np.testing.assert_array_equal(np.asarray(at.token)[rows], tokens)
+    np.testing.assert_array_equal(np.asarray(slots.token_of_slot)[rows], tokens)
     of_row = np.repeat(np.arange(E), count)
     np.testing.assert_array_equal(of_row[rows], experts)
 
@@ -46,7 +46,7 @@ def test_rows_arrive_by_expert_and_sender_and_come_back() -> None:
     e = E // CHIPS
     owners = [(s, x) for s in range(CHIPS) for x in range(E) for _ in range(counts[s, x])]
     rows = {s: [r for r in owners if r[0] == s] for s in range(CHIPS)}
-    found = [ragged.trips(jnp.asarray(counts), jnp.int32(chip)) for chip in range(CHIPS)]
+    found = [ragged.round_trip(jnp.asarray(counts), jnp.int32(chip)) for chip in range(CHIPS)]
     arrived = _carried(rows, [trip.out for trip in found], e)
     for chip in range(CHIPS):
         mine = range(chip * e, (chip + 1) * e)
@@ -55,13 +55,13 @@ def test_rows_arrive_by_expert_and_sender_and_come_back() -> None:
     assert _carried(arrived, [trip.back for trip in found], e) == rows
 
 
-def _carried(rows: dict[int, Any], sent: list[ragged.Trip], e: int) -> dict[int, Any]:
+def _carried(rows: dict[int, Any], sent: list[ragged.RaggedTransfer], e: int) -> dict[int, Any]:
     """What `ragged_all_to_all` does, row by row."""
     there: dict[int, dict[int, Any]] = {chip: {} for chip in rows}
     for source, trip in enumerate(sent):
         for i in range(CHIPS * e):
             target, (begin, size, arrive) = i // e, (int(v[i]) for v in trip[:3])
-            assert size == sent[target].received[source * e + i % e]
+            assert size == sent[target].recv_sizes[source * e + i % e]
             for j in range(size):
                 assert arrive + j not in there[target]
                 there[target][arrive + j] = rows[source][begin + j]

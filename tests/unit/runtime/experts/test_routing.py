@@ -54,22 +54,22 @@ def _experts() -> Any:
 
 def test_every_choice_has_a_place_of_its_own_expert() -> None:
     experts = _experts()
-    at = routing.places(experts, E, N)
-    places = np.asarray(at.of_choice).T
-    assert len({*places.flat}) == N * K
-    np.testing.assert_array_equal(places // N, experts)
+    slots = routing.assign_slots(experts, E, N)
+    slot_NK = np.asarray(slots.slot_of_choice).T
+    assert len({*slot_NK.flat}) == N * K
+    np.testing.assert_array_equal(slot_NK // N, experts)
     tokens = np.broadcast_to(np.arange(N)[:, None], (N, K))
-    np.testing.assert_array_equal(np.asarray(at.token)[places], tokens)
+    np.testing.assert_array_equal(np.asarray(slots.token_of_slot)[slot_NK], tokens)
 
 
 def test_a_full_expert_keeps_the_first_tokens() -> None:
     """All tokens want expert 3 first; its room is for four of them."""
     experts = jnp.stack([jnp.full(N, 3), jnp.arange(N) % 3], axis=1)
-    at = routing.places(experts, E, 4)
-    wanted = np.asarray(at.of_choice)[0]
+    slots = routing.assign_slots(experts, E, 4)
+    wanted = np.asarray(slots.slot_of_choice)[0]
     np.testing.assert_array_equal(wanted[:4], [12, 13, 14, 15])
     assert (wanted[4:] == E * 4).all()
-    copies = np.asarray(routing.spread(jnp.ones((N, D)), at)).reshape(E, 4, D)
+    copies = np.asarray(routing.tokens_to_slots(jnp.ones((N, D)), slots)).reshape(E, 4, D)
     assert copies.sum() == 4 * 4 * D  # experts 0 to 3 are full, the others have no token
     assert copies[4:].sum() == 0
 
@@ -80,20 +80,24 @@ def test_room_of_an_expert(factor: float | None, room: int) -> None:
 
 
 def test_what_comes_back_is_the_transpose_of_what_is_sent() -> None:
-    at = routing.places(_experts(), E, 5)
+    slots = routing.assign_slots(_experts(), E, 5)
     x, y = jnp.asarray(_random(N, D)), jnp.asarray(_random(E * 5, D))
-    sent, back = jax.vjp(lambda x: routing.spread(x, at), x)
-    np.testing.assert_allclose(jnp.vdot(sent, y), jnp.vdot(x, routing.collect(y, at)), rtol=1e-4)
-    np.testing.assert_allclose(back(y)[0], routing.collect(y, at), atol=1e-6)
-    _, back = jax.vjp(lambda y: routing.collect(y, at), y)
+    sent, back = jax.vjp(lambda x: routing.tokens_to_slots(x, slots), x)
+    np.testing.assert_allclose(
+        jnp.vdot(sent, y), jnp.vdot(x, routing.slots_to_tokens(y, slots)), rtol=1e-4
+    )
+    np.testing.assert_allclose(back(y)[0], routing.slots_to_tokens(y, slots), atol=1e-6)
+    _, back = jax.vjp(lambda y: routing.slots_to_tokens(y, slots), y)
     np.testing.assert_allclose(back(x)[0], sent, atol=1e-6)
 
 
 def test_the_weight_of_a_choice_goes_to_its_place_and_back() -> None:
-    at, weights, y = routing.places(_experts(), E, 5), jnp.asarray(_random(N, K)), _random(E * 5)
-    sent, back = jax.vjp(lambda w: routing.spread_choices(w, at), weights)
-    places = np.asarray(at.of_choice).T
+    slots = routing.assign_slots(_experts(), E, 5)
+    weights = jnp.asarray(_random(N, K))
+    y = _random(E * 5)
+    sent, back = jax.vjp(lambda w: routing.choices_to_slots(w, slots), weights)
+    slot_NK = np.asarray(slots.slot_of_choice).T
     expected = np.zeros(E * 5 + 1, np.float32)
-    expected[places] = weights
+    expected[slot_NK] = weights
     np.testing.assert_array_equal(sent, expected[:-1])
-    np.testing.assert_array_equal(back(jnp.asarray(y))[0], np.append(y, 0.0)[places])
+    np.testing.assert_array_equal(back(jnp.asarray(y))[0], np.append(y, 0.0)[slot_NK])

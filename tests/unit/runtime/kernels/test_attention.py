@@ -12,7 +12,7 @@ import pytest
 from shardwise.models import Attention
 from shardwise.runtime.kernels import attention as kernels
 from shardwise.runtime.kernels import blockwise, splash
-from shardwise.runtime.layout.context_order import Order
+from shardwise.runtime.layout.context_order import ContextOrder
 
 B, N, K, H = 1, 2, 1, 32
 NEAR = {"abs": 1e-4}  # of numbers about 1, in fp32
@@ -60,7 +60,7 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
     sums = kernel.forward(q, k, v, causal=causal, **given)
     near(sums, plain(q, k, v, seen))
     o, l = every(q, k, v)
-    near(blockwise.merged(sums, plain(q, far_k, far_v, True)), (o, l))
+    near(blockwise.merge(sums, plain(q, far_k, far_v, True)), (o, l))
     do = normal(B, N, here, H)
     _, d_k, d_v = jax.vjp(lambda *x: every(*x)[0], q, k, v)[1](do)
     q_here = jax.vjp(lambda q: every(q, k, v)[0], q)[1](do)[0]
@@ -70,10 +70,10 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 
 
 CASES = {
-    "causal, paired": ({}, Order(n=2, paired=True)),
-    "window, paired": ({"window": 200}, Order(n=2, paired=True)),
-    "chunks, paired": ({"window": 256, "chunked": True}, Order(n=2, paired=True)),
-    "not causal": ({"causal": False}, Order(n=2)),
+    "causal, paired": ({}, ContextOrder(n=2, paired=True)),
+    "window, paired": ({"window": 200}, ContextOrder(n=2, paired=True)),
+    "chunks, paired": ({"window": 256, "chunked": True}, ContextOrder(n=2, paired=True)),
+    "not causal": ({"causal": False}, ContextOrder(n=2)),
 }
 
 

@@ -54,7 +54,7 @@ def same(one: Callable[..., Any], other: Callable[..., Any], *given: Any) -> Non
 )
 def test_products(letters: str, x: tuple[int, ...], w: tuple[int, ...]) -> None:
     def by_cpu(x: Any, w: Any) -> Any:
-        return cpu.product(letters, x, w)
+        return cpu.matmul_einsum(letters, x, w)
 
     same(by_cpu, lambda x, w: jnp.einsum(letters, x, w), normal(*x), normal(*w))
 
@@ -64,11 +64,11 @@ def test_narrow_products_sum_in_fp32(unit: bool, monkeypatch: pytest.MonkeyPatch
     """Of 4,096 ones and their gradients a sum in 16 bits would give 256."""
     monkeypatch.setattr(cpu, "has_matrix_unit", lambda: unit)
     x, w = jnp.ones((1, 2, 4096), jnp.bfloat16), jnp.ones((4096, 4), jnp.bfloat16)
-    y, pull = jax.vjp(lambda x, w: cpu.product("abc,cd->abd", x, w), x, w)
+    y, pull = jax.vjp(lambda x, w: cpu.matmul_einsum("abc,cd->abd", x, w), x, w)
     assert y.dtype == jnp.bfloat16
     assert float(y[0, 0, 0]) == 4096
     assert {g.dtype for g in pull(y)} == {jnp.dtype(jnp.bfloat16)}
-    wide = cpu.product("abc,cd->abd", x, w, wide=True)
+    wide = cpu.matmul_einsum("abc,cd->abd", x, w, wide=True)
     assert wide.dtype == jnp.float32
 
 
@@ -76,11 +76,11 @@ def test_narrow_products_sum_in_fp32(unit: bool, monkeypatch: pytest.MonkeyPatch
 def test_attention(n_tokens: int) -> None:
     a = Attention(n_heads=4, n_kv_heads=2, d_head=8)
     q, k, v = normal(1, n_tokens, 4, 8), normal(1, n_tokens, 2, 8), normal(1, n_tokens, 2, 4)
-    assert cpu.attends(a, q, k)
+    assert cpu.supports_attention(a, q, k)
 
     def other(q: Any, k: Any, v: Any) -> Any:
         mask = jnp.tril(jnp.ones((n_tokens, n_tokens), bool))
-        return attention._plain(q, k, v, a, 0.3, None, None, mask)
+        return attention._unfused(q, k, v, a, 0.3, None, None, mask)
 
     same(lambda q, k, v: cpu.attend(q, k, v, 0.3), other, q, k, v)
 
@@ -88,7 +88,7 @@ def test_attention(n_tokens: int) -> None:
 @pytest.mark.parametrize("changed", [{"window": 8}, {"softcap": 30.0}, {"causal": False}])
 def test_other_attention_is_left_to_others(changed: dict[str, Any]) -> None:
     a = Attention(n_heads=4, n_kv_heads=2, d_head=8, **changed)
-    assert not cpu.attends(a, normal(1, 32, 4, 8), normal(1, 32, 2, 8))
+    assert not cpu.supports_attention(a, normal(1, 32, 4, 8), normal(1, 32, 2, 8))
 
 
 def test_cross_entropy() -> None:
@@ -102,14 +102,14 @@ def test_cross_entropy() -> None:
 
 
 @pytest.mark.parametrize(("unit", "read"), [(True, "bf16"), (False, "f32")])
-@pytest.mark.parametrize("rows", [1, cpu.OFTEN])
+@pytest.mark.parametrize("rows", [1, cpu.MIN_READS_TO_CAST])
 def test_narrow_numbers_are_multiplied_as_the_processor_is_fast(
     unit: bool, read: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a unit as fp32 numbers, but for a few rows, which read a weight too seldom."""
     monkeypatch.setattr(cpu, "has_matrix_unit", lambda: unit)
     x, w = jnp.ones((1, rows, 8), jnp.bfloat16), jnp.ones((8, 16), jnp.bfloat16)
-    made = jax.make_jaxpr(lambda x, w: cpu.product("abc,cd->abd", x, w))(x, w)
+    made = jax.make_jaxpr(lambda x, w: cpu.matmul_einsum("abc,cd->abd", x, w))(x, w)
     assert ("f32[8,16]" in str(made)) == (read == "f32" and rows > 1)
 
 
@@ -125,14 +125,14 @@ def test_no_step_copies_the_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return re.findall(r"f32\[\d\S* copy\(%state__moments\S+", str(compiled(made).as_text()))
 
     assert copied() == []
-    monkeypatch.setattr(cpu, "written_after", lambda arrays, new, old: new)
+    monkeypatch.setattr(cpu, "write_after", lambda arrays, new, old: new)
     assert len(copied()) > 9
 
 
 def test_moments_of_a_weight_that_is_no_number_stay() -> None:
     new, old = normal(3, 4), normal(4, 3).T
     weights = {"good": normal(2), "bad": jnp.full(5, jnp.nan)}
-    found = cpu.written_after(
+    found = cpu.write_after(
         weights,
         {"mean": {"good": new, "bad": new}, "count": new},
         {"mean": {"good": old, "bad": old}, "count": old},

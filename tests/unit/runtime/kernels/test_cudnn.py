@@ -25,12 +25,12 @@ def array(width: int = 64, dtype: Any = jnp.bfloat16) -> Any:
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "found", lambda: True)
+    monkeypatch.setattr(cudnn, "is_installed", lambda: True)
 
 
 def test_16_bits_with_its_own_mask_do() -> None:
-    assert cudnn.attends(PLAIN, array(), array(), None)
-    assert cudnn.attends(replace(PLAIN, window=32), array(), array(), None)
+    assert cudnn.supports(PLAIN, array(), array(), None)
+    assert cudnn.supports(replace(PLAIN, window=32), array(), array(), None)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_16_bits_with_its_own_mask_do() -> None:
     ],
 )
 def test_others_do_not(a: Attention, q: Any, v: Any, mask: Any) -> None:
-    assert not cudnn.attends(a, q, v, mask)
+    assert not cudnn.supports(a, q, v, mask)
 
 
 def test_without_cudnn_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "found", lambda: False)
-    assert not cudnn.attends(PLAIN, array(), array(), None)
+    monkeypatch.setattr(cudnn, "is_installed", lambda: False)
+    assert not cudnn.supports(PLAIN, array(), array(), None)
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_chips_from_before_its_flash_attention_are_told_apart(
 ) -> None:
     device = SimpleNamespace(platform="gpu", device_kind="a GPU", **told)
     mesh: Any = SimpleNamespace(devices=np.array([device], dtype=object))
-    assert RoleMesh(mesh=mesh, axes={}, sizes={}).platform == platform
+    assert RoleMesh(jax_mesh=mesh, axes={}, sizes={}).platform == platform
     assert platform in ragged.PLATFORMS

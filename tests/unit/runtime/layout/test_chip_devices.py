@@ -7,7 +7,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import NotDivisible
-from shardwise.runtime.layout.chip_devices import over_devices
+from shardwise.runtime.layout.chip_devices import device_layout
 from shardwise.runtime.layout.mesh import arrange
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
@@ -20,8 +20,8 @@ TWO, ONE = sw.hardware("7x:2x2x1"), sw.hardware("v5p:2x2x1")
 
 def test_a_chip_of_one_device_keeps_its_layout() -> None:
     layout = Layout(mesh=Mesh(fsdp=4), zero=3, micro_batch=2)
-    dealt = over_devices(layout, MODEL, ONE)
-    assert (dealt.layout, dealt.role, dealt.per_chip) == (layout, "", 1)
+    one_device = device_layout(layout, MODEL, ONE)
+    assert (one_device.layout, one_device.role, one_device.devices_per_chip) == (layout, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -37,22 +37,22 @@ def test_a_chip_of_one_device_keeps_its_layout() -> None:
     ],
 )
 def test_the_role_that_is_multiplied(layout: Layout, role: str, batch: tuple[int, int]) -> None:
-    found = over_devices(layout, MODEL, TWO)
-    assert (found.role, found.per_chip) == (role, 2)
-    assert found.layout.sizes == {**layout.sizes, role: 2 * layout.sizes[role]}
-    assert (found.layout.micro_batch, found.layout.n_microbatches) == batch
-    assert found.layout.global_batch == layout.global_batch
+    two_devices = device_layout(layout, MODEL, TWO)
+    assert (two_devices.role, two_devices.devices_per_chip) == (role, 2)
+    assert two_devices.layout.sizes == {**layout.sizes, role: 2 * layout.sizes[role]}
+    assert (two_devices.layout.micro_batch, two_devices.layout.n_microbatches) == batch
+    assert two_devices.layout.global_batch == layout.global_batch
 
 
 def test_fsdp_is_not_cut_finer_than_the_model_is_wide() -> None:
     layout = Layout(mesh=Mesh(fsdp=512), zero=3, micro_batch=2)
-    assert over_devices(layout, MODEL, sw.hardware("7x:8x8x8")).role == "data"
+    assert device_layout(layout, MODEL, sw.hardware("7x:8x8x8")).role == "data"
 
 
 def test_what_no_role_can_take_is_refused_in_words() -> None:
     layout = Layout(mesh=Mesh(tensor=4), micro_batch=3)
-    with pytest.raises(NotDivisible, match="3 x 1 sequences and 1/4 of the heads"):
-        over_devices(layout, MODEL, TWO)
+    with pytest.raises(NotDivisible, match="3 x 1 sequences of a chip nor its 1/4 of the heads"):
+        device_layout(layout, MODEL, TWO)
 
 
 @pytest.mark.parametrize("role", ["data", "fsdp", "tensor"])
@@ -60,20 +60,20 @@ def test_devices_of_a_chip_are_neighbours_along_the_role(role: str) -> None:
     sizes = Mesh(fsdp=2, tensor=2).sizes
     devices = np.arange(8).reshape(1, 2, 2, 1, 2)  # the last: two of a chip
     placement = place(TWO, sizes)[0]
-    found = arrange(placement, sizes, devices, role)
+    arranged = arrange(placement, sizes, devices, role)
     # ROLES: data, fsdp, tensor, context, expert, pipe
-    assert found.shape[:3] == tuple(n * (r == role) + n * 1 for r, n in list(sizes.items())[:3])
+    assert arranged.shape[:3] == tuple(n * (r == role) + n * 1 for r, n in list(sizes.items())[:3])
     axis = ("data", "fsdp", "tensor").index(role)
-    pairs = np.moveaxis(found, axis, -1).reshape(-1, 2)
+    pairs = np.moveaxis(arranged, axis, -1).reshape(-1, 2)
     assert sorted(map(tuple, pairs.tolist())) == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    assert sorted(found.ravel()) == list(range(8))
+    assert sorted(arranged.ravel()) == list(range(8))
 
 
 def test_chips_of_one_device_lie_where_the_placement_has_them() -> None:
     sizes = Mesh(fsdp=2, tensor=2).sizes
     placement = place(ONE, sizes)[0]
-    found = arrange(placement, sizes, np.arange(4).reshape(1, 2, 2, 1, 1))
-    assert found.shape == (1, 2, 2, 1, 1, 1)
+    arranged = arrange(placement, sizes, np.arange(4).reshape(1, 2, 2, 1, 1))
+    assert arranged.shape == (1, 2, 2, 1, 1, 1)
     span = dict(placement.spans)["tensor"].rings[0]
     apart = {0: 2, 1: 1}[span.axis]
-    assert found[0, 0, 1].item() - found[0, 0, 0].item() == apart
+    assert arranged[0, 0, 1].item() - arranged[0, 0, 0].item() == apart

@@ -25,7 +25,7 @@ def table() -> Table:
     mesh = AbstractMesh((*AXES.values(), *(1 for _ in others)), (*AXES, *others))
     axes = {"data": tuple(AXES), **{role: (role,) for role in others}}
     sizes = {**dict.fromkeys(ROLES, 1), "data": math.prod(AXES.values())}
-    return Table(rules=rules_of(LAYOUT), on=RoleMesh(mesh=mesh, axes=axes, sizes=sizes))
+    return Table(rules=rules_of(LAYOUT), mesh=RoleMesh(jax_mesh=mesh, axes=axes, sizes=sizes))
 
 
 def weight(*shape: int, matmul: bool = True) -> ArrayInfo:

@@ -149,7 +149,7 @@ def test_gathered_weights_are_never_taken_and_slower_when_asked_for() -> None:
 @pytest.mark.parametrize("where", ["v5e:4x4", "h100:24", "gb200:72"])
 def test_engines_fit_side_by_side(where: str) -> None:
     system = sw.hardware(where)
-    for mesh in engines(MIXTRAL, CHAT, system, NOTHING, filling=False):
+    for mesh in engines(MIXTRAL, system, CHAT, NOTHING, filling=False):
         n = mesh.n_chips // mesh.data
         assert mesh.n_chips <= system.n_chips
         assert mesh.data == side_by_side(system, n)

@@ -7,8 +7,9 @@ import pytest
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops import collective
+from shardwise.search.model_sizes import MIN_TOKENS_PER_CHIP
 from shardwise.search.training.cells import cells, microbatches
-from shardwise.search.training.legal import LEAST_TOKENS, legal_meshes
+from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.workload import Train
 from tests.strategies import cuts, every_layout, every_mesh
@@ -73,7 +74,7 @@ def test_the_columns_are_those_of_the_meshes() -> None:
 
 def test_sequences_are_not_cut_into_crumbs_unless_it_is_asked_for() -> None:
     config, system = load("llama3-8b"), parse_system("v5p:4x4x4")
-    job = Train(batch=64, seq=2 * LEAST_TOKENS)
+    job = Train(batch=64, seq=2 * MIN_TOKENS_PER_CHIP)
     free = cells(config, system, job, {}, {})
     assert free is not None
     assert {m.context for m in free.meshes} == {1, 2}

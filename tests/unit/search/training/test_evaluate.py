@@ -10,8 +10,9 @@ from shardwise.estimate.training.chip_rates import Kernels, Rates
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.search.training import rank
+from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
-from shardwise.search.training.evaluate import Best, Block, groups
+from shardwise.search.training.evaluate import Block
 from shardwise.workload import Train
 
 CASES = [
@@ -56,7 +57,7 @@ def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) ->
     for block in blocks(case, at):
         too_large, seconds = block.bound()
         block.run(Best(1, None))
-        for (does_not_fit, best), _, i in block.rows():
+        for (does_not_fit, best), _, i in block.scores():
             if not does_not_fit:
                 cell = block.cells.meshes[i], block.cells.n_microbatches[i]
                 assert not too_large[i], f"{cell}: {block.layout(i)}"
@@ -71,7 +72,7 @@ def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
     for block in blocks(case):
         too_large, _ = block.bound()
         block.run(Best(1, None))
-        for (does_not_fit, _), _, i in block.rows():
+        for (does_not_fit, _), _, i in block.scores():
             fitting += not does_not_fit
             told += bool(too_large[i])
             if too_large[i]:
@@ -89,9 +90,9 @@ def test_groups_part_the_cells(case: Given) -> None:
     n = 0
     for group, some in groups(every, job.seq):
         sizes = some.sizes
-        assert ((sizes["pipe"] > 1) == group.piped).all()
-        assert ((sizes["context"] > 1) == group.cut).all()
-        assert (group.sharded | (sizes["fsdp"] == 1)).all()
+        assert ((sizes["pipe"] > 1) == group.pipelined).all()
+        assert ((sizes["context"] > 1) == group.context_parallel).all()
+        assert (group.weights_sharded | (sizes["fsdp"] == 1)).all()
         n += len(some)
     both = (every.sizes["fsdp"] == 1) & (every.sizes["context"] > 1)
     assert n == len(every) + int(both.sum())
@@ -102,7 +103,7 @@ def test_a_block_gives_the_layout_that_it_scored() -> None:
     config, system = load(name), parse_system(machine)
     for block in blocks(CASES[7]):
         block.run(Best(1, None))
-        rows = [row for row in block.rows() if not row[0][0]]
+        rows = [row for row in block.scores() if not row[0][0]]
         for (_, seconds), _, i in rows[:: max(1, len(rows) // 8)]:
             layout, placement = block.layout(i), block.cells.placements[i]
             cal = calibration(system.chip.name)
@@ -123,5 +124,5 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
         best = Best(3, None)
         for group, some in groups(every.take(rng.permutation(len(every))), job.seq):
             Block(config, job, group, some, rates, {}).run(best)
-        found.append(sorted(best.meshes.values()))
+        found.append(sorted(best.step_s.values()))
     assert found[0] == pytest.approx(found[1], rel=1e-12)

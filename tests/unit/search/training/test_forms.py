@@ -23,14 +23,20 @@ def group(**words: bool) -> Group:
 
 @pytest.mark.parametrize("flags", [*itertools.product([False, True], repeat=4)])
 def test_every_word_that_makes_sense_is_tried(flags: tuple[bool, ...]) -> None:
-    words = dict(zip(("sharded", "piped", "cut", "copied"), flags, strict=True))
+    words = dict(
+        zip(("weights_sharded", "pipelined", "context_parallel", "replicated"), flags, strict=True)
+    )
     forms = list(group(**words).forms(MOE, JOB, {}))
     assert len(set(forms)) == len(forms)
     assert {f.zero for f in forms} == (
-        {3} if words["sharded"] else {1, 2} if words["copied"] else {0}
+        {3} if words["weights_sharded"] else {1, 2} if words["replicated"] else {0}
     )
-    assert {f.schedule for f in forms} == ({*schedules.searched()} if words["piped"] else {"none"})
-    assert {f.context_kind for f in forms} == ({*CONTEXT_KINDS} if words["cut"] else {"gather"})
+    assert {f.schedule for f in forms} == (
+        {*schedules.searched()} if words["pipelined"] else {"none"}
+    )
+    assert {f.context_kind for f in forms} == (
+        {*CONTEXT_KINDS} if words["context_parallel"] else {"gather"}
+    )
     assert {f.policy for f in forms} == {*REMAT_POLICIES}
     assert {f.expert_tensor for f in forms} == {None, 1}
     assert {f.overlap for f in forms} == {DEFAULT_OVERLAPS}
@@ -43,7 +49,7 @@ def test_a_dense_model_has_no_experts_to_split() -> None:
 def test_what_the_job_asks_for_is_in_every_form() -> None:
     job = Train(batch=64, seq=2048, remat="mlp", overlap=("tp_comm",), offload=("optimizer",))
     assert policies(job) == ("mlp",)
-    for form in group(copied=True).forms(DENSE, job, {}):
+    for form in group(replicated=True).forms(DENSE, job, {}):
         assert form.policy == "mlp"
         assert form.overlap == (*DEFAULT_OVERLAPS, "tp_comm")
         assert form.offload == ("optimizer",)
@@ -55,11 +61,11 @@ def test_chunks_of_the_loss_are_as_many_as_asked_for() -> None:
 
 
 def test_what_never_wins_is_tried_when_it_is_asked_for() -> None:
-    piped = group(piped=True, copied=True)
+    piped = group(pipelined=True, replicated=True)
     assert {f.schedule for f in piped.forms(DENSE, JOB, {"schedule": "gpipe"})} == {"gpipe"}
     assert {f.zero for f in piped.forms(DENSE, JOB, {"zero": 0})} == {0}
-    assert list(group(sharded=True).forms(DENSE, JOB, {"zero": 0})) == []
-    assert list(group(copied=True).forms(DENSE, JOB, {"zero": 3})) == []
+    assert list(group(weights_sharded=True).forms(DENSE, JOB, {"zero": 0})) == []
+    assert list(group(replicated=True).forms(DENSE, JOB, {"zero": 3})) == []
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", *schedules.searched()])
@@ -70,8 +76,8 @@ def test_without_a_pipeline_there_is_no_schedule(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("fixed", "most", "error", "told"),
     [
-        ({"tensr": 2}, {}, UnknownName, 'unknown mesh role "tensr". Close: tensor'),
-        ({"schedule": "1f2b"}, {}, UnknownName, 'unknown schedule "1f2b". Close: 1f1b'),
+        ({"tensr": 2}, {}, UnknownName, 'unknown mesh role "tensr". Close: "tensor"'),
+        ({"schedule": "1f2b"}, {}, UnknownName, 'unknown schedule "1f2b". Close: "1f1b"'),
         ({"remat": "half"}, {}, UnknownName, 'unknown remat "half"'),
         ({"tensor": 0}, {}, BadShape, "tensor 0 is below 1."),
         ({"tensor": "8"}, {}, BadShape, "tensor '8' is not a whole number."),

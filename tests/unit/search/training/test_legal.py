@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 
 from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig, load
+from shardwise.search.model_sizes import divisors, kv_heads_divide, n_experts, tensor_widths
 from shardwise.search.training.legal import (
     batch_shards,
     chunk_problems,
     context_fits,
-    divisors,
-    kv_heads_divide,
     legal_meshes,
-    n_experts,
     near_multiples,
     problems,
-    tensor_widths,
 )
 from shardwise.strategy.layout import Form, Layout
 from shardwise.strategy.mesh import Mesh

@@ -20,7 +20,7 @@ from shardwise.models import load
 from shardwise.ops.program import training_step
 from shardwise.search.given import fixed_of
 from shardwise.search.training import rank as train
-from shardwise.search.training.evaluate import FAR
+from shardwise.search.training.best import MAX_SLOWDOWN
 from shardwise.search.training.rank import Candidate, Ranking
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
@@ -45,7 +45,7 @@ CASES = [
 def rank(name: str, machine: str, job: Train, **given: Any) -> Ranking:
     system = parse_system(machine)
     fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}))
-    return train.rank(load(name), job, system, calibration(system.chip.name), fixed, **given)
+    return train.rank(load(name), system, job, calibration(system.chip.name), fixed, **given)
 
 
 def one_by_one(name: str, machine: str, job: Train) -> list[Candidate]:
@@ -75,7 +75,7 @@ def test_the_best_are_the_best_of_all(name: str, machine: str, job: Train) -> No
     every = one_by_one(name, machine, job)
     assert {c.fits for c in every} == ({True, False} if "hbm" in machine else {True})
     meshes, widths = (fastest(every, key) for key in (mesh_of, tensor_of))
-    shown = {w: t for w, t in widths.items() if t < FAR * min(widths.values())}
+    shown = {w: t for w, t in widths.items() if t < MAX_SLOWDOWN * min(widths.values())}
     for exhaustive in (True, False):
         found = rank(name, machine, job, exhaustive=exhaustive, keep=4).candidates
         times = [c.time.step_s for c in found if c.fits]
@@ -131,7 +131,7 @@ def test_the_ranking_is_in_order_and_holds_every_tensor_size() -> None:
     assert [c.time.step_s for c in found[:3]] == near([c.time.step_s for c in whole[:3]])
     widths, ours = (fastest(some, tensor_of) for some in (whole, found))
     assert set(widths) == {m.tensor for m in every_mesh(config, system, job)}
-    shown = {w: t for w, t in widths.items() if t < FAR * min(widths.values())}
+    shown = {w: t for w, t in widths.items() if t < MAX_SLOWDOWN * min(widths.values())}
     assert {w: ours.get(w) for w in shown} == near(shown)
 
 

@@ -1,0 +1,148 @@
+"""The best training strategies seen by a search, and the groups of cells that it walks through."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardwise.arrays import Num
+from shardwise.search.training.cells import Cells
+from shardwise.search.training.forms import Group
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh, Placement
+
+if TYPE_CHECKING:
+    from shardwise.search.training.evaluate import Block
+
+MAX_SLOWDOWN = 2.0  # over the best step: slower tensor sizes are no alternatives
+
+
+def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
+    """Cells to which the same forms apply.
+
+    Weights that only `context` would shard may stay replicated too, so such cells come twice.
+    """
+    sizes = cells.sizes
+    context_parallel = sizes["context"] > 1
+    fsdp = sizes["fsdp"] > 1
+    traits = {
+        "pipelined": sizes["pipe"] > 1,
+        "context_parallel": context_parallel,
+        "replicated": sizes["data"] * sizes["context"] * sizes["expert"] > 1,
+        "sequence_parallel": seq % (sizes["tensor"] * sizes["context"]) == 0,
+    }
+    for weights_sharded, *values in itertools.product((False, True), repeat=1 + len(traits)):
+        mask = ~fsdp
+        if weights_sharded:
+            mask = fsdp | context_parallel
+        for trait, value in zip(traits.values(), values, strict=True):
+            mask = mask & (trait == value)
+        if mask.any():
+            group = Group(weights_sharded, **dict(zip(traits, values, strict=True)))
+            yield group, cells.take(mask.nonzero()[0])
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A strategy on the Pareto front: its step time, memory, block, cell and form."""
+
+    seconds: float
+    n_bytes: float
+    block: Block
+    row: int
+    form_index: int
+
+
+@dataclass
+class Best:
+    """The best form of every cell seen so far, and the number of strategies.
+
+    Args:
+        n_meshes: number of meshes to find. With 1, other tensor sizes are not looked for.
+        front: Pareto front of step time and memory; None when it is not wanted.
+        step_s: the best step time that fits, by mesh.
+    """
+
+    n_meshes: int
+    front: list[FrontPoint] | None
+    blocks: list[Block] = field(default_factory=list)
+    n_strategies: int = 0
+    n_fitting: int = 0
+    step_s: dict[Mesh, float] = field(default_factory=dict)
+
+    def may_improve(self, cells: Cells, too_large: Num, seconds: Num) -> Num:
+        """Which cells can still be among the best, by their lower bounds.
+
+        Cells that fit under no form matter only when nothing fits at all.
+        """
+        import numpy as np
+
+        if self.front is not None or not self.step_s:
+            return np.ones(len(cells), bool)
+        times = sorted(self.step_s.values())
+        last_time = np.inf
+        if len(times) >= self.n_meshes:
+            last_time = times[self.n_meshes - 1]
+        best_of_tensor: dict[int, float] = {}
+        for mesh, time in self.step_s.items():
+            best_of_tensor[mesh.tensor] = min(time, best_of_tensor.get(mesh.tensor, np.inf))
+        slowest_alternative = 0.0
+        if self.n_meshes > 1:
+            slowest_alternative = MAX_SLOWDOWN * times[0]
+        tensor_sizes, index = np.unique(cells.sizes["tensor"], return_inverse=True)
+        limits = []
+        for tensor in tensor_sizes:
+            of_tensor = best_of_tensor.get(int(tensor), np.inf)
+            limits.append(max(last_time, min(of_tensor, slowest_alternative)))
+        return ~too_large & (seconds < np.array(limits)[index])
+
+    def add(self, block: Block) -> None:
+        """Add the cells of an evaluated block."""
+        self.blocks.append(block)
+        for (too_large, seconds), _, row in block.scores():
+            mesh = block.cells.meshes[row]
+            if not too_large and seconds < self.step_s.get(mesh, float("inf")):
+                self.step_s[mesh] = seconds
+
+    def add_to_front(self, block: Block, seconds: Num, n_bytes: Num, rows: Num) -> None:
+        """Merge strategies into the Pareto front of step time and memory."""
+        import numpy as np
+
+        if self.front is None or not len(rows):
+            return
+        order = np.lexsort((n_bytes[rows], seconds[rows]))
+        least = np.minimum.accumulate(n_bytes[rows][order])
+        smaller = np.r_[True, least[1:] < least[:-1]]
+        points = [*self.front]
+        for row in rows[order[smaller]]:
+            point = FrontPoint(
+                float(seconds[row]), float(n_bytes[row]), block, int(row), len(block.forms)
+            )
+            points.append(point)
+        self.front = []
+        for point in sorted(points, key=lambda point: (point.seconds, point.n_bytes)):
+            if not self.front or point.n_bytes < self.front[-1].n_bytes:
+                self.front.append(point)
+
+    def layouts(self) -> list[tuple[Layout, Placement]]:
+        """The best layouts of `n_meshes` meshes, and the best of every other tensor size."""
+        scores = [score for block in self.blocks for score in block.scores()]
+        layouts: dict[Mesh, tuple[Layout, Placement]] = {}
+        tensor_sizes: set[int] = set()
+        for _, block, row in sorted(scores, key=lambda score: score[0]):
+            mesh = block.cells.meshes[row]
+            is_alternative = self.n_meshes > 1 and mesh.tensor not in tensor_sizes
+            if mesh not in layouts and (len(layouts) < self.n_meshes or is_alternative):
+                layouts[mesh] = (block.layout(row), block.cells.placements[row])
+                tensor_sizes.add(mesh.tensor)
+        return list(layouts.values())
+
+    def front_layouts(self) -> list[tuple[Layout, Placement]]:
+        """The layouts of the Pareto front, fastest first."""
+        layouts = []
+        for point in self.front or ():
+            layout = point.block.layout(point.row, point.form_index)
+            layouts.append((layout, point.block.cells.placements[point.row]))
+        return layouts
