@@ -131,7 +131,7 @@ def test_four_bit_experts_by_chip() -> None:
     name = "aic-gpt-oss-120b-b200-trtllm-mxfp4-i1024o1024-tp1dp4ep4-c64"
     assert (run_of(name).weights, run_of(name).compute) == ("fp4", "fp8")
     assert on(name, "H200").compute == "bf16"
-    assert "h200 has no 4-bit products" in on(name, "H200").assumed["compute"]
+    assert "h200 has no 4-bit matmuls" in on(name, "H200").assumed["compute"]
 
 
 def test_linear_and_sparse_attention() -> None:

@@ -45,7 +45,8 @@ def _headline(verdict: Verdict) -> str:
     if verdict.verdict == "collectives missing":
         return f"Not proved: {compiler} left out planned collectives of {plan}."
     if verdict.fits is None:
-        return f"{compiler} confirms shapes, FLOPs and collectives of {plan}, not its memory."
+        checked = "shapes, FLOPs and collectives"
+        return f"{compiler} confirms {checked} of {plan}; memory is not checked."
     return f"Proved by {compiler}: {plan} compiles, fits, and has the planned collectives."
 
 

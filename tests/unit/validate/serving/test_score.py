@@ -165,4 +165,4 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 
 
 def test_a_run_hashes_and_differs() -> None:
-    assert len({served(), served(id="b"), replace(served(), prompt=2)}) == 3
+    assert len({served(), served(id="b"), replace(served(), prompt_tokens=2)}) == 3
