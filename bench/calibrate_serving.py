@@ -24,7 +24,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate import calibration
 from shardwise.estimate.serving.efficiency import USUAL, Shares, shares
 from shardwise.estimate.serving.overhead import ENGINES, Engine, engine_named
-from shardwise.validate.serving.predict import predicted_with
+from shardwise.validate.serving.predict import predict_with
 from shardwise.validate.serving.runs import ServeRun, load
 from shardwise.validate.serving.score import RATES, kind_of
 
@@ -99,7 +99,7 @@ def family(run: ServeRun) -> str:
 def errors(run: ServeRun, shares: Shares, engine: Engine) -> dict[str, float]:
     """metric -> log(predicted / measured) of seconds; memory has no rate to fit."""
     try:
-        found = predicted_with(run, shares, engine)
+        found = predict_with(run, shares, engine)
     except ShardwiseError:
         return {}
     signs = {m: -1.0 if m in RATES else 1.0 for m in found if m != "memory_bytes"}

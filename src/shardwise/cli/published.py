@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from shardwise.errors import NoPlan, UnknownName
-from shardwise.validate import Run, ServeRun, Underivable
+from shardwise.validate import Run, ServeRun, SkippedRecord
 
 MAX_REASONS = 6
 
-PublishedRun = TypeVar("PublishedRun", Run | Underivable, ServeRun | Underivable)
+PublishedRun = TypeVar("PublishedRun", Run | SkippedRecord, ServeRun | SkippedRecord)
 
 
 def from_source(runs: list[PublishedRun], source: str) -> list[PublishedRun]:
@@ -30,7 +30,7 @@ def nothing_predicted(results: Iterable[object]) -> NoPlan:
     """The error where no row can be predicted, with the most frequent reasons."""
     reasons: Counter[str] = Counter()
     for result in results:
-        if isinstance(result, Underivable):
+        if isinstance(result, SkippedRecord):
             reasons[result.reason] += 1
     frequent = reasons.most_common(MAX_REASONS)
     return NoPlan(

@@ -1,4 +1,4 @@
-"""What a model needs in memory, the smallest machine that holds it, and what is left there."""
+"""The memory of a model, the smallest machine that fits it, and the memory left on it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from shardwise.report.words import chips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What is left on a machine when its chips have some capacity.
+    """The memory left on a machine for one figure of its chips' capacity.
 
     Args:
-        capacity: which figure of the chip: `documented`, or `usable` as the compiler or driver
-            reports it.
-        hbm_bytes: of the whole machine.
-        left_bytes: beyond what is held; negative where it does not fit.
-        sequences: of the asked context (serving).
-        tokens_per_chip: of layer inputs (training).
+        capacity: `documented`, or `usable` as the compiler or driver reports it.
+        hbm_bytes: capacity of the whole machine.
+        left_bytes: capacity less the bytes of the model; negative where it does not fit.
+        sequences: sequences of the given context whose KV cache fits (serving).
+        tokens_per_chip: tokens whose layer inputs fit in what is left (training).
     """
 
     capacity: str
@@ -36,12 +35,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """One way to hold the model, and where.
+    """The memory of a model in one dtype, and a machine for it.
 
     Args:
         held: bytes by part.
-        system: the machine: the smallest, or the one that was asked about.
-        rooms: one for each capacity that is known of the chip.
+        system: the given machine, or the smallest that fits.
+        rooms: the memory left, for each known capacity of the chip.
     """
 
     dtype: str
@@ -56,12 +55,12 @@ class Need:
 
     @property
     def fits(self) -> bool:
-        """By the documented capacity."""
+        """Whether the documented capacity suffices."""
         return self.rooms[0].fits
 
     @property
     def held_bytes(self) -> float:
-        """The sum of the parts."""
+        """Bytes of all parts."""
         return sum(self.held.values())
 
 
@@ -71,10 +70,10 @@ class FitResult:
 
     Args:
         kind: `serve` or `train`.
-        hardware: as it was asked.
-        n_parameters: stored.
+        hardware: name of the machine or chip, as given.
+        n_parameters: stored parameters.
         context: tokens of a sequence (serving).
-        batch: sequences whose cache is held (serving).
+        batch: sequences whose KV cache is counted (serving).
     """
 
     model: str
@@ -88,103 +87,105 @@ class FitResult:
 
 
 def document(result: FitResult) -> dict[str, Any]:
-    """The result as a document, with the sums that its lines show."""
+    """The result as a JSON document, with the sums that its lines show."""
     import msgspec
 
-    made: dict[str, Any] = msgspec.to_builtins(result)
-    for need, raw in zip(result.needs, made["needs"], strict=True):
-        raw["held_bytes"] = need.held_bytes
-    return made
+    fields: dict[str, Any] = msgspec.to_builtins(result)
+    for need, row in zip(result.needs, fields["needs"], strict=True):
+        row["held_bytes"] = need.held_bytes
+    return fields
 
 
 def blocks(result: FitResult) -> Iterator[Block]:
-    """The answer: serving by dtype, training by part."""
-    first = result.needs[0]
+    """The answer: a row per dtype for serving, a row per part for training."""
+    need = result.needs[0]
     yield strong(_headline(result))
-    yield from (_serving(result) if result.kind == "serve" else _training(result, first))
-    rooms = first.rooms
-    if len(rooms) > 1:
-        documented, usable = (show_value(room.hbm_bytes_per_chip, "B") for room in rooms)
+    if result.kind == "serve":
+        yield from _serving(result)
+    else:
+        yield from _training(result, need)
+    if len(need.rooms) > 1:
+        documented, usable = (room.hbm_bytes_per_chip for room in need.rooms)
         yield quiet(
-            f"memory per chip: {documented} documented; {usable} "
-            f"({units.show_bytes(rooms[1].hbm_bytes_per_chip)}) usable by a program, as the "
+            f"memory per chip: {show_value(documented, 'B')} documented; "
+            f"{show_value(usable, 'B')} ({units.show_bytes(usable)}) usable by a program, as the "
             "compiler or driver reports it"
         )
-    yield quiet(f"type  {_next(result)}")
+    yield quiet(f"type  {_next_command(result)}")
 
 
 def _headline(result: FitResult) -> str:
     best = min(result.needs, key=lambda need: (not need.fits, need.n_chips))
-    room = best.rooms[0]
-    left = f"{_left(room)} left" if best.fits else f"short of {units.show_bytes(-room.left_bytes)}"
-    kind = f"{best.dtype} " if result.kind == "serve" else "training state of "
+    subject = "training state of" if result.kind == "train" else best.dtype
+    fits = "fits" if best.fits else "does not fit"
     return (
-        f"{kind}{result.model} ({units.show_count(result.n_parameters)} parameters) "
-        f"{'fits' if best.fits else 'does not fit'} on {best.system} "
-        f"({chips(best.n_chips)}), {left}."
+        f"{subject} {result.model} ({units.show_count(result.n_parameters)} parameters) {fits} on "
+        f"{best.system} ({chips(best.n_chips)}), {_left(best.rooms[0])}."
     )
 
 
 def _left(room: Room) -> str:
-    return units.show_bytes(room.left_bytes)
+    """`3.2 GB left`, or `short of 1.1 GB`."""
+    if room.fits:
+        return f"{units.show_bytes(room.left_bytes)} left"
+    return f"short of {units.show_bytes(-room.left_bytes)}"
 
 
 def _serving(result: FitResult) -> Iterator[Block]:
-    usable = len(result.needs[0].rooms) > 1
-    held = f"{result.batch:,} x KV" if result.batch and result.batch > 1 else "KV"
-    heads = ["weights", ">", ">KV a token", f">{held}", "machine", ">chips", ">sequences", ">left"]
+    kv = f"{result.batch:,} x KV" if result.batch and result.batch > 1 else "KV"
+    heads = ["weights", ">", ">KV a token", f">{kv}", "machine", ">chips", ">sequences", ">left"]
     rows = []
     for need in result.needs:
         room = need.rooms[0]
-        kv_name = need.kv_dtype if need.kv_dtype != need.dtype else ""
-        rows.append(
-            [
-                f"{need.dtype}{f', KV {kv_name}' if kv_name else ''}",
-                units.show_bytes(need.held["weights"]),
-                units.show_bytes(need.kv_bytes_per_token or 0.0),
-                units.show_bytes(need.held["kv_cache"]),
-                need.system,
-                f"{need.n_chips:,}",
-                " / ".join(f"{r.sequences:,}" if r.fits else "none" for r in need.rooms),
-                units.show_bytes(room.left_bytes) if room.fits else "does not fit",
-            ]
-        )
+        dtypes = need.dtype
+        if need.kv_dtype and need.kv_dtype != need.dtype:
+            dtypes += f", KV {need.kv_dtype}"
+        row = [
+            dtypes,
+            units.show_bytes(need.held["weights"]),
+            units.show_bytes(need.kv_bytes_per_token or 0.0),
+            units.show_bytes(need.held["kv_cache"]),
+            need.system,
+            f"{need.n_chips:,}",
+            " / ".join(f"{room.sequences:,}" if room.fits else "none" for room in need.rooms),
+            units.show_bytes(room.left_bytes) if room.fits else "does not fit",
+        ]
+        rows.append(row)
     yield table(heads, rows)
-    counted = "documented / usable memory" if usable else "the documented memory"
-    yield f"sequences = of {result.context:,} tokens whose KV cache fits, by {counted}"
+    capacities = "the documented memory"
+    if len(result.needs[0].rooms) > 1:
+        capacities = "documented / usable memory"
+    yield f"sequences = of {result.context:,} tokens whose KV cache fits, by {capacities}"
 
 
 def _training(result: FitResult, need: Need) -> Iterator[Block]:
-    n = units.show_count(result.n_parameters)
-    rows = [
-        [f"  {part}", f"{n} × {need.bytes_per_parameter[part]:g} B", units.show_bytes(n_bytes)]
-        for part, n_bytes in need.held.items()
-    ]
-    each = sum(need.bytes_per_parameter.values())
-    rows.append(["  state", f"{n} × {each:g} B", units.show_bytes(need.held_bytes)])
+    n_parameters = units.show_count(result.n_parameters)
+
+    def row(part: str, bytes_per_parameter: float, n_bytes: float) -> list[str]:
+        product = f"{n_parameters} × {bytes_per_parameter:g} B"
+        return [f"  {part}", product, units.show_bytes(n_bytes)]
+
+    rows = []
+    for part, n_bytes in need.held.items():
+        rows.append(row(part, need.bytes_per_parameter[part], n_bytes))
+    rows.append(row("state", sum(need.bytes_per_parameter.values()), need.held_bytes))
     yield table(["part", "parameters × bytes", ">"], rows)
-    room = need.rooms[0]
-    yield labelled(
-        [
-            (
-                "machine",
-                f"{need.system}, {chips(need.n_chips)}: {units.show_bytes(room.hbm_bytes)}",
-            ),
-            *((f"left, {r.capacity}", _tokens(r)) for r in need.rooms),
-        ]
-    )
+    capacity = units.show_bytes(need.rooms[0].hbm_bytes)
+    machine = f"{need.system}, {chips(need.n_chips)}: {capacity}"
+    labels = {f"left, {room.capacity}": _tokens(room) for room in need.rooms}
+    yield labelled([("machine", machine), *labels.items()])
 
 
 def _tokens(room: Room) -> str:
     if not room.fits:
-        return f"short of {units.show_bytes(-room.left_bytes)}"
+        return _left(room)
     return (
         f"{units.show_bytes(room.left_bytes)}: the layer inputs of "
         f"{room.tokens_per_chip or 0:,} tokens a chip (remat full)"
     )
 
 
-def _next(result: FitResult) -> str:
+def _next_command(result: FitResult) -> str:
     system = result.needs[0].system
     if result.kind == "train":
         return f"shardwise plan {result.model} {system} --train --batch SEQUENCESxLENGTH"

@@ -1,4 +1,4 @@
-"""Chips: the list, every figure of one with its source, two side by side, and the slices."""
+"""Chips: the list, the figures of a chip with sources, two chips compared, slices."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from shardwise import units
 from shardwise.hardware import MARKETS, Chip, Difference, Figure, Torus, show_shape, show_value
+from shardwise.hardware.figure import Value
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import chips
 
-MOST_SLICES = 40  # listed on a screen
+MAX_SLICES = 40  # on a screen
 
 
-def list_document(found: Sequence[Chip]) -> list[dict[str, Any]]:
-    """The chips with the figures of the list."""
+def list_document(listed: Sequence[Chip]) -> list[dict[str, Any]]:
+    """The figures that the list shows, for each chip."""
     return [
         {
             "name": chip.name,
@@ -28,34 +29,36 @@ def list_document(found: Sequence[Chip]) -> list[dict[str, Any]]:
             "links": _links(chip),
             "usd_per_chip_hour": chip.usd_per_chip_hour,
         }
-        for chip in found
+        for chip in listed
     ]
 
 
-def list_blocks(found: Sequence[Chip]) -> Iterator[Block]:
-    """One line for each chip: by what they are built for, then by vendor."""
-    rows = []
+def list_blocks(listed: Sequence[Chip]) -> Iterator[Block]:
+    """One line per chip, by market, vendor and name."""
+    rows: list[list[str]] = []
     for market in MARKETS:
-        members = [chip for chip in found if chip.market == market]
-        rows += [[], [f"{market}s"]] if members else []
-        rows += [_row(chip) for chip in sorted(members, key=lambda c: (c.vendor, c.name))]
-    yield table(["chip", ">16-bit, dense", ">memory", ">its rate", "joined by", ">price"], rows)
-    yield quiet("an empty place: no public figure  ·  shardwise hw CHIP shows every source")
+        members = [chip for chip in listed if chip.market == market]
+        if members:
+            rows += [[], [f"{market}s"]]
+        members.sort(key=lambda chip: (chip.vendor, chip.name))
+        rows += map(_row, members)
+    yield table(["chip", ">16-bit, dense", ">memory", ">bandwidth", "links", ">price"], rows)
+    yield quiet("empty: no public figure  ·  shardwise hw CHIP shows every source")
 
 
 def _row(chip: Chip) -> list[str]:
     peaks = chip.peak_flops_per_s
     return [
         chip.name,
-        _shown(peaks.get("bf16", peaks.get("fp16")), "FLOP/s"),
-        _shown(chip.hbm_bytes, "B"),
-        _shown(chip.hbm_bytes_per_s, "B/s"),
+        _figure_text(peaks.get("bf16", peaks.get("fp16")), "FLOP/s"),
+        _figure_text(chip.hbm_bytes, "B"),
+        _figure_text(chip.hbm_bytes_per_s, "B/s"),
         _links(chip),
-        _shown(chip.usd_per_chip_hour, "USD/h"),
+        _figure_text(chip.usd_per_chip_hour, "USD/h"),
     ]
 
 
-def _shown(value: float | None, unit: str) -> str:
+def _figure_text(value: Value | None, unit: str) -> str:
     return "" if value is None else show_value(value, unit)
 
 
@@ -65,13 +68,14 @@ def _links(chip: Chip) -> str:
         return f"{chip.ici.n_axes}D torus{pod}"
     if chip.node is None or chip.node.n_gpus == 1:
         return ""
-    egress, pcie = chip.node.bytes_per_s_per_gpu_one_way, chip.pcie_bytes_per_s_per_chip
-    by = "PCIe" if egress and pcie and egress <= pcie else "links"
-    return f"{by}, {chip.node.n_gpus} a node"
+    egress = chip.node.bytes_per_s_per_gpu_one_way
+    pcie = chip.pcie_bytes_per_s_per_chip
+    link = "PCIe" if egress and pcie and egress <= pcie else "links"
+    return f"{link}, {chip.node.n_gpus} a node"
 
 
 def chip_document(chip: Chip) -> dict[str, Any]:
-    """A chip with every figure, its source, and the other values in print."""
+    """A chip with every figure, its source, and other published values."""
     return {
         "name": chip.name,
         "title": chip.title,
@@ -97,44 +101,46 @@ def chip_document(chip: Chip) -> dict[str, Any]:
 
 
 def chip_blocks(chip: Chip) -> Iterator[Block]:
-    """Every figure with its unit, source and date; below it what differs in print."""
+    """Every figure with its unit, source and date, then other published values."""
     aliases = f" ({', '.join(chip.aliases)})" if chip.aliases else ""
     yield strong(f"{chip.name}: {chip.title}{aliases}. Figures as of {chip.as_of}.")
     if chip.note:
         yield chip.note
     sources: dict[str, int] = {}
-    rows = [row for name, figure in chip.figures.items() for row in _figure(name, figure, sources)]
+    rows: list[list[str]] = []
+    for name, figure in chip.figures.items():
+        rows += _figure_rows(name, figure, sources)
     if rows:
         yield table(["!figure", ">value", "!source", "note"], rows)
         yield labelled((f"[{number}]", source) for source, number in sources.items())
-    sized = f"{chip.name} --slices" if chip.ici else f"{chip.name}:{chip.chips_per_host or 1}"
-    yield quiet(f"type  shardwise hw {sized}")
+    machine = f"{chip.name} --slices" if chip.ici else f"{chip.name}:{chip.chips_per_host or 1}"
+    yield quiet(f"type  shardwise hw {machine}")
 
 
-def _figure(name: str, figure: Figure, sources: dict[str, int]) -> Iterator[list[str]]:
-    """The figure and the other values in print; every new source gets the next number."""
+def _figure_rows(name: str, figure: Figure, sources: dict[str, int]) -> Iterator[list[str]]:
+    """The figure and other published values; numbers new sources in `sources`."""
 
     def number(source: str) -> str:
         return f"[{sources.setdefault(source, len(sources) + 1)}]"
 
     date = f", {figure.as_of}" if figure.as_of else ""
-    doubt = "" if figure.confirmed else "not confirmed. "
-    yield [name, str(figure), number(f"{figure.source}{date}"), f"{doubt}{figure.note}"]
+    note = figure.note if figure.confirmed else f"not confirmed. {figure.note}"
+    yield [name, str(figure), number(f"{figure.source}{date}"), note]
     for value, source in figure.also:
-        yield ["", show_value(value, figure.unit), number(source), "also in print"]
+        yield ["", show_value(value, figure.unit), number(source), "also published"]
 
 
 def diff_blocks(a: Chip, b: Chip, rows: Sequence[Difference]) -> Iterator[Block]:
-    """The figures that are not the same on both."""
+    """The figures in which two chips differ."""
     yield strong(f"{b.name} against {a.name}: {len(rows)} figures differ.")
     yield table(
         ["!figure", f">{a.name}", f">{b.name}", f">{b.name} / {a.name}"],
         [
             [
                 row.figure,
-                "" if row.a is None else show_value(row.a, row.unit),
-                "" if row.b is None else show_value(row.b, row.unit),
-                f"×{units.significant(row.ratio)}" if row.ratio is not None else "",
+                _figure_text(row.a, row.unit),
+                _figure_text(row.b, row.unit),
+                "" if row.ratio is None else f"×{units.significant(row.ratio)}",
             ]
             for row in rows
         ],
@@ -142,7 +148,7 @@ def diff_blocks(a: Chip, b: Chip, rows: Sequence[Difference]) -> Iterator[Block]
 
 
 def slices_document(chip: Chip, slices: Sequence[Torus]) -> dict[str, Any]:
-    """The slices of a chip."""
+    """The slices of a chip as a JSON document."""
     return {
         "chip": chip.name,
         "slices": [
@@ -158,34 +164,39 @@ def slices_document(chip: Chip, slices: Sequence[Torus]) -> dict[str, Any]:
 
 
 def slices_blocks(chip: Chip, slices: Sequence[Torus]) -> Iterator[Block]:
-    """Slices by size with their hosts and rings."""
-    yield strong(f"{chip.name}: {len(slices):,} slices, one order of dimensions each.")
+    """Slices by size, with their hosts and wraparound axes."""
+    yield strong(f"{chip.name}: {len(slices):,} slices, up to the order of dimensions.")
     rows = [
-        [f"{chip.name}:{t}", f"{t.n_chips:,}", _hosts(chip, t.n_chips), wraps(t)]
-        for t in slices[:MOST_SLICES]
+        [f"{chip.name}:{torus}", f"{torus.n_chips:,}", _hosts(chip, torus.n_chips), wraps(torus)]
+        for torus in slices[:MAX_SLICES]
     ]
     yield table(["slice", ">chips", ">hosts", "wraparound"], rows)
-    if len(slices) > MOST_SLICES:
+    if len(slices) > MAX_SLICES:
         largest = slices[-1]
         yield (
-            f"... and {len(slices) - MOST_SLICES:,} more up to {chip.name}:{largest} "
+            f"... and {len(slices) - MAX_SLICES:,} more up to {chip.name}:{largest} "
             f"({chips(largest.n_chips)}, {wraps(largest)}); --json lists them"
         )
 
 
 def hosts(chip: Chip, n_chips: int) -> int | None:
-    """Hosts of so many chips, None where the chips of a host are not known."""
-    return None if chip.chips_per_host is None else -(-n_chips // chip.chips_per_host)
+    """The number of hosts of `n_chips`; None where the chips per host are not known."""
+    if chip.chips_per_host is None:
+        return None
+    return -(-n_chips // chip.chips_per_host)
 
 
 def _hosts(chip: Chip, n_chips: int) -> str:
-    n = hosts(chip, n_chips)
-    return "" if n is None else f"{n:,}"
+    n_hosts = hosts(chip, n_chips)
+    return "" if n_hosts is None else f"{n_hosts:,}"
 
 
 def wraps(torus: Torus) -> str:
-    """Which axes are rings."""
-    rings = [x for x, w, n in zip("xyzw", torus.wrapped, torus.shape, strict=False) if w and n > 1]
+    """The axes with wraparound links: `x, y`, `all axes`, `none`."""
+    rings = []
+    for axis, wrapped, size in zip("xyzw", torus.wrapped, torus.shape, strict=False):
+        if wrapped and size > 1:
+            rings.append(axis)
     if not rings:
         return "none"
     return "all axes" if len(rings) == torus.n_axes else ", ".join(rings)

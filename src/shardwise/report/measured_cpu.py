@@ -1,4 +1,4 @@
-"""This machine's CPU as it was measured."""
+"""The measured rates of this machine's CPU."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from shardwise.report.style import Block, labelled, quiet, strong
 from shardwise.train.measure import CpuRates
 
 
-def blocks(found: CpuRates, saved: str | None) -> Iterator[Block]:
-    """What one device does, and what to plan next; `saved` is None where nothing comes next."""
-    yield strong(f"This CPU as {found.n_devices} devices; all worked while each was measured.")
-    yield labelled(_rows(found))
+def blocks(measured: CpuRates, saved: str | None) -> Iterator[Block]:
+    """Rates of one device, and the next command: for the file `saved`, to save, or none (None)."""
+    n_devices = measured.n_devices
+    yield strong(f"This CPU as {n_devices} devices, measured with all of them busy.")
+    yield labelled(_rows(measured))
     if saved:
         yield quiet(
-            f"saved {saved}: type  shardwise plan MODEL ./{saved}:{found.n_devices} --train "
+            f"saved {saved}: type  shardwise plan MODEL ./{saved}:{n_devices} --train "
             "--dtype fp32 --batch NxT -o plan.json"
         )
     elif saved is not None:
-        yield quiet("type  -o host.toml keeps it, to plan with")
+        yield quiet("type  -o host.toml to save the rates for plans")
 
 
-def _rows(found: CpuRates) -> Iterator[tuple[str, str]]:
-    for dtype, rate in found.flops_per_s.items():
-        yield f"products, {dtype}", units.show_rate(rate, "FLOP/s")
-    yield "memory", units.show_rate(found.bytes_per_s, "B/s")
-    if found.sent_bytes_per_s and found.latency_s:
-        yield "collectives", units.show_rate(found.sent_bytes_per_s, "B/s")
-        yield "a step of one", units.show_seconds(found.latency_s)
+def _rows(measured: CpuRates) -> Iterator[tuple[str, str]]:
+    for dtype, rate in measured.flops_per_s.items():
+        yield f"matmuls, {dtype}", units.show_rate(rate, "FLOP/s")
+    yield "memory", units.show_rate(measured.bytes_per_s, "B/s")
+    if measured.sent_bytes_per_s and measured.latency_s:
+        yield "collectives", units.show_rate(measured.sent_bytes_per_s, "B/s")
+        yield "latency", units.show_seconds(measured.latency_s)

@@ -1,4 +1,4 @@
-"""What a model costs to run: KV cache by dtype, FLOPs by part."""
+"""Inference and training costs of a model: KV cache by dtype, FLOPs by part."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shardwise.models.count import (
     kv_elements,
     state_elements,
 )
-from shardwise.report.models import kept_out, letters
+from shardwise.report.models import letters, unread_keys
 from shardwise.report.style import Block, bar, quiet, strong, table
 from shardwise.report.words import percent
 
 
 def kv_document(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> dict[str, Any]:
-    """Cache bytes by dtype."""
+    """Bytes of the KV cache by dtype, for a token and for a sequence of `seq` tokens."""
     return {
         "name": config.name,
         "seq": seq,
@@ -39,52 +39,38 @@ def kv_document(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> dict[st
 def _kv_layers(config: ModelConfig) -> list[dict[str, Any]]:
     return [
         {
-            "n_layers": n,
+            "n_layers": n_layers,
             "kv_elements_per_token": kv_elements(attention),
             "window": attention.window,
         }
-        for attention, n in config.attentions
+        for attention, n_layers in config.attentions
     ]
 
 
 def kv_blocks(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> Iterator[Block]:
-    """Bytes of a token and of a sequence, and the layers that stop growing."""
-    first = dtypes[0]
-    held = units.show_bytes(kv_cache_bytes(config, seq, first))
+    """Bytes of the KV cache per token and per sequence, and the layers whose cache is bounded."""
+    dtype = dtypes[0]
+    cache = units.show_bytes(kv_cache_bytes(config, seq, dtype))
     yield strong(
-        f"{config.name}: {kv_bytes_per_token(config, first):,.0f} bytes of {first} KV cache a "
-        f"token, {held} for {seq:,} tokens."
+        f"{config.name}: {kv_bytes_per_token(config, dtype):,.0f} bytes of {dtype} KV cache a "
+        f"token, {cache} for {seq:,} tokens."
     )
     yield letters(config)
-    yield table(
-        ["layers", "formula", ">elements a token", "grows"],
-        [
-            [
-                f"{n}",
-                _kv_formula(attention),
-                f"{kv_elements(attention):,}",
-                _window(attention.window, seq),
-            ]
-            for attention, n in config.attentions
-        ]
-        + [
-            [f"{n}", "state NHM + convolution", f"{state_elements(mamba):,} a sequence", "not"]
-            for mamba, n in config.mambas
-        ],
-    )
-    yield table(
-        ["dtype", ">a token", f">{seq:,} tokens", ">"],
-        [
-            [
-                dtype,
-                units.show_bytes(kv_bytes_per_token(config, dtype)),
-                units.show_bytes(kv_cache_bytes(config, seq, dtype)),
-                units.show_gib(kv_cache_bytes(config, seq, dtype)),
-            ]
-            for dtype in dtypes
-        ],
-    )
-    yield from kept_out(config)
+    rows = []
+    for attention, n_layers in config.attentions:
+        elements = f"{kv_elements(attention):,}"
+        rows.append([f"{n_layers}", _kv_formula(attention), elements, _window(attention, seq)])
+    for mamba, n_layers in config.mambas:
+        elements = f"{state_elements(mamba):,} a sequence"
+        rows.append([f"{n_layers}", "state NHM + convolution", elements, "never"])
+    yield table(["layers", "formula", ">elements a token", "grows"], rows)
+    rows = []
+    for dtype in dtypes:
+        n_bytes = kv_cache_bytes(config, seq, dtype)
+        token = units.show_bytes(kv_bytes_per_token(config, dtype))
+        rows.append([dtype, token, units.show_bytes(n_bytes), units.show_gib(n_bytes)])
+    yield table(["dtype", ">a token", f">{seq:,} tokens", ">"], rows)
+    yield from unread_keys(config)
 
 
 def _kv_formula(attention: Attention) -> str:
@@ -93,15 +79,16 @@ def _kv_formula(attention: Attention) -> str:
     return f"2KH = 2 × {attention.n_kv_heads} × {attention.d_head}"
 
 
-def _window(window: int | None, seq: int) -> str:
+def _window(attention: Attention, seq: int) -> str:
+    window = attention.window
     if window is None:
         return "with every token"
-    stopped = " (reached)" if seq >= window else ""
-    return f"up to {window:,} tokens{stopped}"
+    reached = " (reached)" if seq >= window else ""
+    return f"up to {window:,} tokens{reached}"
 
 
 def flops_document(config: ModelConfig, seq: int) -> dict[str, Any]:
-    """FLOPs of a token by part, forward and training."""
+    """FLOPs per token by part, forward and training."""
     counts = flops(config, seq)
     parts = _by_part(counts)
     return {
@@ -130,24 +117,25 @@ def flops_blocks(config: ModelConfig, seq: int) -> Iterator[Block]:
         f"of {seq:,}, {units.show_count(counts.forward)} forward."
     )
     yield letters(config)
-    passes = counts.training / counts.forward
-    rows = [
-        [
+    training_factor = counts.training / counts.forward
+    rows = []
+    for part, n_flops in _by_part(counts).items():
+        row = [
             part,
-            _SAID[part],
-            units.show_count(n),
-            units.show_count(passes * n),
-            percent(n / counts.forward),
-            bar(n, counts.forward, 12),
+            _FORMULAS[part],
+            units.show_count(n_flops),
+            units.show_count(training_factor * n_flops),
+            percent(n_flops / counts.forward),
+            bar(n_flops, counts.forward, 12),
         ]
-        for part, n in _by_part(counts).items()
-    ]
+        rows.append(row)
     total = [units.show_count(counts.forward), units.show_count(counts.training), "100 %", ""]
-    yield table(["part", "", ">forward", ">training", ">share", ""], [*rows, ["all", "", *total]])
-    yield quiet("causal attention at half the square, no recompute: the FLOPs of MFU")
+    rows.append(["all", "", *total])
+    yield table(["part", "", ">forward", ">training", ">share", ""], rows)
+    yield quiet("model FLOPs, as for MFU: causal attention at half the square, without recompute")
 
 
-_SAID = {
+_FORMULAS = {
     "attention": "projections, 2 per parameter",
     "scores": "QK and AV",
     "mamba": "projections, 2 per parameter",

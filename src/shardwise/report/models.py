@@ -1,9 +1,9 @@
-"""Models: the list, parameters by part with their formulas, cache bytes, FLOPs."""
+"""Models: the list of presets, and the parameters of a model by part with their formulas."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from shardwise import units
@@ -15,22 +15,23 @@ from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import percent
 
 
-def list_blocks(found: Sequence[Facts]) -> Iterator[Block]:
-    """One line for each preset."""
-    rows = [
-        [
+def list_blocks(presets: Sequence[Facts]) -> Iterator[Block]:
+    """One line per preset."""
+    rows = []
+    for facts in presets:
+        active = ""
+        if facts.n_active_parameters != facts.n_parameters:
+            active = units.show_count(facts.n_active_parameters)
+        row = [
             facts.name,
             units.show_count(facts.n_parameters),
-            ""
-            if facts.n_active_parameters == facts.n_parameters
-            else units.show_count(facts.n_active_parameters),
+            active,
             f"{facts.n_layers}",
             f"{facts.d_model:,}",
             units.show_bytes(facts.kv_bytes_per_token),
             f"{facts.max_seq:,}" if facts.max_seq else "",
         ]
-        for facts in found
-    ]
+        rows.append(row)
     heads = [
         "!model",
         ">parameters",
@@ -41,11 +42,11 @@ def list_blocks(found: Sequence[Facts]) -> Iterator[Block]:
         ">max tokens",
     ]
     yield table(heads, rows)
-    yield quiet("KV in bf16  ·  a path to any config.json works too  ·  shardwise models NAME")
+    yield quiet("KV in bf16  ·  any config.json works as well  ·  shardwise models NAME")
 
 
 def document(config: ModelConfig) -> dict[str, Any]:
-    """A model's sizes and its parameters by part with their formulas."""
+    """The sizes of a model, and its parameters by part with their formulas."""
     counts = parameters(config)
     return {
         **_facts(config),
@@ -82,45 +83,42 @@ def _facts(config: ModelConfig) -> dict[str, Any]:
 def blocks(config: ModelConfig) -> Iterator[Block]:
     """Parameters by part."""
     counts = parameters(config)
-    active = counts.active
-    used = "" if active == counts.total else f", {units.show_count(active)} used by a token"
-    yield strong(f"{config.name}: {counts.total:,} parameters{used}.")
+    text = f"{config.name}: {counts.total:,} parameters"
+    if counts.active != counts.total:
+        text += f", {units.show_count(counts.active)} active per token"
+    yield strong(f"{text}.")
     yield letters(config)
-    yield table(
-        ["!part", "formula", ">parameters", ">share", ""],
-        [
-            [
-                part,
-                formula(config, part),
-                units.show_count(n),
-                percent(n / counts.total),
-                bar(n, counts.total, 12),
-            ]
-            for part, n in _by_part(counts).items()
-        ],
-    )
-    yield from kept_out(config)
+    rows = []
+    for part, n in _by_part(counts).items():
+        shares = [percent(n / counts.total), bar(n, counts.total, 12)]
+        rows.append([part, formula(config, part), units.show_count(n), *shares])
+    yield table(["!part", "formula", ">parameters", ">share", ""], rows)
+    yield from unread_keys(config)
     yield quiet(f"type  shardwise models {config.name} --kv  ·  --flops --seq 8192")
 
 
 def letters(config: ModelConfig) -> Block:
-    """The sizes behind the letters, and where they were read."""
+    """The sizes of the letters in formulas, and their source."""
     weights = (*layer_weights(config, config.main_layer), *outer_weights(config))
-    sizes = {dim: n for weight in weights for dim, n in zip(weight.dims, weight.shape, strict=True)}
-    ordered = sorted(sizes, key=lambda d: ("DFNKHVE".find(d) % 8, d))
-    shown = "  ".join(f"{letter} {sizes[letter]:,}" for letter in ordered)
-    routed = f"  experts per token {config.experts_per_token}" if config.is_moe else ""
+    sizes: dict[str, int] = {}
+    for weight in weights:
+        sizes |= zip(weight.dims, weight.shape, strict=True)
+    parts = [f"L {config.n_layers}"]
+    for letter in sorted(sizes, key=lambda dim: ("DFNKHVE".find(dim) % 8, dim)):
+        parts.append(f"{letter} {sizes[letter]:,}")
+    if config.is_moe:
+        parts.append(f"experts per token {config.experts_per_token}")
     source = config.source or "the given values"
-    return labelled([("sizes", f"L {config.n_layers}  {shown}{routed}"), ("from", source)])
+    return labelled([("sizes", "  ".join(parts)), ("from", source)])
 
 
-def kept_out(config: ModelConfig) -> Iterator[Block]:
-    """Keys of the config.json that were not read."""
+def unread_keys(config: ModelConfig) -> Iterator[Block]:
+    """The keys of the config.json that were not read."""
     if config.unused_keys:
-        yield f"not read, may matter: {', '.join(config.unused_keys)}"
+        yield f"not read, may change counts: {', '.join(config.unused_keys)}"
     if config.ignored_keys:
         yield quiet(
-            f"not read, change no count: {len(config.ignored_keys)} keys (--json lists them)"
+            f"not read, no effect on counts: {len(config.ignored_keys)} keys (--json lists them)"
         )
 
 
@@ -131,36 +129,45 @@ def _by_part(counts: Counts) -> dict[str, int]:
 def formula(config: ModelConfig, part: str) -> str:
     """The parameters of a part in the book's letters: `80 × (2DKH + 2DNH)`.
 
-    Every product of dims of the part's arrays, for each kind of layer as often as it occurs.
+    Products of the dims of the part's arrays, times the number of layers of each kind.
     """
-    terms: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for group in config.groups:
-        weights = [w for w in layer_weights(config, group.layer) if w.part == part]
+        weights = _of_part(layer_weights(config, group.layer), part)
         if weights:
-            terms[_products(weights) + _other_width(config, weights)] += group.count
-    shown = [
-        f"{count} × ({sums})" if " + " in sums else f"{count} × {sums}"
-        for sums, count in terms.items()
-    ]
-    outer = _products([w for w in outer_weights(config) if w.part == part])
-    return " + ".join([*shown, outer] if outer else shown)
+            counts[_products(weights) + _other_width(config, weights)] += group.count
+    terms = []
+    for products, count in counts.items():
+        terms.append(f"{count} × ({products})" if " + " in products else f"{count} × {products}")
+    outer = _products(_of_part(outer_weights(config), part))
+    if outer:
+        terms.append(outer)
+    return " + ".join(terms)
+
+
+def _of_part(weights: Iterable[Weight], part: str) -> list[Weight]:
+    return [weight for weight in weights if weight.part == part]
 
 
 def _other_width(config: ModelConfig, weights: Sequence[Weight]) -> str:
-    """The widths F that are not the one of the most common layer."""
-    widths = {n for w in weights for d, n in zip(w.dims, w.shape, strict=True) if d == "F"}
+    """`, with F 1,408`: the widths F other than that of the most common layer."""
+    widths: set[int] = set()
+    for weight in weights:
+        widths |= {size for dim, size in zip(weight.dims, weight.shape, strict=True) if dim == "F"}
     others = sorted(widths - {config.d_ff})
-    listed = ", ".join(f"{n:,}" for n in others)
-    return f", {'some' if config.d_ff in widths else 'with'} F {listed}" if others else ""
+    if not others:
+        return ""
+    scope = "some" if config.d_ff in widths else "with"
+    return f", {scope} F {', '.join(f'{width:,}' for width in others)}"
 
 
 def _products(weights: Sequence[Weight]) -> str:
-    found = Counter(_product(weight.dims) for weight in weights)
-    return " + ".join(name if n == 1 else f"{n}{name}" for name, n in found.items())
+    counts = Counter(_product(weight.dims) for weight in weights)
+    return " + ".join(f"{n if n > 1 else ''}{product}" for product, n in counts.items())
 
 
 def _product(dims: tuple[str, ...]) -> str:
-    """The dims in one order, so that DF and FD are the same product."""
-    joint = "" if all(len(dim) == 1 for dim in dims) else "·"
+    """The dims in a fixed order, so that DF and FD are the same product."""
+    separator = "" if all(len(dim) == 1 for dim in dims) else "·"
     order = "EDNKHF"
-    return joint.join(sorted(dims, key=lambda d: (order.find(d) % len("EDNKHF*"), d)))
+    return separator.join(sorted(dims, key=lambda dim: (order.find(dim) % len("EDNKHF*"), dim)))

@@ -1,4 +1,4 @@
-"""The roofline of one operation: what bounds it, from which size, and the roofs of the chip."""
+"""The roofline of an operation: its critical size, its curve over sizes, the roofs of the chip."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from shardwise import units
 from shardwise.formulas.chip_roofline import RooflineResult
 from shardwise.report.style import Block, bar, curve, quiet, strong, table
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 
 
 def blocks(result: RooflineResult) -> Iterator[Block]:
     """The critical size, the curve over sizes, and every roof."""
     yield strong(_headline(result))
-    sizes = "  ".join(f"{d} = {n:,}" for d, n in result.sizes.items())
+    sizes = "  ".join(f"{dim} = {size:,}" for dim, size in result.sizes.items())
     yield f"{result.expression}   {sizes}"
     if len(result.points) > 1:
-        rates = curve((p.flops_per_s for p in result.points), result.peak_flops_per_s)
-        first, last = result.points[0].size, result.points[-1].size
-        yield f"{result.dim} {first:,}–{last:,}  {rates}  of {_flops(result.peak_flops_per_s)}"
+        peak = result.peak_flops_per_s
+        rates = curve((point.flops_per_s for point in result.points), peak)
+        smallest = result.points[0].size
+        largest = result.points[-1].size
+        yield f"{result.dim} {smallest:,}–{largest:,}  {rates}  of {_flops(peak)}"
     yield _points(result)
     yield ""
     yield _roofs(result)
-    yield quiet("intensity = FLOPs per byte of HBM; above a roof's own it does not bind")
+    yield quiet("intensity = FLOPs per byte of HBM; a roof binds below its critical intensity")
 
 
 def _headline(result: RooflineResult) -> str:
     peak = f"{result.chip}'s {_flops(result.peak_flops_per_s)} in {result.compute}"
     if result.critical_size is None:
-        return f"HBM-bound at every {result.dim}: {peak} are never reached."
+        return f"HBM-bound at every {result.dim}: {peak} cannot be reached."
     if result.critical_size < 1:
         return f"Compute-bound at every {result.dim}: {peak}."
     critical = f"{result.dim} = {units.significant(result.critical_size)}"
-    return f"Compute-bound from {critical} on: {peak}; below it HBM binds."
+    return f"Compute-bound from {critical}: {peak}. HBM-bound below."
 
 
 def _flops(rate: float) -> str:
@@ -41,35 +43,32 @@ def _flops(rate: float) -> str:
 
 
 def _points(result: RooflineResult) -> Block:
-    points = result.points
-    step = -(-len(points) // MOST_ROWS)
-    shown = [p for i, p in enumerate(points) if i % step == 0 or i == len(points) - 1]
-    rows = [
-        [
-            f"{p.size:,}",
-            units.significant(p.intensity),
-            units.show_seconds(p.math_s),
-            units.show_seconds(p.hbm_s),
-            _flops(p.flops_per_s),
-            bar(p.flops_per_s, result.peak_flops_per_s, 12),
-            {"hbm": "HBM"}.get(p.bound, p.bound),
+    stride = -(-len(result.points) // MAX_ROWS)
+    points = list(result.points[::stride])
+    if points[-1] is not result.points[-1]:
+        points.append(result.points[-1])
+    rows = []
+    for point in points:
+        row = [
+            f"{point.size:,}",
+            units.significant(point.intensity),
+            units.show_seconds(point.math_s),
+            units.show_seconds(point.hbm_s),
+            _flops(point.flops_per_s),
+            bar(point.flops_per_s, result.peak_flops_per_s, 12),
+            "HBM" if point.bound == "hbm" else point.bound,
         ]
-        for p in shown
-    ]
-    return table(
-        [f">{result.dim}", ">intensity", ">T_math", ">T_hbm", ">achievable", "", "bound"], rows
-    )
+        rows.append(row)
+    heads = [f">{result.dim}", ">intensity", ">T_math", ">T_hbm", ">achievable", "", "bound"]
+    return table(heads, rows)
 
 
 def _roofs(result: RooflineResult) -> Block:
-    rows = [
-        [
-            _ROOFS.get(roof.name, roof.name),
-            units.show_rate(roof.bytes_per_s, "B/s"),
-            units.significant(roof.critical_intensity),
-        ]
-        for roof in result.roofs
-    ]
+    rows = []
+    for roof in result.roofs:
+        bandwidth = units.show_rate(roof.bytes_per_s, "B/s")
+        intensity = units.significant(roof.critical_intensity)
+        rows.append([_ROOFS.get(roof.name, roof.name), bandwidth, intensity])
     return table(["roof", ">bandwidth", ">critical intensity"], rows)
 
 

@@ -1,4 +1,4 @@
-"""A sharded matmul as the book writes it: its steps with bytes and times, and the other ways."""
+"""A sharded matmul in the book's notation: steps with bytes and times, and alternatives."""
 
 from __future__ import annotations
 
@@ -10,32 +10,28 @@ from shardwise.formulas.matmul import MatmulOption, ShardResult, ShardStep
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import seconds_span
 
-SHOWN_WAYS = 4
+MAX_ALTERNATIVES = 4
 
 
 def document(result: ShardResult) -> dict[str, Any]:
-    """The result as a document, with the sums that its lines show."""
+    """The result as a JSON document, with the sums that its lines show."""
     import msgspec
 
-    made: dict[str, Any] = msgspec.to_builtins(result)
-    made["best"] = _way_document(result.best, made["best"])
-    made["others"] = [
-        _way_document(way, raw) for way, raw in zip(result.others, made["others"], strict=True)
-    ]
-    made["gradients"] = [document(gradient) for gradient in result.gradients]
-    return made
-
-
-def _way_document(way: MatmulOption, raw: dict[str, Any]) -> dict[str, Any]:
-    return {**raw, "comms_s": way.comms_s, "lower_s": way.lower_s, "upper_s": way.upper_s}
+    fields: dict[str, Any] = msgspec.to_builtins(result)
+    ways = [result.best, *result.others]
+    for way, row in zip(ways, [fields["best"], *fields["others"]], strict=True):
+        row |= {"comms_s": way.comms_s, "lower_s": way.lower_s, "upper_s": way.upper_s}
+    fields["gradients"] = [document(gradient) for gradient in result.gradients]
+    return fields
 
 
 def blocks(result: ShardResult) -> Iterator[Block]:
-    """The cheapest way, the others, and the gradients when they were asked for."""
+    """The cheapest way, the alternatives, and the gradients if the result has them."""
     yield strong(_headline(result.best))
-    sizes = " ".join(f"{d}={n:,}" for d, n in result.sizes.items())
+    sizes = " ".join(f"{dim}={size:,}" for dim, size in result.sizes.items())
     yield f"{result.dtype} {sizes} on {result.system}"
-    yield labelled((f"axis {a} = {result.mesh[a]}", at) for a, at in result.placement.items())
+    placement = result.placement.items()
+    yield labelled((f"axis {axis} = {result.mesh[axis]}", where) for axis, where in placement)
     yield ""
     yield from _program(result)
     for gradient in result.gradients:
@@ -43,8 +39,8 @@ def blocks(result: ShardResult) -> Iterator[Block]:
         yield strong(f"gradient  {gradient.expression}   {_headline(gradient.best)}")
         yield from _program(gradient)
     yield quiet(
-        "FLOPs and bytes of a product are those of one chip; bytes of a collective are the array "
-        "over the shards that it joins (the book's V)"
+        "FLOPs and bytes of a matmul are per chip; bytes of a collective are the whole array "
+        "that it gathers or reduces (the book's V)"
     )
 
 
@@ -57,7 +53,7 @@ def _headline(way: MatmulOption) -> str:
 def _program(result: ShardResult) -> Iterator[Block]:
     yield _steps(result.best)
     if result.others:
-        yield "other ways, and what they communicate"
+        yield "alternatives, by communication"
         yield table(["", ">comms", ">total"], _others(result))
     for note in result.padding:
         yield f"padding: {note}"
@@ -65,9 +61,13 @@ def _program(result: ShardResult) -> Iterator[Block]:
 
 def _steps(way: MatmulOption) -> Block:
     rows = [_step(step) for step in way.before]
-    time_s, hbm = max(way.math_s, way.hbm_s), way.hbm_bytes_per_chip
-    flops = units.show_count(way.flops_per_chip)
-    rows.append([way.local, flops, units.show_bytes(hbm), units.show_seconds(time_s)])
+    matmul = [
+        way.local,
+        units.show_count(way.flops_per_chip),
+        units.show_bytes(way.hbm_bytes_per_chip),
+        units.show_seconds(max(way.math_s, way.hbm_s)),
+    ]
+    rows.append(matmul)
     rows += [_step(step) for step in way.after]
     return table(["step", ">FLOPs", ">bytes", ">time"], rows)
 
@@ -75,17 +75,20 @@ def _steps(way: MatmulOption) -> Block:
 def _step(step: ShardStep) -> list[str]:
     if step.collective is None:
         return [step.expression, "", "", "free"]
-    time = units.show_seconds(step.time_s) + (" (hops)" if step.latency_bound else "")
+    time = units.show_seconds(step.time_s)
+    if step.latency_bound:
+        time += " (hops)"
     return [step.expression, "", units.show_bytes(step.joined_bytes), time]
 
 
 def _others(result: ShardResult) -> Iterator[list[str]]:
-    for way in result.others[:SHOWN_WAYS]:
-        done = [s.expression.partition(" -> ")[0] for s in way.steps]
+    for way in result.others[:MAX_ALTERNATIVES]:
+        steps = [step.expression.partition(" -> ")[0] for step in way.steps]
         yield [
-            "; ".join(done) or "no communication",
+            "; ".join(steps) or "no communication",
             units.show_seconds(way.comms_s),
             units.show_seconds(way.upper_s),
         ]
-    if len(result.others) > SHOWN_WAYS:
-        yield [f"and {len(result.others) - SHOWN_WAYS} slower (--json lists them)", "", ""]
+    n_slower = len(result.others) - MAX_ALTERNATIVES
+    if n_slower > 0:
+        yield [f"and {n_slower} slower (--json lists them)", "", ""]

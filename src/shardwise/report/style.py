@@ -1,7 +1,7 @@
-"""How results look: tables, bars and curves within the width of the stream. The only user of rich.
+"""Layout of results: tables, bars and curves within the width of the stream. The only user of rich.
 
-Reports write × · – and block bars freely; a stream that cannot show them gets their ASCII twins.
-Colour is an accent, never the only carrier of a fact, and only a terminal sees it.
+Reports write × · – and block bars freely; a stream that cannot show them gets ASCII replacements.
+Colour is an accent that only a terminal shows; no fact depends on it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -18,8 +18,8 @@ from rich.text import Text
 
 Block = str | Text | Table
 
-WIDEST = 100  # prose is not readable across a wide screen
-NARROWEST = 40
+MAX_COLUMNS = 100  # longer lines of prose are hard to read
+MIN_COLUMNS = 40
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -33,10 +33,10 @@ _ASCII = str.maketrans(
 
 
 def render(blocks: Iterable[Block], stream: TextIO) -> str:
-    """Blocks as the text that `stream` can show, without blanks at the ends of lines."""
-    laid_out = io.StringIO()
+    """The text of blocks in the encoding of `stream`, without trailing blanks."""
+    output = io.StringIO()
     console = Console(
-        file=laid_out,
+        file=output,
         force_terminal=stream.isatty(),
         width=columns(stream),
         color_system=None if os.environ.get("NO_COLOR") else "auto",
@@ -46,12 +46,12 @@ def render(blocks: Iterable[Block], stream: TextIO) -> str:
     )
     for block in blocks:
         console.print(block)
-    text = "\n".join(line.rstrip() for line in laid_out.getvalue().split("\n"))
+    text = "\n".join(line.rstrip() for line in output.getvalue().split("\n"))
     return showable(text, stream)
 
 
 def showable(text: str, stream: TextIO) -> str:
-    """The text in what the encoding of `stream` has."""
+    """The text in the encoding of `stream`; `×` becomes `x` where ASCII is all it has."""
     encoding = stream.encoding or "utf-8"
     if encoding.lower().replace("-", "") != "utf8":
         text = text.translate(_ASCII)
@@ -59,59 +59,64 @@ def showable(text: str, stream: TextIO) -> str:
 
 
 def columns(stream: TextIO) -> int:
-    """Width in columns: COLUMNS, else that of the terminal, else 80."""
-    given = os.environ.get("COLUMNS", "")
-    if not (given.isdigit() or stream.isatty()):
+    """Width of a stream: $COLUMNS, else the width of the terminal, else 80."""
+    setting = os.environ.get("COLUMNS", "")
+    if not (setting.isdigit() or stream.isatty()):
         return 80
-    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((80, 24)).columns))
+    return max(MIN_COLUMNS, min(MAX_COLUMNS, shutil.get_terminal_size((80, 24)).columns))
 
 
 def strong(text: str) -> Text:
-    """The line that answers."""
+    """The headline of an answer."""
     return Text(text, style="bold")
 
 
 def quiet(text: str) -> Text:
-    """What can be skipped."""
+    """A footnote or hint."""
     return Text(text, style="dim")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Plain columns. `>` before a head aligns its column to the right, `!` keeps it unwrapped."""
+    """A table without rules; `>` before a head aligns its column right, `!` forbids wrapping."""
     names = [head.lstrip(">!") for head in heads]
-    made = Table(
+    result = Table(
         box=None, pad_edge=False, padding=(0, 1), header_style="dim", show_header=any(names)
     )
     for head, name in zip(heads, names, strict=True):
-        made.add_column(
-            name,
-            justify="right" if ">" in head else "left",
-            no_wrap="!" in head,
-            overflow="fold",
-        )
+        justify: Literal["left", "right"] = "right" if ">" in head else "left"
+        result.add_column(name, justify=justify, no_wrap="!" in head, overflow="fold")
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
+
+
+def rows_below(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Rows for `labelled`, of which only the first has the label."""
+    for text in texts:
+        yield label, text
+        label = ""
 
 
 def labelled(rows: Iterable[tuple[str, str]]) -> Table:
-    """A label and its text, which wraps under itself."""
-    made = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
-    made.add_column(style="cyan", no_wrap=True)
-    made.add_column(overflow="fold")
+    """Labels and texts in two columns; a long text wraps within its column."""
+    result = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
+    result.add_column(style="cyan", no_wrap=True)
+    result.add_column(overflow="fold")
     for label, text in rows:
-        made.add_row(label, text)
-    return made
+        result.add_row(label, text)
+    return result
 
 
 def bar(value: float, full: float, width: int = 20) -> str:
-    """A bar of eighths of a column; anything above zero shows."""
+    """A bar of `width` columns for `full`, in eighths of a column; visible above zero."""
     share = min(1.0, max(0.0, value / full)) if full > 0 else 0.0
-    whole, rest = divmod(round(8 * width * share), 8)
-    text = "█" * whole + (_EIGHTHS[rest] if rest else "")
-    return text or ("▏" if value > 0 else "")
+    n_columns, eighths = divmod(round(8 * width * share), 8)
+    text = "█" * n_columns + _EIGHTHS[eighths].strip()
+    if not text and value > 0:
+        return "▏"
+    return text
 
 
 def curve(values: Iterable[float], top: float) -> str:
-    """One block for each value, full at `top`."""
-    return "".join(_LEVELS[max(0, min(7, int(8 * v / top)))] for v in values)
+    """A sparkline: one block for each value, full at `top`."""
+    return "".join(_LEVELS[max(0, min(7, int(8 * value / top)))] for value in values)

@@ -1,4 +1,4 @@
-"""A machine: how its chips are joined, and its totals."""
+"""A machine: its topology and its totals."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ from shardwise.errors import UnknownFigure
 from shardwise.hardware import FatTree, Switched, System, Torus, fat_tree, show_value
 from shardwise.report.hardware import wraps
 from shardwise.report.style import Block, labelled, quiet, strong
-from shardwise.report.words import chips
+from shardwise.report.words import chips, counted
 
 
 def document(system: System) -> dict[str, Any]:
-    """The machine's topology and totals; None where no public figure gives one."""
+    """The topology and totals of a machine; totals without a public figure are None."""
     topology = system.topology
-    n, chip = system.n_chips, system.chip
+    chip = system.chip
+    n_chips = system.n_chips
     return {
         "name": system.name,
         "chip": chip.name,
         "slices": system.n_slices,
-        "n_chips": n,
+        "n_chips": n_chips,
         "n_hosts": system.n_hosts,
-        "n_devices": chip.n_devices and chip.n_devices * n,
+        "n_devices": chip.n_devices and chip.n_devices * n_chips,
         "topology": _torus(topology) if isinstance(topology, Torus) else _nodes(topology),
         "network": _tree(system),
-        "peak_flops_per_s": {dtype: rate * n for dtype, rate in chip.peak_flops_per_s.items()},
-        "hbm_bytes": chip.hbm_bytes and chip.hbm_bytes * n,
-        "hbm_bytes_per_s": chip.hbm_bytes_per_s and chip.hbm_bytes_per_s * n,
-        "usd_per_hour": chip.usd_per_chip_hour and chip.usd_per_chip_hour * n,
+        "peak_flops_per_s": {
+            dtype: rate * n_chips for dtype, rate in chip.peak_flops_per_s.items()
+        },
+        "hbm_bytes": chip.hbm_bytes and chip.hbm_bytes * n_chips,
+        "hbm_bytes_per_s": chip.hbm_bytes_per_s and chip.hbm_bytes_per_s * n_chips,
+        "usd_per_hour": chip.usd_per_chip_hour and chip.usd_per_chip_hour * n_chips,
     }
 
 
@@ -47,7 +50,7 @@ def _nodes(switched: Switched) -> dict[str, Any]:
 
 
 def _tree(system: System) -> FatTree | None:
-    """The network between nodes, where its figures are known and there is one."""
+    """The network between nodes; None for a torus, for one node, or without its figures."""
     topology = system.topology
     if isinstance(topology, Torus) or topology.n_nodes == 1:
         return None
@@ -65,31 +68,33 @@ def blocks(system: System) -> Iterator[Block]:
 
 
 def _hosts(system: System) -> str:
-    parts = [f", {system.n_slices} slices over DCN"] if system.n_slices > 1 else []
+    text = ""
+    if system.n_slices > 1:
+        text += f", {system.n_slices} slices over DCN"
     if system.n_hosts is not None:
-        parts.append(f", {system.n_hosts:,} host{'' if system.n_hosts == 1 else 's'}")
-    devices = system.chip.n_devices
-    if devices is not None and devices > 1:
-        parts.append(f", {devices * system.n_chips:,} JAX devices")
-    return "".join(parts)
+        text += f", {counted(system.n_hosts, 'host')}"
+    devices_per_chip = system.chip.n_devices
+    if devices_per_chip is not None and devices_per_chip > 1:
+        text += f", {devices_per_chip * system.n_chips:,} JAX devices"
+    return text
 
 
 def _topology(system: System) -> Iterator[tuple[str, str]]:
-    topology, chip = system.topology, system.chip
+    topology = system.topology
+    chip = system.chip
     if isinstance(topology, Torus):
         hops = [topology.farthest(axis) for axis in range(topology.n_axes)]
         yield "torus", f"{topology}, wraparound: {wraps(topology)}"
         yield "farthest", f"{sum(hops)} hops ({' + '.join(map(str, hops))})"
         if chip.ici and chip.ici.link_bytes_per_s_one_way:
-            yield "link", f"{show_value(chip.ici.link_bytes_per_s_one_way, 'B/s')} one way"
+            rate = show_value(chip.ici.link_bytes_per_s_one_way, "B/s")
+            yield "link", f"{rate} one way"
         return
     per_node = min(topology.domain, topology.n_gpus)
     yield "nodes", f"{topology.n_nodes:,} of {per_node}"
     if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
-        yield (
-            "in a node",
-            f"{show_value(chip.node.bytes_per_s_per_gpu_one_way, 'B/s')} a GPU, one way",
-        )
+        rate = show_value(chip.node.bytes_per_s_per_gpu_one_way, "B/s")
+        yield "in a node", f"{rate} a GPU, one way"
     if chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way and topology.n_nodes > 1:
         rate = show_value(chip.scale_out.bytes_per_s_per_gpu_one_way, "B/s")
         yield "between", f"{rate} a GPU, one way"
@@ -104,15 +109,14 @@ def _topology(system: System) -> Iterator[tuple[str, str]]:
 
 
 def _totals(system: System) -> Iterator[tuple[str, str]]:
-    n, chip = system.n_chips, system.chip
+    chip = system.chip
+    n_chips = system.n_chips
     for dtype, rate in chip.peak_flops_per_s.items():
-        yield f"peak {dtype}", units.show_rate(rate * n, "FLOP/s")
+        yield f"peak {dtype}", units.show_rate(rate * n_chips, "FLOP/s")
     if chip.hbm_bytes is not None:
-        yield (
-            "HBM",
-            f"{units.show_bytes(chip.hbm_bytes * n)} = {units.show_gib(chip.hbm_bytes * n)}",
-        )
+        hbm_bytes = chip.hbm_bytes * n_chips
+        yield "HBM", f"{units.show_bytes(hbm_bytes)} = {units.show_gib(hbm_bytes)}"
     if chip.hbm_bytes_per_s is not None:
-        yield "HBM rate", units.show_rate(chip.hbm_bytes_per_s * n, "B/s")
+        yield "bandwidth", units.show_rate(chip.hbm_bytes_per_s * n_chips, "B/s")
     if chip.usd_per_chip_hour is not None:
-        yield "price", f"{units.show_dollars(chip.usd_per_chip_hour * n)}/h"
+        yield "price", f"{units.show_dollars(chip.usd_per_chip_hour * n_chips)}/h"

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from shardwise import units
 from shardwise.strategy.mesh import INSIDE_OUT
 
+duration = units.show_seconds
+
 
 def mesh_text(mesh: Mapping[str, int]) -> str:
-    """`tensor 4 × context 2 × fsdp 32`, the axes that lie closest together first."""
-    return " × ".join(f"{r} {mesh[r]:,}" for r in INSIDE_OUT if mesh.get(r, 1) > 1) or "one chip"
+    """`tensor 4 × context 2 × fsdp 32`: the axes of neighbouring chips first."""
+    axes = [f"{role} {mesh[role]:,}" for role in INSIDE_OUT if mesh.get(role, 1) > 1]
+    return " × ".join(axes) or "one chip"
 
 
 def listed(words: Sequence[str]) -> str:
@@ -20,7 +23,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def span(low: str, high: str) -> str:
-    """`486 ms`, `854 ms` -> `486–854 ms`; units that differ both stay.
+    """A range of two quantities; a unit that they share is written once.
 
     >>> span("486 ms", "854 ms"), span("487 ms", "1.32 s")
     ('486–854 ms', '487 ms–1.32 s')
@@ -28,12 +31,14 @@ def span(low: str, high: str) -> str:
     if low == high:
         return low
     number, _, unit = low.partition(" ")
-    return f"{number if high.endswith(' ' + unit) else low}–{high}"
+    if high.endswith(f" {unit}"):
+        low = number
+    return f"{low}–{high}"
 
 
 def seconds_span(low: float, high: float) -> str:
-    """Two times as a range."""
-    return span(units.show_seconds(low), units.show_seconds(high))
+    """A range of two durations."""
+    return span(duration(low), duration(high))
 
 
 def percent(share: float) -> str:
@@ -46,6 +51,22 @@ def signed_percent(share: float) -> str:
     return f"{share:+.1%}".replace("%", " %")
 
 
+def counted(n: int, noun: str) -> str:
+    """`1 host`, `8 hosts`, `4 batches`, `3 ICI axes`."""
+    if n == 1:
+        return f"1 {noun}"
+    if noun.endswith("axis"):
+        return f"{n:,} {noun[:-2]}es"
+    if noun.endswith("ch"):
+        return f"{n:,} {noun}es"
+    return f"{n:,} {noun}s"
+
+
 def chips(n: int) -> str:
     """`1 chip`, `8,960 chips`."""
-    return f"{n:,} chip{'' if n == 1 else 's'}"
+    return counted(n, "chip")
+
+
+def bound_name(bound: str) -> str:
+    """The bound of a step at the start of a sentence: `HBM`, `Compute`, `Communication`."""
+    return "HBM" if bound == "hbm" else bound.capitalize()

@@ -1,14 +1,13 @@
-"""Published runs of others, turned into our values, to hold predictions against.
+"""Published measurements of training and serving, and the errors of predictions of them.
 
-In: rows as their sources publish them (`data/`), or a file of the same schema. Out: a `Run` of
-training or a `ServeRun` for each row that states enough, an `Underivable` with the reason for each
-that does not (`runs`, `serving_runs`), and how far predictions are off (`predict` and `score`,
-`serving_predict` and `serving_score`). Level 12: nothing below imports it.
+Records are bundled (`data/`) or read from a file of the same schema. A record that states enough
+becomes a `Run` (training) or a `ServeRun`, any other a `SkippedRecord` with the reason (`runs`).
+`predict` and `score` give the predictions and their errors.
 """
 
-from shardwise.validate.records.files import Underivable
+from shardwise.validate.records.files import SkippedRecord
 from shardwise.validate.serving.runs import ServeRun
 from shardwise.validate.serving.runs import load as load_serving
 from shardwise.validate.training.runs import Run, load, read
 
-__all__ = ["Run", "ServeRun", "Underivable", "load", "load_serving", "read"]
+__all__ = ["Run", "ServeRun", "SkippedRecord", "load", "load_serving", "read"]

@@ -49,7 +49,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_function_of_the_folder_one_is_in(mine: Path) -> None:
     said = run("check", "mymodule:train_step", "--on", "cpu:4")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("mymodule:train_step on cpu:4 compiles by XLA's CPU compiler")
+    assert said.out.startswith("mymodule:train_step on cpu:4 compiles with XLA's CPU compiler")
     assert "data 2 x model 2" in said.out
     assert "  encoder" in said.out
     assert max(map(len, said.out.splitlines())) <= 80

@@ -51,7 +51,7 @@ def test_the_question_is_answered_first(saved: str) -> None:
 def test_verbose_tells_the_way(saved: str) -> None:
     said = run("explain", saved, "--what-if", "hbm x0.1", "-v")
     assert "No split fits." in " ".join(said.out.split())
-    assert "The way to this split, in the order of the book" in said.out
+    assert "Decisions that lead to this split, in the order of the book" in said.out
     assert "At least" in said.out or "at least" in said.out
     assert "not used" in said.out
 

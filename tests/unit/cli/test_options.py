@@ -14,7 +14,7 @@ import pytest
 
 from shardwise.cli import IN_WINGS, VERBS, locate
 from shardwise.cli.command import command_of
-from shardwise.report.training.sweep import FORMATS
+from shardwise.report.tables import FORMATS
 from tests.golden.terminal import run
 
 TABLE = Path(__file__).parent / "options.txt"

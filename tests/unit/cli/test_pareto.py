@@ -12,7 +12,7 @@ PLAN = ("plan", "llama3-8b", "v5e:4x4", "--train", "--batch", "16x2048")
 def test_against_memory() -> None:
     said = run(*PLAN, "--pareto", "memory")
     assert said.code == 0, said.err
-    assert said.out.startswith("From ")
+    assert said.out.startswith("Memory per chip from ")
     lines = said.out.splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80

@@ -22,7 +22,7 @@ def test_the_screen() -> None:
     assert said.code == 0, said.err
     assert said.err == ""
     lines = said.out.splitlines()
-    assert lines[0].startswith("Most tokens per second and chip: seq ")
+    assert lines[0].startswith("Highest throughput: seq ")
     assert max(map(len, lines)) <= 80
     assert lines[2].split()[:3] == ["seq", "tensor", "step"]
     assert sum("none (1)" in line for line in lines) == 2

@@ -47,7 +47,7 @@ def test_formats_agree() -> None:
         assert one["tpot_s"] == row["tpot_s"]
         assert cells["tpot_s"] == ("" if row["tpot_s"] is None else str(row["tpot_s"]))
     markdown = run(*shlex.split(SWEEP), "-o", "md").out.splitlines()
-    assert markdown[0].startswith("| batch | ms / token | roofline ms | tokens/s | tokens/s/chip |")
+    assert markdown[0].startswith("| batch | TPOT ms | roofline ms | tokens/s | tokens/s/chip |")
     assert {line.count("|") for line in markdown} == {10}
     assert "does not fit" in markdown[-1]
 

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from shardwise.validate import Run, Underivable, load
+from shardwise.validate import Run, SkippedRecord, load
 from shardwise.validate.records.files import DATA
 
 
 @pytest.fixture(scope="session")
-def rows() -> list[Run | Underivable]:
+def rows() -> list[Run | SkippedRecord]:
     return load()
 
 
 @pytest.fixture(scope="session")
-def runs(rows: list[Run | Underivable]) -> dict[str, Run]:
+def runs(rows: list[Run | SkippedRecord]) -> dict[str, Run]:
     return {row.id: row for row in rows if isinstance(row, Run)}
 
 
 @pytest.fixture(scope="session")
-def refused(rows: list[Run | Underivable]) -> dict[str, Underivable]:
-    return {row.id: row for row in rows if isinstance(row, Underivable)}
+def refused(rows: list[Run | SkippedRecord]) -> dict[str, SkippedRecord]:
+    return {row.id: row for row in rows if isinstance(row, SkippedRecord)}
 
 
 @pytest.fixture(scope="session")

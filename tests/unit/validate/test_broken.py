@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import BadFile
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate import Run, Underivable, load, read
+from shardwise.validate import Run, SkippedRecord, load, read
 from tests.unit.validate.record import moe, record
 
 
@@ -131,14 +131,14 @@ def test_two_devices_of_a_chip_become_one() -> None:
 )
 def test_what_is_wrong_with_a_record(changes: dict[str, Any], words: str) -> None:
     found = read(record(**changes))
-    assert isinstance(found, Underivable)
+    assert isinstance(found, SkippedRecord)
     assert words in found.reason
 
 
 @pytest.mark.parametrize("data", [None, 3, "x", [], [1]])
 def test_a_record_that_is_no_object(data: object) -> None:
     found = read(data, 4)
-    assert found == Underivable(
+    assert found == SkippedRecord(
         id="record 5", source="not stated", reason="broken record: it is not an object."
     )
 
@@ -180,7 +180,7 @@ def test_a_file_of_both_schemas_keeps_its_order(tmp_path: Path) -> None:
     path.write_text(json.dumps([record(), {"id": "empty"}, vtrain]))
     found = load(path)
     assert [row.id for row in found] == ["test-row", "empty", "v"]
-    assert isinstance(found[1], Underivable)
+    assert isinstance(found[1], SkippedRecord)
     assert isinstance(found[2], Run)
     assert (found[2].measured_step_s, found[2].peers) == (0.25, {})
 
@@ -236,4 +236,4 @@ def test_no_broken_record_makes_a_traceback(
     ["id", "model", "hardware", "measured_step_ms", "source", "family", "count", "layers"]
 ), inner, max_size=4)))  # fmt: skip
 def test_no_other_json_makes_a_traceback(data: object) -> None:
-    assert isinstance(read(data), Underivable)
+    assert isinstance(read(data), SkippedRecord)

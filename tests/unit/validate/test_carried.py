@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from shardwise.validate import Run, Underivable
+from shardwise.validate import Run, SkippedRecord
 
 REASONS = {
     "layout not published": 43,
@@ -21,14 +21,14 @@ REASONS = {
 }
 
 
-def test_every_row_is_a_run_or_has_a_reason(rows: list[Run | Underivable]) -> None:
+def test_every_row_is_a_run_or_has_a_reason(rows: list[Run | SkippedRecord]) -> None:
     vtrain = [row for row in rows if row.id.startswith("vtrain")]
     assert (len(rows), len(vtrain)) == (1074 + 1301, 1301)
     assert all(isinstance(row, Run) for row in vtrain)
     assert len({row.id for row in rows}) == len(rows)
 
 
-def test_reasons_why_rows_are_no_runs(refused: dict[str, Underivable]) -> None:
+def test_reasons_why_rows_are_no_runs(refused: dict[str, SkippedRecord]) -> None:
     assert Counter(row.kind for row in refused.values()) == REASONS
     assert all(row.source != "not stated" for row in refused.values())
 
@@ -68,5 +68,5 @@ def test_tasks_and_kinds_of_models(runs: dict[str, Run]) -> None:
         ("nemo-25.07-llama4-scout-gb200-64", "neither dp nor fsdp is stated"),
     ],
 )
-def test_reasons_are_worded(refused: dict[str, Underivable], name: str, words: str) -> None:
+def test_reasons_are_worded(refused: dict[str, SkippedRecord], name: str, words: str) -> None:
     assert words in refused[name].reason

@@ -8,12 +8,12 @@ import functools
 import pytest
 
 from shardwise.estimate.training.memory.peak import RUNTIME
-from shardwise.validate import Run, Underivable, load
+from shardwise.validate import Run, SkippedRecord, load
 from shardwise.validate.training.memory import (
     FROM_DRIVER,
     MemoryRow,
     check_memory,
-    chosen_on,
+    is_calibration_group,
     medians,
     memory_rows,
 )
@@ -54,7 +54,7 @@ def test_peaks_are_part_of_a_validation() -> None:
     assert found.memory.n == 3
     assert found.memory.median_abs_err == sorted(abs(r.err) for r in found.memory.rows)[1]
     assert found.memory.bias == sorted(r.err for r in found.memory.rows)[1]
-    without = validate([timed, Underivable(id="x", source="s", reason="no global batch: none.")])
+    without = validate([timed, SkippedRecord(id="x", source="s", reason="no global batch: none.")])
     assert without is not None
     assert without.memory is None
 
@@ -91,7 +91,7 @@ def test_a_peak_is_what_was_stated() -> None:
 
 
 def test_a_group_is_in_one_half() -> None:
-    halves = {row.group: chosen_on(row.group) for row in rows()}
+    halves = {row.group: is_calibration_group(row.group) for row in rows()}
     assert set(halves.values()) == {True, False}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import BadFile
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate import ServeRun, Underivable, load_serving
+from shardwise.validate import ServeRun, SkippedRecord, load_serving
 from shardwise.validate.serving.runs import read
 from tests.unit.validate.serving_record import routed, serving
 
@@ -97,7 +97,7 @@ def test_the_usual_cache(framework: str, weights: str, kv: str) -> None:
         ({"hardware__count": 4}, "tp 4, pp 1, dp 2 on 4 chips"),
         ({"parallelism": {}}, "layout not published: no degree is stated for 8 chips"),
         ({"parallelism": [1]}, "wrong value: parallelism is [1], not an object"),
-        ({"model": "Llama-9"}, 'unknown model: "Llama-9" is not carried'),
+        ({"model": "Llama-9"}, 'unknown model: "Llama-9" is not bundled'),
         ({"model__layers": None}, "dimensions not published: layers."),
         ({"model__attention": "linear"}, 'unknown attention: "linear"'),
         ({"model__sparse": {}}, "not stated: model.sparse.index_topk"),
@@ -110,7 +110,7 @@ def test_the_usual_cache(framework: str, weights: str, kv: str) -> None:
 )
 def test_what_is_wrong_with_a_record(changes: dict[str, Any], words: str) -> None:
     found = read(serving(**changes))
-    assert isinstance(found, Underivable)
+    assert isinstance(found, SkippedRecord)
     assert words in found.reason
 
 
@@ -124,14 +124,14 @@ def test_what_is_wrong_with_a_record(changes: dict[str, Any], words: str) -> Non
 )
 def test_experts_that_contradict_the_ranks(parallelism: dict[str, int], words: str) -> None:
     found = read(routed(parallelism=parallelism))
-    assert isinstance(found, Underivable)
+    assert isinstance(found, SkippedRecord)
     assert words in found.reason
 
 
 @pytest.mark.parametrize("data", [None, 3, "x", [], [1]])
 def test_a_record_that_is_no_object(data: object) -> None:
     found = read(data, 4)
-    assert found == Underivable(
+    assert found == SkippedRecord(
         id="record 5", source="not stated", reason="broken record: it is not an object."
     )
 

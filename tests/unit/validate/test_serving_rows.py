@@ -13,7 +13,7 @@ from shardwise.hardware import chip_names
 from shardwise.models import count
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate import ServeRun, Underivable, load_serving
+from shardwise.validate import ServeRun, SkippedRecord, load_serving
 from shardwise.validate.records.files import DATA
 from shardwise.validate.records.systems import FAMILIES
 from shardwise.validate.serving.figures import METRICS
@@ -31,7 +31,7 @@ def records() -> dict[str, dict[str, Any]]:
 
 
 @functools.cache
-def rows() -> dict[str, ServeRun | Underivable]:
+def rows() -> dict[str, ServeRun | SkippedRecord]:
     return {row.id: row for row in load_serving()}
 
 
@@ -56,10 +56,10 @@ def test_every_row_is_a_run_or_has_a_reason() -> None:
     for name, row in rows().items():
         kind = name.split("-")[0]
         if not known(records()[name]["hardware"]["family"]):
-            assert isinstance(row, Underivable)
+            assert isinstance(row, SkippedRecord)
             assert row.kind == "unknown chip"
         elif kind in UNTOLD or name in PRODUCTION:
-            assert isinstance(row, Underivable)
+            assert isinstance(row, SkippedRecord)
             assert row.reason.startswith(UNTOLD.get(kind) or PRODUCTION[name])
         else:
             assert isinstance(row, ServeRun), row
@@ -93,13 +93,13 @@ def test_aiconfigurator_sglang() -> None:
     assert run.measured == {"ttft_s": pytest.approx(0.259911), "tpot_s": pytest.approx(0.0102923)}
     assert (run.mesh, run.expert_tensor) == (Mesh(tensor=8), None)
     assert (run.weights, run.kv, run.compute) == ("fp8", "bf16", "fp8")
-    assert (run.batch, run.concurrency, run.prompt, run.output) == (None, 4, 922, 922)
+    assert (run.batch, run.concurrency, run.prompt_tokens, run.output_tokens) == (None, 4, 922, 922)
     assert run.assumed["lengths"] == "0.9 of the nominal 1,024 and 1,024 tokens"
     assert run.assumed["kv"] == "bf16, the usual default of the framework"
     assert (run.quality, run.tier, run.framework) == ("A", "core", "SGLang 0.5.9")
     # An in-house sweep states its lengths as they are.
     sweep = run_of("aic-llama3-8b-h200-sglang-fp8-i1000o100-tp1dp1ep1-c160")
-    assert (sweep.prompt, sweep.output, sweep.quality) == (1000, 100, "B")
+    assert (sweep.prompt_tokens, sweep.output_tokens, sweep.quality) == (1000, 100, "B")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_four_bit_experts_by_chip() -> None:
     name = "aic-gpt-oss-120b-b200-trtllm-mxfp4-i1024o1024-tp1dp4ep4-c64"
     assert (run_of(name).weights, run_of(name).compute) == ("fp4", "fp8")
     assert on(name, "H200").compute == "bf16"
-    assert "h200 has no 4-bit products" in on(name, "H200").assumed["compute"]
+    assert "h200 has no 4-bit matmuls" in on(name, "H200").assumed["compute"]
 
 
 def test_linear_and_sparse_attention() -> None:
@@ -167,7 +167,7 @@ def test_faster_transformer() -> None:
 def test_qwen_counts_prompt_and_output() -> None:
     run = on("qwenspeed-qwen3-0.6b-bf16-i1-1gpu", "H200")
     assert run.measured == {"total_tokens_per_s": 414.17}
-    assert (run.batch, run.prompt, run.output) == (1, 1, 2048)
+    assert (run.batch, run.prompt_tokens, run.output_tokens) == (1, 1, 2048)
     awq = next(name for name, r in records().items() if r["precision"]["weights"] == "awq")
     assert (on(awq, "H200").weights, on(awq, "H200").compute) == ("int4", "bf16")
 
@@ -175,10 +175,10 @@ def test_qwen_counts_prompt_and_output() -> None:
 def test_llama_cpp() -> None:
     run = on("llamacpp-llama3-8b-q4_k_m-rtx3070-1-decode", "A100-80")
     assert (run.weights, run.compute, run.weight_bytes) == ("int4", "fp16", 4.58 * units.GiB)
-    assert (run.phase, run.prompt, run.measured) == ("decode", 0, {"tokens_per_s": 70.94})
+    assert (run.phase, run.prompt_tokens, run.measured) == ("decode", 0, {"tokens_per_s": 70.94})
     prefill = on("llamacpp-llama3-8b-fp16-m3max-1-prefill", "A100-80")
     assert prefill.measured == {"prefill_s": pytest.approx(1024 / 751.49)}
-    assert prefill.output == 0
+    assert prefill.output_tokens == 0
     staged = [r for n, r in rows().items() if n.startswith("llamacpp-") and "-a100-80-4-" in n]
     assert {r.mesh for r in staged if isinstance(r, ServeRun)} <= {Mesh(pipe=4)}
 
@@ -186,7 +186,12 @@ def test_llama_cpp() -> None:
 def test_jax_llm_examples() -> None:
     run = run_of("jaxllm-llama3-70b-v5e16-dp1tp16-b8-c2048")
     assert run.measured == {"tokens_per_s_per_user": 159}  # TPOT is its reciprocal
-    assert (run.mesh, run.kv, run.prompt, run.output) == (Mesh(tensor=16), "int8", 2048, 1)
+    assert (run.mesh, run.kv, run.prompt_tokens, run.output_tokens) == (
+        Mesh(tensor=16),
+        "int8",
+        2048,
+        1,
+    )
     assert run.assumed["prefill_s"].startswith("left out")
     two = run_of("jaxllm-llama3-70b-v5e16-dp2tp8-b8-c2048")
     assert two.mesh == Mesh(data=2, tensor=8)
@@ -212,7 +217,7 @@ def test_tensorrt_llm_at_saturation() -> None:
     assert run.measured == {"tokens_per_s": 11147}
     maverick = run_of("trtllm10-llama4-maverick-h200-fp8-tp8pp1-i5000o500")
     assert (maverick.mesh, maverick.expert_tensor) == (Mesh(expert=8), None)
-    assert maverick.assumed["experts"] == "dealt out over all 8 ranks, not stated"
+    assert maverick.assumed["experts"] == "spread over all 8 ranks, not stated"
 
 
 def test_nim_inferencex_and_arc() -> None:
@@ -238,5 +243,5 @@ def test_palm() -> None:
 
 def test_exllama() -> None:
     run = on("exl2-llama2-13b-gptq-int4-rtx4090", "A100-80")
-    assert (run.weights, run.prompt, run.output) == ("int4", 0, 1)
+    assert (run.weights, run.prompt_tokens, run.output_tokens) == ("int4", 0, 1)
     assert run.assumed["prompt"] == "0 tokens, not stated"

@@ -1,4 +1,4 @@
-"""What the compiler says of somebody's own function, for people."""
+"""The compiler's verdict on a user's function."""
 
 from __future__ import annotations
 
@@ -9,57 +9,56 @@ from shardwise.check.user.function import CollectiveRow, FunctionReport
 from shardwise.report.check.plan import COMPILERS, memory, show_flops
 from shardwise.report.style import Block, quiet, strong, table
 
-SCOPES = 8  # rows of FLOPs
+MAX_SCOPES = 8  # rows of FLOPs
 
 
-def blocks(found: FunctionReport) -> Iterator[Block]:
-    """The answer, its numbers, collectives, what fills the memory."""
-    yield strong(_headline(found))
-    if found.note:
-        yield found.note
-    if found.compiled is None:
+def blocks(report: FunctionReport) -> Iterator[Block]:
+    """The verdict, the numbers, the collectives, and what fills the memory."""
+    yield strong(_headline(report))
+    if report.note:
+        yield report.note
+    if report.compiled is None:
         return
-    yield table(["", ">"], _numbers(found))
-    if found.collectives:
-        heads = ["collectives over", "", ">n", ">bytes", ">async", "beside"]
-        yield table(heads, map(_collective, found.collectives))
-        yield quiet("bytes: what a device takes in in one run; async: beside other work")
-    if found.largest:
-        yield from memory(found.compiled, found.largest)
-    yield quiet(
-        "type  --trace step.json.gz draws the timeline for Perfetto  ·  --json has all of it"
-    )
+    yield table(["", ">"], _numbers(report))
+    if report.collectives:
+        heads = ["collectives over", "", ">n", ">bytes", ">async", "overlaps with"]
+        yield table(heads, map(_collective, report.collectives))
+        yield quiet("bytes: received by a device in one run; async: share that overlaps")
+    if report.largest:
+        yield from memory(report.compiled, report.largest)
+    yield quiet("type  --trace step.json.gz for a Perfetto timeline  ·  --json for all numbers")
 
 
-def _headline(found: FunctionReport) -> str:
-    who = COMPILERS[found.compiler]
-    what = f"{found.name} on {found.hardware}"
-    if not found.passed:
-        return f"Does not fit: {who} has no room for {what}."
-    if found.fits is None:
-        return f"{what} compiles by {who}; memory is not checked."
-    return f"{what} compiles by {who}, and fits."
+def _headline(report: FunctionReport) -> str:
+    compiler = COMPILERS[report.compiler]
+    function = f"{report.name} on {report.hardware}"
+    if not report.passed:
+        return f"Does not fit: {compiler} runs out of memory on {function}."
+    if report.fits is None:
+        return f"{function} compiles with {compiler}; memory is not checked."
+    return f"{function} compiles with {compiler}, and fits."
 
 
-def _numbers(found: FunctionReport) -> Iterator[tuple[str, str]]:
-    compiled = found.compiled
+def _numbers(report: FunctionReport) -> Iterator[tuple[str, str]]:
+    compiled = report.compiled
     if compiled is None:
         return
-    yield ("mesh", " x ".join(f"{axis} {n}" for axis, n in found.mesh.items()))
+    yield "mesh", " x ".join(f"{axis} {size}" for axis, size in report.mesh.items())
     if compiled.peak_bytes is not None:
-        limit = compiled.capacity_bytes
-        of = f" of {units.show_gib(limit)}" if limit else ""
-        yield ("memory at peak", units.show_gib(compiled.peak_bytes) + of)
-    yield ("arguments", units.show_gib(compiled.arguments_bytes))
-    yield ("FLOPs of a device", show_flops(compiled.flops))
-    for scope, flops in list(found.flops_by_scope.items())[:SCOPES]:
-        yield (f"  {scope or 'outside any scope'}", show_flops(flops))
+        peak = units.show_gib(compiled.peak_bytes)
+        if compiled.capacity_bytes:
+            peak += f" of {units.show_gib(compiled.capacity_bytes)}"
+        yield "memory at peak", peak
+    yield "arguments", units.show_gib(compiled.arguments_bytes)
+    yield "FLOPs per device", show_flops(compiled.flops)
+    for scope, flops in list(report.flops_by_scope.items())[:MAX_SCOPES]:
+        yield f"  {scope or 'outside any scope'}", show_flops(flops)
     if compiled.step_s:
-        yield ("run, rooflines", units.show_seconds(compiled.step_s.roofline))
+        yield "run, rooflines", units.show_seconds(compiled.step_s.roofline)
         if compiled.step_s.cycles is not None:
-            yield ("run, cycles", units.show_seconds(compiled.step_s.cycles))
-    for what, seconds in compiled.exposed_s.items():
-        yield (f"  waits for {what}", units.show_seconds(seconds))
+            yield "run, cycles", units.show_seconds(compiled.step_s.cycles)
+    for traffic, seconds in compiled.exposed_s.items():
+        yield f"  waits for {traffic}", units.show_seconds(seconds)
 
 
 def _collective(row: CollectiveRow) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the compiler says of a plan, for people."""
+"""The compiler's verdict on a plan."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 
 from shardwise import units
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
-from shardwise.report.style import Block, labelled, quiet, strong, table
+from shardwise.report.style import Block, labelled, quiet, rows_below, strong, table
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
-SHOWN = 6  # rows of arrays at the peak
+MAX_ARRAYS = 6  # rows of arrays at the peak
+COMMAND_COLUMNS = 74
 
 
 def blocks(verdict: Verdict) -> Iterator[Block]:
-    """The answer, plan beside compiler, collectives, differences."""
+    """The verdict, plan against compiler, collectives, differences, memory, proposals."""
     yield strong(_headline(verdict))
     if verdict.note:
         yield verdict.note
@@ -23,35 +24,35 @@ def blocks(verdict: Verdict) -> Iterator[Block]:
     if verdict.collectives:
         heads = ["collectives", "", ">plan n", ">XLA n", ">plan", ">XLA", ">async"]
         yield table(heads, map(_collective, verdict.collectives))
-        yield quiet("counts, then what a chip takes in in a step; async: beside other work")
+        yield quiet("counts, then bytes received by a chip in a step; async: share that overlaps")
     if verdict.differences:
-        yield labelled(
-            ("differs" if i == 0 else "", d.text) for i, d in enumerate(verdict.differences)
-        )
+        texts = (difference.text for difference in verdict.differences)
+        yield labelled(rows_below("differs", texts))
     if verdict.compiled and verdict.largest:
         yield from memory(verdict.compiled, verdict.largest)
     if verdict.xla_flags:
-        told = [f"{flag.name}={flag.value}" for flag in verdict.xla_flags]
-        yield labelled(("xla" if i == 0 else "", text) for i, text in enumerate(told))
+        yield labelled(rows_below("xla", (f"{f.name}={f.value}" for f in verdict.xla_flags)))
     if verdict.proposals:
         yield from _proposals(verdict.proposals)
-    yield quiet(_next(verdict))
+    yield quiet(_hint(verdict))
 
 
 def _headline(verdict: Verdict) -> str:
-    who = COMPILERS[verdict.compiler]
-    what = f"{verdict.name} on {verdict.hardware}"
+    compiler = COMPILERS[verdict.compiler]
+    plan = f"{verdict.name} on {verdict.hardware}"
     if verdict.verdict == "does not fit":
-        return f"Does not fit: {who} has no room for {what}."
+        return f"Does not fit: {compiler} runs out of memory on {plan}."
     if verdict.verdict == "collectives missing":
-        return f"Not proved: {who} left out planned collectives of {what}."
+        return f"Not proved: {compiler} left out planned collectives of {plan}."
     if verdict.fits is None:
-        return f"Shapes, FLOPs and collectives of {what} hold by {who}; memory is not checked."
-    return f"Proved by {who}: {what} compiles, fits, and has the planned collectives."
+        checked = "shapes, FLOPs and collectives"
+        return f"{compiler} confirms {checked} of {plan}; memory is not checked."
+    return f"Proved by {compiler}: {plan} compiles, fits, and has the planned collectives."
 
 
 def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
-    planned, compiled = verdict.planned, verdict.compiled
+    planned = verdict.planned
+    compiled = verdict.compiled
     if compiled is None:
         return
     if compiled.peak_bytes is not None:
@@ -60,14 +61,13 @@ def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
             yield ("  of", "", units.show_gib(compiled.capacity_bytes), "")
     if compiled.host_bytes:
         yield ("in host memory", "", units.show_gib(compiled.host_bytes), "")
-    yield _row("FLOPs of a chip", planned.flops, compiled.flops, show_flops)
+    yield _row("FLOPs per chip", planned.flops, compiled.flops, show_flops)
     if compiled.step_s:
-        by = [("roofline", planned.step_s.lower, compiled.step_s.roofline)]
-        if compiled.step_s.cycles is not None:
-            by.append(("cycles", planned.step_s.expected, compiled.step_s.cycles))
-        names = {"roofline": "step, rooflines", "cycles": "step, expected / cycles"}
-        for name, plan_s, xla_s in by:
-            yield _row(names[name], plan_s, xla_s, units.show_seconds)
+        seconds = units.show_seconds
+        yield _row("step, rooflines", planned.step_s.lower, compiled.step_s.roofline, seconds)
+        cycles_s = compiled.step_s.cycles
+        if cycles_s is not None:
+            yield _row("step, expected / cycles", planned.step_s.expected, cycles_s, seconds)
 
 
 def show_flops(value: float) -> str:
@@ -95,52 +95,57 @@ def _collective(row: CheckedCollective) -> tuple[str, ...]:
 
 
 def memory(compiled: CompiledNumbers, largest: tuple[PeakArray, ...]) -> Iterator[Block]:
-    """What fills the memory at the peak: by category, then the largest arrays."""
-    parts = (f"{name} {units.show_gib(n)}" for name, n in compiled.by_category.items())
+    """The memory at the peak: by category, then the largest arrays."""
+    parts = [f"{name} {units.show_gib(n_bytes)}" for name, n_bytes in compiled.by_category.items()]
     yield labelled([("holds", "  ·  ".join(parts))])
-    yield table(["largest at the peak", "", ">n", ">all"], map(_buffer, largest[:SHOWN]))
+    yield table(["largest at the peak", "", ">n", ">all"], map(_peak_array, largest[:MAX_ARRAYS]))
 
 
-def _buffer(one: PeakArray) -> tuple[str, str, str, str]:
-    name = one.name or one.category
-    shape = f"{one.shape} {one.letters}".strip()
-    return (name, shape, f"{one.n}", units.show_gib(one.n * one.bytes))
+def _peak_array(array: PeakArray) -> tuple[str, str, str, str]:
+    shape = f"{array.shape} {array.letters}".strip()
+    total = units.show_gib(array.n * array.bytes)
+    return (array.name or array.category, shape, f"{array.n}", total)
 
 
 def _proposals(proposals: tuple[Proposal, ...]) -> Iterator[Block]:
     heads = ["instead", "", ">plan", ">XLA", ">expected step"]
     yield table(heads, map(_proposal, proposals))
-    for one in proposals:
-        if one.passed:
-            yield from _continued(one.command)
+    for proposal in proposals:
+        if proposal.passed:
+            yield from _command_lines(proposal.command)
 
 
-def _continued(command: str) -> Iterator[str]:
-    """A command in lines that a shell joins again."""
-    lines = textwrap.wrap(
-        command, 74, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
-        break_on_hyphens=False,
+def _command_lines(command: str) -> Iterator[str]:
+    """A command in lines that end with the continuation character of a shell."""
+    *lines, last = textwrap.wrap(
+        command, COMMAND_COLUMNS, initial_indent="  ", subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-    yield from (f"{line} \\" for line in lines[:-1])
-    yield lines[-1]
+    for line in lines:
+        yield f"{line} \\"
+    yield last
 
 
-def _proposal(one: Proposal) -> tuple[str, ...]:
+def _proposal(proposal: Proposal) -> tuple[str, ...]:
+    compiled = ""
+    if proposal.compiled_bytes is not None:
+        compiled = units.show_gib(proposal.compiled_bytes)
     return (
-        one.change,
-        one.verdict,
-        units.show_gib(one.planned_bytes),
-        "" if one.compiled_bytes is None else units.show_gib(one.compiled_bytes),
-        units.show_seconds(one.step_s.expected),
+        proposal.change,
+        proposal.verdict,
+        units.show_gib(proposal.planned_bytes),
+        compiled,
+        units.show_seconds(proposal.step_s.expected),
     )
 
 
-def _next(verdict: Verdict) -> str:
+def _hint(verdict: Verdict) -> str:
+    if any(proposal.passed for proposal in verdict.proposals):
+        return "type  the command above to save the plan that passed"
     if verdict.proposals:
-        passed = any(one.passed for one in verdict.proposals)
-        return "type  the line above plans what passed" if passed else "nothing that was tried fits"
+        return "none of the alternatives tried fits"
     if not verdict.passed:
-        return "type  --fix looks for a plan that passes, and compiles it; --save FILE keeps it"
+        return "type  --fix to search for a plan that passes; --save FILE saves it"
     if verdict.compiled and verdict.compiled.step_s:
-        return "type  --trace step.json.gz draws the timeline for Perfetto  ·  --json has all of it"
-    return "type  --json has all of it"
+        return "type  --trace step.json.gz for a Perfetto timeline  ·  --json for all numbers"
+    return "type  --json for all numbers"

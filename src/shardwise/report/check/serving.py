@@ -1,4 +1,4 @@
-"""What the compiler says of a serving plan, for people."""
+"""The compiler's verdict on a serving plan: its decode step, then its prefill step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from shardwise.report.style import Block, labelled
 
 
 def blocks(verdict: ServingVerdict) -> Iterator[Block]:
-    """The decode step, then the prefill step, each as a step of training is told."""
+    """The verdicts on both steps, in the form of a training step."""
     yield from _step(verdict.decode, verdict.decode_hbm)
     yield from _step(verdict.prefill, verdict.prefill_hbm)
 
 
 def _step(verdict: Verdict, hbm: HbmBytes) -> Iterator[Block]:
-    *told, following = plan.blocks(verdict)
-    yield from told
+    *step_blocks, hint = plan.blocks(verdict)
+    yield from step_blocks
     if hbm.compiled is not None:
-        planned, compiled = units.show_bytes(hbm.planned), units.show_bytes(hbm.compiled)
-        line = f"{compiled} read and written by a chip in a step; {planned} planned"
-        yield labelled([("HBM", line)])
-    yield following
+        traffic = units.show_bytes(hbm.compiled)
+        planned = units.show_bytes(hbm.planned)
+        yield labelled([("HBM", f"{traffic} of traffic per chip and step; {planned} planned")])
+    yield hint

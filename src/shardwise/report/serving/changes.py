@@ -1,32 +1,32 @@
-"""What a change of a deployment is, in words."""
+"""Changes of a deployment as phrases."""
 
 from __future__ import annotations
 
 from shardwise.plan.serving.changes import Change, Difference
-from shardwise.report.words import mesh_text
+from shardwise.report.words import counted, mesh_text
 
 
-def difference_text(differs: Difference) -> str:
-    """What differs from the deployment itself."""
-    n = differs.n
+def difference_text(difference: Difference) -> str:
+    """The difference from the deployment of the plan: `int8 weights`, `twice the chips`."""
+    n = difference.n
     return {
-        "none": "as it is",
-        "weights": f"{differs.dtype} weights",
-        "kv": f"{differs.dtype} KV cache",
+        "none": "this plan",
+        "weights": f"{difference.dtype} weights",
+        "kv": f"{difference.dtype} KV cache",
         "half_context": "half the context",
-        "drafted": f"{n} drafted tokens, {differs.share:.0%} kept",
-        "prefix_cache": f"prefix cache of {differs.share:.0%}",
-        "kv_heads": f"{n} KV head{'s' * (n > 1)}",
+        "drafted": f"{n} drafted tokens, {difference.share:.0%} accepted",
+        "prefix_cache": f"prefix cache of {difference.share:.0%}",
+        "kv_heads": counted(n, "KV head"),
         "window": f"window of {n:,} keys",
-        "full_batch": "as many sequences as fit",
+        "full_batch": "the largest batch that fits",
         "twice_the_chips": "twice the chips",
         "gathered": "FSDP, as in training",
         "searched": "best",
-    }[differs.kind]
+    }[difference.kind]
 
 
 def engine_text(change: Change) -> str:
-    """`tensor 32, v5e:4x8`; nothing where the engine is that of the plan."""
+    """`tensor 32, v5e:4x8`; empty where the engine is that of the plan."""
     if change.mesh is None:
         return ""
     if change.differs.kind == "gathered":

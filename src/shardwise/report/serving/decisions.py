@@ -1,4 +1,4 @@
-"""The decisions that lead to a deployment, in words."""
+"""The decisions that lead to a deployment, each as a question and its answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from shardwise.plan.decisions import (
     PrefillEngines,
     ServingTensor,
 )
+from shardwise.report.words import counted, duration
 
-ms = units.show_seconds
+KV_SPLITS = {"copied": "copied", "batch": "split by sequence", "sequence": "split by length"}
 
 
 def decision_text(decision: Decision) -> str:
-    """One decision as a question with its answer."""
+    """A decision as a question with its answer."""
     match decision:
         case OneChip():
             return (
@@ -29,11 +30,11 @@ def decision_text(decision: Decision) -> str:
         case Machine():
             return _machine(decision)
         case ServingTensor():
-            axes = "axis" if decision.axes == 1 else "axes"
             return (
-                f"How far? While FLOPs bind, links keep up to tensor {decision.compute_limit:.0f} "
-                f"(F ÷ α over {decision.axes} {axes}); while HBM does, to {decision.limit:,.0f} at "
-                f"batch {decision.rows:,} (F ÷ (B β), latency aside). Taken: {decision.degree}."
+                f"Which tensor degree? Links keep up to {decision.compute_limit:.0f} while FLOPs "
+                f"bind (F ÷ α over {counted(decision.axes, 'axis')}), to {decision.limit:,.0f} "
+                f"while HBM binds at batch {decision.rows:,} (F ÷ (B β), without latency). "
+                f"Chosen: {decision.degree}."
             )
         case Caches():
             return _caches(decision)
@@ -42,42 +43,45 @@ def decision_text(decision: Decision) -> str:
         case Batch():
             return _batch(decision)
         case PrefillEngines():
-            return _prompts(decision)
+            return _prefill(decision)
         case Decision(step="context"):
             side = "below" if decision.met else "beyond: no batch is bound by FLOPs"
             return (
-                f"How long? From {decision.limit:,.0f} tokens KV reads bind at every batch "
-                f"(2 P W ÷ (C kv)); with {decision.number:,.0f} it is {side}."
+                f"Which context? From {decision.limit:,.0f} tokens KV reads bind at every batch "
+                f"(2 P W ÷ (C kv)); {decision.number:,.0f} is {side}."
             )
-    raise TypeError(f"no words for {type(decision).__name__}")
+    raise TypeError(f"no sentence for {type(decision).__name__}")
 
 
 def _machine(decision: Machine) -> str:
-    sequences = f" and {decision.sequences:,} sequences" if decision.sequences else ""
+    text = f"How many chips? {decision.smallest} holds the weights"
+    if decision.sequences:
+        text += f" and {counted(decision.sequences, 'sequence')}"
+    engines = counted(decision.degree or 1, "engine")
     return (
-        f"How many? {decision.smallest} holds the weights{sequences}; more chips read the same "
-        f"bytes faster. Taken: {decision.number:,.0f} per engine, {decision.degree:,} of them."
+        f"{text}; more chips read the same bytes faster. Chosen: {engines} of "
+        f"{counted(int(decision.number), 'chip')}."
     )
 
 
 def _caches(decision: Caches) -> str:
-    heads = int(decision.limit)
-    which = "1 latent" if decision.latent else f"{heads:,} head{'s' * (heads > 1)}"
+    n_heads = int(decision.limit)
     tensor = int(decision.number)
-    text = f"Caches? {which} over tensor {tensor}"
+    heads = "1 latent vector" if decision.latent else counted(n_heads, "head")
+    text = f"How are caches split? {heads} over tensor {tensor}"
     if decision.met:
         return f"{text}."
-    ways = {"copied": "copied", "batch": "split by sequence"}.get(decision.kv, "split by length")
-    return f"{text}; over the other {tensor // min(tensor, heads)} they are {ways}."
+    copies = tensor // min(tensor, n_heads)
+    return f"{text}; over the other {copies} they are {KV_SPLITS[decision.kv]}."
 
 
 def _experts(decision: Experts) -> str:
     degree = decision.degree or 1
     attention = ", attention by sequence" if degree > 1 else ""
     return (
-        f"Experts? A pass of {decision.rows:,.0f} tokens meets {decision.number:,.0f} of "
-        f"{decision.limit:,.0f}, {decision.experts_per_token} per token; they are spread over "
-        f"{degree}{attention}."
+        f"How are experts split? A step of {decision.rows:,.0f} tokens uses "
+        f"{decision.number:,.0f} of {decision.limit:,.0f}, {decision.experts_per_token} per token; "
+        f"they are spread over {degree}{attention}."
     )
 
 
@@ -86,15 +90,16 @@ def _batch(decision: Batch) -> str:
     if decision.kv_batch:
         kv = f"KV reads exceed weight reads from {decision.kv_batch:,}, "
     return (
-        f"Which batch? {kv}FLOPs bind matmuls from {decision.limit:,.0f} per pass, "
-        f"{decision.max_batch:,} fit. Taken: {decision.degree:,}."
+        f"Which batch? {kv}FLOPs bind matmuls from {decision.limit:,.0f} tokens per step, "
+        f"{decision.max_batch:,} fit. Chosen: {decision.degree:,}."
     )
 
 
-def _prompts(decision: PrefillEngines) -> str:
-    kind = "the same" if decision.degree is None else "separate"
+def _prefill(decision: PrefillEngines) -> str:
+    engines = "the same" if decision.degree is None else "separate"
     return (
-        f"Prompts? {ms(decision.step_s)} each, {ms(decision.at_mfu_step_s)} at "
-        f"{decision.mfu:.0%} MFU: {decision.number:.2g} and {decision.at_mfu_servers:.2g} prefill "
-        f"engines would feed one decode engine. Taken: {kind} engines."
+        f"Separate prefill engines? A prompt takes {duration(decision.step_s)}, "
+        f"{duration(decision.at_mfu_step_s)} at {decision.mfu:.0%} MFU: {decision.number:.2g} and "
+        f"{decision.at_mfu_servers:.2g} prefill engines would feed one decode engine. Chosen: "
+        f"{engines} engines."
     )

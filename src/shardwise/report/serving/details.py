@@ -1,59 +1,41 @@
-"""The tables below a serving plan: where axes lie, what is sharded, memory, every operation."""
+"""Tables of `plan --serve -v`: axis placement, sharding rules, memory, traffic, operations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise import units
 from shardwise.plan.schema.serving import Servers, ServingPlan
 from shardwise.plan.schema.training import MemoryBytes
-from shardwise.report.serving.traffic import tables
-from shardwise.report.style import Block, bar, strong, table
-from shardwise.report.training.details import operation_row
+from shardwise.report import tables
+from shardwise.report.serving import traffic
+from shardwise.report.style import Block, strong, table
 
 
 def details(plan: ServingPlan) -> Iterator[Block]:
-    """Placement, rules, memory and operations, of engines that generate and of those that read."""
-    strategy, told = plan.strategy, plan.estimate
-    yield from _servers("Engines that generate", strategy.servers, told.memory_bytes_per_chip)
-    if strategy.prefill and told.prefill_memory_bytes_per_chip:
-        memory = told.prefill_memory_bytes_per_chip
-        yield from _servers("Engines that read prompts", strategy.prefill, memory)
-    if told.traffic:
-        yield from tables(told.traffic)
+    """Placement, rules and memory of decode and prefill engines; traffic; operations."""
+    strategy = plan.strategy
+    estimate = plan.estimate
+    title = "Decode engines" if strategy.prefill else "Engines"
+    yield from _engines(title, strategy.servers, estimate.memory_bytes_per_chip)
+    if strategy.prefill and estimate.prefill_memory_bytes_per_chip:
+        memory = estimate.prefill_memory_bytes_per_chip
+        yield from _engines("Prefill engines", strategy.prefill, memory)
+    if estimate.traffic:
+        yield from traffic.tables(estimate.traffic)
     yield ""
-    yield strong("A prompt on an idle engine")
-    rows = told.prefill.parts.items()
-    whole = told.prefill.step_s.expected
-    yield table(
-        ["part", ">time", ""], [[f"  {n}", units.show_seconds(s), bar(s, whole)] for n, s in rows]
-    )
+    yield strong("Prefill of one prompt on an idle engine")
+    prefill = estimate.prefill
+    yield table(["part", ">time", ""], tables.time_rows(prefill.parts, prefill.step_s.expected))
     yield ""
-    yield strong(
-        "Operations of a pass and of a prompt at peak rates, each over all its occurrences"
-    )
+    yield strong("Operations of a decode step and of a prefill at peak rates, summed over all")
+    yield strong("occurrences. Bytes are HBM traffic, or network traffic for a collective")
     heads = ["!operation", "!phase", ">count", "!FLOPs, or collective", ">bytes", ">time"]
-    yield table(heads, [operation_row(op) for op in plan.operations])
+    yield table(heads, map(tables.operation_cells, plan.operations))
 
 
-def _servers(title: str, these: Servers, memory: MemoryBytes) -> Iterator[Block]:
+def _engines(title: str, engines: Servers, memory: MemoryBytes) -> Iterator[Block]:
     yield ""
-    yield strong(f"{title}: {these.count} of {these.n_chips} chips on {these.hardware}")
-    yield table(["axis", "where"], [[f"  {a}", w] for a, w in these.placement.items()])
-    yield table(["dim", "mesh axes"], [[f"  {r}", ", ".join(a)] for r, a in these.rules.items()])
-    parts = {
-        "weights": memory.weights,
-        "kv_cache": memory.kv_cache,
-        "other": memory.other,
-        "total": memory.total,
-        "kept free": memory.margin,
-        "capacity": memory.capacity,
-    }
-    yield table(
-        ["memory per chip", ">bytes", ""],
-        [
-            [f"  {name}", units.show_gib(n), bar(n, memory.capacity)]
-            for name, n in parts.items()
-            if n
-        ],
-    )
+    yield strong(f"{title}: {engines.count} of {engines.n_chips} chips on {engines.hardware}")
+    yield tables.placement(engines.placement)
+    yield tables.sharding_rules(engines.rules)
+    yield table(["memory per chip", ">bytes", ""], tables.memory_rows(memory))

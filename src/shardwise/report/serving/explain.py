@@ -1,4 +1,4 @@
-"""An explanation of a serving plan on one screen: batches, thresholds, what buys what."""
+"""An explanation of a serving plan: what binds, batch sizes, thresholds, effects of changes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from shardwise.plan.serving.explain import AtBatch, ServingExplanation, ServingW
 from shardwise.report.serving.changes import difference_text, engine_text
 from shardwise.report.serving.decisions import decision_text
 from shardwise.report.serving.reasons import BOUNDS, reason_text
-from shardwise.report.style import Block, labelled, quiet, strong, table
-from shardwise.report.words import mesh_text, percent
+from shardwise.report.style import Block, labelled, quiet, rows_below, strong, table
+from shardwise.report.words import duration, mesh_text, percent
 
-ms = units.show_seconds
 SIDES = {
     "weights": "weights",
     "flops": "FLOPs",
@@ -21,136 +20,185 @@ SIDES = {
     "network": "network",
     "software": "kernels and host",
 }
-WORDS = ("tensor", "gathered")  # reasons of the plan that stand below its thresholds
+SHORT_SIDES = SIDES | {"kv": "KV", "software": "kernels"}
+SMALL_SIDE = 0.01  # of a decode step; shorter ones are not in the headline
+# Reasons of the plan that stand below its thresholds, with their labels.
+THRESHOLD_REASONS = {"tensor": "links", "gathered": "FSDP"}
 
 
-def blocks(told: ServingExplanation, *, verbose: bool = False) -> Iterator[Block]:
-    """The whole answer; `verbose` adds the decisions in words and the reasons of the plan."""
-    if told.what_if:
-        yield strong(_what_if(told.what_if, told.changes[0]))
-    yield strong(headline(told))
-    yield _batches(told)
-    yield labelled(_thresholds(told))
-    yield _changes(told)
+def blocks(explanation: ServingExplanation, *, verbose: bool = False) -> Iterator[Block]:
+    """The whole answer; `verbose` adds every decision and the reasons of the plan."""
+    if explanation.what_if:
+        yield strong(_what_if(explanation.what_if, explanation.changes[0]))
+    yield strong(headline(explanation))
+    yield _batches(explanation)
+    yield labelled(_thresholds(explanation))
+    yield _changes(explanation)
     if verbose:
         yield ""
-        yield strong("The way to this deployment, in the order of the book")
-        yield labelled((decision.step, decision_text(decision)) for decision in told.path)
-        yield labelled(("why" if i == 0 else "", reason_text(r)) for i, r in enumerate(told.why))
+        yield strong("Decisions that lead to this deployment, in the order of the book")
+        yield labelled((decision.step, decision_text(decision)) for decision in explanation.path)
+        yield labelled(rows_below("why", map(reason_text, explanation.why)))
     else:
-        last = 'type  -v tells the way there  ·  --what-if "ici x2" asks another machine'
-        yield quiet(last)
+        yield quiet('type  -v for every decision  ·  --what-if "ici x2" for another machine')
 
 
-def headline(told: ServingExplanation) -> str:
-    """What binds and by how much, and the deployment."""
-    here = next(row for row in told.batches if row.here)
-    whole = sum(here.sides.values())
-    listed = sorted(here.sides.items(), key=lambda side: -side[1])
-    parts = ", ".join(f"{SIDES[k]} {percent(s / whole)}" for k, s in listed if s > 0.01 * whole)
-    held, kv = told.precision["weights"], told.precision["kv"]
-    dtypes = held if kv == held else f"{held}, KV {kv}"
-    many = f"{told.mesh['data']:,} engines of " if told.mesh.get("data", 1) > 1 else ""
-    engines = f"{many}{mesh_text({**told.mesh, 'data': 1})}"
-    engines += " beside others for prompts" if told.disaggregated else ""
+def headline(explanation: ServingExplanation) -> str:
+    """The bound with its margin, the parts of a decode step, the deployment."""
+    current = next(row for row in explanation.batches if row.here)
+    total_s = sum(current.sides.values())
+    parts = []
+    for name, seconds in sorted(current.sides.items(), key=lambda item: -item[1]):
+        if seconds > SMALL_SIDE * total_s:
+            parts.append(f"{SIDES[name]} {percent(seconds / total_s)}")
+    dtypes = explanation.precision["weights"]
+    if explanation.precision["kv"] != dtypes:
+        dtypes += f", KV {explanation.precision['kv']}"
+    engines = mesh_text({**explanation.mesh, "data": 1})
+    if explanation.mesh.get("data", 1) > 1:
+        engines = f"{explanation.mesh['data']:,} engines of {engines}"
+    if explanation.disaggregated:
+        engines += " with separate prefill engines"
     return (
-        f"Bound by {SIDES[told.bound]}, ×{told.margin:.2f} over the next: a pass of "
-        f"{ms(here.step_s.expected)} is {parts}. {engines} "
-        f"on {told.hardware}, {dtypes}, {told.batch:,} × {told.context:,.0f} tokens."
+        f"Bound by {SIDES[explanation.bound]}, ×{explanation.margin:.2f} over the next: a decode "
+        f"step of {duration(current.step_s.expected)} is {', '.join(parts)}. {engines} "
+        f"on {explanation.hardware}, {dtypes}, {explanation.batch:,} × "
+        f"{explanation.context:,.0f} tokens."
     )
 
 
-def _what_if(found: ServingWhatIf, now: Change) -> str:
-    asked = ", ".join(f"{name} ×{factor:g}" for name, factor in found.factors.items())
-    change = percent(abs(found.same.tpot_s / now.tpot_s - 1))
-    more = "more" if found.same.tpot_s > now.tpot_s else "less"
-    text = f"{asked}: {ms(found.same.tpot_s)} a token, {change} {more}, now {BOUNDS[found.bound]}. "
-    if found.same.max_batch < found.same.batch:
-        text += f"{found.same.max_batch:,} sequences fit. "
-    if found.best is None:
-        return text + "No engine fits this batch there."
-    return text + f"The best for this batch: {engine_text(found.best)}, {ms(found.best.tpot_s)}."
+def _what_if(what_if: ServingWhatIf, current: Change) -> str:
+    factors = ", ".join(f"{name} ×{factor:g}" for name, factor in what_if.factors.items())
+    same = what_if.same
+    change = percent(abs(same.tpot_s / current.tpot_s - 1))
+    direction = "more" if same.tpot_s > current.tpot_s else "less"
+    text = (
+        f"{factors}: TPOT {duration(same.tpot_s)}, {change} {direction}, now "
+        f"{BOUNDS[what_if.bound]}. "
+    )
+    if same.max_batch < same.batch:
+        text += f"{same.max_batch:,} sequences fit. "
+    if what_if.best is None:
+        return text + "No engine on that machine fits this batch."
+    best = what_if.best
+    return text + f"The best for this batch: {engine_text(best)}, {duration(best.tpot_s)}."
 
 
-def _batches(told: ServingExplanation) -> Block:
-    """The pass beside the token where prompts come in between; what is left of it then is rest."""
-    money = _priced(told)
-    both = any(row.tpot_s != row.step_s.expected for row in told.batches)
-    heads = [">!batch", ">!token", *[">!pass"] * both, ">!weights", ">!KV", ">!network"]
-    heads += [*[">!kernels"] * (not both), ">!/s/chip", *[">!$/M out"] * money, "!binds"]
-    return table(heads, [_at(row, both=both, money=money) for row in told.batches])
+def _batches(explanation: ServingExplanation) -> Block:
+    """Other batch sizes: TPOT, the shares of a decode step, throughput, price.
 
-
-def _at(row: AtBatch, *, both: bool, money: bool) -> list[str]:
-    spent, usd = row.sides, row.usd_per_million_output_tokens
-    whole = sum(spent.values())
-    parts = [spent["weights"] + spent["flops"], spent["kv"], spent["network"]]
-    parts += [spent["software"]] * (not both)
-    return [
-        f"{row.batch:,}",
-        ms(row.tpot_s),
-        *[ms(row.step_s.expected)] * both,
-        *(f"{100 * part / whole:.0f} %" for part in parts),
-        units.significant(row.tokens_per_s_per_chip),
-        *[f"{usd or 0.0:,.2f}"] * money,
-        {"kv": "KV", "software": "kernels"}.get(row.bound, SIDES[row.bound]) + " ←" * row.here,
+    TPOT is longer than a step where prefills run in between; the step then has its own column.
+    """
+    priced = _is_priced(explanation)
+    interleaved = any(row.tpot_s != row.step_s.expected for row in explanation.batches)
+    heads = [">!batch", ">!TPOT"]
+    if interleaved:
+        heads.append(">!step")
+    heads += [">!weights", ">!KV", ">!network"]
+    if not interleaved:
+        heads.append(">!kernels")
+    heads.append(">!tok/s/chip")
+    if priced:
+        heads.append(">!$/M out")
+    heads.append("!bound")
+    rows = [
+        _batch_cells(row, interleaved=interleaved, priced=priced) for row in explanation.batches
     ]
-
-
-def _thresholds(told: ServingExplanation) -> Iterator[tuple[str, str]]:
-    own = told.critical[0]
-    at = f"from batch {told.kv_batch:,}" if told.kv_batch else "at no batch"
-    text = f"caches outweigh products {at}"
-    text += f"; {told.max_batch:,} sequences of an engine fit"
-    if own.kv_context:
-        text += f"; at peaks they do at every batch from {own.kv_context:,.0f} tokens of context on"
-    yield "KV", text + "."
-    listed = ", ".join(
-        f"{c.batch:,.0f} {f'{c.weights} weights ' * (c.weights != c.compute)}in {c.compute}"
-        for c in told.critical
-    )
-    yield "FLOPs", f"bind products from so many sequences in a pass: {listed}."
-    for reason in told.why:
-        if reason.constraint in WORDS:
-            yield {"tensor": "links", "gathered": "FSDP"}[reason.constraint], reason_text(reason)
-    prefill = told.prefill
-    text = f"{ms(prefill.step_s.expected)} each, at {percent(prefill.at_mfu.mfu)} MFU "
-    text += ms(prefill.at_mfu.step_s)
-    if prefill.servers and prefill.at_mfu.servers:
-        text += (
-            f": {prefill.servers:.2g} engines that read to one that generates, "
-            f"{prefill.at_mfu.servers:.2g} at that MFU"
-        )
-    else:
-        text += "; how many engines should read: give --prompt and --output"
-    yield "prompts", text + "."
-
-
-def _changes(told: ServingExplanation) -> Block:
-    """What buys what: each row evaluated anew."""
-    money, first = _priced(told), told.changes[0]
-    together = not told.disaggregated  # else others read, and the first token is theirs
-    heads = ["with", ">!token", ">!", *[">!first"] * together, ">!/s/chip"]
-    heads += [*[">!$/M out"] * money, ">!fit"]
-    rows = []
-    for change in told.changes:
-        usd = change.usd_per_million_output_tokens
-        engine = engine_text(change)
-        name = difference_text(change.differs) + (f": {engine}" if engine else "")
-        same = change is first
-        rows.append(
-            [
-                name,
-                ms(change.tpot_s),
-                "" if same else f"×{change.tpot_s / first.tpot_s:.2f}",
-                *[ms(change.ttft_s)] * together,
-                units.significant(change.tokens_per_s_per_chip),
-                *[f"{usd or 0.0:,.2f}"] * money,
-                f"{change.max_batch:,}",
-            ]
-        )
     return table(heads, rows)
 
 
-def _priced(told: ServingExplanation) -> bool:
-    return told.changes[0].usd_per_million_output_tokens is not None
+def _batch_cells(row: AtBatch, *, interleaved: bool, priced: bool) -> list[str]:
+    sides = row.sides
+    total_s = sum(sides.values())
+
+    def share(seconds: float) -> str:
+        return f"{100 * seconds / total_s:.0f} %"
+
+    cells = [f"{row.batch:,}", duration(row.tpot_s)]
+    if interleaved:
+        cells.append(duration(row.step_s.expected))
+    cells += [share(sides["weights"] + sides["flops"]), share(sides["kv"]), share(sides["network"])]
+    if not interleaved:
+        cells.append(share(sides["software"]))
+    cells.append(units.significant(row.tokens_per_s_per_chip))
+    if priced:
+        cells.append(f"{row.usd_per_million_output_tokens or 0.0:,.2f}")
+    bound = SHORT_SIDES[row.bound]
+    cells.append(f"{bound} ←" if row.here else bound)
+    return cells
+
+
+def _thresholds(explanation: ServingExplanation) -> Iterator[tuple[str, str]]:
+    yield "KV", _kv_threshold(explanation)
+    batches = []
+    for critical in explanation.critical:
+        dtypes = critical.compute
+        if critical.weights != critical.compute:
+            dtypes = f"{critical.weights} weights and {dtypes} compute"
+        batches.append(f"{critical.batch:,.0f} in {dtypes}")
+    yield "FLOPs", f"matmuls are compute-bound from a batch of {', '.join(batches)}."
+    for reason in explanation.why:
+        if reason.constraint in THRESHOLD_REASONS:
+            yield THRESHOLD_REASONS[reason.constraint], reason_text(reason)
+    prefill = explanation.prefill
+    at_mfu = prefill.at_mfu
+    text = (
+        f"{duration(prefill.step_s.expected)} a prompt, {duration(at_mfu.step_s)} at "
+        f"{percent(at_mfu.mfu)} MFU"
+    )
+    if prefill.servers and at_mfu.servers:
+        text += (
+            f": {prefill.servers:.2g} prefill engines per decode engine, "
+            f"{at_mfu.servers:.2g} at that MFU"
+        )
+    else:
+        text += "; pass --prompt and --output for the number of prefill engines"
+    yield "prefill", f"{text}."
+
+
+def _kv_threshold(explanation: ServingExplanation) -> str:
+    text = "reads of the KV cache exceed reads of the weights at no batch"
+    if explanation.kv_batch:
+        text = (
+            f"reads of the KV cache exceed reads of the weights from batch {explanation.kv_batch:,}"
+        )
+    text += f"; {explanation.max_batch:,} sequences fit per engine"
+    kv_context = explanation.critical[0].kv_context
+    if kv_context:
+        text += (
+            f"; at peak rates KV reads bind every batch from {kv_context:,.0f} tokens of context"
+        )
+    return f"{text}."
+
+
+def _changes(explanation: ServingExplanation) -> Block:
+    """The effect of changes of the deployment, each evaluated anew."""
+    priced = _is_priced(explanation)
+    colocated = not explanation.disaggregated  # otherwise TTFT is that of the prefill engines
+    heads = ["with", ">!TPOT", ">!"]
+    if colocated:
+        heads.append(">!TTFT")
+    heads.append(">!tok/s\n/chip")
+    if priced:
+        heads.append(">!$/M\nout")
+    heads.append(">!max\nbatch")
+    current = explanation.changes[0]
+    rows = []
+    for change in explanation.changes:
+        name = difference_text(change.differs)
+        if engine := engine_text(change):
+            name += f": {engine}"
+        ratio = "" if change is current else f"×{change.tpot_s / current.tpot_s:.2f}"
+        row = [name, duration(change.tpot_s), ratio]
+        if colocated:
+            row.append(duration(change.ttft_s))
+        row.append(units.significant(change.tokens_per_s_per_chip))
+        if priced:
+            row.append(f"{change.usd_per_million_output_tokens or 0.0:,.2f}")
+        row.append(f"{change.max_batch:,}")
+        rows.append(row)
+    return table(heads, rows)
+
+
+def _is_priced(explanation: ServingExplanation) -> bool:
+    return explanation.changes[0].usd_per_million_output_tokens is not None

@@ -1,4 +1,4 @@
-"""A serving plan on one screen: the answer, what a token takes, memory, why, and the front."""
+"""A serving plan on one screen: the deployment, latencies, bars, reasons, the Pareto front."""
 
 from __future__ import annotations
 
@@ -9,81 +9,101 @@ from shardwise import units
 from shardwise.plan.schema.serving import Servers, ServingPlan, ServingPoint
 from shardwise.report.serving.details import details
 from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
-from shardwise.report.serving.traffic import seen
-from shardwise.report.style import Block, bar, labelled, quiet, strong, table
-from shardwise.report.words import chips, mesh_text, percent, seconds_span
+from shardwise.report.serving.traffic import traffic_lines
+from shardwise.report.style import Block, bar, labelled, quiet, rows_below, strong, table
+from shardwise.report.words import chips, counted, duration, mesh_text, percent, seconds_span
 
-SCREEN = 25  # lines of 80 columns; reasons take what is left of them, and all stand under -v
-INDENT = 8  # of the longest label
-SHORT_REASON = 2  # lines that the shortest one takes
-SMALL = 0.03  # parts of a pass below this share of it have no bar
-PARTS_BESIDE_TRAFFIC = 3  # the largest ones
-BAR = 12
-NAMES = {"kv": "KV cache"}
-# Reasons in the order in which a screen has room for them; those that the bars tell come last.
-FIRST = ("disaggregation", "speculation", "batch", "chips", "gathered", "tensor")
+SCREEN_LINES = 25  # of 80 columns; reasons fill what the rest leaves, and -v shows all
+LABEL_COLUMNS = 8
+SHORT_REASON = 2  # lines of a short reason
+SMALL_PART = 0.03  # of a decode step; shorter parts have no bar
+BARS_WITH_TRAFFIC = 3  # the largest ones
+BAR_COLUMNS = 12
+PART_LABELS = {"kv": "KV cache"}
+# Reasons by priority for the room on a screen; the bars already show all others.
+PRIORITY = ("disaggregation", "speculation", "batch", "chips", "gathered", "tensor")
 
 
 def blocks(
     plan: ServingPlan, *, verbose: bool = False, saved: str | None = None
 ) -> Iterator[Block]:
     """The whole answer; `verbose` adds placement, rules, memory and operations."""
-    times, bars = [*_times(plan, verbose)], [*_bars(plan, verbose)]
-    others = len(bars) + 2 + _lines(headline(plan), 0)
-    others += sum(_lines(text, INDENT) for _, text in times)
-    crowded = plan.estimate.traffic or SCREEN - others - len(plan.pareto) < SHORT_REASON
-    points = _few(plan.pareto) if crowded and not verbose else plan.pareto
-    room = SCREEN - others - len(points)
+    times = list(_times(plan, verbose))
+    bars = list(_bars(plan, verbose))
+    n_lines = len(bars) + 2 + _n_lines(headline(plan), 0)
+    for _, text in times:
+        n_lines += _n_lines(text, LABEL_COLUMNS)
+    points = plan.pareto
+    crowded = SCREEN_LINES - n_lines - len(points) < SHORT_REASON
+    if (plan.estimate.traffic or crowded) and not verbose:
+        points = _ends_and_middle(points)
     yield strong(headline(plan))
     yield labelled(times)
     yield table(["", ">", "", ""], bars)
-    if reasons := [*_reasons(plan, None if verbose else room)]:
-        yield labelled(reasons)
+    if verbose:
+        reasons = [reason_text(reason) for reason in plan.why]
+    else:
+        reasons = _reasons_that_fit(plan, SCREEN_LINES - n_lines - len(points))
+    if reasons:
+        yield labelled(rows_below("why", reasons))
     yield front(points, plan)
     if verbose:
         yield from details(plan)
-    last = "type  -o plan.json keeps it  ·  --top 5 lists others  ·  -v shows its tables"
-    yield f"saved {saved}" if saved else quiet(last)
+    if saved:
+        yield f"saved {saved}"
+    else:
+        yield quiet("type  -o plan.json to save the plan  ·  --top 5 for others  ·  -v for tables")
 
 
-def _lines(text: str, indent: int) -> int:
-    """Lines that a text takes in 80 columns."""
+def _n_lines(text: str, indent: int) -> int:
+    """Lines of a text that is wrapped at 80 columns."""
     return len(textwrap.wrap(text, 80 - indent))
 
 
 def headline(plan: ServingPlan) -> str:
-    """What binds, the deployment, and what it gives."""
-    told, strategy = plan.estimate, plan.strategy
-    money = told.usd_per_million_tokens
-    dollars = f", {units.show_dollars(money.output)} per million output tokens" if money else ""
-    reads = f" + {servers(strategy.prefill)} for prompts" if strategy.prefill else ""
-    return (
-        f"{BOUNDS[told.bound]}. {servers(strategy.servers)}{reads}, {_dtypes(plan)}: "
-        f"{_token(plan)} a token, {_rate(told.tokens_per_s_per_chip)} tokens/s/chip{dollars}."
+    """The bound of a decode step, the deployment, its TPOT, throughput and price."""
+    estimate = plan.estimate
+    strategy = plan.strategy
+    deployment = engines_text(strategy.servers)
+    if strategy.prefill:
+        deployment += f" + {engines_text(strategy.prefill)} for prefill"
+    text = (
+        f"{BOUNDS[estimate.bound]}. {deployment}, {_dtypes(plan)}: TPOT {_tpot(plan)}, "
+        f"{_rate(estimate.tokens_per_s_per_chip)} tokens/s/chip"
     )
+    if estimate.usd_per_million_tokens:
+        price = units.show_dollars(estimate.usd_per_million_tokens.output)
+        text += f", {price} per million output tokens"
+    return f"{text}."
 
 
-def _token(plan: ServingPlan) -> str:
-    """What half of the simulated requests see, or the mean."""
-    told = plan.estimate
-    return units.show_seconds(told.traffic.tpot_s.p50 if told.traffic else told.tpot_s)
+def _tpot(plan: ServingPlan) -> str:
+    """The median of simulated requests, or the mean."""
+    traffic = plan.estimate.traffic
+    return duration(traffic.tpot_s.p50 if traffic else plan.estimate.tpot_s)
 
 
-def servers(these: Servers) -> str:
-    """`2 engines of tensor 8 (kv batch) on h100:8`."""
-    mesh = mesh_text({**these.mesh, "data": 1})
-    words = [these.weights] * (these.weights != "stationary")
-    words += [f"KV by {these.kv}"] * (these.kv != "copied")
-    words += ["whole experts"] * (these.expert_tensor == 1)
-    told = f" ({', '.join(words)})" if words else ""
-    many = f"{these.count:,} engines of " if these.count > 1 else ""
-    return f"{many}{mesh}{told} on {these.hardware}"
+def engines_text(engines: Servers) -> str:
+    """`2 engines of tensor 8 (KV by batch) on h100:8`."""
+    text = mesh_text({**engines.mesh, "data": 1})
+    choices = []
+    if engines.weights != "stationary":
+        choices.append(engines.weights)
+    if engines.kv != "copied":
+        choices.append(f"KV by {engines.kv}")
+    if engines.expert_tensor == 1:
+        choices.append("whole experts")
+    if choices:
+        text += f" ({', '.join(choices)})"
+    if engines.count > 1:
+        text = f"{engines.count:,} engines of {text}"
+    return f"{text} on {engines.hardware}"
 
 
 def _dtypes(plan: ServingPlan) -> str:
-    held = plan.strategy.precision
-    kv = f", KV {held['kv']}" if held["kv"] != held["weights"] else ""
-    return f"{held['weights']}{kv}"
+    weights = plan.strategy.precision["weights"]
+    kv = plan.strategy.precision["kv"]
+    return weights if kv == weights else f"{weights}, KV {kv}"
 
 
 def _rate(value: float) -> str:
@@ -91,48 +111,51 @@ def _rate(value: float) -> str:
 
 
 def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
-    """What requests see, a pass and a prompt take, and all of it."""
+    """Latencies of requests, times of a decode step and of a prefill, totals."""
     if plan.estimate.traffic:
-        yield from seen(plan.estimate.traffic)
+        yield from traffic_lines(plan.estimate.traffic)
     if verbose or not plan.estimate.traffic:
         yield from _means(plan)
-    yield "in all", _total(plan)
+    yield "total", _total(plan)
 
 
 def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
-    told, work = plan.estimate, plan.workload
-    decode, prefill = told.decode, told.prefill
-    ms = units.show_seconds
-    step = decode.step_s
-    plural = "s" * (decode.batch > 1)
-    each = f"{decode.batch:,} sequence{plural} × {decode.context:,.0f} tokens"
+    work = plan.workload
+    decode = plan.estimate.decode
+    prefill = plan.estimate.prefill
+    bounds = seconds_span(decode.step_s.lower, decode.step_s.upper)
     yield (
-        "pass",
-        f"{seconds_span(step.lower, step.upper)} (all communication hidden / none) for {each}; "
-        f"{_source(plan)}",
+        "decode",
+        f"{bounds} (all communication hidden / none) for {counted(decode.batch, 'sequence')} × "
+        f"{decode.context:,.0f} tokens; {_source(plan)}",
     )
-    text = f"token after {ms(told.ttft_s)}; a prompt of {work.prompt or work.context:,} takes "
-    text += seconds_span(prefill.step_s.lower, prefill.step_s.upper)
-    text += f", at {percent(prefill.at_mfu.mfu)} MFU {ms(prefill.at_mfu.step_s)}"
-    if prefill.at_mfu.servers:
-        text += f": {prefill.at_mfu.servers:.2g} engines that read to one that generates"
-    yield "first", text
+    bounds = seconds_span(prefill.step_s.lower, prefill.step_s.upper)
+    at_mfu = prefill.at_mfu
+    text = (
+        f"{duration(plan.estimate.ttft_s)} (prefill of {work.prompt or work.context:,} tokens: "
+        f"{bounds}; {duration(at_mfu.step_s)} at {percent(at_mfu.mfu)} MFU"
+    )
+    if at_mfu.servers:
+        text += f", {at_mfu.servers:.2g} prefill engines per decode engine"
+    yield "TTFT", f"{text})"
 
 
 def _total(plan: ServingPlan) -> str:
-    """Rates, chips and money of the deployment, and the rule that took it."""
-    told, work = plan.estimate, plan.workload
-    text = f"{chips(plan.strategy.n_chips)}, {_rate(told.tokens_per_s)} tokens/s"
-    if told.requests_per_s is not None:
-        text += f", {_rate(told.requests_per_s)} requests/s"
-    if work.rate and told.most_requests_per_s and not told.traffic:
-        text += f" of {_rate(told.most_requests_per_s)} ({percent(told.utilisation)})"
-    if told.usd_per_hour is not None:
-        text += f", {units.show_dollars(told.usd_per_hour)} an hour"
-    money = told.usd_per_million_tokens
-    if money and money.input is not None:
-        text += f", {units.show_dollars(money.input)} per million input tokens"
-    return f"{text}. Taken: {rule_text(plan.strategy.rule)}"
+    """Chips, throughput and price of the deployment, and the rule that chose it."""
+    estimate = plan.estimate
+    text = f"{chips(plan.strategy.n_chips)}, {_rate(estimate.tokens_per_s)} tokens/s"
+    if estimate.requests_per_s is not None:
+        text += f", {_rate(estimate.requests_per_s)} requests/s"
+    if plan.workload.rate and estimate.most_requests_per_s and not estimate.traffic:
+        text += (
+            f" of at most {_rate(estimate.most_requests_per_s)} ({percent(estimate.utilisation)})"
+        )
+    if estimate.usd_per_hour is not None:
+        text += f", {units.show_dollars(estimate.usd_per_hour)} an hour"
+    price = estimate.usd_per_million_tokens
+    if price and price.input is not None:
+        text += f", {units.show_dollars(price.input)} per million input tokens"
+    return f"{text}. Rule: {rule_text(plan.strategy.rule)}"
 
 
 def _source(plan: ServingPlan) -> str:
@@ -141,99 +164,98 @@ def _source(plan: ServingPlan) -> str:
 
 
 def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
-    took = plan.estimate.decode.parts
-    whole = plan.estimate.decode.step_s.expected
-    shown = len(took) if verbose or not plan.estimate.traffic else PARTS_BESIDE_TRAFFIC
-    large = sorted(took, key=lambda name: -took[name])[:shown]
-    for name, seconds in took.items():
-        if name in large and (seconds >= SMALL * whole or verbose):
-            share = percent(seconds / whole)
-            label = f"  {NAMES.get(name, name)}"
-            yield [label, units.show_seconds(seconds), bar(seconds, whole, BAR), share]
-    memory = plan.memory
     decode = plan.estimate.decode
-    text = (
+    step_s = decode.step_s.expected
+    max_bars = len(decode.parts)
+    if plan.estimate.traffic and not verbose:
+        max_bars = BARS_WITH_TRAFFIC
+    longest = sorted(decode.parts, key=lambda name: -decode.parts[name])[:max_bars]
+    for name, seconds in decode.parts.items():
+        if name in longest and (seconds >= SMALL_PART * step_s or verbose):
+            label = f"  {PART_LABELS.get(name, name)}"
+            time_bar = bar(seconds, step_s, BAR_COLUMNS)
+            yield [label, duration(seconds), time_bar, percent(seconds / step_s)]
+    memory = plan.memory
+    note = (
         f"of {units.show_gib(memory.capacity)}, KV {units.show_gib(memory.kv_cache)}; "
         f"{decode.max_batch:,} sequences fit"
     )
-    held = bar(memory.total, memory.capacity, BAR)
-    yield ["  memory", units.show_gib(memory.total), held, text]
+    memory_bar = bar(memory.total, memory.capacity, BAR_COLUMNS)
+    yield ["  memory", units.show_gib(memory.total), memory_bar, note]
 
 
-def _reasons(plan: ServingPlan, room: int | None) -> Iterator[tuple[str, str]]:
-    """As many as have room, or the shortest (none beside traffic); all where it does not matter."""
-    rank = {name: i for i, name in enumerate(FIRST)}
-    told = [r for r in plan.why if room is None or r.constraint in rank]
-    if room is not None:
-        told.sort(key=lambda r: rank[r.constraint])
-    left, shown = room or 0, []
-    for reason in told:
-        took = _lines(reason_text(reason), INDENT)
-        if room is None or took <= left:
-            shown.append(reason)
-            left -= took
+def _reasons_that_fit(plan: ServingPlan, n_lines: int) -> list[str]:
+    """Reasons by priority within `n_lines`; without traffic at least the shortest one."""
+    reasons = [reason for reason in plan.why if reason.constraint in PRIORITY]
+    reasons.sort(key=lambda reason: PRIORITY.index(reason.constraint))
+    texts = [reason_text(reason) for reason in reasons]
+    shown = []
+    for text in texts:
+        reason_lines = _n_lines(text, LABEL_COLUMNS)
+        if reason_lines <= n_lines:
+            shown.append(text)
+            n_lines -= reason_lines
     if not (shown or plan.estimate.traffic):
-        shown = sorted(told, key=lambda r: len(reason_text(r)))[:1]
-    for i, reason in enumerate(shown):
-        yield "" if i else "why", reason_text(reason)
+        return sorted(texts, key=len)[:1]
+    return shown
 
 
-def _few(points: Sequence[ServingPoint]) -> Sequence[ServingPoint]:
-    """Both ends of a front, and its middle."""
-    n = len(points)
-    return points if n < 4 else (points[0], points[n // 2], points[-1])
+def _ends_and_middle(points: tuple[ServingPoint, ...]) -> tuple[ServingPoint, ...]:
+    if len(points) < 4:
+        return points
+    return points[0], points[len(points) // 2], points[-1]
 
 
 def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
-    """Least time per token against most tokens/s/chip; under a given rate, against chips."""
-    rate = bool(plan.workload.rate)
-    alike = all(p.hardware == plan.hardware.name for p in points)
-    money = any(p.usd_per_million_output_tokens is not None for p in points)
-    heads = [
-        ">token",
-        ">chips" if rate else ">tok/s/chip",
-        *[">$/M out"] * money,
-        ">first",
-        ">batch",
-    ]
-    rows = [
-        [
-            units.show_seconds(p.tpot_s),
-            f"{p.n_chips:,}" if rate else _rate(p.tokens_per_s_per_chip),
-            *[f"{p.usd_per_million_output_tokens or 0.0:,.2f}"] * money,
-            units.show_seconds(p.ttft_s),
-            f"{p.batch:,}",
-            deployment(p, name=not alike),
-        ]
-        for p in points
-    ]
-    readers = any(p.prefill_mesh for p in points)
-    return table([*heads, f"front: deployment{' + readers' * readers}"], rows)
+    """The Pareto front: TPOT against tokens/s/chip, or against chips under a request rate."""
+    same_machine = all(point.hardware == plan.hardware.name for point in points)
+    priced = any(point.usd_per_million_output_tokens is not None for point in points)
+    heads = [">TPOT", ">chips" if plan.workload.rate else ">tok/s/chip"]
+    if priced:
+        heads.append(">$/M out")
+    heads += [">TTFT", ">batch", "front: engines"]
+    if any(point.prefill_mesh for point in points):
+        heads[-1] += " + prefill"
+    rows = []
+    for point in points:
+        throughput = _rate(point.tokens_per_s_per_chip)
+        row = [duration(point.tpot_s), f"{point.n_chips:,}" if plan.workload.rate else throughput]
+        if priced:
+            row.append(f"{point.usd_per_million_output_tokens or 0.0:,.2f}")
+        row += [duration(point.ttft_s), f"{point.batch:,}"]
+        row.append(deployment(point, machine=not same_machine))
+        rows.append(row)
+    return table(heads, rows)
 
 
-def deployment(point: ServingPoint, *, name: bool) -> str:
-    """`2 × tensor 8 + 1 reads, h100:8`."""
-    many = f"{point.engines:,} of " if point.engines > 1 else ""
-    text = f"{many}{mesh_text({**point.mesh, 'data': 1})}"
+def deployment(point: ServingPoint, *, machine: bool) -> str:
+    """`2 of tensor 8 + 1, h100:8`: decode engines, the number of prefill engines, the machine."""
+    text = mesh_text({**point.mesh, "data": 1})
+    if point.engines > 1:
+        text = f"{point.engines:,} of {text}"
     if point.prefill_mesh:
         text += f" + {point.prefill_engines}"
-    return f"{text}, {point.hardware}" if name else text
+    if machine:
+        text += f", {point.hardware}"
+    return text
 
 
 def ranked(plans: Sequence[ServingPlan]) -> Block:
-    """One line for each of several plans, best first."""
-    rows = [
-        [
-            f"{place}",
-            units.show_seconds(plan.estimate.tpot_s),
-            units.show_seconds(plan.estimate.ttft_s),
+    """One line per plan, best first."""
+    rows = []
+    for rank, plan in enumerate(plans, 1):
+        engines = engines_text(plan.strategy.servers)
+        if plan.strategy.prefill:
+            engines += f" + {engines_text(plan.strategy.prefill)}"
+        row = [
+            f"{rank}",
+            duration(plan.estimate.tpot_s),
+            duration(plan.estimate.ttft_s),
             _rate(plan.estimate.tokens_per_s_per_chip),
             f"{plan.strategy.n_chips:,}",
             f"{plan.estimate.decode.batch:,}",
-            servers(plan.strategy.servers)
-            + (f" + {servers(plan.strategy.prefill)}" if plan.strategy.prefill else ""),
+            engines,
         ]
-        for place, plan in enumerate(plans, 1)
-    ]
-    heads = [">", ">token", ">first", ">tokens/s/chip", ">chips", ">batch", "engines"]
+        rows.append(row)
+    heads = [">", ">TPOT", ">TTFT", ">tokens/s/chip", ">chips", ">batch", "engines"]
     return table(heads, rows)

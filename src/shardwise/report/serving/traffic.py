@@ -1,4 +1,4 @@
-"""What simulated requests of a serving plan see: three or four lines, and a table under -v."""
+"""Latencies of simulated requests under a serving plan: a few lines, and tables under -v."""
 
 from __future__ import annotations
 
@@ -7,61 +7,71 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.report.style import Block, strong, table
-from shardwise.report.words import percent, signed_percent
+from shardwise.report.words import counted, duration, percent, signed_percent
 
-OFF = 0.1  # an answer by means that differs by more is told
-ms = units.show_seconds
-
-
-def seen(told: TrafficEstimate) -> Iterator[tuple[str, str]]:
-    """Percentiles against the bounds, the load, where means are wrong, and the largest rate."""
-    ttft, tpot = told.ttft_s, told.tpot_s
-    first = f"first token {ms(ttft.p50)} at p50, {ms(ttft.p99)} at p99"
-    each = f"each further one {ms(tpot.p50)}, {ms(tpot.p99)}"
-    yield "users", f"{first}{_bound(told.ttft_bound_s)}; {each}{_bound(told.tpot_bound_s)}"
-    yield "", f"{_within(told)}, of {told.requests:,} simulated requests, {arriving(told)}"
-    yield "load", _load(told)
-    if wrong := off(told):
-        yield "means", wrong
-    if told.capacity:
-        rate, mean = _rate(told.capacity.rate), _rate(told.capacity.mean_field_rate)
-        yield "most", f"{rate} requests/s keep the bounds at {_at(told)}; by means {mean}"
+LARGE_ERROR = 0.1  # an estimate from means that is off by more has a line
 
 
-def arriving(told: TrafficEstimate) -> str:
-    """`Poisson, 20/s`, `bursty (CV 2), 20/s`, `as in day.csv, 3.2/s`."""
-    kinds = {
-        "poisson": "Poisson",
-        "bursty": f"bursty (CV {told.variation:g})",
-        "trace": f"as in {told.source}",
-    }
-    return f"{kinds.get(told.kind, told.kind)}, {_rate(told.rate)}/s"
-
-
-def off(told: TrafficEstimate) -> str:
-    """Where the answer by means is wrong; empty where it is not."""
-    means = told.mean_field
-    parts = [
-        f"{name} {ms(mean)} for {ms(simulated)} ({signed_percent(share)})"
-        for name, mean, simulated, share in (
-            ("first token", means.ttft_s, told.ttft_s.mean, means.ttft_off),
-            ("each further one", means.tpot_s, told.tpot_s.mean, means.tpot_off),
+def traffic_lines(traffic: TrafficEstimate) -> Iterator[tuple[str, str]]:
+    """TTFT, TPOT and goodput against the SLO, the load, errors of means, the highest rate."""
+    ttft = traffic.ttft_s
+    tpot = traffic.tpot_s
+    p99 = f"{duration(ttft.p99)} at p99{_bound(traffic.ttft_bound_s)}"
+    yield "TTFT", f"{duration(ttft.p50)} at p50, {p99}"
+    p99 = f"{duration(tpot.p99)} at p99{_bound(traffic.tpot_bound_s)}"
+    yield "TPOT", f"{duration(tpot.p50)} at p50, {p99}"
+    yield (
+        "SLO",
+        f"{_goodput(traffic)}; {traffic.requests:,} simulated requests, {arriving(traffic)}",
+    )
+    yield "load", _load(traffic)
+    if errors := error_of_means(traffic):
+        yield "means", errors
+    if traffic.capacity:
+        rate = _rate(traffic.capacity.rate)
+        mean_rate = _rate(traffic.capacity.mean_field_rate)
+        yield (
+            "max",
+            f"{rate} requests/s meet the SLO at {_percentile(traffic)} ({mean_rate} by means)",
         )
-        if abs(share) > OFF
-    ]
-    return f"of full engines, without queues, are off: {', '.join(parts)}" if parts else ""
+
+
+def arriving(traffic: TrafficEstimate) -> str:
+    """`Poisson, 20/s`, `bursty (CV 2), 20/s`, `as in day.csv, 3.2/s`."""
+    arrivals = {
+        "poisson": "Poisson",
+        "bursty": f"bursty (CV {traffic.variation:g})",
+        "trace": f"as in {traffic.source}",
+    }
+    return f"{arrivals.get(traffic.kind, traffic.kind)}, {_rate(traffic.rate)}/s"
+
+
+def error_of_means(traffic: TrafficEstimate) -> str:
+    """Errors of the estimate from mean times without queueing; empty where they are small."""
+    mean_field = traffic.mean_field
+    latencies = (
+        ("TTFT", mean_field.ttft_s, traffic.ttft_s.mean, mean_field.ttft_off),
+        ("TPOT", mean_field.tpot_s, traffic.tpot_s.mean, mean_field.tpot_off),
+    )
+    errors = []
+    for name, estimate_s, simulated_s, error in latencies:
+        if abs(error) > LARGE_ERROR:
+            simulated = f"{duration(simulated_s)} ({signed_percent(error)})"
+            errors.append(f"{name} {duration(estimate_s)} instead of {simulated}")
+    return f"without queueing: {', '.join(errors)}" if errors else ""
 
 
 def _bound(seconds: float | None) -> str:
-    return f" (≤ {ms(seconds)})" if seconds else ""
+    return f" (≤ {duration(seconds)})" if seconds else ""
 
 
-def _within(told: TrafficEstimate) -> str:
-    if not told.ttft_bound_s and not told.tpot_bound_s:
-        return "no bound was asked for"
-    both = "both" if told.ttft_bound_s and told.tpot_bound_s else "it"
-    asked = f"{percent(told.at)} asked" if told.holds else f"not the {percent(told.at)} asked"
-    return f"{percent3(told.within)} within {both} ({asked}), {_rate(told.goodput)}/s"
+def _goodput(traffic: TrafficEstimate) -> str:
+    if not traffic.ttft_bound_s and not traffic.tpot_bound_s:
+        return "no bounds"
+    target = f"the target is {percent(traffic.at)}"
+    if not traffic.holds:
+        target = f"below the target of {percent(traffic.at)}"
+    return f"met by {percent3(traffic.within)} ({target}): goodput {_rate(traffic.goodput)}/s"
 
 
 def percent3(share: float) -> str:
@@ -69,44 +79,47 @@ def percent3(share: float) -> str:
     return f"{units.significant(100 * share, 3)} %"
 
 
-def _load(told: TrafficEstimate) -> str:
-    n = told.preemptions
-    preempted = f"{n:,} preemption{'' if n == 1 else 's'}" if n else "no preemption"
-    hits = f", {percent(told.hit_rate)} of prompts cached" if told.hit_rate else ""
-    part = f"; {percent(told.simulated)} of the engines simulated" if told.simulated < 1 else ""
-    return (
-        f"waiting {ms(told.queue_s.p50)} at p50, {ms(told.queue_s.p99)} at p99; passes run "
-        f"{percent(told.utilisation)} of the time; KV cache {percent(told.kv_use)} (peak "
-        f"{percent(told.kv_peak)}), {preempted}{hits}{part}"
+def _load(traffic: TrafficEstimate) -> str:
+    preemptions = "no preemption"
+    if traffic.preemptions:
+        preemptions = counted(traffic.preemptions, "preemption")
+    text = (
+        f"queueing {duration(traffic.queue_s.p50)} at p50, {duration(traffic.queue_s.p99)} at "
+        f"p99; engines busy {percent(traffic.utilisation)} of the time; KV cache "
+        f"{percent(traffic.kv_use)} full (peak {percent(traffic.kv_peak)}), {preemptions}"
     )
+    if traffic.hit_rate:
+        text += f", {percent(traffic.hit_rate)} of prompts cached"
+    if traffic.simulated < 1:
+        text += f"; {percent(traffic.simulated)} of the engines simulated"
+    return text
 
 
-def _at(told: TrafficEstimate) -> str:
-    return f"p{100 * told.at:g}"
+def _percentile(traffic: TrafficEstimate) -> str:
+    return f"p{100 * traffic.at:g}"
 
 
 def _rate(value: float) -> str:
     return units.significant(value, 3)
 
 
-def tables(told: TrafficEstimate) -> Iterator[Block]:
-    """Every percentile, and the deployments that were simulated before."""
+def tables(traffic: TrafficEstimate) -> Iterator[Block]:
+    """Percentiles of the latencies, and the candidates that were simulated."""
     yield ""
-    yield strong(f"Simulated requests: {arriving(told)}, seed {told.seed}")
-    rows = (
-        ("first token", told.ttft_s),
-        ("each further one", told.tpot_s),
-        ("whole answer", told.latency_s),
-        ("waiting", told.queue_s),
-    )
-    yield table(
-        ["", ">mean", ">p50", ">p90", ">p99"],
-        [[f"  {name}", ms(s.mean), ms(s.p50), ms(s.p90), ms(s.p99)] for name, s in rows],
-    )
-    if told.tried:
-        heads = ["simulated before", ">chips", ">within"]
-        rows_tried = [[f"  {t}", f"{t.n_chips:,}", percent3(t.within)] for t in told.tried]
-        yield table(heads, rows_tried)
-    if told.capacity:
-        pairs = [[f"  {_rate(r)}/s", percent3(share)] for r, share in told.capacity.tried]
-        yield table(["rate", ">within"], pairs)
+    yield strong(f"Simulated requests: {arriving(traffic)}, seed {traffic.seed}")
+    latencies = {
+        "TTFT": traffic.ttft_s,
+        "TPOT": traffic.tpot_s,
+        "end to end": traffic.latency_s,
+        "queueing": traffic.queue_s,
+    }
+    rows = []
+    for name, times in latencies.items():
+        rows.append([f"  {name}", *map(duration, (times.mean, times.p50, times.p90, times.p99))])
+    yield table(["", ">mean", ">p50", ">p90", ">p99"], rows)
+    if traffic.tried:
+        rows = [[f"  {row}", f"{row.n_chips:,}", percent3(row.within)] for row in traffic.tried]
+        yield table(["simulated deployments", ">chips", ">within the SLO"], rows)
+    if traffic.capacity:
+        rows = [[f"  {_rate(rate)}/s", percent3(share)] for rate, share in traffic.capacity.tried]
+        yield table(["rate", ">within the SLO"], rows)

@@ -1,4 +1,4 @@
-"""The decisions that lead to a training plan, in words."""
+"""The decisions that lead to a training plan, as sentences."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from shardwise.plan.decisions import (
     Stages,
     TensorDegree,
 )
+from shardwise.report.words import counted
 
 
 def decision_text(decision: Decision) -> str:
-    """One decision as a sentence."""
+    """A decision as a sentence: the number, its threshold, the degree that follows."""
     match decision:
         case Capacity():
             return _capacity(decision)
@@ -29,54 +30,56 @@ def decision_text(decision: Decision) -> str:
         case Stages():
             return _stages(decision)
         case Ring():
-            side = "enough" if decision.met else "too short"
+            side = "long enough" if decision.met else "too short"
             return (
-                f"Sequences of {decision.number:,.0f} tokens are {side} for attention to hide a "
-                f"ring of {decision.ring}, which takes {decision.limit:,.0f}: {_taken(decision)}."
+                f"Attention over {decision.number:,.0f} tokens is {side} to hide a ring of "
+                f"{decision.ring}, which needs {decision.limit:,.0f}: {_degree(decision)}."
             )
         case ExpertWidth():
             side = "wide enough" if decision.met else "too narrow"
             return (
-                f"Experts of width {decision.number:,.0f} are {side} to hide their exchanges over "
-                f"{decision.chips} chips, which takes {decision.limit:,.0f}: {_taken(decision)}."
+                f"Experts of width {decision.number:,.0f} are {side} to hide their all-to-alls "
+                f"over {decision.chips} chips, which needs {decision.limit:,.0f}: "
+                f"{_degree(decision)}."
             )
         case Memory():
             return _memory(decision)
         case Decision(step="data"):
             return _data(decision)
-    raise TypeError(f"no words for {type(decision).__name__}")
+    raise TypeError(f"no sentence for {type(decision).__name__}")
 
 
 def _capacity(decision: Capacity) -> str:
-    state, room = units.show_gib(decision.number), units.show_gib(decision.limit)
+    state = units.show_gib(decision.number)
+    capacity = units.show_gib(decision.limit)
     if decision.step != "chip":
         follows = "it could hold the model" if decision.met else "the model spans several"
-        return f"A {decision.step} of {decision.n_chips:,} chips holds {room}: {follows}."
-    text = f"Weights, gradients and optimizer state take {state}; one chip holds {room}"
+        return f"A {decision.step} of {decision.n_chips:,} chips holds {capacity}: {follows}."
+    text = f"Weights, gradients and optimizer state take {state}; one chip holds {capacity}"
     if not decision.met:
         text += f": at least {math.ceil(decision.number / decision.limit):,} chips share them"
     elif decision.of_several:
-        text += ": they fit, more chips are for speed"
+        text += ": they fit, so more chips only add speed"
     return f"{text}."
 
 
 def _sequences(decision: Sequences) -> str:
     text = f"{decision.number:,.0f} sequences on {decision.limit:,.0f} chips: "
     if decision.met:
-        each = decision.number / decision.limit
-        return f"{text}{each:,.0f} per chip, data sharding alone is possible."
+        per_chip = decision.number / decision.limit
+        return f"{text}{per_chip:,.0f} per chip, so data sharding alone is possible."
     chips = math.ceil(decision.limit / decision.number)
     return (
-        f"{text}tensor, context or pipe must split each over {chips:,}; this plan splits it over "
-        f"{decision.chips_per_sequence:,}."
+        f"{text}tensor, context or pipe must split each sequence over {chips:,} chips; this plan "
+        f"splits it over {decision.chips_per_sequence:,}."
     )
 
 
 def _data(decision: Decision) -> str:
-    follows = "FSDP gathers hide, tensor is not needed for them"
+    follows = "FSDP gathers hide without tensor parallelism"
     if not decision.met:
-        wait = decision.limit / decision.number
-        follows = f"pure FSDP waits ×{wait:.1f}; fewer gathers or a second axis help"
+        shortfall = decision.limit / decision.number
+        follows = f"FSDP alone is short by ×{shortfall:.1f}; fewer gathers or a second axis help"
     return (
         f"{decision.number:,.0f} tokens per chip and microbatch, of {decision.limit:,.0f} needed: "
         f"{follows}."
@@ -84,7 +87,7 @@ def _data(decision: Decision) -> str:
 
 
 def _tensor(decision: TensorDegree) -> str:
-    text = f"Tensor traffic hides up to {decision.limit:.1f} ways"
+    text = f"Tensor traffic hides up to degree {decision.limit:.1f}"
     if decision.node is not None:
         text += f" and stays within a node of {decision.node}"
     if decision.mixed_tokens is not None:
@@ -92,14 +95,14 @@ def _tensor(decision: TensorDegree) -> str:
             f"; with FSDP it needs {decision.mixed_threshold:,.0f} tokens per chip, there are "
             f"{decision.mixed_tokens:,.0f}"
         )
-    return f"{text}: {_taken(decision)}."
+    return f"{text}: {_degree(decision)}."
 
 
 def _stages(decision: Stages) -> str:
     text = "Pipeline stages"
     if decision.data_lacks > 1:
         text = f"Data sharding would need ×{decision.data_lacks:.1f} the tokens"
-    text = f"{text}: {_taken(decision)}"
+    text = f"{text}: {_degree(decision)}"
     if (decision.degree or 1) == 1:
         return f"{text}."
     side = "enough" if decision.met else "too few"
@@ -110,14 +113,13 @@ def _stages(decision: Stages) -> str:
 
 
 def _memory(decision: Memory) -> str:
-    plural = "es" if decision.n_microbatches > 1 else ""
+    microbatches = counted(decision.n_microbatches, "microbatch")
     return (
         f"{units.show_gib(decision.number)} of {units.show_gib(decision.limit)}: remat "
-        f"{decision.remat}, {decision.n_microbatches:,} microbatch{plural} of "
-        f"{decision.micro_batch:,}."
+        f"{decision.remat}, {microbatches} of {decision.micro_batch:,}."
     )
 
 
-def _taken(decision: Decision) -> str:
+def _degree(decision: Decision) -> str:
     degree = decision.degree or 1
     return f"{decision.step} {degree:,}" if degree > 1 else f"no {decision.step}"

@@ -1,4 +1,4 @@
-"""A front as a table."""
+"""A Pareto front of training as a table: step time against memory or against chips."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.plan.training.pareto import Front, FrontPoint
-from shardwise.report.style import Block, bar, labelled, quiet, strong, table
-from shardwise.report.words import mesh_text, percent
+from shardwise.report.style import Block, bar, quiet, strong, table
+from shardwise.report.tables import DASH, distinct_problems, footnotes, problem_number
+from shardwise.report.words import duration, mesh_text, percent
 
-APART = 0.9  # of a long front, points that save a tenth of the memory are shown
+MEMORY_STEP = 0.9  # a long front is thinned to points that each save a tenth of the memory
 
 
 def blocks(front: Front, *, verbose: bool = False) -> Iterator[Block]:
-    """The whole answer; `verbose` shows every point of a front against memory."""
+    """The front as a table; `verbose` shows every point of a front against memory."""
     if front.against == "memory":
         yield from _memory(front, verbose)
     else:
@@ -22,69 +23,76 @@ def blocks(front: Front, *, verbose: bool = False) -> Iterator[Block]:
 
 def _memory(front: Front, verbose: bool) -> Iterator[Block]:
     points = front.points if verbose else thinned(front.points)
-    first, last = points[0], points[-1]
-    most, least = (units.show_gib(p.memory_bytes or 0.0) for p in (first, last))
-    slower = _step(last) / _step(first)
+    fastest = points[0]
+    smallest = points[-1]
+    slowdown = _step_s(smallest) / _step_s(fastest)
     yield strong(
-        f"From {most} to {least} of a chip for ×{slower:.2f} the step. No split "
-        "is both faster and smaller than these."
+        f"Memory per chip from {units.show_gib(fastest.memory_bytes or 0.0)} down to "
+        f"{units.show_gib(smallest.memory_bytes or 0.0)}, for ×{slowdown:.2f} the step time. No "
+        "other split is both faster and smaller."
     )
-    full = first.memory_bytes or 1.0
-    rows = [
-        [
-            units.show_seconds(_step(p)),
-            units.show_gib(p.memory_bytes or 0.0),
-            bar(p.memory_bytes or 0.0, full, 10),
-            mesh_text(p.mesh or {}),
-            f"ZeRO-{p.zero}" if p.zero else "–",
-            p.remat or "",
+    largest_bytes = fastest.memory_bytes or 1.0
+    rows = []
+    for point in points:
+        memory_bytes = point.memory_bytes or 0.0
+        row = [
+            duration(_step_s(point)),
+            units.show_gib(memory_bytes),
+            bar(memory_bytes, largest_bytes, 10),
+            mesh_text(point.mesh or {}),
+            f"ZeRO-{point.zero}" if point.zero else DASH,
+            point.remat or "",
         ]
-        for p in points
-    ]
+        rows.append(row)
     yield table([">step", ">HBM", "", "mesh", "!", "!remat"], rows)
     if len(points) < len(front.points):
-        yield quiet(f"{len(points)} of {len(front.points)} points  ·  -v shows all, --json too")
+        yield quiet(f"{len(points)} of {len(front.points)} points  ·  -v or --json shows all")
 
 
 def _chips(front: Front) -> Iterator[Block]:
-    there = [p for p in front.points if p.step_s]
-    cheapest = min(there, key=lambda p: p.chip_s or 0.0)
-    fastest = min(there, key=_step)
-    dearer = (fastest.chip_s or 0.0) / (cheapest.chip_s or 1.0)
+    planned = [point for point in front.points if point.step_s]
+    cheapest = min(planned, key=lambda point: point.chip_s or 0.0)
+    fastest = min(planned, key=_step_s)
+    least_chip_s = cheapest.chip_s or 1.0
+    cost_ratio = (fastest.chip_s or 0.0) / least_chip_s
     yield strong(
-        f"Cheapest: {cheapest.hardware} ({cheapest.chip_s or 0.0:,.0f} chip-seconds a step of "
-        f"{units.show_seconds(_step(cheapest))}). Fastest: {fastest.hardware} "
-        f"({units.show_seconds(_step(fastest))}, ×{dearer:.2f} the cost)."
+        f"Cheapest: {cheapest.hardware} ({cheapest.chip_s or 0.0:,.0f} chip-seconds per step of "
+        f"{duration(_step_s(cheapest))}). Fastest: {fastest.hardware} "
+        f"({duration(_step_s(fastest))}, ×{cost_ratio:.2f} the cost)."
     )
-    problems = list(dict.fromkeys(p.problem for p in front.points if p.problem))
-    rows = [_machine(p, problems, cheapest.chip_s or 1.0) for p in front.points]
+    problems = distinct_problems(front.points)
+    rows = [_machine(point, problems, least_chip_s) for point in front.points]
     yield table([">chips", "!hardware", ">step", ">cost", ">MFU", ">HBM", "mesh"], rows)
-    yield labelled((f"({i})", problem) for i, problem in enumerate(problems, 1))
+    yield footnotes(problems)
 
 
-def _machine(p: FrontPoint, problems: Sequence[str], least: float) -> list[str]:
-    if p.problem:
-        return [f"{p.n_chips:,}", p.hardware, *["–"] * 4, f"none ({problems.index(p.problem) + 1})"]
-    beaten = "" if p.on_front else " (fewer chips are as fast)"
+def _machine(point: FrontPoint, problems: Sequence[str], least_chip_s: float) -> list[str]:
+    machine = [f"{point.n_chips:,}", point.hardware]
+    if point.problem:
+        return [*machine, *[DASH] * 4, problem_number(problems, point.problem)]
+    mesh = mesh_text(point.mesh or {})
+    if not point.on_front:
+        mesh += " (fewer chips are as fast)"
     return [
-        f"{p.n_chips:,}",
-        p.hardware,
-        units.show_seconds(_step(p)),
-        f"×{(p.chip_s or 0.0) / least:.2f}",
-        percent(p.mfu or 0.0),
-        units.show_gib(p.memory_bytes or 0.0),
-        mesh_text(p.mesh or {}) + beaten,
+        *machine,
+        duration(_step_s(point)),
+        f"×{(point.chip_s or 0.0) / least_chip_s:.2f}",
+        percent(point.mfu or 0.0),
+        units.show_gib(point.memory_bytes or 0.0),
+        mesh,
     ]
 
 
 def thinned(points: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """The fastest, then each that takes a tenth less memory than the one before, and the last."""
-    kept = [points[0]]
+    """The fastest, those that each take a tenth less memory than the previous one, the last."""
+    shown = [points[0]]
     for point in points[1:]:
-        if (point.memory_bytes or 0.0) <= APART * (kept[-1].memory_bytes or 0.0):
-            kept.append(point)
-    return kept if kept[-1] is points[-1] else [*kept, points[-1]]
+        if (point.memory_bytes or 0.0) <= MEMORY_STEP * (shown[-1].memory_bytes or 0.0):
+            shown.append(point)
+    if shown[-1] is not points[-1]:
+        shown.append(points[-1])
+    return shown
 
 
-def _step(p: FrontPoint) -> float:
-    return p.step_s.expected if p.step_s else 0.0
+def _step_s(point: FrontPoint) -> float:
+    return point.step_s.expected if point.step_s else 0.0

@@ -1,4 +1,4 @@
-"""Reasons and losses of a training plan, in words."""
+"""The reasons and losses of a training plan, as sentences."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerChip,
     TokensPerSlice,
 )
-from shardwise.report.words import listed, mesh_text, percent
+from shardwise.report.words import counted, duration, listed, mesh_text, percent
 
-ms = units.show_seconds
-# Parts of a step that are no collective; all others are roles of the mesh.
+# Parts of a step other than collectives, which go by their roles in the mesh.
 ON_CHIP = {
     "layers": "on-chip work",
     "ends": "work in the embedding and the head",
@@ -62,59 +61,61 @@ def reason_text(reason: Reason) -> str:
             )
         case MemoryRoom():
             return _memory(reason)
-    raise TypeError(f"no words for {type(reason).__name__}")
+    raise TypeError(f"no sentence for {type(reason).__name__}")
 
 
 def loss_text(loss: Loss) -> str:
-    """What another split loses on."""
+    """The main cost of another split: `51 ms more pipeline bubble`."""
     if loss.kind == "memory":
-        return f"needs ×{loss.amount:.2f} of the memory there is"
+        return f"needs ×{loss.amount:.2f} of the available memory"
     if loss.kind == "none":
         return "equally fast"
     if loss.part not in ON_CHIP:
-        return f"{ms(loss.amount)} more exposed {loss.part} traffic"
+        return f"{duration(loss.amount)} more exposed {loss.part} traffic"
     policy = f", remat {loss.remat}" if loss.remat else ""
-    return f"{ms(loss.amount)} more {ON_CHIP[loss.part]}{policy}"
+    return f"{duration(loss.amount)} more {ON_CHIP[loss.part]}{policy}"
 
 
 def _communication(reason: Communication) -> str:
-    on_chip = ms(reason.on_chip_s)
+    on_chip = duration(reason.on_chip_s)
     if reason.margin < 1:
-        role = max(reason.traffic_s, key=lambda r: reason.traffic_s[r])
+        role = max(reason.traffic_s, key=lambda name: reason.traffic_s[name])
         return (
             f"Communication-bound by ×{1 / reason.margin:.1f}: at peak rates {role} traffic takes "
-            f"{ms(reason.traffic_s[role])}, on-chip work {on_chip}."
+            f"{duration(reason.traffic_s[role])}, on-chip work {on_chip}."
         )
-    hides = {r: t for r, t in reason.traffic_s.items() if r in reason.hidden}
-    waits = {r: t for r, t in reason.traffic_s.items() if r not in reason.hidden}
-    if not hides:
-        return f"At peak rates layers wait for {_times(waits)} traffic."
-    text = f"At peak rates {on_chip} of on-chip work can hide {_times(hides)} traffic"
-    return f"{text}; layers wait for {_times(waits)}." if waits else f"{text}."
+    hidden_s: dict[str, float] = {}
+    exposed_s: dict[str, float] = {}
+    for role, seconds in reason.traffic_s.items():
+        times = hidden_s if role in reason.hidden else exposed_s
+        times[role] = seconds
+    if not hidden_s:
+        return f"At peak rates {_times(exposed_s)} traffic is exposed."
+    text = f"At peak rates {on_chip} of on-chip work can hide {_times(hidden_s)} traffic"
+    if exposed_s:
+        text += f"; {_times(exposed_s)} is exposed"
+    return f"{text}."
 
 
 def _tensor(reason: TensorSplit) -> str:
     with_or_without = "without" if reason.constraint == "tensor" else "with"
     split = f"The best split {with_or_without} tensor parallelism ({mesh_text(reason.mesh)})"
-    if reason.traffic_s > reason.on_chip_s:
-        over = reason.traffic_s / reason.on_chip_s
-        bound = f"communication-bound by ×{over:.1f} ({reason.role} traffic)"
-        return (
-            f"{split} takes {ms(reason.step_s)}: {bound}."
-            if reason.fits
-            else f"{split} is {bound}."
-        )
     loss = loss_text(reason.loses_on)
+    if reason.traffic_s > reason.on_chip_s:
+        ratio = reason.traffic_s / reason.on_chip_s
+        loss = f"communication-bound by ×{ratio:.1f} ({reason.role} traffic)"
+        if not reason.fits:
+            loss = f"is {loss}"
     if not reason.fits:
         return f"{split} {loss}."
-    return f"{split} takes {ms(reason.step_s)}: {loss}."
+    return f"{split} takes {duration(reason.step_s)}: {loss}."
 
 
 def _tokens_per_chip(reason: TokensPerChip) -> str:
     rate = units.show_rate(reason.bytes_per_s, "B/s")
-    axes = f"{reason.axes} ICI ax{'i' if reason.axes == 1 else 'e'}s"
-    over = {"ici": f"over {axes}", "scale_out": "per node", "node": "within the node"}
-    ratio = f"peak FLOP/s ÷ {rate} {over[reason.network]}"
+    axes = counted(reason.axes, "ICI axis")
+    network = {"ici": f"over {axes}", "scale_out": "per node", "node": "within the node"}
+    ratio = f"peak FLOP/s ÷ {rate} {network[reason.network]}"
     if reason.n_experts > 1:
         ratio += f" × {reason.n_experts}/{reason.experts_per_token} experts"
     per = "per chip" if reason.n_microbatches == 1 else "per chip and microbatch"
@@ -125,10 +126,9 @@ def _tokens_per_chip(reason: TokensPerChip) -> str:
 
 
 def _tokens_per_slice(reason: TokensPerSlice) -> str:
-    crosses = "crosses" if len(reason.roles) == 1 else "cross"
     return (
-        f"{listed(reason.roles)} {crosses} {reason.n_slices} slices: hiding gradients there needs "
-        f"{reason.needed:,.0f} tokens per slice (peak FLOP/s ÷ "
+        f"Traffic of {listed(reason.roles)} crosses {reason.n_slices} slices: hiding "
+        f"gradients there needs {reason.needed:,.0f} tokens per slice (peak FLOP/s ÷ "
         f"{units.show_rate(reason.bytes_per_s, 'B/s')} of DCN); there are "
         f"{units.show_count(reason.tokens)}."
     )
@@ -141,32 +141,31 @@ def _bubble(reason: Bubble) -> str:
         f"microbatches of {reason.micro_batch} through {reason.stages} stages{chunks} "
         f"({reason.schedule})"
     )
-    if not reason.spare:
-        return f"{text}."
-    slots = "1 layer slot stays" if reason.spare == 1 else f"{reason.spare} layer slots stay"
-    return f"{text}, {slots} empty."
+    if reason.spare:
+        text += f", {counted(reason.spare, 'empty layer slot')}"
+    return f"{text}."
 
 
 def _overlap(reason: Overlap) -> str:
     text = (
         f"Assumes that {_times(reason.hidden_s)} traffic overlaps with compute. Without overlap "
-        f"this split takes {ms(reason.without_s)}"
+        f"this split takes {duration(reason.without_s)}"
     )
     if reason.best_mesh is None:
         return f"{text}."
-    return f"{text}; the best one then is {mesh_text(reason.best_mesh)}, {ms(reason.best_s)}."
+    return f"{text}; the best one then is {mesh_text(reason.best_mesh)}, {duration(reason.best_s)}."
 
 
 def _memory(reason: MemoryRoom) -> str:
-    free = f" ({units.show_gib(reason.reserved)} reserved)" if reason.reserved else ""
-    n = reason.n_microbatches
-    cut = f", {n} microbatches" if n > 1 else ""
-    return (
-        f"{units.show_gib(reason.total)} of {units.show_gib(reason.capacity)} HBM{free}, remat "
-        f"{reason.remat}{cut}."
-    )
+    text = f"{units.show_gib(reason.total)} of {units.show_gib(reason.capacity)} HBM"
+    if reason.reserved:
+        text += f" ({units.show_gib(reason.reserved)} reserved)"
+    text += f", remat {reason.remat}"
+    if reason.n_microbatches > 1:
+        text += f", {reason.n_microbatches} microbatches"
+    return f"{text}."
 
 
 def _times(times: Mapping[str, float]) -> str:
     """`293 ms of fsdp and 22.7 ms of data`."""
-    return listed([f"{ms(seconds)} of {role}" for role, seconds in times.items()])
+    return listed([f"{duration(seconds)} of {role}" for role, seconds in times.items()])

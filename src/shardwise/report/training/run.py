@@ -1,130 +1,138 @@
-"""What a run tells people: the plan's line, a line a step, what it came to."""
+"""Progress and results of a training run: the plan's line, a line per step, the summary."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.plan.schema.training import Plan
 from shardwise.report.style import Block, labelled, quiet, strong
 from shardwise.report.training.plan import headline
-from shardwise.report.words import percent, seconds_span
+from shardwise.report.words import counted, duration, percent, seconds_span
 from shardwise.train.metrics import Run, StepRecord
 from shardwise.train.tokenize import TokenizeSummary
 
-# Columns of a step: what, and how wide.
-_COLUMNS = (
-    ("loss", 8),
-    ("grad", 9),
-    ("time (plan)", 23),
-    ("tokens/s", 9),
-    ("MFU", 7),
-    ("memory", 9),
-    ("left", 6),
-)
+# Head -> width of the columns of a step.
+_COLUMNS = {
+    "loss": 8,
+    "grad": 9,
+    "time (plan)": 23,
+    "tokens/s": 9,
+    "MFU": 7,
+    "memory": 9,
+    "left": 6,
+}
+MINUTE = 60
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
 
 
 def begin(plan: Plan) -> str:
     """The plan's line, before anything runs."""
     step = plan.step
-    said = (
+    text = (
         f"{plan.model.name} on {plan.hardware.name}. {headline(plan)} Planned: "
-        f"{units.show_seconds(step.expected)} a step ({seconds_span(step.lower, step.upper)}), "
+        f"{duration(step.expected)} a step ({seconds_span(step.lower, step.upper)}), "
         f"{percent(plan.estimate.mfu)} MFU."
     )
-    return textwrap.fill(said, 80, break_on_hyphens=False) + "\n"
+    return textwrap.fill(text, 80, break_on_hyphens=False) + "\n"
 
 
 def heads(steps: int) -> str:
-    """The names above the columns of steps."""
-    return _row("step", steps, [name for name, _ in _COLUMNS])
+    """The heads of the columns of steps."""
+    return _row("step", steps, list(_COLUMNS))
 
 
 def line(record: StepRecord) -> str:
     """One step: 80 columns up to 9,999 steps."""
-    took = units.show_seconds(record.step_s)
+    measured = duration(record.step_s)
     planned = seconds_span(record.lower, record.upper)
-    unit = took.rpartition(" ")[2]
-    if planned.endswith(f" {unit}"):
-        planned = planned.removesuffix(f" {unit}")
-    memory = units.show_gib(record.memory_bytes) if record.memory_bytes else ""
+    unit = measured.rpartition(" ")[2]
     loss = f"{record.loss:.4f}" if record.loss < 100 else f"{record.loss:.4g}"
     cells = [
         "bad" if record.bad else loss,
         f"{record.grad_norm:.3g}",
-        f"{took} ({planned})",
+        f"{measured} ({planned.removesuffix(f' {unit}')})",
         units.show_count(record.tokens_per_s),
         percent(record.mfu),
-        memory,
-        _short(record.eta_s),
+        units.show_gib(record.memory_bytes) if record.memory_bytes else "",
+        _remaining(record.eta_s),
     ]
     return _row(f"{record.step}/{record.steps}", record.steps, cells)
 
 
-def _row(first: str, steps: int, cells: list[str]) -> str:
+def _row(step: str, steps: int, cells: Sequence[str]) -> str:
     width = max(4, 2 * len(str(steps)) + 1)
-    rest = "".join(f"{c:>{w}}" for c, (_, w) in zip(cells, _COLUMNS, strict=True))
-    return f"{first:>{width}}{rest}".rstrip()
+    text = f"{step:>{width}}"
+    for cell, cell_width in zip(cells, _COLUMNS.values(), strict=True):
+        text += f"{cell:>{cell_width}}"
+    return text.rstrip()
 
 
-def _short(seconds: float) -> str:
-    """`58s`, `12m`, `3.2h`."""
-    if seconds < 60:
+def _remaining(seconds: float) -> str:
+    """`58s`, `12m`, `3.2h`, `2.1d`."""
+    if seconds < MINUTE:
         return f"{seconds:.0f}s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f}m"
-    return f"{seconds / 3600:.1f}h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f}d"
+    if seconds < HOUR:
+        return f"{seconds / MINUTE:.0f}m"
+    if seconds < 2 * DAY:
+        return f"{seconds / HOUR:.1f}h"
+    return f"{seconds / DAY:.1f}d"
 
 
 def blocks(run: Run, saved: str) -> Iterator[Block]:
-    """What a run came to."""
-    n = len(run.losses)
-    why = "" if run.ended == "done" else f" ({run.ended})"
-    yield strong(
-        f"{run.done:,} steps are done{why}; the loss went from {run.losses[0]:.4f} to "
-        f"{run.losses[-1]:.4f}."
-        if n
-        else f"{run.done:,} steps are done already."
-    )
-    rows = [("compiled", f"in {units.show_seconds(run.compile_s)}")]
-    if run.step_s:
-        rows.append(
-            (
-                "a step",
-                f"{units.show_seconds(run.step_s)} (median); planned "
-                f"{units.show_seconds(run.planned)}: ×{run.step_s / run.planned:.2f}",
-            )
+    """The summary of a run; `saved` is the folder of its checkpoints."""
+    if run.losses:
+        ended = "" if run.ended == "done" else f" ({run.ended})"
+        yield strong(
+            f"{run.done:,} steps are done{ended}; the loss went from {run.losses[0]:.4f} to "
+            f"{run.losses[-1]:.4f}."
         )
+    else:
+        yield strong(f"{run.done:,} steps are done already.")
+    rows = [("compiled", f"in {duration(run.compile_s)}")]
+    if run.step_s:
+        text = (
+            f"{duration(run.step_s)} (median); planned {duration(run.planned)}: "
+            f"×{run.step_s / run.planned:.2f}"
+        )
+        rows.append(("a step", text))
     if saved:
-        last = "none is whole" if run.checkpoint is None else f"step {run.checkpoint:,} in {saved}"
-        last += "" if run.checkpoint == run.done else f", not step {run.done:,}"
-        rows.append(("saved", last))
+        rows.append(("saved", _checkpoint(run, saved)))
     yield labelled(rows)
     if run.sample is not None:
-        yield quiet("what the model writes:")
+        yield quiet("sample from the model:")
         yield readable(run.sample)
 
 
+def _checkpoint(run: Run, saved: str) -> str:
+    if run.checkpoint is None:
+        return f"no complete checkpoint, not step {run.done:,}"
+    text = f"step {run.checkpoint:,} in {saved}"
+    if run.checkpoint != run.done:
+        text += f", not step {run.done:,}"
+    return text
+
+
 def readable(text: str) -> str:
-    """Lines of text without what a terminal would obey."""
+    """Lines of text without terminal control characters."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def tokenized(done: TokenizeSummary, folder: str) -> Iterator[Block]:
-    """What was written of tokens, to a folder that has a name for later or none."""
+def tokenized(result: TokenizeSummary, folder: str) -> Iterator[Block]:
+    """The summary of tokenized documents; `folder` is empty where it is temporary."""
+    place = f" in {folder}" if folder else ""
     yield strong(
-        f"{units.show_count(done.tokens)} tokens of {done.documents:,} documents"
-        f"{f' in {folder}' if folder else ''}."
+        f"{units.show_count(result.tokens)} tokens of {result.documents:,} documents{place}."
     )
     rows = [
-        ("tokenizer", f"{done.tokenizer}, {done.vocab:,} tokens"),
-        ("shards", f"{done.shards:,}"),
+        ("tokenizer", f"{result.tokenizer}, {result.vocab:,} tokens"),
+        ("shards", f"{result.shards:,}"),
     ]
-    if done.skipped:
-        rows.append(
-            ("left out", f"{len(done.skipped):,} files are no UTF-8 text, as {done.skipped[0]}")
-        )
+    if result.skipped:
+        n_files = counted(len(result.skipped), "file")
+        rows.append(("skipped", f"{n_files} not in UTF-8, such as {result.skipped[0]}"))
     yield labelled(rows)
     if folder:
         yield quiet(f"type  shardwise train plan.json --data {folder} --steps 100")

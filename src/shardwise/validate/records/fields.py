@@ -1,4 +1,4 @@
-"""Checked reading of a JSON object: what is missing or wrong is told in words."""
+"""Checked reading of a JSON object; errors name the field and say what is missing or wrong."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 
 from shardwise.errors import BadFile
 
-LARGEST = 2**31 - 1
-SMALLEST_NUMBER, LARGEST_NUMBER = 1e-30, 1e30  # beyond them a figure is a slip
+MAX_INTEGER = 2**31 - 1
+# A figure beyond these is a slip.
+MIN_NUMBER = 1e-30
+MAX_NUMBER = 1e30
+MAX_SHOWN = 40  # characters of a value in a message
 
 
 class Fields:
-    """A read-only view of one JSON object. `None` and a missing key are the same: not stated.
+    """A read-only view of a JSON object. A key that is null counts as missing.
 
     Args:
-        data: What stood in the file; anything but an object reads as an empty one after `check`.
-        where: How messages name this object, "" for the record itself.
+        data: The JSON object.
+        where: The path of this object in messages, "" for the record itself.
     """
 
     __slots__ = ("data", "where")
@@ -27,10 +30,10 @@ class Fields:
         self.where = where
 
     def inner(self, name: str) -> Fields:
-        """An object inside this one, empty when not stated.
+        """A nested object, empty when missing.
 
         Raises:
-            BadFile: something else stands there.
+            BadFile: the value is not an object.
         """
         value = self.data.get(name)
         if value is None:
@@ -39,19 +42,19 @@ class Fields:
             raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not an object.")
         return Fields(value, self._path(name))
 
-    def states(self, name: str) -> bool:
-        """Whether the key is there and not null."""
+    def has(self, name: str) -> bool:
+        """Whether the key is present and not null."""
         return self.data.get(name) is not None
 
-    def whole(self, name: str, low: int = 1) -> int:
-        """A whole number that must be there."""
-        value = self.maybe_whole(name, low)
+    def integer(self, name: str, low: int = 1) -> int:
+        """A required integer."""
+        value = self.optional_integer(name, low)
         if value is None:
             raise BadFile(f"not stated: {self._path(name)}.")
         return value
 
-    def maybe_whole(self, name: str, low: int = 1) -> int | None:
-        """A whole number from `low`, or None when not stated."""
+    def optional_integer(self, name: str, low: int = 1) -> int | None:
+        """An integer of at least `low`, or None when missing."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -61,27 +64,26 @@ class Fields:
             raise BadFile(
                 f"wrong value: {self._path(name)} is {_short(value)}, not a whole number."
             )
-        if not low <= value <= LARGEST:
-            raise BadFile(
-                f"wrong value: {self._path(name)} {_short(value)} is not from {low} to {LARGEST:,}."
-            )
+        if not low <= value <= MAX_INTEGER:
+            bounds = f"from {low} to {MAX_INTEGER:,}"
+            raise BadFile(f"wrong value: {self._path(name)} {_short(value)} is not {bounds}.")
         return value
 
-    def maybe_number(self, name: str) -> float | None:
-        """A positive number, or None when not stated."""
+    def optional_number(self, name: str) -> float | None:
+        """A positive number, or None when missing."""
         value = self.data.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not a number.")
-        if not SMALLEST_NUMBER <= value <= LARGEST_NUMBER:
+        if not MIN_NUMBER <= value <= MAX_NUMBER:
             raise BadFile(
                 f"wrong value: {self._path(name)} {_short(value)} is not a number above 0."
             )
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Text; the default when not stated, or an error when there is no default."""
+        """Text; `default` when missing, an error without a default."""
         value = self.data.get(name)
         if value is None:
             if default is None:
@@ -92,7 +94,7 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false; the default when not stated."""
+        """True or false; `default` when missing."""
         value = self.data.get(name)
         if value is None:
             return default
@@ -101,7 +103,7 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts, empty when not stated."""
+        """A list of texts, empty when missing."""
         value = self.data.get(name)
         if value is None:
             return ()
@@ -116,8 +118,8 @@ class Fields:
 
 
 def _short(value: object) -> str:
-    """A value for a message, however large."""
+    """A value for a message, shortened if long."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**15:
         return "a number beyond 1e15"
     text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -1,4 +1,4 @@
-"""Files of published records: the JSON lists that come with the package, or a user's own."""
+"""Files of published records: the bundled JSON lists, or a user's file."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import units
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, ShardwiseError
 
 DATA = Path(__file__).parents[1] / "data"
-LARGEST_FILE = 256 * units.MiB
+MAX_FILE_BYTES = 256 * units.MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Underivable:
-    """A row from which no run follows, and why.
+class SkippedRecord:
+    """A record that states too little, or something unknown, to be predicted.
 
     Args:
-        id: Name of the row, or its place in the file.
-        source: Repository or document, as far as it could be read.
-        reason: In words; what comes before the colon is the kind.
+        id: Name of the record, or its position in the file.
+        source: Repository or document, "not stated" where the record has none.
+        reason: A sentence; the text before its colon is the kind of reason.
     """
 
     id: str
@@ -31,31 +31,33 @@ class Underivable:
 
     @property
     def kind(self) -> str:
-        """The reason without its particulars."""
+        """The reason without its details."""
         return self.reason.partition(":")[0]
 
 
-def names_of(record: object, place: int) -> tuple[str, str]:
-    """Name and source of a record that may be anything."""
+def skipped(record: object, position: int, error: ShardwiseError) -> SkippedRecord:
+    """The record at `position` of a file, skipped because of `error`; it may be any JSON value."""
     data: Mapping[str, Any] = record if isinstance(record, dict) else {}
-    name, source = data.get("id"), data.get("source")
+    name = data.get("id")
+    if not isinstance(name, str) or not name:
+        name = f"record {position + 1}"
+    source = data.get("source")
     if isinstance(source, dict):
         source = source.get("repo") or source.get("paper") or source.get("url")
-    return (
-        name if isinstance(name, str) and name else f"record {place + 1}",
-        source if isinstance(source, str) else "not stated",
-    )
+    if not isinstance(source, str):
+        source = "not stated"
+    return SkippedRecord(id=name, source=source, reason=" ".join(error.problems))
 
 
 def records_in(path: Path) -> list[object]:
     """The JSON list of a file.
 
     Raises:
-        BadFile: no such file, one that is too large, or one that is not a JSON list.
+        BadFile: the file is missing, too large, or not a JSON list.
     """
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise BadFile(f"{path} is larger than {units.show_bytes(LARGEST_FILE)}.")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise BadFile(f"{path} is larger than {units.show_bytes(MAX_FILE_BYTES)}.")
         data = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror or error}.") from None

@@ -1,4 +1,4 @@
-"""Dimensions stated beside a measurement -> ModelConfig."""
+"""The model of a record as a ModelConfig, from the dimensions that the record states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Ml
 from shardwise.models.model import ModelConfig
 from shardwise.validate.records.fields import Fields
 
-# Attention that is read, and what else a record may call it.
+# Kinds of attention that are understood.
 _ATTENTION = ("mha", "gqa", "mqa", "mla")
 
 # Kinds of single-block layers in a hybrid model, as `layer_counts` names them.
@@ -23,27 +23,25 @@ _MATRICES = {2: False, 3: True}  # matrices of a feed-forward block -> it has a 
 
 
 def config_of(model: Fields, seq: int) -> ModelConfig:
-    """The architecture of a record.
-
-    Layers of multi-token prediction are not part of it.
+    """The architecture of a record, without layers of multi-token prediction.
 
     Args:
         model: The record's `model` object.
-        seq: Sequence length of the run, the rows of learned positions.
+        seq: Sequence length of the run: the number of learned positions, if any.
 
     Raises:
-        BadInput: dimensions that are missing, or an architecture that ModelConfig cannot hold.
+        BadInput: dimensions are missing, or ModelConfig does not support the architecture.
     """
     _refuse_unknown_attention(model)
-    missing = [name for name in ("layers", "d_model", "n_heads", "vocab") if not model.states(name)]
+    missing = [name for name in ("layers", "d_model", "n_heads", "vocab") if not model.has(name)]
     if missing:
         raise BadFile(f"dimensions not published: {', '.join(missing)}.")
     learned = model.flag("learned_positions")
     return ModelConfig(
         name=model.text("name", "unnamed"),
         family="published",
-        d_model=model.whole("d_model"),
-        vocab=model.whole("vocab"),
+        d_model=model.integer("d_model"),
+        vocab=model.integer("vocab"),
         groups=_hybrid(model, learned) if is_hybrid(model) else _groups(model, learned),
         tied_embeddings=model.flag("tied_embeddings"),
         n_positions=seq if learned else 0,
@@ -52,22 +50,22 @@ def config_of(model: Fields, seq: int) -> ModelConfig:
 
 
 def is_hybrid(model: Fields) -> bool:
-    """Some layers are Mamba blocks."""
-    return model.states("mamba") or bool(model.inner("layer_counts").maybe_whole("mamba", 0))
+    """Whether some layers are Mamba blocks."""
+    return model.has("mamba") or bool(model.inner("layer_counts").optional_integer("mamba", 0))
 
 
 def assumed_of(model: Fields) -> dict[str, str]:
-    """What of an architecture a record leaves open, and what is taken."""
-    if model.states("linear_attention"):
+    """Assumptions about the architecture where the record leaves it open."""
+    if model.has("linear_attention"):
         return {"linear_attention": "as a Mamba-2 block with the same heads, state and convolution"}
-    if not is_hybrid(model) or model.inner("mamba").states("chunk"):
+    if not is_hybrid(model) or model.inner("mamba").has("chunk"):
         return {}
     return {"mamba_chunk": f"{CHUNK}, not stated"}
 
 
 def _refuse_unknown_attention(model: Fields) -> None:
     kind = model.text("attention", "gqa")
-    if kind not in _ATTENTION or model.states("sparse"):
+    if kind not in _ATTENTION or model.has("sparse"):
         raise BadFile(
             f'unknown attention: "{kind}" is none of {", ".join(_ATTENTION)} over all keys or a '
             "window."
@@ -75,34 +73,33 @@ def _refuse_unknown_attention(model: Fields) -> None:
 
 
 def _groups(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
-    """Layers counted by what mixes their tokens and whether they have experts."""
-    n_layers = model.whole("layers")
+    """Layers, grouped by their token mixer and by whether they have experts."""
+    n_layers = model.integer("layers")
     if n_layers > 10_000:
         raise BadFile(f"model.layers {n_layers:,} is above 10,000.")
-    local, routed = _local(model, n_layers), _routed(model, n_layers)
-    linear = _linear(model.inner("linear_attention")) if model.states("linear_attention") else None
-    attention = {kind: _attention(model, kind, learned) for kind in set(local)}
-    ffn = {kind: _moe(model) if kind else _mlp(model) for kind in set(routed)}
+    local = _local(model, n_layers)
+    routed = _routed(model, n_layers)
+    linear = _linear(model.inner("linear_attention")) if model.has("linear_attention") else None
     parallel = model.flag("parallel_block")
-    return tuple(
-        LayerGroup(
-            layer=Layer(
-                attention=None if is_local and linear else attention[is_local],
-                mamba=linear if is_local else None,
-                ffn=ffn[is_routed],
-                norms="shared" if parallel else "pre",
-                parallel=parallel,
-            ),
-            count=count,
+    groups = []
+    for (is_local, is_routed), count in Counter(zip(local, routed, strict=True)).items():
+        mamba = linear if is_local else None
+        layer = Layer(
+            attention=None if mamba else _attention(model, is_local, learned),
+            mamba=mamba,
+            ffn=_moe(model) if is_routed else _mlp(model),
+            norms="shared" if parallel else "pre",
+            parallel=parallel,
         )
-        for (is_local, is_routed), count in Counter(zip(local, routed, strict=True)).items()
-    )
+        groups.append(LayerGroup(layer=layer, count=count))
+    return tuple(groups)
 
 
 def _hybrid(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
     """Layers of one block each, counted by kind (Nemotron-H, arXiv 2504.03624, section 2.1)."""
-    n_layers, stated = model.whole("layers"), model.inner("layer_counts")
-    counts = {kind: stated.maybe_whole(kind, 0) or 0 for kind in _HYBRID}
+    n_layers = model.integer("layers")
+    layer_counts = model.inner("layer_counts")
+    counts = {kind: layer_counts.optional_integer(kind, 0) or 0 for kind in _HYBRID}
     if sum(counts.values()) != n_layers:
         listed = ", ".join(f"{kind} {n}" for kind, n in counts.items())
         raise BadFile(
@@ -120,57 +117,65 @@ def _hybrid(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
 
 def _mamba(mamba: Fields) -> Mamba:
     return Mamba(
-        n_heads=mamba.whole("heads"),
-        d_head=mamba.whole("head_dim"),
-        d_state=mamba.whole("state"),
-        n_groups=mamba.whole("groups"),
-        d_conv=mamba.whole("conv"),
-        chunk=mamba.maybe_whole("chunk") or CHUNK,
+        n_heads=mamba.integer("heads"),
+        d_head=mamba.integer("head_dim"),
+        d_state=mamba.integer("state"),
+        n_groups=mamba.integer("groups"),
+        d_conv=mamba.integer("conv"),
+        chunk=mamba.optional_integer("chunk") or CHUNK,
     )
 
 
 def _linear(linear: Fields) -> Mamba:
-    """A gated DeltaNet (arXiv 2412.06464) as the Mamba-2 block of the same state.
+    """Gated DeltaNet (arXiv 2412.06464), approximated by a Mamba-2 block with the same state.
 
-    Queries and keys stand for what reads and writes the state, values for the heads' inputs. One
-    column per head of the input projection and the product of the delta rule are left out.
+    Queries and keys take the part of C and B, values that of the heads' inputs. The approximation
+    omits one column per head of the input projection, and the product of the delta rule.
     """
     return Mamba(
-        n_heads=linear.whole("value_heads"),
-        d_head=linear.whole("value_head_dim"),
-        d_state=linear.whole("key_head_dim"),
-        n_groups=linear.whole("key_heads"),
+        n_heads=linear.integer("value_heads"),
+        d_head=linear.integer("value_head_dim"),
+        d_state=linear.integer("key_head_dim"),
+        n_groups=linear.integer("key_heads"),
         d_conv=LINEAR_CONV,
         chunk=LINEAR_CHUNK,
     )
 
 
 def _local(model: Fields, n_layers: int) -> list[bool]:
-    """Which layers have a window, chunk or state: all but every `full_attention_every`-th."""
-    if not any(map(model.states, ("sliding_window", "attention_chunk", "linear_attention"))):
+    """Whether each layer has a window, chunk or state; every `full_attention_every`-th has not."""
+    if not any(map(model.has, ("sliding_window", "attention_chunk", "linear_attention"))):
         return [False] * n_layers
-    every = model.maybe_whole("full_attention_every") or n_layers + 1
-    return [(i + 1) % every != 0 for i in range(n_layers)]
+    period = model.optional_integer("full_attention_every") or n_layers + 1
+    return [number % period != 0 for number in range(1, n_layers + 1)]
 
 
 def _routed(model: Fields, n_layers: int) -> list[bool]:
-    """Which layers have experts: those after the first dense ones, every `moe_every`-th."""
-    if not model.states("experts"):
+    """Whether each layer has experts: every `moe_every`-th after the first dense ones."""
+    if not model.has("experts"):
         return [False] * n_layers
-    first, every = model.maybe_whole("first_dense_layers", 0) or 0, model.maybe_whole("moe_every")
-    return [i >= first and (i + 1) % (every or 1) == 0 for i in range(n_layers)]
+    n_dense = model.optional_integer("first_dense_layers", 0) or 0
+    period = model.optional_integer("moe_every") or 1
+    return [number > n_dense and number % period == 0 for number in range(1, n_layers + 1)]
 
 
 def _attention(model: Fields, local: bool, learned: bool) -> Attention:
-    D, N = model.whole("d_model"), model.whole("n_heads")
-    chunk, window = model.maybe_whole("attention_chunk"), model.maybe_whole("sliding_window")
-    H = model.maybe_whole("head_dim") or max(1, D // N)
-    mla = _mla(model.inner("mla")) if model.text("attention", "gqa") == "mla" else None
+    D = model.integer("d_model")
+    N = model.integer("n_heads")
+    K = model.optional_integer("n_kv_heads") or N
+    H = model.optional_integer("head_dim") or max(1, D // N)
+    mla = None
+    if model.text("attention", "gqa") == "mla":
+        mla = _mla(model.inner("mla"))
+        K = N
+        H = mla.d_nope + mla.d_rope
+    chunk = model.optional_integer("attention_chunk")
+    window = chunk or model.optional_integer("sliding_window")
     return Attention(
         n_heads=N,
-        n_kv_heads=N if mla else model.maybe_whole("n_kv_heads") or N,
-        d_head=mla.d_nope + mla.d_rope if mla else H,
-        window=(chunk or window) if local else None,
+        n_kv_heads=K,
+        d_head=H,
+        window=window if local else None,
         chunked=local and chunk is not None,
         mla=mla,
         rope=not learned,
@@ -179,34 +184,35 @@ def _attention(model: Fields, local: bool, learned: bool) -> Attention:
 
 def _mla(mla: Fields) -> Mla:
     return Mla(
-        q_lora_rank=mla.maybe_whole("q_lora_rank"),
-        kv_lora_rank=mla.whole("kv_lora_rank"),
-        d_nope=mla.whole("qk_nope_head_dim"),
-        d_rope=mla.whole("qk_rope_head_dim"),
-        d_v=mla.whole("v_head_dim"),
+        q_lora_rank=mla.optional_integer("q_lora_rank"),
+        kv_lora_rank=mla.integer("kv_lora_rank"),
+        d_nope=mla.integer("qk_nope_head_dim"),
+        d_rope=mla.integer("qk_rope_head_dim"),
+        d_v=mla.integer("v_head_dim"),
     )
 
 
 def _gated(model: Fields) -> bool:
-    matrices = model.whole("mlp_matrices")
+    matrices = model.integer("mlp_matrices")
     if matrices not in _MATRICES:
         raise BadFile(f"model.mlp_matrices {matrices} is neither 2 nor 3 (with a gate).")
     return _MATRICES[matrices]
 
 
 def _mlp(model: Fields) -> Mlp:
-    return Mlp(d_ff=model.whole("d_ff"), gated=_gated(model))
+    return Mlp(d_ff=model.integer("d_ff"), gated=_gated(model))
 
 
 def _moe(model: Fields) -> Moe:
-    d_ff = model.whole("moe_d_ff")
-    shared = model.maybe_whole("shared_experts", 0) or 0
+    d_ff = model.integer("moe_d_ff")
+    n_shared = model.optional_integer("shared_experts", 0) or 0
+    d_ff_shared = model.optional_integer("shared_d_ff") or n_shared * d_ff
     return Moe(
-        n_experts=model.whole("experts"),
-        experts_per_token=model.whole("top_k"),
+        n_experts=model.integer("experts"),
+        experts_per_token=model.integer("top_k"),
         d_ff=d_ff,
         gated=_gated(model),
-        d_latent=model.maybe_whole("moe_latent_size"),
-        n_shared_experts=shared,
-        d_ff_shared=(model.maybe_whole("shared_d_ff") or shared * d_ff) if shared else 0,
+        d_latent=model.optional_integer("moe_latent_size"),
+        n_shared_experts=n_shared,
+        d_ff_shared=d_ff_shared if n_shared else 0,
     )

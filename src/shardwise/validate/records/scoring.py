@@ -1,4 +1,4 @@
-"""Which records count, which constants may be chosen on, and the spread of prediction errors."""
+"""Rows that are scored, groups for calibration, and statistics of prediction errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class Graded(Protocol):
-    """A row of which it is known how far to trust it."""
+    """A row with grades of its reliability."""
 
     @property
     def tier(self) -> str: ...
@@ -22,12 +22,12 @@ G = TypeVar("G", bound=Graded)
 
 
 def scored(rows: Sequence[G]) -> list[G]:
-    """Core rows of quality A and B; all rows where there is none of these."""
-    return [r for r in rows if r.tier == "core" and r.quality in "AB"] or list(rows)
+    """Core rows of quality A and B, or all rows if there are none."""
+    return [row for row in rows if row.tier == "core" and row.quality in "AB"] or list(rows)
 
 
-def spread_of(errs: Sequence[float]) -> dict[str, float]:
-    """The figures of `Errors` that follow from errors alone."""
+def error_statistics(errs: Sequence[float]) -> dict[str, float]:
+    """Median, mean and 90th percentile of absolute errors, and the bias (the median error)."""
     absolute = sorted(map(abs, errs))
     return {
         "median_abs_err": statistics.median(absolute),
@@ -37,6 +37,6 @@ def spread_of(errs: Sequence[float]) -> dict[str, float]:
     }
 
 
-def chosen_on(group: str) -> bool:
-    """Whether constants may be chosen on a group: by its name alone."""
+def is_calibration_group(group: str) -> bool:
+    """Whether constants may be fitted on a group, by a hash of its name; others are held back."""
     return int(hashlib.sha256(group.encode()).hexdigest(), 16) % 2 == 0

@@ -1,4 +1,4 @@
-"""The machine a record states -> System: the chip of the catalog, its links, its topology."""
+"""The machine of a record as a System: the chip of the catalog, its links, its topology."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwise.hardware.figure import Value
 from shardwise.hardware.torus import make_slice
 from shardwise.validate.records.fields import Fields
 
-# Names of chips in records -> the catalog's. Any name of the catalog is understood too.
+# Chips as records name them -> names of the catalog, which records may use as well.
 FAMILIES = {
     "A100-80": "a100", "A100-40": "a100-40g", "V100-32": "v100", "H100": "h100", "H200": "h200",
     "H800": "h800", "H100-HBM2e-500W": "h100", "B200": "b200", "B300": "b300", "GB200": "gb200",
@@ -26,7 +26,7 @@ FAMILIES = {
     "M3Max": "m3-max",
 }  # fmt: skip
 
-# Parts that differ from the catalog's chip, as the records name them.
+# Variants whose figures differ from those of the catalog's chip.
 _VARIANTS: dict[str, dict[str, Value | None]] = {
     "H100-HBM2e-500W": {
         "hbm.capacity": 96 * units.GB,
@@ -35,10 +35,10 @@ _VARIANTS: dict[str, dict[str, Value | None]] = {
     },
 }
 
-_RACK = 72  # GPUs that one NVLink domain of an NVL72 rack joins; jobs use a divisor of it or of 64
+_RACK_GPUS = 72  # of the NVLink domain of an NVL72 rack; jobs use a divisor of it or of 64
 
-# What NCCL reaches of Omni-Path, which it does not drive as it does InfiniBand: 90 of 400 Gb/s of
-# a node at best (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes of Jean Zay).
+# The share of Omni-Path's rate that NCCL reaches without the support it has for InfiniBand: at most
+# 90 of 400 Gb/s of a node (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes).
 _OMNI_PATH = 90 / 400
 
 _LINKS = re.compile(r"(?:(\d{1,4})\s*x\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*Gb/s")
@@ -48,14 +48,15 @@ _SHAPE = re.compile(r"\d{1,6}(?:x\d{1,6})+")
 
 
 def system_of(hardware: Fields) -> tuple[System, dict[str, str]]:
-    """The machine of a record, and what was assumed about it.
+    """The machine of a record, and the assumptions about it.
 
-    Links that the record states replace the chip's own figures.
+    Links that the record states replace the figures of the catalog.
 
     Raises:
-        BadInput: an unknown chip, or a machine that its topology rules out.
+        BadInput: the chip is unknown, or its topology does not allow the machine.
     """
-    family, count = hardware.text("family"), hardware.whole("count")
+    family = hardware.text("family")
+    count = hardware.integer("count")
     chip = with_values(_chip(family), _VARIANTS.get(family, {}))
     if chip.ici:
         return _slices(chip, hardware, count)
@@ -73,61 +74,77 @@ def _chip(family: str) -> Chip:
 
 def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
     assumed: dict[str, str] = {}
-    per_node = hardware.maybe_whole("chips_per_node")
-    own = chip.node.n_gpus if chip.node else 1
-    if own == _RACK or "NVL72" in hardware.text("topology", ""):
-        domain = max(n for n in range(1, min(_RACK, count) + 1) if count % n == 0)
-        if count > domain != _RACK:
-            assumed["domain"] = f"{domain} of the {_RACK} GPUs of each rack"
+    per_node = hardware.optional_integer("chips_per_node")
+    catalog_per_node = chip.node.n_gpus if chip.node else 1
+    if catalog_per_node == _RACK_GPUS or "NVL72" in hardware.text("topology", ""):
+        domain = max(n for n in range(1, min(_RACK_GPUS, count) + 1) if count % n == 0)
+        if count > domain != _RACK_GPUS:
+            assumed["domain"] = f"{domain} of the {_RACK_GPUS} GPUs of each rack"
     else:
-        domain = per_node or own
+        domain = per_node or catalog_per_node
     links = hardware.text("interconnect", "")
-    out = _out_of_node(links, per_node or own, assumed)
-    note = re.search(r"(\d{2,4}) W\b", hardware.text("note", ""))
-    values: dict[str, Value | None] = {"scale_out.egress": out} if out else {}
-    values |= {"power.chip": float(note[1])} if note else {}
+    egress = _scale_out_egress(links, per_node or catalog_per_node, assumed)
+    watts = re.search(r"(\d{2,4}) W\b", hardware.text("note", ""))
+    values: dict[str, Value | None] = {}
+    if egress:
+        values["scale_out.egress"] = egress
+    if watts:
+        values["power.chip"] = float(watts[1])
     name = f"{chip.name}:{count}"
-    if out and not (chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way == out):
-        name += f",scale_out={out / units.GB:g}GB/s"
+    if egress and not (chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way == egress):
+        name += f",scale_out={egress / units.GB:g}GB/s"
     topology = Switched(n_gpus=count, domain=domain)
     return System(name=name, chip=with_values(chip, values), topology=topology), assumed
 
 
-def _out_of_node(text: str, per_node: int, assumed: dict[str, str]) -> float | None:
-    """B/s that one GPU can send out of its node, from words as `4x100 Gb/s per node`."""
-    found = _LINKS.search(text)
-    if not found:
+def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> float | None:
+    """B/s that one GPU can send out of its node, from a text such as `4x100 Gb/s per node`."""
+    link = _LINKS.search(text)
+    if not link:
         return None
-    node = units.parse_rate(f"{found[2]} Gb/s") * int(found[1] or 1)
+    rate = units.parse_rate(f"{link[2]} Gb/s") * int(link[1] or 1)
     if "Omni-Path" in text:
-        node *= _OMNI_PATH
-        assumed["interconnect"] = f"{_OMNI_PATH:.1%} of Omni-Path's rate, what NCCL reaches of it"
+        rate *= _OMNI_PATH
+        assumed["interconnect"] = (
+            f"{_OMNI_PATH:.1%} of Omni-Path's rate, the share that NCCL reaches"
+        )
     if "per GPU" in text:
-        return node or None
-    if "per node" not in text and not found[1]:
+        return rate or None
+    if "per node" not in text and not link[1]:
         assumed["interconnect"] = f'"{text}" is the rate of a node'
-    return node / per_node or None
+    return rate / per_node or None
 
 
 def _slices(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
     assumed: dict[str, str] = {}
     text = hardware.text("topology", "")
-    slices, pods, shape = _SLICES.search(text), _PODS.search(text), _SHAPE.fullmatch(text.strip())
-    n = int(slices[1]) if slices else int(pods[1]) if pods else 1
-    if slices or shape:
-        written = slices[2] if slices else text.strip()
-        torus = make_slice(chip, tuple(int(part) for part in written.split("x")))
+    slices = _SLICES.search(text)
+    pods = _PODS.search(text)
+    n_slices = 1
+    chips_per_slice = count
+    shape = text.strip()
+    if slices:
+        n_slices = int(slices[1])
+        shape = slices[2]
+    elif pods:
+        n_slices = int(pods[1])
+        chips_per_slice = int(pods[2])
+    if _SHAPE.fullmatch(shape):
+        torus = make_slice(chip, tuple(map(int, shape.split("x"))))
     else:
-        torus = _most_compact(chip, int(pods[2]) if pods else count)
+        torus = _most_compact(chip, chips_per_slice)
         assumed["topology"] = f"{torus}, the most compact slice of {torus.n_chips:,} chips"
-    if torus.n_chips * n != count:
-        raise BadFile(f"topology: {n} x {torus} is {torus.n_chips * n:,} chips, not {count:,}.")
-    name = f"{chip.name}:{torus}" + (f"*{n}" if n > 1 else "")
-    return System(name=name, chip=chip, topology=torus, n_slices=n), assumed
+    n_chips = torus.n_chips * n_slices
+    if n_chips != count:
+        raise BadFile(f"topology: {n_slices} x {torus} is {n_chips:,} chips, not {count:,}.")
+    name = f"{chip.name}:{torus}"
+    if n_slices > 1:
+        name += f"*{n_slices}"
+    return System(name=name, chip=chip, topology=torus, n_slices=n_slices), assumed
 
 
 def _most_compact(chip: Chip, count: int) -> Torus:
-    same = [torus for torus in legal_slices(chip) if torus.n_chips == count]
-    if not same:
+    slices = [torus for torus in legal_slices(chip) if torus.n_chips == count]
+    if not slices:
         raise BadShape(f"topology: no slice of {chip.name} has {count:,} chips.")
-    return min(same, key=lambda torus: max(torus.shape))
+    return min(slices, key=lambda torus: max(torus.shape))

@@ -1,4 +1,4 @@
-"""What a serving record computes and holds in which dtype, and what it measured, in SI units."""
+"""Dtypes and measured figures of a serving record, in SI units."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwise.validate.records.fields import Fields
 
 PHASES = ("decode", "prefill", "end-to-end")
 
-# Figures of records -> metric in SI units and the factor between them.
+# Figure of a record -> metric in SI units, and the factor between them.
 _FIGURES = {
     "ttft_ms": ("ttft_s", units.MS),
     "tpot_ms": ("tpot_s", units.MS),
@@ -42,7 +42,7 @@ _FP8_CACHE = ("TensorRT-LLM", "NVIDIA NIM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dtypes:
-    """What weights and the cache are held in, and what the products are computed in."""
+    """Dtypes of the weights, of the KV cache, and of matmuls."""
 
     weights: str
     kv: str
@@ -50,120 +50,120 @@ class Dtypes:
 
 
 def dtypes_of(record: Fields, framework: str, chip: Chip) -> tuple[Dtypes, dict[str, str]]:
-    """The dtypes of a record, and what was assumed about them.
+    """The dtypes of a record, and the assumptions about them.
 
     Raises:
-        BadFile: no dtype of the weights, or one that is not known.
+        BadFile: the dtype of the weights is missing or unknown.
     """
-    stated, assumed = record.inner("precision"), dict[str, str]()
-    name = stated.text("weights")
-    weights = _known(name)
-    half = "fp16" if "fp16" in (name, stated.text("compute", "")) else "bf16"
-    compute, reason = _compute(stated.text("compute", name), half, chip)
+    precision = record.inner("precision")
+    assumed: dict[str, str] = {}
+    name = precision.text("weights")
+    weights = _dtype(name)
+    half = "fp16" if "fp16" in (name, precision.text("compute", "")) else "bf16"
+    compute, reason = _compute(precision.text("compute", name), half, chip)
     if reason:
         assumed["compute"] = f"{compute}: {reason}"
-    if stated.states("kv"):
-        kv = _known(stated.text("kv"))
+    if precision.has("kv"):
+        kv = _dtype(precision.text("kv"))
     else:
-        kv = "fp8" if framework.startswith(_FP8_CACHE) and name in ("fp8", "nvfp4") else half
+        kv = half
+        if framework.startswith(_FP8_CACHE) and name in ("fp8", "nvfp4"):
+            kv = "fp8"
         assumed["kv"] = f"{kv}, the usual default of the framework"
     return Dtypes(weights=weights, kv=kv, compute=compute), assumed
 
 
-def _known(name: str) -> str:
+def _dtype(name: str) -> str:
     dtype = _WEIGHTS.get(name, name)
     if dtype not in units.BYTES_PER_ELEMENT:
-        known = {*_WEIGHTS, *units.BYTES_PER_ELEMENT}
-        raise BadFile(f'unknown precision: "{name}". {nearest(name, known)}')
+        formats = {*_WEIGHTS, *units.BYTES_PER_ELEMENT}
+        raise BadFile(f'unknown precision: "{name}". {nearest(name, formats)}')
     return dtype
 
 
 def _compute(name: str, half: str, chip: Chip) -> tuple[str, str]:
-    """Dtype of the products, and why it is not the one that the record names."""
-    dtype = _known(name)
+    """The dtype of matmuls, and the reason where it differs from the record's."""
+    dtype = _dtype(name)
     if dtype == "int4":
-        return half, "4-bit integers are widened before each product"
+        return half, "4-bit integers are widened before each matmul"
     if dtype != "fp4":
         return dtype, ""
     if "fp4" not in chip.peak_flops_per_s:
-        return half, f"{chip.name} has no 4-bit products; weights are widened"
+        return half, f"{chip.name} has no 4-bit matmuls; weights are widened"
     # vLLM and TensorRT-LLM multiply gpt-oss's MXFP4 experts with MXFP8 activations there.
-    return ("fp8", "MXFP4 experts meet MXFP8 activations") if name == "mxfp4" else (dtype, "")
+    if name == "mxfp4":
+        return "fp8", "MXFP4 experts are multiplied with MXFP8 activations"
+    return dtype, ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What was asked of the engine.
+class Requests:
+    """The requests of a measurement.
 
     Args:
         phase: One of `PHASES`.
-        batch: Sequences that run together, where fixed.
-        concurrency: Requests in flight, where kept up.
-        prompt: Tokens of one prompt; under "decode" those in the cache before.
-        output: Tokens of one answer; 0 under "prefill".
+        batch: Sequences that run together, or None.
+        concurrency: Constant number of requests in flight, or None.
+        prompt_tokens: Tokens per prompt; under "decode" those already in the cache.
+        output_tokens: Tokens per answer; 0 under "prefill".
     """
 
     phase: str
     batch: int | None
     concurrency: int | None
-    prompt: int
-    output: int
+    prompt_tokens: int
+    output_tokens: int
 
 
 def measured_of(
-    record: Fields, load: Load, config: ModelConfig, chip: Chip, n_chips: int
+    record: Fields, requests: Requests, config: ModelConfig, chip: Chip, n_chips: int
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Metrics of `METRICS` in SI units, and what was assumed about them.
+    """Metrics of `METRICS` in SI units, and the assumptions about them.
 
-    Under "prefill" every figure is one of the time of the prompts, under "decode" a latency is that
-    of all answers. Two names for one figure (a rate per user and its reciprocal) count once.
+    Under "prefill" every figure gives the time of the prompts; under "decode" a latency is that of
+    all output tokens. Two names for one figure (a rate per user and its reciprocal) count once.
 
     Raises:
-        BadFile: no figure that any metric follows from.
+        BadFile: no figure gives a metric.
     """
-    stated, assumed = record.inner("measured"), dict[str, str]()
-    values = {name: stated.maybe_number(name) for name in (*_FIGURES, "mfu")}
-    found = {
-        metric: value * factor
-        for name, (metric, factor) in _FIGURES.items()
-        if (value := values[name]) is not None
-    }
-    if load.phase == "prefill":
-        found = _prefill(found, values["mfu"], load, config, chip, n_chips, assumed)
-    if load.phase == "decode":
-        _decode(found, load, assumed)
-    if not found:
-        raise BadFile(f"no figure: measured is {', '.join(stated.data) or 'nothing'}.")
-    return found, assumed
+    measured = record.inner("measured")
+    assumed: dict[str, str] = {}
+    metrics = {}
+    for name, (metric, factor) in _FIGURES.items():
+        value = measured.optional_number(name)
+        if value is not None:
+            metrics[metric] = value * factor
+    mfu = measured.optional_number("mfu")
+    if requests.phase == "prefill":
+        n_tokens = requests.prompt_tokens * (requests.batch or requests.concurrency or 1)
+        if mfu and not metrics:
+            flops_per_token = float(flops(config, requests.prompt_tokens).forward)
+            peak = chip.need("peak.bf16")
+            metrics["prefill_s"] = compute_s(n_tokens * flops_per_token, n_chips, peak, mfu)
+            assumed["prefill_s"] = f"follows from an MFU of {mfu:g} of the bf16 peak"
+        metrics = _prefill(metrics, n_tokens)
+    if requests.phase == "decode":
+        _decode(metrics, requests, assumed)
+    if not metrics:
+        raise BadFile(f"no figure: measured is {', '.join(measured.data) or 'nothing'}.")
+    return metrics, assumed
 
 
-def _prefill(
-    found: dict[str, float],
-    mfu: float | None,
-    load: Load,
-    config: ModelConfig,
-    chip: Chip,
-    n_chips: int,
-    assumed: dict[str, str],
-) -> dict[str, float]:
-    tokens = load.prompt * (load.batch or load.concurrency or 1)
-    if "latency_s" in found:
-        return {"prefill_s": found["latency_s"]}
-    if "tokens_per_s" in found:
-        return {"prefill_s": tokens / found["tokens_per_s"]}
-    if mfu and not found:
-        work, peak = tokens * float(flops(config, load.prompt).forward), chip.need("peak.bf16")
-        assumed["prefill_s"] = f"follows from an MFU of {mfu:g} of the bf16 peak"
-        return {"prefill_s": compute_s(work, n_chips, peak, mfu)}
-    return found
+def _prefill(metrics: dict[str, float], n_tokens: int) -> dict[str, float]:
+    if "latency_s" in metrics:
+        return {"prefill_s": metrics["latency_s"]}
+    if "tokens_per_s" in metrics:
+        return {"prefill_s": n_tokens / metrics["tokens_per_s"]}
+    return metrics
 
 
-def _decode(found: dict[str, float], load: Load, assumed: dict[str, str]) -> None:
-    if "latency_s" in found:
-        found["tpot_s"] = found.pop("latency_s") / load.output
-        assumed["tpot_s"] = f"latency over {load.output} tokens"
-    rate, step = found.get("tokens_per_s_per_user"), found.get("tpot_s")
-    if rate and step and math.isclose(rate * step, 1, rel_tol=1e-3):
-        del found["tpot_s"]
-    if found.pop("prefill_s", None):
+def _decode(metrics: dict[str, float], requests: Requests, assumed: dict[str, str]) -> None:
+    if "latency_s" in metrics:
+        metrics["tpot_s"] = metrics.pop("latency_s") / requests.output_tokens
+        assumed["tpot_s"] = f"latency over {requests.output_tokens} tokens"
+    user_rate = metrics.get("tokens_per_s_per_user")
+    tpot_s = metrics.get("tpot_s")
+    if user_rate and tpot_s and math.isclose(user_rate * tpot_s, 1, rel_tol=1e-3):
+        del metrics["tpot_s"]
+    if metrics.pop("prefill_s", None):
         assumed["prefill_s"] = "left out: the length of the prompts behind it is not stated"

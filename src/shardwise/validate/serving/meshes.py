@@ -1,4 +1,4 @@
-"""The parallelism that a serving record states -> Mesh, by our roles of mesh axes."""
+"""The parallelism of a serving record as a Mesh."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardwise.validate.records.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How the chips of a record share one engine, or copies of it.
+    """The split of an engine, or of replicas of it, over the chips of a record.
 
     Args:
-        mesh: `data` copies the whole model; `expert` splits the batch, copies what is not an
-            expert and deals the experts out.
-        expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`.
-        assumed: What the record leaves open -> what was taken.
+        mesh: `data` counts replicas of the whole model; ranks of `expert` split the batch,
+            replicate attention and divide the experts among them.
+        expert_tensor: Tensor-parallel degree of one expert; None for the `tensor` size of the mesh.
+        assumed: Item that the record leaves open -> the assumption.
     """
 
     mesh: Mesh
@@ -29,18 +29,21 @@ class Split:
 def split_of(record: Fields, routed: bool, system: System) -> Split:
     """The mesh of a record.
 
-    `tp` cuts matrices and `pp` layers; `dp` copies the model. Where a model has experts and `ep` or
-    `moe_tp` says how they lie, or `attention_dp` is set, the data ranks belong to one engine: they
-    split the batch, copy attention and share the experts.
+    `tp` splits matrices, `pp` layers, and `dp` replicates the model. Where a model has experts and
+    the record states `ep`, `moe_tp` or `attention_dp`, the data ranks belong to one engine: they
+    split the batch, replicate attention and divide the experts among them.
 
     Raises:
-        BadFile: no degrees for several chips, or degrees that contradict the chips or each other.
+        BadFile: several chips without degrees, or degrees that contradict the chips or each other.
     """
-    par, n_chips = record.inner("parallelism"), system.n_chips
-    if not any(map(par.states, ("tp", "pp", "dp", "ep"))) and n_chips > 1:
+    parallelism = record.inner("parallelism")
+    n_chips = system.n_chips
+    if not any(map(parallelism.has, ("tp", "pp", "dp", "ep"))) and n_chips > 1:
         raise BadFile(f"layout not published: no degree is stated for {n_chips} chips.")
     assumed: dict[str, str] = {}
-    tensor, pipe, data = (par.maybe_whole(name) or 1 for name in ("tp", "pp", "dp"))
+    pipe = parallelism.optional_integer("pp") or 1
+    data = parallelism.optional_integer("dp") or 1
+    tensor = parallelism.optional_integer("tp") or 1
     tensor = _in_chips(tensor, pipe * data, system, assumed)
     if tensor * pipe * data != n_chips:
         raise BadFile(
@@ -48,13 +51,14 @@ def split_of(record: Fields, routed: bool, system: System) -> Split:
         )
     if not routed or tensor * data == 1:
         return Split(mesh=Mesh(tensor=tensor, pipe=pipe, data=data), assumed=assumed)
-    if par.flag("attention_dp"):
-        tensor, data = 1, tensor * data
-    return _experts(par, tensor, pipe, data, assumed)
+    if parallelism.flag("attention_dp"):
+        data *= tensor
+        tensor = 1
+    return _experts(parallelism, tensor, pipe, data, assumed)
 
 
 def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str]) -> int:
-    """Tensor degree in chips where the record counts the devices of a chip (two on TPU7x)."""
+    """The tensor degree in chips, where the record counts devices (two per chip on TPU7x)."""
     per_chip = system.chip.n_devices or 1
     if per_chip == 1 or tensor * others != system.n_chips * per_chip or tensor % per_chip:
         return tensor
@@ -62,30 +66,34 @@ def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str])
     return tensor // per_chip
 
 
-def _experts(par: Fields, tensor: int, pipe: int, data: int, assumed: dict[str, str]) -> Split:
-    """Experts dealt out `ep` ways and cut `moe_tp` ways over the tensor and data ranks."""
-    ranks, dealt, cut = tensor * data, par.maybe_whole("ep"), par.maybe_whole("moe_tp")
-    if dealt is None and cut is None:
-        if not par.flag("attention_dp"):
+def _experts(
+    parallelism: Fields, tensor: int, pipe: int, data: int, assumed: dict[str, str]
+) -> Split:
+    """Experts split `ep` ways as a whole and `moe_tp` ways each, over tensor and data ranks."""
+    n_ranks = tensor * data
+    ep = parallelism.optional_integer("ep")
+    moe_tp = parallelism.optional_integer("moe_tp")
+    if ep is None and moe_tp is None:
+        if not parallelism.flag("attention_dp"):
             if tensor > 1:
-                assumed["experts"] = f"cut {tensor} ways as attention is, not stated"
+                assumed["experts"] = f"split {tensor} ways as attention is, not stated"
             mesh = Mesh(tensor=tensor, pipe=pipe, data=data)
             return Split(mesh=mesh, assumed=assumed)
-        assumed["experts"] = f"dealt out over all {ranks} ranks, not stated"
-        dealt = ranks
-    stated = " and ".join(
-        f"{name} {par.whole(name)}" for name in ("ep", "moe_tp") if par.states(name)
-    )
-    dealt = dealt or max(1, ranks // (cut or 1))
-    cut = cut or max(1, ranks // dealt)
-    if dealt * cut != ranks:
-        raise BadFile(f"layout contradicts itself: {stated} over tp x dp of {ranks} ranks.")
+        assumed["experts"] = f"spread over all {n_ranks} ranks, not stated"
+        ep = n_ranks
+    stated = [
+        f"{name} {parallelism.integer(name)}" for name in ("ep", "moe_tp") if parallelism.has(name)
+    ]
+    ep = ep or max(1, n_ranks // (moe_tp or 1))
+    moe_tp = moe_tp or max(1, n_ranks // ep)
+    if ep * moe_tp != n_ranks:
+        degrees = " and ".join(stated)
+        raise BadFile(f"layout contradicts itself: {degrees} over tp x dp of {n_ranks} ranks.")
     mesh = Mesh(tensor=tensor, pipe=pipe, expert=data)
-    if cut > tensor:
-        assumed["experts"] = (
-            f"dealt out over {data} data ranks of attention; they are cut over them, {cut} ways"
-        )
+    if moe_tp > tensor:
+        assumed["experts"] = f"spread over the {data} data ranks; stated is a split {moe_tp} ways"
         return Split(mesh=mesh, assumed=assumed)
-    if tensor % cut:
-        raise BadFile(f"layout unknown: experts cut {cut} ways over tensor {tensor}.")
-    return Split(mesh=mesh, expert_tensor=cut if cut < tensor else None, assumed=assumed)
+    if tensor % moe_tp:
+        raise BadFile(f"layout unknown: experts split {moe_tp} ways over tensor {tensor}.")
+    expert_tensor = moe_tp if moe_tp < tensor else None
+    return Split(mesh=mesh, expert_tensor=expert_tensor, assumed=assumed)

@@ -1,4 +1,4 @@
-"""A published serving run -> what the planner's formulas give for each of its figures."""
+"""Predictions of published serving figures by the planner's formulas and simulation."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from shardwise.simulate.planned import LARGEST_BATCH, engine_limits, pass_times
 from shardwise.simulate.traffic import uniform
 from shardwise.strategy.mesh import place
 from shardwise.strategy.serving_layout import ServeLayout
-from shardwise.validate.serving.runs import DRAWN, ServeRun
+from shardwise.validate.serving.runs import MEAN_LENGTH_RATIO, ServeRun
 from shardwise.workload import Serve
 
-# Requests for each one in flight: InferenceX asks ten times its concurrency in all, the first of
-# them at once, with lengths drawn from 0.8 to 1 times the nominal one (RANDOM_RANGE_RATIO).
-ROUNDS = 10
-SHORTEST = 0.8
-VARIED = 0.1  # of lengths that are stated as equal: real ones vary, and requests come apart
+# InferenceX sends ten times as many requests as run concurrently, with lengths drawn uniformly from
+# 0.8 to 1 times the nominal length (RANDOM_RANGE_RATIO).
+REQUESTS_PER_USER = 10
+MIN_LENGTH_RATIO = 0.8
+# Lengths that are stated as equal vary by this much in fact, which desynchronizes requests.
+LENGTH_VARIATION = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """One metric in the unit of `ServeRun.measured`.
+class PredictedFigure:
+    """A predicted metric in the unit of `ServeRun.measured`.
 
     Args:
         expected: The prediction.
-        lower, upper: Between them four figures of five are expected.
+        lower, upper: The interval that should contain four of five measured figures.
     """
 
     lower: float
@@ -43,45 +44,47 @@ class Predicted:
     upper: float
 
 
-def predict(run: ServeRun) -> Mapping[str, Predicted]:
-    """Metric -> prediction, for each metric of `run.measured` that the formulas know.
+def predict(run: ServeRun) -> Mapping[str, PredictedFigure]:
+    """Metric -> prediction, for each metric of `run.measured` that the formulas give.
 
     Raises:
-        ShardwiseError: what of the run the formulas do not know.
+        ShardwiseError: the formulas do not support something in the run.
     """
-    return predicted_with(run, shares(run.system.chip.name, run.system.chip.kind))
+    return predict_with(run, shares(run.system.chip.name, run.system.chip.kind))
 
 
-def predicted_with(
-    run: ServeRun, reached: Shares, software: Software | None = None
-) -> Mapping[str, Predicted]:
-    """The same with given shares of the chip, and habits of the engine."""
-    engine = engine_of(run, reached, software or engine_named(run.framework))
+def predict_with(
+    run: ServeRun, chip_shares: Shares, software: Software | None = None
+) -> Mapping[str, PredictedFigure]:
+    """`predict` with given shares of the chip's peaks and a given overhead of the engine."""
+    engine = engine_of(run, chip_shares, software or engine_named(run.framework))
     job = job_of(run)
     if run.phase == "decode":
-        found = _decoding(run, engine)
+        metrics = _decode(run, engine)
     elif run.phase == "prefill":
-        found = {"prefill_s": float(engine.prefill(run.batch or 1, run.prompt).step_s)}
+        metrics = {"prefill_s": float(engine.prefill(run.batch or 1, run.prompt_tokens).step_s)}
     elif run.batch:
-        found = _batch(run, engine, job)
+        metrics = _batch(run, engine, job)
     elif run.concurrency:
-        found = _closed_loop(run, engine, job)
+        metrics = _closed_loop(run, engine, job)
     else:
-        found = _saturated(run, engine, job)
-    width = 1 + reached.spread
+        metrics = _saturated(run, engine, job)
+    width = 1 + chip_shares.spread
     return {
-        metric: Predicted(lower=value / width, expected=value, upper=value * width)
-        for metric, value in found.items()
+        metric: PredictedFigure(lower=value / width, expected=value, upper=value * width)
+        for metric, value in metrics.items()
         if metric in run.measured
     }
 
 
-def engine_of(run: ServeRun, reached: Shares, software: Software) -> Engine:
-    """The engine of a run on the first of its placements."""
+def engine_of(run: ServeRun, chip_shares: Shares, software: Software) -> Engine:
+    """The engine of a run, on the first placement of its mesh."""
     layout = ServeLayout(
         mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_cache_split(run, software)
     )
-    each = run.weight_bytes / parameters(run.config).total if run.weight_bytes else None
+    parameter_bytes = None
+    if run.weight_bytes:
+        parameter_bytes = run.weight_bytes / parameters(run.config).total
     return Engine(
         config=run.config,
         layout=layout,
@@ -89,18 +92,20 @@ def engine_of(run: ServeRun, reached: Shares, software: Software) -> Engine:
         rates=ServeRates(
             chip=run.system.chip,
             job=job_of(run),
-            shares=reached,
+            shares=chip_shares,
             engine=software,
-            parameter_bytes=each,
+            parameter_bytes=parameter_bytes,
         ),
     )
 
 
 def job_of(run: ServeRun) -> Serve:
     """The requests of a run."""
-    lengths = {"prompt": run.prompt, "output": run.output} if run.prompt and run.output else {}
+    lengths = {}
+    if run.prompt_tokens and run.output_tokens:
+        lengths = {"prompt": run.prompt_tokens, "output": run.output_tokens}
     return Serve(
-        context=max(1, run.prompt + run.output),
+        context=max(1, run.prompt_tokens + run.output_tokens),
         weights=run.weights,
         kv=run.kv,
         compute=run.compute,
@@ -109,75 +114,85 @@ def job_of(run: ServeRun) -> Serve:
 
 
 def _cache_split(run: ServeRun, software: Software) -> str:
-    """JAX programs shard caches over the batch where heads do not suffice (arXiv 2211.05102)."""
+    """The split of KV caches beyond heads; JAX programs use the batch (arXiv 2211.05102)."""
     return "batch" if software.overlaps else "copied"
 
 
-def _decoding(run: ServeRun, engine: Engine) -> dict[str, float]:
-    each = (run.batch or 1) / run.mesh.data
-    step = float(engine.decode(each, run.prompt + run.output / 2).step_s)
+def _decode(run: ServeRun, engine: Engine) -> dict[str, float]:
+    batch = run.batch or 1
+    context = run.prompt_tokens + run.output_tokens / 2
+    step_s = float(engine.decode(batch / run.mesh.data, context).step_s)
     return {
-        "tpot_s": step,
-        "tokens_per_s": (run.batch or 1) / step,
-        "tokens_per_s_per_user": 1 / step,
+        "tpot_s": step_s,
+        "tokens_per_s": batch / step_s,
+        "tokens_per_s_per_user": 1 / step_s,
     }
 
 
 def _batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
-    """One batch from prompts to the last token; on a pipeline in as many parts as stages."""
-    batch, stages = (run.batch or 1) / run.mesh.data, run.mesh.pipe
-    part = max(1.0, batch / stages)
-    in_flight = batch / part
-    first = float(engine.prefill(part, run.prompt).step_s) * (1 + (in_flight - 1) / stages)
-    step = float(engine.decode(part, run.prompt + run.output / 2).step_s)
-    latency = first + (run.output - 1) * step
+    """A fixed batch from prefill to the last token; a pipeline runs one microbatch per stage."""
+    batch = (run.batch or 1) / run.mesh.data
+    stages = run.mesh.pipe
+    micro_batch = max(1.0, batch / stages)
+    n_microbatches = batch / micro_batch
+    prefill_s = float(engine.prefill(micro_batch, run.prompt_tokens).step_s)
+    context = run.prompt_tokens + run.output_tokens / 2
+    step_s = float(engine.decode(micro_batch, context).step_s)
+    ttft_s = prefill_s * (1 + (n_microbatches - 1) / stages)
+    latency_s = ttft_s + (run.output_tokens - 1) * step_s
     capacity = run.system.chip.need("hbm_bytes")
     memory = engine_memory(run.config, engine.layout, run.mesh.sizes, job, batch, capacity)
     return {
-        "latency_s": latency,
-        "total_tokens_per_s": batch * (run.prompt + run.output) / latency * run.mesh.data,
-        "tokens_per_s": batch * run.output / latency * run.mesh.data,
+        "latency_s": latency_s,
+        "total_tokens_per_s": batch
+        * (run.prompt_tokens + run.output_tokens)
+        / latency_s
+        * run.mesh.data,
+        "tokens_per_s": batch * run.output_tokens / latency_s * run.mesh.data,
         "memory_bytes": float(memory.total),
     }
 
 
 def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
-    """So many users, each with one request after the other."""
-    found = simulated(run, engine, job)
-    server = engine.rates.engine.request_s
+    """A fixed number of users, each with one request at a time."""
+    summary = simulated(run, engine, job)
     return {
-        "ttft_s": found.ttft_s.mean + server,
-        "tpot_s": found.tpot_s.mean,
-        "tokens_per_s": found.output_tokens_per_s * run.mesh.data,
+        "ttft_s": summary.ttft_s.mean + engine.rates.engine.request_s,
+        "tpot_s": summary.tpot_s.mean,
+        "tokens_per_s": summary.output_tokens_per_s * run.mesh.data,
     }
 
 
 def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
-    """The run's requests on one of its engines, in simulated time."""
+    """Simulate the requests of a run on one of its engines."""
     import numpy as np
 
     users = max(1, round((run.concurrency or 1) / run.mesh.data))
-    drawn = "lengths" in run.assumed
-    rng, n = np.random.default_rng(0), users * ROUNDS
-    low, high = (SHORTEST / DRAWN, 1 / DRAWN) if drawn else (1 - VARIED, 1 + VARIED)
+    low = 1 - LENGTH_VARIATION
+    high = 1 + LENGTH_VARIATION
+    if "lengths" in run.assumed:
+        low = MIN_LENGTH_RATIO / MEAN_LENGTH_RATIO
+        high = 1 / MEAN_LENGTH_RATIO
+    rng = np.random.default_rng(0)
+    n = users * REQUESTS_PER_USER
     prompt, output = (
         uniform(n, max(1, round(low * mean)), max(1, round(high * mean)), rng)
-        for mean in (run.prompt, run.output)
+        for mean in (run.prompt_tokens, run.output_tokens)
     )
-    longest = round(high * (run.prompt + run.output)) + 2
+    longest = round(high * (run.prompt_tokens + run.output_tokens)) + 2
     limits = engine_limits(engine, job, users, longest=longest, prefix_cache=False)
-    table = pass_times(engine, job, longest, users)
+    times = pass_times(engine, job, longest, users)
     traffic = Traffic(prompt=prompt, output=output, users=users)
-    return simulate(traffic, Pool(times=table, limits=limits)).summary()
+    return simulate(traffic, Pool(times=times, limits=limits)).summary()
 
 
 def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
-    """All requests wait: as many run as fit."""
+    """All requests are queued at the start, and as many run as fit."""
     capacity = run.system.chip.need("hbm_bytes")
-    most = max_batch(run.config, engine.layout, run.mesh.sizes, job, capacity)
-    # Contexts are half grown in the mean, and blocks are taken as they grow.
-    mean = job.context / job.mean_context
-    batch = min(float(most) * mean, LARGEST_BATCH * float(run.mesh.expert))
-    found = aggregated(engine, job, max(1.0, batch))
-    rate = float(found.tokens_per_s) * run.mesh.data
-    return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output}
+    max_sequences = max_batch(run.config, engine.layout, run.mesh.sizes, job, capacity)
+    # `max_sequences` counts full contexts; blocks are allocated as contexts grow.
+    growth = job.context / job.mean_context
+    batch = min(float(max_sequences) * growth, LARGEST_BATCH * float(run.mesh.expert))
+    estimate = aggregated(engine, job, max(1.0, batch))
+    rate = float(estimate.tokens_per_s) * run.mesh.data
+    return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output_tokens}

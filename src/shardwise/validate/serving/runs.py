@@ -1,6 +1,6 @@
-"""Published serving runs as values: what was served, on what, how it was split, what was measured.
+"""Published serving measurements as `ServeRun`: model, machine, mesh, requests, measured figures.
 
-Named choices of a source that its rows do not repeat are in `data/serving_stated.json`.
+Settings that a source states once, not in every record, are in `data/serving_stated.json`.
 """
 
 from __future__ import annotations
@@ -19,50 +19,49 @@ from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate.records.fields import Fields
-from shardwise.validate.records.files import DATA, Underivable, names_of, records_in
+from shardwise.validate.records.files import DATA, SkippedRecord, records_in, skipped
 from shardwise.validate.records.models import assumed_of, config_of
 from shardwise.validate.records.systems import system_of
-from shardwise.validate.serving.figures import PHASES, Load, dtypes_of, measured_of
+from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
 from shardwise.validate.serving.meshes import split_of
 
-# Requests of InferenceX have between 0.8 and 1 times the nominal length, all alike as likely
+# Request lengths of InferenceX are uniform between 0.8 and 1 times the nominal length
 # (RANDOM_RANGE_RATIO of its workflows).
-DRAWN = 0.9
+MEAN_LENGTH_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRun:
-    """One published measurement of serving.
-
-    Without batch and concurrency all requests wait at once, and as many run as fit.
+    """A published measurement of serving.
 
     Args:
-        id: Name of the row.
-        source: Repository or document that published it.
-        group: Rows of one source, model and chip; a group is never split between fit and test.
+        id: Name of the record.
+        source: Repository, paper or URL that published it.
+        group: Records of one source, model and chip; a group is never split between fit and test.
         quality: "A" all explicit, "B" one item inferred or rounded, "C" a known anomaly.
-        tier: "core", or "extra" for repeats, tiny models and under-specified rows.
-        date: Of publication, as the row gives it.
+        tier: "core", or "extra" for repeats, tiny models and under-specified records.
+        date: Date of publication, as the record states it.
         framework: Engine and version as published.
         config: The model.
         system: The machine.
-        mesh: How one engine is split over it; `data` counts copies of the whole model, `expert`
-            ranks that split the batch, copy attention and share the experts.
-        expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`.
+        mesh: Mesh of the engine. `data` counts replicas of the whole model; ranks of `expert` split
+            the batch, replicate attention and divide the experts among them.
+        expert_tensor: Tensor-parallel degree of one expert; None for the `tensor` size of the mesh.
         weights, kv, compute: dtypes.
-        weight_bytes: Bytes of all weights where published (formats between dtypes), or None.
-        phase: "decode" (steps alone), "prefill" (prompts alone) or "end-to-end".
+        weight_bytes: Bytes of all weights where published (mixed-precision formats), or None.
+        phase: "decode" (decode steps only), "prefill" (prompts only) or "end-to-end".
         batch: Sequences that run together, or None.
-        concurrency: Requests in flight, or None.
-        prompt: Tokens of a prompt, the mean where lengths vary.
-        output: Tokens of an answer, the mean where lengths vary; 0 under "prefill".
+        concurrency: Requests in flight, or None. Without batch and concurrency all requests are
+            queued at the start, and the engine runs as many as fit.
+        prompt_tokens: Tokens per prompt, the mean where lengths vary.
+        output_tokens: Tokens per answer, the mean where lengths vary; 0 under "prefill".
         measured: Metric -> value in SI units. Times: `ttft_s`, `tpot_s` (between two tokens of a
             request), `latency_s` (a whole request), `prefill_s` (the prompts of a batch). Rates:
             `tokens_per_s` (output tokens of the whole machine), `total_tokens_per_s` (with those
-            of prompts), `tokens_per_s_per_user`. `memory_bytes` of one chip.
-        assumed: What the source leaves open -> what was taken.
-        flags: Checks that the row is known to fail.
-        notes: The row's own remarks.
+            of prompts), `tokens_per_s_per_user`. `memory_bytes` per chip.
+        assumed: Item that the source leaves open -> the assumption.
+        flags: Known inconsistencies of the record.
+        notes: Remarks of the record.
     """
 
     id: str
@@ -83,8 +82,8 @@ class ServeRun:
     phase: str
     batch: int | None = None
     concurrency: int | None = None
-    prompt: int
-    output: int
+    prompt_tokens: int
+    output_tokens: int
     measured: Mapping[str, float] = field(hash=False)
     assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
     flags: tuple[str, ...] = ()
@@ -92,60 +91,59 @@ class ServeRun:
 
     @property
     def saturated(self) -> bool:
-        """All requests wait at once."""
+        """Whether all requests are queued at the start."""
         return self.batch is None and self.concurrency is None
 
 
-def load(path: str | Path | None = None) -> list[ServeRun | Underivable]:
-    """Published serving runs in the order of the file: the carried ones, or a file's.
+def load(path: str | Path | None = None) -> list[ServeRun | SkippedRecord]:
+    """Read published serving measurements, in the order of the file.
 
     >>> runs = load()
     >>> len(runs)
     1009
 
     Args:
-        path: A JSON list of records in the schema of the carried ones; None for these.
+        path: A JSON list of records in the schema of the bundled file; None reads that file.
 
     Raises:
-        BadFile: no such file, or one that is not a JSON list.
+        BadFile: the file is missing or not a JSON list.
     """
-    place = DATA / "serving.json" if path is None else Path(path)
-    return [read(record, i) for i, record in enumerate(records_in(place))]
+    file = DATA / "serving.json" if path is None else Path(path)
+    return [read(record, position) for position, record in enumerate(records_in(file))]
 
 
-def read(record: object, place: int = 0) -> ServeRun | Underivable:
-    """One record as a run, or the reason why it is none.
+def read(record: object, position: int = 0) -> ServeRun | SkippedRecord:
+    """Convert a record to a run, or to a `SkippedRecord` with the reason.
 
     Args:
-        record: An object of the file; its `model` may be the name of a carried one.
-        place: Its position in the file, the name of a record without one.
+        record: A JSON object; its `model` may be the name of a bundled model.
+        position: Index in the file; names a record without an id.
     """
     try:
         if not isinstance(record, dict):
             raise BadFile("broken record: it is not an object.")
         return _run(Fields(_completed(record)))
     except ShardwiseError as error:
-        name, source = names_of(record, place)
-        return Underivable(id=name, source=source, reason=" ".join(error.problems))
+        return skipped(record, position, error)
 
 
 def _run(record: Fields) -> ServeRun:
-    name, source = record.text("id"), record.inner("source")
-    system, assumed = system_of(record.inner("hardware"))
-    load, more = _load(record)
-    config, told = _config(record.inner("model"), load.prompt + load.output)
-    assumed |= more | told
+    name = record.text("id")
+    system, system_assumed = system_of(record.inner("hardware"))
+    requests, requests_assumed = _requests(record)
+    seq = requests.prompt_tokens + requests.output_tokens
+    config, config_assumed = _config(record.inner("model"), seq)
     split = split_of(record, config.is_moe, system)
     framework = record.text("framework", "")
-    dtypes, more = dtypes_of(record, framework, system.chip)
-    assumed |= split.assumed | more
-    measured, more = measured_of(record, load, config, system.chip, system.n_chips)
-    gib = record.maybe_number("weights_gib")
-    repo = source.text("repo", source.text("paper", source.text("url", "unnamed")))
+    dtypes, dtypes_assumed = dtypes_of(record, framework, system.chip)
+    measured, measured_assumed = measured_of(record, requests, config, system.chip, system.n_chips)
+    weights_gib = record.optional_number("weights_gib")
+    source = record.inner("source")
+    source_name = source.text("repo", source.text("paper", source.text("url", "unnamed")))
     return ServeRun(
         id=name,
-        source=repo,
-        group=record.text("group", repo),
+        source=source_name,
+        group=record.text("group", source_name),
         quality=record.text("quality", "B"),
         tier=record.text("tier", "core"),
         date=record.text("date", ""),
@@ -157,84 +155,111 @@ def _run(record: Fields) -> ServeRun:
         weights=dtypes.weights,
         kv=dtypes.kv,
         compute=dtypes.compute,
-        weight_bytes=gib and gib * units.GiB,
-        phase=load.phase,
-        batch=load.batch,
-        concurrency=load.concurrency,
-        prompt=load.prompt,
-        output=load.output,
+        weight_bytes=weights_gib and weights_gib * units.GiB,
+        phase=requests.phase,
+        batch=requests.batch,
+        concurrency=requests.concurrency,
+        prompt_tokens=requests.prompt_tokens,
+        output_tokens=requests.output_tokens,
         measured=measured,
-        assumed=assumed | more,
+        assumed=system_assumed
+        | requests_assumed
+        | config_assumed
+        | split.assumed
+        | dtypes_assumed
+        | measured_assumed,
         flags=record.texts("flags"),
         notes=record.text("notes", ""),
     )
 
 
 def _config(model: Fields, seq: int) -> tuple[ModelConfig, dict[str, str]]:
-    """The architecture; sparse attention as a window of as many keys as it chooses.
+    """The architecture, with sparse attention approximated by a window of `index_topk` keys.
 
-    A window reads what sparse attention reads, but keeps no more than that and has no index.
+    The window reads as many bytes as sparse attention, but underestimates the memory: a window
+    drops older keys, and there is no index.
     """
     assumed = assumed_of(model)
-    if model.states("sparse"):
-        keys = model.inner("sparse").whole("index_topk")
-        rest = {k: v for k, v in model.data.items() if k not in ("sparse", "full_attention_every")}
-        model = Fields({**rest, "sliding_window": keys}, model.where)
-        assumed["sparse"] = f"a window of {keys:,} keys: the index and older keys are not counted"
+    if model.has("sparse"):
+        n_keys = model.inner("sparse").integer("index_topk")
+        data = dict(model.data, sliding_window=n_keys)
+        del data["sparse"]
+        data.pop("full_attention_every", None)
+        model = Fields(data, model.where)
+        assumed["sparse"] = f"a window of {n_keys:,} keys: without the index and older keys"
     return config_of(model, max(1, seq)), assumed
 
 
-def _load(record: Fields) -> tuple[Load, dict[str, str]]:
-    """What was asked of the engine, and what was assumed about it.
+def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
+    """The requests of a measurement, and the assumptions about them.
 
     Raises:
-        BadFile: an unknown phase, lengths or a load that are not stated.
+        BadFile: the phase is unknown, or the request lengths or the load are missing.
     """
     phase = record.text("phase")
     if phase not in PHASES:
         raise BadFile(f'unknown phase: "{phase}". {nearest(phase, PHASES)}')
     low = 0 if phase == "decode" else 1
-    prompt, output = record.maybe_whole("input_len", low), record.maybe_whole("output_len", low)
+    prompt_tokens = record.optional_integer("input_len", low)
+    output_tokens = record.optional_integer("output_len", low)
     assumed: dict[str, str] = {}
     if phase == "decode":
-        if prompt is None:
+        if prompt_tokens is None:
             assumed["prompt"] = "0 tokens, not stated"
-        prompt, output = prompt or 0, output or 1
+        prompt_tokens = prompt_tokens or 0
+        output_tokens = output_tokens or 1
     elif phase == "prefill":
-        output = 0
-    if prompt is None or output is None:
+        output_tokens = 0
+    if prompt_tokens is None or output_tokens is None:
         raise BadFile("lengths not stated: input_len and output_len of the requests.")
-    batch, concurrency = record.maybe_whole("batch"), record.maybe_whole("concurrency")
+    batch = record.optional_integer("batch")
+    concurrency = record.optional_integer("concurrency")
     if not batch and not concurrency and record.text("load", "") != "saturated":
         raise BadFile("load not stated: neither batch nor concurrency.")
     if record.inner("source").text("table", "").startswith("InferenceX"):
-        assumed["lengths"] = f"{DRAWN:g} of the nominal {prompt:,} and {output:,} tokens"
-        prompt, output = round(DRAWN * prompt), round(DRAWN * output)
-    found = Load(phase=phase, batch=batch, concurrency=concurrency, prompt=prompt, output=output)
-    return found, assumed
+        ratio = MEAN_LENGTH_RATIO
+        assumed["lengths"] = (
+            f"{ratio:g} of the nominal {prompt_tokens:,} and {output_tokens:,} tokens"
+        )
+        prompt_tokens = round(ratio * prompt_tokens)
+        output_tokens = round(ratio * output_tokens)
+    requests = Requests(
+        phase=phase,
+        batch=batch,
+        concurrency=concurrency,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+    )
+    return requests, assumed
 
 
 def _completed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with its model and what else its source states; its own words win."""
-    model, name, date = record.get("model"), record.get("id"), record.get("date")
+    """The record with its model and the defaults of its source; fields of the record override."""
+    record = dict(record)
+    model = record.get("model")
     if isinstance(model, str):
-        known = _carried("serving_models.json")
-        if model not in known:
-            raise BadFile(f'unknown model: "{model}" is not carried. {nearest(model, known)}')
-        record = {**record, "model": known[model]}
-    for entry in _carried("serving_stated.json"):
+        models = _bundled("serving_models.json")
+        if model not in models:
+            raise BadFile(f'unknown model: "{model}" is not bundled. {nearest(model, models)}')
+        record["model"] = models[model]
+    name = record.get("id")
+    date = record.get("date")
+    for entry in _bundled("serving_stated.json"):
         if not (isinstance(name, str) and fnmatchcase(name, entry["match"])):
             continue
         if not isinstance(date, str) or date < entry.get("since", ""):
             continue
-        record = {**record, "load": record.get("load") or entry.get("load")}
-        stated = {"precision": {"kv": entry.get("kv")}, "parallelism": entry.get("parallelism", {})}
-        for part, words in stated.items():
-            if isinstance(own := record.get(part), dict):
-                record[part] = {**words, **{k: v for k, v in own.items() if v is not None}}
+        record["load"] = record.get("load") or entry.get("load")
+        defaults = {"precision": {"kv": entry.get("kv")}}
+        defaults["parallelism"] = entry.get("parallelism", {})
+        for section, values in defaults.items():
+            stated = record.get(section)
+            if isinstance(stated, dict):
+                stated = {key: value for key, value in stated.items() if value is not None}
+                record[section] = values | stated
     return record
 
 
 @functools.cache
-def _carried(name: str) -> Any:
+def _bundled(name: str) -> Any:
     return json.loads((DATA / name).read_text("utf-8"))

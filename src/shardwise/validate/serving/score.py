@@ -1,4 +1,4 @@
-"""How far predictions of serving are from what was measured: by kind, by source and metric."""
+"""Errors of serving predictions by kind of figure, and by source and metric."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
-from shardwise.validate.records.files import Underivable
-from shardwise.validate.records.scoring import chosen_on, scored, spread_of
-from shardwise.validate.serving.predict import Predicted
+from shardwise.validate.records.files import SkippedRecord
+from shardwise.validate.records.scoring import error_statistics, is_calibration_group, scored
+from shardwise.validate.serving.predict import PredictedFigure
 from shardwise.validate.serving.runs import ServeRun
 
-Predict = Callable[[ServeRun], Mapping[str, Predicted]]
+Predict = Callable[[ServeRun], Mapping[str, PredictedFigure]]
 
-# What a metric tells, where it does not depend on the run.
+# Metric -> kind, where it does not depend on the run.
 _KINDS = {
     "tpot_s": "decode",
     "tokens_per_s_per_user": "decode",
@@ -29,12 +29,13 @@ RATES = ("tokens_per_s", "total_tokens_per_s", "tokens_per_s_per_user")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One figure of a run: predicted and measured.
+    """A figure of a run, predicted and measured.
 
     Args:
         kind: One of `KINDS`.
-        chosen: Constants may be chosen on its group; the other half is held back.
-        err: predicted / measured - 1, of a rate that of the seconds of a token: above 0 is slow.
+        chosen: Whether constants may be fitted on its group; the other half is held back.
+        err: predicted / measured - 1 of times, for a rate of the seconds per token: predictions
+            above 0 are slow.
     """
 
     id: str
@@ -54,11 +55,11 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeErrors:
-    """Errors of some figures.
+    """Errors of a group of figures.
 
     Args:
-        name: The source, or the kind of figures.
-        metric: The metric, "" where several are counted together.
+        name: The source, or the kind of the figures.
+        metric: The metric, "" for all metrics of a kind.
         bias: the median error with its sign: above 0, predictions are slow.
         interval_coverage: share of figures measured between `lower` and `upper`.
     """
@@ -79,10 +80,10 @@ class ServeValidation:
 
     Args:
         kinds: errors by kind over all sources.
-        chosen, held_back: the same of the groups that constants may be chosen on, and of the rest.
+        chosen, held_back: errors by kind of the groups for calibration, and of all other groups.
         sources: errors by source and metric.
-        counted: ids of the runs that the errors are of.
-        underivable: rows, or figures of rows, that no prediction exists for, with the reason.
+        counted: ids of the runs that are scored.
+        underivable: runs, or figures of runs, without a prediction, with the reason.
     """
 
     kinds: tuple[ServeErrors, ...]
@@ -91,19 +92,20 @@ class ServeValidation:
     sources: tuple[ServeErrors, ...]
     counted: tuple[str, ...]
     rows: tuple[Checked, ...]
-    underivable: tuple[Underivable, ...]
+    underivable: tuple[SkippedRecord, ...]
 
     def worst(self, n: int) -> list[Checked]:
-        """The figures furthest off of those counted."""
+        """The `n` scored figures with the largest errors."""
         counted = set(self.counted)
-        return sorted((r for r in self.rows if r.id in counted), key=lambda r: -abs(r.err))[:n]
+        rows = [row for row in self.rows if row.id in counted]
+        return sorted(rows, key=lambda row: -abs(row.err))[:n]
 
 
 def kind_of(run: ServeRun, metric: str) -> str:
-    """Which of `KINDS` a figure belongs to.
+    """The kind of a figure, one of `KINDS`.
 
-    A rate of steps alone tells of decoding, the rate of one fixed batch of whole requests of their
-    latency, and any other rate of throughput.
+    A rate of decode steps counts as decode, the total rate of a fixed batch as latency, and any
+    other rate as throughput.
     """
     if metric in _KINDS:
         return _KINDS[metric]
@@ -113,68 +115,74 @@ def kind_of(run: ServeRun, metric: str) -> str:
 
 
 def validate_serving(
-    runs: Sequence[ServeRun | Underivable], predict: Predict, everything: bool = False
+    runs: Sequence[ServeRun | SkippedRecord], predict: Predict, everything: bool = False
 ) -> ServeValidation | None:
-    """Predict every run and compare; None when no figure can be predicted.
+    """Compare predictions with every run; None when no figure can be predicted.
 
     Args:
         runs: Published runs.
-        predict: What predicts one of them; a ShardwiseError says that it cannot.
-        everything: Count every row; else core rows of quality A and B, if there are any.
+        predict: Predicts the metrics of a run; raises a ShardwiseError where it cannot.
+        everything: Whether to score every row, not only core rows of quality A and B.
     """
     rows: list[Checked] = []
-    missing: list[Underivable] = []
+    skipped: list[SkippedRecord] = []
     for run in runs:
-        if isinstance(run, Underivable):
-            missing.append(run)
+        if isinstance(run, SkippedRecord):
+            skipped.append(run)
             continue
         try:
-            told = predict(run)
+            predictions = predict(run)
         except ShardwiseError as error:
-            missing.append(_not(run, " ".join(error.problems)))
+            skipped.append(_skipped(run, " ".join(error.problems)))
             continue
         for metric, measured in run.measured.items():
-            if metric in told:
-                rows.append(_checked(run, metric, told[metric], measured))
+            if metric in predictions:
+                rows.append(_checked(run, metric, predictions[metric], measured))
             else:
-                missing.append(_not(run, f"no prediction of a metric: {metric}."))
+                skipped.append(_skipped(run, f"no prediction of a metric: {metric}."))
     counted = rows if everything else scored(rows)
     if not counted:
         return None
     by_source: dict[tuple[str, str], list[Checked]] = defaultdict(list)
     for row in counted:
         by_source[row.source, row.metric].append(row)
-    largest = sorted(by_source.items(), key=lambda item: -len(item[1]))
+    sources = sorted(by_source.items(), key=lambda item: -len(item[1]))
     return ServeValidation(
         kinds=_by_kind(counted),
         chosen=_by_kind([row for row in counted if row.chosen]),
         held_back=_by_kind([row for row in counted if not row.chosen]),
-        sources=tuple(serve_errors(*names, found) for names, found in largest),
+        sources=tuple(serve_errors(*names, figures) for names, figures in sources),
         counted=tuple(dict.fromkeys(row.id for row in counted)),
         rows=tuple(rows),
-        underivable=tuple(missing),
+        underivable=tuple(skipped),
     )
 
 
 def serve_errors(name: str, metric: str, rows: Sequence[Checked]) -> ServeErrors:
-    """Errors of some figures, one at least."""
+    """Errors of one or more figures."""
     inside = sum(row.lower <= row.measured <= row.upper for row in rows)
     return ServeErrors(
         name=name,
         metric=metric,
         n=len(rows),
         interval_coverage=inside / len(rows),
-        **spread_of([row.err for row in rows]),
+        **error_statistics([row.err for row in rows]),
     )
 
 
 def _by_kind(rows: Sequence[Checked]) -> tuple[ServeErrors, ...]:
-    found = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
-    return tuple(serve_errors(kind, "", same) for kind, same in found.items() if same)
+    errors = []
+    for kind in KINDS:
+        figures = [row for row in rows if row.kind == kind]
+        if figures:
+            errors.append(serve_errors(kind, "", figures))
+    return tuple(errors)
 
 
-def _checked(run: ServeRun, metric: str, told: Predicted, measured: float) -> Checked:
-    ratio = told.expected / measured
+def _checked(run: ServeRun, metric: str, prediction: PredictedFigure, measured: float) -> Checked:
+    ratio = prediction.expected / measured
+    if metric in RATES:
+        ratio = 1 / ratio
     return Checked(
         id=run.id,
         source=run.source,
@@ -183,14 +191,14 @@ def _checked(run: ServeRun, metric: str, told: Predicted, measured: float) -> Ch
         tier=run.tier,
         metric=metric,
         kind=kind_of(run, metric),
-        chosen=chosen_on(run.group),
-        predicted=told.expected,
-        lower=told.lower,
-        upper=told.upper,
+        chosen=is_calibration_group(run.group),
+        predicted=prediction.expected,
+        lower=prediction.lower,
+        upper=prediction.upper,
         measured=measured,
-        err=(1 / ratio if metric in RATES else ratio) - 1,
+        err=ratio - 1,
     )
 
 
-def _not(run: ServeRun, reason: str) -> Underivable:
-    return Underivable(id=run.id, source=run.source, reason=reason)
+def _skipped(run: ServeRun, reason: str) -> SkippedRecord:
+    return SkippedRecord(id=run.id, source=run.source, reason=reason)

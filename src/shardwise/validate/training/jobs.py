@@ -1,4 +1,4 @@
-"""What a record's framework computes and holds in which dtype -> Train."""
+"""The framework of a record, and its job as a Train: batch, sequence length, dtypes, remat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.workload import Train
 
 FRAMEWORKS = ("megatron", "deepspeed", "fsdp", "jax")
 
-# Repository (or the start of its name) that a record came from -> the framework that ran.
+# Start of the name of a source repository -> the framework of its runs.
 _BY_SOURCE = {
     "AI-Hypercomputer/": "jax",
     "NVIDIA/": "megatron",
@@ -29,14 +29,14 @@ _BY_SOURCE = {
 }
 _BY_PAPER = {"PaLM": "jax", "The Llama 3 Herd": "fsdp", "OPT": "fsdp", "GPT-NeoX": "deepspeed"}
 
-# What records call a precision -> the dtype of the matmuls.
+# Precision of a record -> the dtype of matmuls.
 _COMPUTE = {
     "bf16": "bf16", "fp16": "fp16", "int8": "int8", "fp8": "fp8", "fp8-delayed": "fp8",
     "fp8-current": "fp8", "fp8-blockwise": "fp8", "fp8-rowwise": "fp8", "mxfp8": "fp8",
     "nvfp4": "fp4",
 }  # fmt: skip
 
-# Parts that run again -> the policy of the work; "auto" for any other.
+# Recomputed parts -> the remat policy; "auto" for any other.
 _REMAT = {(): "none", (LAYER,): "full"}
 
 # Recipes of NeMo and Megatron-Bridge set grad_reduce_in_fp32 (grad_sync_dtype) to bf16.
@@ -49,10 +49,10 @@ _BF16_SUMS = ("mosaicml/", "foundation-model-stack/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a record is from.
+    """The origin of a record.
 
     Args:
-        source: Repository or document, as it is grouped in tables.
+        source: Repository, paper or URL; tables group records by it.
         framework: One of `FRAMEWORKS`.
     """
 
@@ -67,14 +67,15 @@ def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
     leaves collectives to the compiler.
     """
     source = record.inner("source")
-    repo, paper = source.text("repo", ""), source.text("paper", "")
+    repo = source.text("repo", "")
+    paper = source.text("paper", "")
     name = repo or paper or source.text("url", "unnamed")
     notes = record.text("notes", "")
     if tpu or "Framework: maxtext" in notes:
         return Origin(source=name, framework="jax"), {}
-    for table, text in ((_BY_SOURCE, repo), (_BY_PAPER, paper)):
-        for start, framework in table.items():
-            if text.startswith(start):
+    for frameworks, text in ((_BY_SOURCE, repo), (_BY_PAPER, paper)):
+        for prefix, framework in frameworks.items():
+            if text.startswith(prefix):
                 return Origin(source=name, framework=framework), {}
     if paper or repo.startswith("arXiv"):
         return Origin(source=name, framework="megatron"), {"framework": "megatron"}
@@ -82,16 +83,16 @@ def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
 
 
 def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Train:
-    """The work of one step with the dtypes that the framework holds.
+    """The job of a record, with the dtypes of its framework.
 
-    - megatron, deepspeed: 16-bit weights, an fp32 copy, fp32 moments; gradients in fp32 beside
-      bf16 weights, in fp16 beside fp16 weights and in 16 bits under DeepSpeed, NeMo and Bridge.
+    - megatron, deepspeed: 16-bit weights, fp32 master weights and moments; gradients in fp32 for
+      bf16 weights, in fp16 for fp16 weights, and in 16 bits for DeepSpeed, NeMo and Bridge.
     - fsdp, jax: fp32 weights that are cast to the compute dtype, fp32 gradients and moments.
 
     Raises:
-        BadInput: no global batch, a precision that is not known, absurd sizes.
+        BadInput: the global batch is missing, the precision unknown, or a size absurd.
     """
-    batch = record.maybe_whole("global_batch_seqs")
+    batch = record.optional_integer("global_batch_seqs")
     if batch is None:
         raise BadFile("no global batch: global_batch_seqs is not stated.")
     precision = record.text("precision")
@@ -102,7 +103,7 @@ def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Tra
     sharded = origin.framework in ("fsdp", "jax")
     return Train(
         batch=batch,
-        seq=record.whole("seq_len"),
+        seq=record.integer("seq_len"),
         weights="fp32" if sharded else half,
         compute=compute,
         gradients="fp32" if sharded else _gradients(origin, half),

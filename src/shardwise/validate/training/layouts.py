@@ -1,4 +1,4 @@
-"""The parallelism that a record states -> Layout, in chips and by our roles of mesh axes."""
+"""The parallelism of a training record as a Layout, in chips."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwise.validate.records.fields import Fields
 from shardwise.validate.training.jobs import Origin
 from shardwise.validate.training.remat import Remat
 
-# Communication that records say is hidden -> our names.
+# Overlap flag of a record -> name in `Layout.overlap`.
 _OVERLAPS = {
     "overlap_grad_reduce": "grad_reduce",
     "overlap_grad_sync": "grad_reduce",
@@ -30,9 +30,9 @@ _OVERLAPS = {
 _WHOLE_EXPERTS = ("NVIDIA-NeMo/Megatron-Bridge",)
 
 
-# NeMo, its recipes and what grew out of them overlap by default: data-parallel sums and gathers of
-# the distributed optimizer, tensor parallelism with sequence parallelism, and what interleaved
-# stages send. Source: NVIDIA/NeMo, MegatronCommOverlapCallback; Megatron-Bridge, CommOverlapConfig;
+# NeMo and its successors overlap by default: reduce-scatters and all-gathers of the distributed
+# optimizer, tensor parallelism with sequence parallelism, and transfers between interleaved stages.
+# Source: NVIDIA/NeMo, MegatronCommOverlapCallback; Megatron-Bridge, CommOverlapConfig;
 # NVIDIA's MLPerf configurations set the same (TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE).
 _NEMO = (
     "NVIDIA-NeMo/Megatron-Bridge",
@@ -46,7 +46,7 @@ _NEMO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shards:
-    """Data ranks that hold whole weights, those that shard them, and the stage of ZeRO."""
+    """Data ranks that replicate weights (`data`) or shard them (`fsdp`), and the ZeRO stage."""
 
     data: int
     fsdp: int
@@ -56,46 +56,50 @@ class _Shards:
 def layout_of(
     record: Fields, origin: Origin, remat: Remat, batch: int, n_chips: int
 ) -> tuple[Layout, dict[str, str]]:
-    """The layout of a record, and what was assumed about it.
+    """The layout of a record, and the assumptions about it.
 
-    Degrees that count the devices of a chip (two on TPU7x) are halved to chips, fsdp first.
+    Degrees that count devices (two per chip on TPU7x) are converted to chips, fsdp first.
 
     Args:
         record: The record.
         origin: Its source and framework.
-        remat: What `remat_of` read.
-        batch: Sequences of the global batch.
-        n_chips: Chips of the machine.
+        remat: Recomputation and offload of the record.
+        batch: Sequences in the global batch.
+        n_chips: Number of chips of the machine.
 
     Raises:
-        BadInput: degrees that are missing, contradict the chips, or do not divide the batch.
+        BadInput: degrees are missing, contradict the chips, or do not divide the batch.
     """
-    par, assumed = record.inner("parallelism"), dict[str, str]()
-    per_chip = record.inner("hardware").maybe_whole("devices_per_chip") or 1
-    tensor, context, pipe = (par.maybe_whole(name) or 1 for name in ("tp", "cp", "pp"))
-    shards = _shards(par, tensor * context * pipe, n_chips * per_chip, assumed)
+    parallelism = record.inner("parallelism")
+    model = record.inner("model")
+    assumed: dict[str, str] = {}
+    per_chip = record.inner("hardware").optional_integer("devices_per_chip") or 1
+    tensor = parallelism.optional_integer("tp") or 1
+    context = parallelism.optional_integer("cp") or 1
+    pipe = parallelism.optional_integer("pp") or 1
+    shards = _shards(parallelism, tensor * context * pipe, n_chips * per_chip, assumed)
     shards = _in_chips(shards, per_chip)
-    routed = record.inner("model").states("experts")
-    ranks, degree = shards.data * shards.fsdp, par.maybe_whole("ep") or 1
-    if routed and not par.states("ep") and origin.framework != "jax":
-        if dispatcher_of(record):  # it has no use but to send tokens to experts on other ranks
-            degree = math.gcd(record.inner("model").whole("experts"), ranks)
-        assumed["expert"] = f"{degree}, not stated"
-    expert, expert_tensor = _experts(par, degree, origin, tensor, ranks, assumed)
-    micro, n_micro = _batches(record, origin, batch, shards.data * shards.fsdp, assumed)
-    virtual = par.maybe_whole("vpp") or 1
+    n_ranks = shards.data * shards.fsdp
+    ep = parallelism.optional_integer("ep") or 1
+    if model.has("experts") and not parallelism.has("ep") and origin.framework != "jax":
+        if dispatcher_of(record):  # a dispatcher implies experts on other ranks
+            ep = math.gcd(model.integer("experts"), n_ranks)
+        assumed["expert"] = f"{ep}, not stated"
+    expert, expert_tensor = _experts(parallelism, ep, origin, tensor, n_ranks, assumed)
+    micro_batch, n_microbatches = _batches(record, origin, batch, n_ranks, assumed)
+    virtual = parallelism.optional_integer("vpp") or 1
     schedule = _schedule(record, pipe, virtual)
-    data, fsdp = _without(expert, shards)
+    data, fsdp = _without_experts(expert, shards)
     layout = Layout(
         mesh=Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context, expert=expert, pipe=pipe),
         zero=shards.zero,
-        micro_batch=micro,
-        n_microbatches=n_micro,
+        micro_batch=micro_batch,
+        n_microbatches=n_microbatches,
         schedule=schedule,
         virtual=virtual if schedule == "interleaved" else 1,
         remat_layers=remat.remat_layers,
         recomputed=remat.recomputed,
-        sequence_parallel=_sequence_parallel(par, origin, tensor, assumed),
+        sequence_parallel=_sequence_parallel(parallelism, origin, tensor, assumed),
         expert_tensor=expert_tensor,
         offload=remat.offload,
         offload_layers=remat.offload_layers,
@@ -104,60 +108,69 @@ def layout_of(
 
 
 def dispatcher_of(record: Fields) -> str:
-    """What sends tokens to experts: "deepep", "hybridep", or "" where nothing is known.
+    """The library that sends tokens to experts: "deepep", "hybridep", or "" if not known.
 
-    DeepSeek's own framework sends through DeepEP (arXiv 2412.19437, section 3.2.2), as do NVIDIA's
+    DeepSeek's framework uses DeepEP (arXiv 2412.19437, section 3.2.2), as do NVIDIA's
     recipes on H100 (Megatron-Bridge, scripts/performance: `enable_deepep = gpu in ["h100"]`).
     """
-    stated, source = record.inner("overlap"), record.inner("source")
-    named = stated.text("moe_dispatcher", "").lower()
-    if named or "DeepEP" in stated.text("kernels", ""):
-        return named or "deepep"
-    bridge = source.text("repo", "").startswith("NVIDIA-NeMo/Megatron-Bridge")
-    on_hopper = bridge and record.inner("hardware").text("family", "") == "H100"
-    return "deepep" if on_hopper or source.text("paper", "").startswith("DeepSeek") else ""
+    overlap = record.inner("overlap")
+    source = record.inner("source")
+    dispatcher = overlap.text("moe_dispatcher", "").lower()
+    if dispatcher:
+        return dispatcher
+    is_bridge = source.text("repo", "").startswith("NVIDIA-NeMo/Megatron-Bridge")
+    uses_deepep = (
+        "DeepEP" in overlap.text("kernels", "")
+        or (is_bridge and record.inner("hardware").text("family", "") == "H100")
+        or source.text("paper", "").startswith("DeepSeek")
+    )
+    return "deepep" if uses_deepep else ""
 
 
-def _shards(par: Fields, inner: int, devices: int, assumed: dict[str, str]) -> _Shards:
-    """Split the data ranks into those with whole weights and those that shard them.
+def _shards(parallelism: Fields, inner: int, devices: int, assumed: dict[str, str]) -> _Shards:
+    """Divide the data ranks into those that replicate weights and those that shard them.
 
-    GPU sources count all data ranks as dp, with fsdp among them; TPU sources multiply the two,
-    and name the axis between slices beside them.
+    GPU sources count all data ranks as dp, including fsdp; TPU sources multiply the two, and state
+    the axis between slices (dcn_dp) separately. `inner` is tp x cp x pp.
     """
-    stage = par.maybe_whole("zero_stage", 0)
-    dp, fsdp = par.maybe_whole("dp"), par.maybe_whole("fsdp")
-    across = par.maybe_whole("dcn_dp") or 1
-    fsdp_all = (fsdp or 1) * (par.maybe_whole("fsdp_transpose") or 1)
+    stage = parallelism.optional_integer("zero_stage", 0)
+    dp = parallelism.optional_integer("dp")
+    fsdp = parallelism.optional_integer("fsdp")
     if dp is None and fsdp is None:
         raise BadFile("layout not published: neither dp nor fsdp is stated.")
-    total, rest = divmod(devices, inner)
+    fsdp = (fsdp or 1) * (parallelism.optional_integer("fsdp_transpose") or 1)
+    n_slices = parallelism.optional_integer("dcn_dp") or 1
     if stage is None:
-        assumed["zero_stage"] = "3, weights are sharded" if fsdp_all > 1 else "0, not stated"
-    zero = (3 if fsdp_all > 1 else 0) if stage is None else stage
-    if rest == 0:
-        if (dp or 1) == total and zero != 3:
-            return _Shards(data=total, fsdp=1, zero=zero)
-        if dp == total and fsdp_all == 1:
-            return _Shards(data=1, fsdp=total, zero=zero)
-        if dp == total and total % fsdp_all == 0:
-            return _Shards(data=total // fsdp_all, fsdp=fsdp_all, zero=zero)
-        for data in ((dp or 1), (dp or 1) * across):
-            if data * fsdp_all == total:
-                return _Shards(data=data, fsdp=fsdp_all, zero=zero)
-    raise BadFile(_mismatch(par, inner, devices))
+        stage = 3 if fsdp > 1 else 0
+        assumed["zero_stage"] = "3, weights are sharded" if fsdp > 1 else "0, not stated"
+    n_ranks, remainder = divmod(devices, inner)
+    if remainder == 0:
+        if (dp or 1) == n_ranks and stage != 3:
+            return _Shards(data=n_ranks, fsdp=1, zero=stage)
+        if dp == n_ranks and fsdp == 1:
+            return _Shards(data=1, fsdp=n_ranks, zero=stage)
+        if dp == n_ranks and n_ranks % fsdp == 0:
+            return _Shards(data=n_ranks // fsdp, fsdp=fsdp, zero=stage)
+        for data in ((dp or 1), (dp or 1) * n_slices):
+            if data * fsdp == n_ranks:
+                return _Shards(data=data, fsdp=fsdp, zero=stage)
+    raise BadFile(_mismatch(parallelism, inner, devices))
 
 
-def _mismatch(par: Fields, inner: int, devices: int) -> str:
-    degrees = {n: par.maybe_whole(n) for n in ("dp", "fsdp", "fsdp_transpose", "dcn_dp")}
-    degrees |= {n: par.maybe_whole(n) for n in ("tp", "cp", "pp")}
-    given = ", ".join(f"{name} {n}" for name, n in degrees.items() if n)
-    missing = [name for name in ("tp", "cp", "pp") if degrees[name] is None]
+def _mismatch(parallelism: Fields, inner: int, devices: int) -> str:
+    stated = []
+    for name in ("dp", "fsdp", "fsdp_transpose", "dcn_dp", "tp", "cp", "pp"):
+        degree = parallelism.optional_integer(name)
+        if degree:
+            stated.append(f"{name} {degree}")
+    degrees = ", ".join(stated)
+    missing = [name for name in ("tp", "cp", "pp") if not parallelism.has(name)]
     if missing:
         return (
-            f"layout not published: {', '.join(missing)} are not stated, and {given} does not "
+            f"layout not published: {', '.join(missing)} are not stated, and {degrees} does not "
             f"make {devices:,} chips."
         )
-    return f"layout contradicts the chips: {given} (x{inner} inside) is not {devices:,}."
+    return f"layout contradicts the chips: {degrees} (x{inner} inside) is not {devices:,}."
 
 
 def _in_chips(shards: _Shards, per_chip: int) -> _Shards:
@@ -171,71 +184,75 @@ def _in_chips(shards: _Shards, per_chip: int) -> _Shards:
     )
 
 
-def _without(expert: int, shards: _Shards) -> tuple[int, int]:
-    """Data ranks left when experts have taken theirs, from those that shard weights first."""
-    taken = math.gcd(expert, shards.fsdp)
-    return shards.data // (expert // taken), shards.fsdp // taken
+def _without_experts(expert: int, shards: _Shards) -> tuple[int, int]:
+    """The data and fsdp ranks besides expert parallelism, which takes fsdp ranks first."""
+    from_fsdp = math.gcd(expert, shards.fsdp)
+    return shards.data // (expert // from_fsdp), shards.fsdp // from_fsdp
 
 
 def _experts(
-    par: Fields, degree: int, origin: Origin, tensor: int, ranks: int, assumed: dict[str, str]
+    parallelism: Fields, ep: int, origin: Origin, tensor: int, n_ranks: int, assumed: dict[str, str]
 ) -> tuple[int, int | None]:
-    """The share of the data ranks that experts take, and the ways one expert is split."""
-    split = par.maybe_whole("etp")
-    if degree == 1:
+    """The `expert` size of the mesh, and the tensor degree of one expert if it is not `tensor`."""
+    expert_tensor = parallelism.optional_integer("etp")
+    if ep == 1:
         return 1, None
-    if split is None and tensor > 1:
-        whole = origin.source.startswith(_WHOLE_EXPERTS) or ranks % degree != 0
-        split = 1 if whole else tensor
-        assumed["expert_tensor"] = f"{split}, not stated"
-    split = split or tensor
-    share, rest = divmod(degree * split, tensor)
-    if rest or share < 1 or ranks % share:
+    if expert_tensor is None and tensor > 1:
+        whole = origin.source.startswith(_WHOLE_EXPERTS) or n_ranks % ep != 0
+        expert_tensor = 1 if whole else tensor
+        assumed["expert_tensor"] = f"{expert_tensor}, not stated"
+    expert_tensor = expert_tensor or tensor
+    expert, remainder = divmod(ep * expert_tensor, tensor)
+    if remainder or expert < 1 or n_ranks % expert:
         raise BadFile(
-            f"layout contradicts the chips: ep {degree} with experts split {split} ways does not "
-            f"fit tp {tensor} x {ranks} data ranks."
+            f"layout contradicts the chips: ep {ep} with experts split {expert_tensor} ways does "
+            f"not fit tp {tensor} x {n_ranks} data ranks."
         )
-    return share, None if split == tensor else split
+    return expert, None if expert_tensor == tensor else expert_tensor
 
 
 def _batches(
-    record: Fields, origin: Origin, batch: int, ranks: int, assumed: dict[str, str]
+    record: Fields, origin: Origin, batch: int, n_ranks: int, assumed: dict[str, str]
 ) -> tuple[int, int]:
-    """Sequences of one microbatch and microbatches of one step, on one data rank."""
-    each, rest = divmod(batch, ranks)
-    if rest:
-        raise BadFile(f"batch does not divide: {batch:,} sequences over {ranks:,} data ranks.")
-    count = record.maybe_whole("grad_accumulation") or record.maybe_whole("n_microbatches")
-    micro = record.maybe_number("micro_batch")
+    """Sequences per microbatch and microbatches per step, on one data rank."""
+    per_rank, remainder = divmod(batch, n_ranks)
+    if remainder:
+        raise BadFile(f"batch does not divide: {batch:,} sequences over {n_ranks:,} data ranks.")
+    count = record.optional_integer("grad_accumulation") or record.optional_integer(
+        "n_microbatches"
+    )
+    micro_batch = record.optional_number("micro_batch")
     if origin.framework == "jax":  # micro_batch is per device; only some runs accumulate
         count = count or 1
-    elif micro is not None:
-        count, rest = divmod(each, record.whole("micro_batch"))
-        if rest or not count:
+    elif micro_batch is not None:
+        count, remainder = divmod(per_rank, record.integer("micro_batch"))
+        if remainder or not count:
             raise BadFile(
-                f"batch does not divide: {each} sequences of a data rank in microbatches of "
-                f"{micro:g}."
+                f"batch does not divide: {per_rank} sequences of a data rank in microbatches of "
+                f"{micro_batch:g}."
             )
     elif count is None:
         assumed["micro_batch"] = "1, not stated"
-        count = each
-    if each % count:
-        raise BadFile(f"batch does not divide: {each} sequences of a data rank, {count} times.")
-    return each // count, count
+        count = per_rank
+    if per_rank % count:
+        raise BadFile(f"batch does not divide: {per_rank} sequences of a data rank, {count} times.")
+    return per_rank // count, count
 
 
 def _schedule(record: Fields, pipe: int, virtual: int) -> str:
     if pipe == 1:
         return "none"
-    named = record.inner("overlap").text("schedule", "").lower()
-    if named:
-        return named
+    schedule = record.inner("overlap").text("schedule", "").lower()
+    if schedule:
+        return schedule
     return "interleaved" if virtual > 1 else "1f1b"
 
 
-def _sequence_parallel(par: Fields, origin: Origin, tensor: int, assumed: dict[str, str]) -> bool:
-    if tensor == 1 or par.states("sp"):
-        return par.flag("sp") and tensor > 1
+def _sequence_parallel(
+    parallelism: Fields, origin: Origin, tensor: int, assumed: dict[str, str]
+) -> bool:
+    if tensor == 1 or parallelism.has("sp"):
+        return parallelism.flag("sp") and tensor > 1
     if origin.framework == "jax":
         assumed["sequence_parallel"] = "on: MaxText's rules shard activation_embed over tensor"
         return True
@@ -244,18 +261,23 @@ def _sequence_parallel(par: Fields, origin: Origin, tensor: int, assumed: dict[s
 
 
 def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
-    """Communication that is hidden: as stated, else as the framework does it by default."""
-    stated = record.inner("overlap")
-    told = {ours for theirs, ours in _OVERLAPS.items() if stated.states(theirs)}
-    names = [ours for theirs, ours in _OVERLAPS.items() if stated.flag(theirs)]
+    """The communication that overlaps with compute: as stated, or by default of the framework."""
+    section = record.inner("overlap")
+    stated = set()
+    names = []
+    for flag, name in _OVERLAPS.items():
+        if section.has(flag):
+            stated.add(name)
+        if section.flag(flag):
+            names.append(name)
     if origin.source.startswith(_NEMO):
-        by_default = {
+        defaults = {
             "grad_reduce": layout.zero == 1,
             "param_gather": layout.zero == 1,
             "tp_comm": layout.sequence_parallel,
             "pipe_p2p": layout.virtual > 1,
         }
-        names += [name for name, on in by_default.items() if on and name not in told]
+        names += [name for name, on in defaults.items() if on and name not in stated]
     if origin.framework == "fsdp" and layout.zero == 3:
-        names.append("grad_reduce")  # of each layer when its gradients are there, by a hook
+        names.append("grad_reduce")  # a hook of each layer starts it
     return tuple(dict.fromkeys(names))

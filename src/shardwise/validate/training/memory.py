@@ -1,18 +1,19 @@
-"""Peak memory that sources publish against what the planner's formulas give.
+"""Predicted peak memory against the peaks that sources publish.
 
-What a source calls peak memory differs: torchtitan and ml-engineering publish what PyTorch reserved
-(`max_memory_reserved`), which the parts are compared with, and nanotron's figure is taken to do so
-(its log has the allocated peak too). BLOOM's chronicles check sizes with nvidia-smi, which shows
-the runtime, NCCL and the allocator's spare memory, so their tables are compared with the margin.
+Sources define peak memory differently. torchtitan and ml-engineering publish the memory that
+PyTorch reserved (`max_memory_reserved`), which is compared with the sum of the parts; nanotron's
+figure is assumed to be the same (its log also has the allocated peak). BLOOM's chronicles use
+nvidia-smi, which includes the runtime, NCCL and the allocator's spare memory, so its tables are
+compared with the margin included.
 
-Constants of the formulas were chosen on the groups that `chosen_on` names; `medians` tells both
-halves. The formulas themselves were written with all rows in sight, so the half held back is no
-blind test of them.
+Constants of the formulas were fitted on the groups of `is_calibration_group`; `medians` gives the
+errors of both halves. The formulas themselves were written with all rows known, so the other half
+is not a blind test of them.
 
-What no source explains: nanotron's runs are predicted from 14 % below to 8 % above (one layout
-holds 3 GiB more on 16 chips than on 32), torchtitan's third-party runs on H200 reserve 3 to 4 GiB
-more, its run of 70B without asynchronous tensor parallelism 7 GiB. bloom-634 states more at two
-sequences than the row below it at four.
+Unexplained: predictions of nanotron's runs are between 14 % below and 8 % above (one layout needs
+3 GiB more on 16 chips than on 32); torchtitan's third-party runs on H200 reserve 3 to 4 GiB more
+than predicted, its run of 70B without asynchronous tensor parallelism 7 GiB more; bloom-634 states
+more memory at two sequences than the next row at four.
 """
 
 from __future__ import annotations
@@ -32,40 +33,43 @@ from shardwise.estimate.training.memory.framework import (
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Layout, data_shards, table
-from shardwise.validate.records.files import Underivable
-from shardwise.validate.records.scoring import chosen_on
+from shardwise.validate.records.files import SkippedRecord
+from shardwise.validate.records.scoring import is_calibration_group
 from shardwise.validate.training.predict import has_flash
 from shardwise.validate.training.runs import Run
 from shardwise.workload import Train
 
 BLOOM = "bigscience-workshop/bigscience"
 NANOTRON = "huggingface/nanotron"
-LONG = "stas00/ml-engineering"
+ML_ENGINEERING = "stas00/ml-engineering"
 
-# torchtitan compiles its loss again (pull request 1033; turned off by 755 in 2024-12), and wraps
-# embedding and unembedding on their own (1094).
-LOSS_COMPILED_SINCE, OWN_UNITS_SINCE = "2025-04", "2025-08"
-# Of the commit that torchtitan's runs on B200 name (6fc499f, components/quantization/mxfp8.md).
+# torchtitan compiles its loss (pull request 1033, after 755 had turned that off in 2024-12).
+LOSS_COMPILED_SINCE = "2025-04"
+# torchtitan wraps embedding and unembedding in FSDP units (pull request 1094).
+EMBEDDING_UNITS_SINCE = "2025-08"
+# Date of the commit of torchtitan's runs on B200 (6fc499f, components/quantization/mxfp8.md).
 ON_B200 = "2025-08-14"
 
 # DeepSpeed's defaults: elements of `reduce_bucket_size` and of `allgather_bucket_size`.
 DEEPSPEED_BUCKET = 5e8
-# DeepSpeed 0.5.10 under fp16 sums each gradient in fp32 to find overflows (`_has_inf_or_nan`), then
-# takes its norm in fp64 (`get_grad_norm_direct`); the copies are of different size, so the
-# allocator keeps both. Its bf16 optimizer casts each to fp32 to add it up (`update_hp_grads`).
-DEEPSPEED_NORM, DEEPSPEED_CAST = 4.0 + 8.0, 4.0
-# Megatron drops out after the embedding by default, outside of what runs again: a byte of mask.
+# With fp16, DeepSpeed 0.5.10 sums each gradient in fp32 to find overflows (`_has_inf_or_nan`) and
+# computes its norm in fp64 (`get_grad_norm_direct`); the allocator keeps both copies, since their
+# sizes differ.
+DEEPSPEED_NORM = 4.0 + 8.0
+# Its bf16 optimizer casts each gradient to fp32 to accumulate it (`update_hp_grads`).
+DEEPSPEED_CAST = 4.0
+# Megatron's default dropout after the embedding is not recomputed: one byte of mask per element.
 MEGATRON_MASK = 1.0
 
-FROM_DRIVER = (BLOOM,)  # sources that read nvidia-smi
+FROM_DRIVER = (BLOOM,)  # sources that publish the figure of nvidia-smi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """One published peak.
+    """A published peak, predicted and measured.
 
     Args:
-        predicted, measured: bytes of one chip.
+        predicted, measured: bytes per chip.
         err: predicted / measured - 1.
     """
 
@@ -80,7 +84,7 @@ class MemoryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCheck:
-    """Peaks that sources publish, and how far predictions are from them."""
+    """Published peaks, and the errors of their predictions."""
 
     n: int
     median_abs_err: float
@@ -89,8 +93,8 @@ class MemoryCheck:
     rows: tuple[MemoryRow, ...]
 
 
-def check_memory(runs: Iterable[Run | Underivable]) -> MemoryCheck | None:
-    """All rows that state a peak; None when there is none."""
+def check_memory(runs: Iterable[Run | SkippedRecord]) -> MemoryCheck | None:
+    """Errors of all runs that state a peak; None if no run does."""
     rows = memory_rows(runs)
     if not rows:
         return None
@@ -105,41 +109,46 @@ def check_memory(runs: Iterable[Run | Underivable]) -> MemoryCheck | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryErrors:
-    """Absolute errors of some rows."""
+    """Absolute errors of a group of rows."""
 
     n: int
     median: float
     mean: float
 
 
-def memory_rows(runs: Iterable[Run | Underivable]) -> list[MemoryRow]:
-    """A row for every run whose source states a peak; LoRA keeps no gradients and is left out."""
-    stated = (r for r in runs if isinstance(r, Run) and r.memory_bytes and r.task != "lora")
-    return [_row(run, run.memory_bytes or 0.0) for run in stated]
+def memory_rows(runs: Iterable[Run | SkippedRecord]) -> list[MemoryRow]:
+    """A row per run that states a peak, except LoRA, which has no weight gradients."""
+    rows = []
+    for run in runs:
+        if isinstance(run, Run) and run.memory_bytes and run.task != "lora":
+            rows.append(_row(run, run.memory_bytes))
+    return rows
 
 
 def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
-    """Errors of the half that constants were chosen on, and of the half held back."""
-    halves = {"chosen": True, "held_back": False}
-    found = {}
-    for name, half in halves.items():
-        errors = [abs(row.err) for row in rows if chosen_on(row.group) is half]
-        if errors:
-            found[name] = MemoryErrors(
-                n=len(errors), median=statistics.median(errors), mean=statistics.mean(errors)
-            )
-    return found
+    """Errors of the groups that constants were fitted on, and of the groups held back."""
+    errors: dict[str, list[float]] = {"chosen": [], "held_back": []}
+    for row in rows:
+        half = "chosen" if is_calibration_group(row.group) else "held_back"
+        errors[half].append(abs(row.err))
+    return {
+        half: MemoryErrors(n=len(errs), median=statistics.median(errs), mean=statistics.mean(errs))
+        for half, errs in errors.items()
+        if errs
+    }
 
 
 def _row(run: Run, measured: float) -> MemoryRow:
-    layout, job = _stated(run)
+    layout, job = _documented(run)
     batch = layout.micro_batch * data_shards(layout.sizes)
     step = training_step(
         run.config, batch, job.seq, table(layout), remat="full" if layout.full_remat else "none"
     )
     capacity = run.system.chip.need("hbm_bytes")
     memory = step_memory(run.config, job, step, layout, capacity, software_of(run))
-    predicted = float(memory.total + (memory.margin if run.source in FROM_DRIVER else 0.0))
+    predicted = float(memory.total)
+    if run.source in FROM_DRIVER:
+        predicted = float(memory.total + memory.margin)
     return MemoryRow(
         id=run.id,
         source=run.source,
@@ -151,38 +160,39 @@ def _row(run: Run, measured: float) -> MemoryRow:
     )
 
 
-def _stated(run: Run) -> tuple[Layout, Train]:
-    """Layout and dtypes with what other documents of a source say of memory.
+def _documented(run: Run) -> tuple[Layout, Train]:
+    """Layout and job, with settings for memory from other documents of the source.
 
     - nanotron: `scripts/scaling_benchmarks.py` runs REDUCE_SCATTER, its sequence parallelism;
     - ml-engineering: its benchmark.py offloads the optimizer and with it DeepSpeed's gradients, but
-      no checkpoints: those of `gradient_checkpointing_enable` stay on the chip;
-    - BLOOM: its bf16 optimizer adds gradients up in fp32, its fp16 one does not.
+      not activation checkpoints (`gradient_checkpointing_enable` keeps them on the chip);
+    - BLOOM: its bf16 optimizer accumulates gradients in fp32, its fp16 optimizer does not.
     """
-    layout, job = run.layout, run.job
+    layout = run.layout
+    job = run.job
     if run.source == NANOTRON and layout.mesh.tensor > 1:
         layout = replace(layout, sequence_parallel=True)
-    if run.source == LONG:
-        # Liger kernels compute the loss in pieces as large as their inputs.
-        pieces = -(-run.config.vocab // run.config.d_model)
-        layout = replace(layout, offload=("gradients", "optimizer"), loss_chunks=pieces)
+    if run.source == ML_ENGINEERING:
+        # Liger kernels compute the loss in chunks as large as their inputs.
+        n_chunks = -(-run.config.vocab // run.config.d_model)
+        layout = replace(layout, offload=("gradients", "optimizer"), loss_chunks=n_chunks)
     if run.source == BLOOM and job.compute == "bf16":
         job = replace(job, gradients="fp32")
     return layout, job
 
 
 def software_of(run: Run) -> Software:
-    """What the framework of a run fused and kept at its time."""
+    """The memory behaviour of the framework of a run, at its date."""
     if run.source == NANOTRON:
-        copies = 1 if run.layout.zero else 2  # with ZeRO it sums gradients without PyTorch's DDP
+        copies = 1 if run.layout.zero else 2  # without ZeRO, PyTorch's DDP has a second copy
         return Software(fused=False, gradient_copies=copies, stages_by_work=True)
     if run.framework == "deepspeed":
         return Software(
             flash=has_flash(run),
             gradient_copies=1,
             buffers=DEEPSPEED_BUCKET,
-            in_place=run.source == LONG,
-            whole_at_start=run.source == LONG,
+            in_place=run.source == ML_ENGINEERING,
+            whole_at_start=run.source == ML_ENGINEERING,
             ends_are_layers=run.source == BLOOM and run.job.compute == "bf16",
             embedding_mask=MEGATRON_MASK if run.source == BLOOM else 0.0,
             norm_bytes=DEEPSPEED_NORM if run.job.compute == "fp16" else 0.0,
@@ -192,7 +202,7 @@ def software_of(run: Run) -> Software:
     if run.framework == "fsdp":
         date = max(run.date, ON_B200) if run.system.chip.name == "b200" else run.date
         return Software(
-            compiled=run.compiled, logit_bytes=_loss(run), root_unit=date < OWN_UNITS_SINCE
+            compiled=run.compiled, logit_bytes=_loss(run), root_unit=date < EMBEDDING_UNITS_SINCE
         )
     return Software(flash=has_flash(run), logit_bytes=LOSS_IN_PLACE)
 

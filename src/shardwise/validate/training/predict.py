@@ -1,4 +1,4 @@
-"""A published run -> the step time that the planner's formulas give its layout."""
+"""Predicted step times of published runs, by the planner's formulas for their layouts."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import calibration
 from shardwise.estimate.training.chip_rates import Extras, Kernels
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.validate.records.files import Underivable
+from shardwise.validate.records.files import SkippedRecord
 from shardwise.validate.training.runs import Run
 
-# FlashAttention in Megatron-style frameworks, and what their published runs used before.
-FLASH_SINCE = "2023-03"
-WITHOUT_FLASH = ("VIA-Research/vTrain",)  # its profiles are of unfused attention
-# PyTorch's scaled_dot_product_attention and llm-foundry run FlashAttention-2 on every GPU.
+FLASH_SINCE = "2023-03"  # FlashAttention in Megatron-style frameworks
+WITHOUT_FLASH = ("VIA-Research/vTrain",)  # profiled with unfused attention
+# Sources that run FlashAttention-2 on every GPU: PyTorch's scaled_dot_product_attention and
+# llm-foundry.
 WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
-# Composer's default for FSDP: backward_prefetch BACKWARD_POST gathers a layer's weights when the
-# backward pass of the layer before is done.
-GATHERS_LATE = ("mosaicml/",)
-# Megatron fuses sums of gradients into products (gradient_accumulation_fusion) since 2022, about
-# when attention in tiles came. nanotron's FP32GradientAccumulator adds in a hook.
-ADDS_APART = ("huggingface/nanotron",)
-# CheckpointFunction of Megatron-LM and of DeepSpeed calls the whole layer again. PyTorch's own
-# stops once it has what the backward pass reads, XLA drops what nothing reads.
-RUNS_ALL_AGAIN = ("megatron", "deepspeed")
-SEND_ONCE = ("deepep", "hybridep")  # a token goes once to a node, whatever experts it has there
-# Element-wise operations run one by one, but where torch.compile or modules written for experts
-# (AutoModel's own, which send by DeepEP) fuse them.
+# Sources without prefetch in the backward pass: Composer's default for FSDP (backward_prefetch
+# BACKWARD_POST) gathers the weights of a layer after the backward pass of the previous one.
+WITHOUT_PREFETCH = ("mosaicml/",)
+# Sources without gradient accumulation in the matmul: nanotron's FP32GradientAccumulator adds in a
+# hook. Megatron has gradient_accumulation_fusion since 2022, about as long as FlashAttention.
+WITHOUT_ACCUMULATION_FUSION = ("huggingface/nanotron",)
+# Frameworks that recompute the whole layer: CheckpointFunction of Megatron-LM and of DeepSpeed.
+# PyTorch's checkpoint stops at the last tensor that the backward pass needs, and XLA removes
+# unused operations.
+WHOLE_LAYER_RECOMPUTE = ("megatron", "deepspeed")
+SEND_ONCE_PER_NODE = ("deepep", "hybridep")  # a token is sent once to the experts of a node
+# Frameworks that do not fuse element-wise operations, except with torch.compile or AutoModel's
+# expert modules (which use DeepEP).
 EAGER = ("fsdp", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One row: predicted and measured seconds of a step.
+    """The predicted and measured seconds of a step.
 
     Args:
-        lower, upper: the calibration's `spread` about the prediction: four runs of five.
+        lower, upper: the interval that should contain four of five runs, by the calibration.
         err: predicted / measured - 1.
     """
 
@@ -54,13 +55,13 @@ class Prediction:
     peers: dict[str, float]
 
 
-def predict(run: Run) -> Prediction | Underivable:
-    """Predict one run, or say what of it the formulas do not know."""
-    cal = calibration(run.system.chip.name)
+def predict(run: Run) -> Prediction | SkippedRecord:
+    """Predict the step time of a run, or give the reason why the formulas do not support it."""
+    rates = calibration(run.system.chip.name)
     try:
-        step = derived(run).at(cal, kernels_of(run))
+        step = derived(run).at(rates, kernels_of(run))
     except ShardwiseError as error:
-        return _not(run, " ".join(error.problems))
+        return _skipped(run, " ".join(error.problems))
     expected = float(step.step_s)
     return Prediction(
         id=run.id,
@@ -69,8 +70,8 @@ def predict(run: Run) -> Prediction | Underivable:
         quality=run.quality,
         tier=run.tier,
         predicted=expected,
-        lower=expected / (1 + cal.spread),
-        upper=expected * (1 + cal.spread),
+        lower=expected / (1 + rates.spread),
+        upper=expected * (1 + rates.spread),
         measured=run.measured_step_s,
         unit="s",
         err=expected / run.measured_step_s - 1,
@@ -79,14 +80,14 @@ def predict(run: Run) -> Prediction | Underivable:
 
 
 def derived(run: Run) -> LayoutStep:
-    """The step of a run, ready to be priced at any rates.
+    """The step of a run, to be evaluated at any rates.
 
     Raises:
-        ShardwiseError: what of the run the formulas do not know.
+        ShardwiseError: the formulas do not support something in the run.
     """
     extras = Extras(
         frozen=run.task == "lora",
-        whole_remat=run.framework in RUNS_ALL_AGAIN,
+        whole_remat=run.framework in WHOLE_LAYER_RECOMPUTE,
         packed=run.packed,
         mtp_layers=run.mtp_layers,
     )
@@ -94,24 +95,24 @@ def derived(run: Run) -> LayoutStep:
 
 
 def kernels_of(run: Run) -> Kernels:
-    """What the run's framework fuses."""
+    """The kernels and fusions of the framework of a run."""
     return Kernels(
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),
         narrow_attention=run.narrow_attention,
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
-        adds=has_flash(run) and not run.source.startswith(ADDS_APART),
-        prefetch=not run.source.startswith(GATHERS_LATE),
+        adds=has_flash(run) and not run.source.startswith(WITHOUT_ACCUMULATION_FUSION),
+        prefetch=not run.source.startswith(WITHOUT_PREFETCH),
         graphs=run.graphs,
-        once=run.dispatcher in SEND_ONCE,
+        once=run.dispatcher in SEND_ONCE_PER_NODE,
     )
 
 
 def has_flash(run: Run) -> bool:
-    """Whether its framework computed attention in tiles."""
-    old = run.framework in ("megatron", "deepspeed") and run.date < FLASH_SINCE
-    return not old and run.source not in WITHOUT_FLASH
+    """Whether the framework of a run used FlashAttention at its date."""
+    before_flash = run.framework in ("megatron", "deepspeed") and run.date < FLASH_SINCE
+    return not before_flash and run.source not in WITHOUT_FLASH
 
 
-def _not(run: Run, reason: str) -> Underivable:
-    return Underivable(id=run.id, source=run.source, reason=reason)
+def _skipped(run: Run, reason: str) -> SkippedRecord:
+    return SkippedRecord(id=run.id, source=run.source, reason=reason)

@@ -1,6 +1,6 @@
-"""What was measured -> seconds per step.
+"""Seconds per step from the measured figures of a record.
 
-Step time first, then tokens/s, then TFLOP/s and MFU through the source's own way to count FLOPs.
+The step time has priority, then tokens/s, then TFLOP/s and MFU by the source's FLOPs convention.
 """
 
 from __future__ import annotations
@@ -14,54 +14,60 @@ from shardwise.models.model import ModelConfig
 from shardwise.validate.records.fields import Fields
 from shardwise.workload import Train
 
-# Ways to count FLOPs of which both the attention and the recomputation are known.
+# FLOPs conventions whose attention and recomputation are known.
 CONVENTIONS = ("full", "causal_half", "full_with_recompute")
 
-_SINGLE_PEAK = ("bf16", "fp16")  # under other dtypes sources divide by the peak of one or another
+_SINGLE_PEAK = ("bf16", "fp16")  # for other dtypes the peak behind an MFU is not known
 
 
 def step_seconds(
     record: Fields, config: ModelConfig, job: Train, chip: Chip, n_chips: int
 ) -> tuple[float, str]:
-    """Seconds of one step, and the name of the figure that they come from.
+    """Seconds of one step, and the name of the figure that gives them.
 
     Raises:
-        BadFile: nothing was measured that a step time follows from.
+        BadFile: no measured figure gives a step time.
     """
-    measured, tokens = record.inner("measured"), job.tokens_per_step
-    rates = {
-        "step_time_s": 1.0,
-        "tokens_per_s_per_chip": tokens / n_chips,
-        "tokens_per_s_total": float(tokens),
+    measured = record.inner("measured")
+    step_time_s = measured.optional_number("step_time_s")
+    if step_time_s is not None:
+        return step_time_s, "step_time_s"
+    amounts_per_step = {
+        "tokens_per_s_per_chip": job.tokens_per_step / n_chips,
+        "tokens_per_s_total": float(job.tokens_per_step),
         "samples_per_s": float(job.batch),
     }
-    for name, amount in rates.items():
-        value = measured.maybe_number(name)
-        if value is not None:
-            return (value if name == "step_time_s" else amount / value), name
+    for name, amount in amounts_per_step.items():
+        rate = measured.optional_number(name)
+        if rate is not None:
+            return amount / rate, name
     return _through_flops(record, config, job, chip, n_chips)
 
 
 def flops_per_token(config: ModelConfig, seq: int, convention: str) -> float:
-    """FLOPs of one trained token as a source counts them.
+    """FLOPs of one trained token by the convention of a source.
 
     full: 6 per matmul parameter and 12 L N H T of attention; causal_half: half that attention;
     full_with_recompute: a fourth pass over the layers, Megatron-LM's 96 B T L D^2 (1 + T/6D +
     V/16LD) (arXiv 2104.04473, section 5.1).
     """
-    counted = flops(config, seq, causal=convention == "causal_half")
-    again = counted.forward - counted.unembedding if convention == "full_with_recompute" else 0
-    return float(TRAINING_PASSES * counted.forward + again)
+    counts = flops(config, seq, causal=convention == "causal_half")
+    recompute = 0
+    if convention == "full_with_recompute":
+        recompute = counts.forward - counts.unembedding
+    return float(TRAINING_PASSES * counts.forward + recompute)
 
 
 def _through_flops(
     record: Fields, config: ModelConfig, job: Train, chip: Chip, n_chips: int
 ) -> tuple[float, str]:
-    measured, convention = record.inner("measured"), record.text("flops_convention", "unknown")
-    tflops, mfu = measured.maybe_number("tflops_per_chip"), measured.maybe_number("mfu")
+    measured = record.inner("measured")
+    convention = record.text("flops_convention", "unknown")
+    tflops = measured.optional_number("tflops_per_chip")
+    mfu = measured.optional_number("mfu")
     if tflops is None and mfu is None:
-        known = ", ".join(sorted(measured.data)) or "nothing"
-        raise BadFile(f"no step time: measured is {known}, from which none follows.")
+        figures = ", ".join(sorted(measured.data)) or "nothing"
+        raise BadFile(f"no step time: measured is {figures}, from which none follows.")
     if convention not in CONVENTIONS:
         raise BadFile(
             f"unknown FLOPs: only {'TFLOP/s' if tflops else 'MFU'} is stated, counted as "

@@ -1,13 +1,13 @@
-"""What records call recomputation and offload -> the parts of a layer that run again.
+"""Recomputation and offload of records as the recomputed parts of a layer.
 
 Sources: Megatron-LM (`recompute_modules`), pytorch/torchtitan (per-op selective checkpointing
-keeps every other matmul), MaxText (`remat_policy` names the arrays that are kept).
+saves every other matmul), MaxText (`remat_policy` names the saved arrays).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import BadFile
 from shardwise.validate.records.fields import Fields
@@ -15,10 +15,10 @@ from shardwise.vocabulary import LAYER, PARTS
 
 _NORMS = ("norms",)
 
-# XLA never computes again what nothing reads: the last matmul of a layer.
+# XLA removes recomputation whose result is not used: the last matmul of a layer.
 _ALL_BUT_LAST = PARTS[:-1]
 
-# Policies -> the parts that run again. Custom policies and lists of modules are read below.
+# Policy -> recomputed parts. `_read` handles custom policies and lists of modules.
 _POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "selective-attention": ("attention",),
@@ -47,7 +47,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
 
 _PLACES = ("device", "offload", "remat")
 
-# MaxText's names of arrays -> the part that produces them; what is not named runs again.
+# MaxText's name of an array -> the parts that produce it; parts not named are recomputed.
 _ARRAYS: dict[str, tuple[str, ...]] = {
     "decoder_layer_input": ("layer_input",),
     "query_proj": ("q",),
@@ -65,7 +65,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remat:
-    """The fields of a Layout that say what is recomputed and what waits in host memory."""
+    """The fields of a Layout for recomputation and for offload to host memory."""
 
     recomputed: tuple[str, ...] = ()
     remat_layers: int | None = None
@@ -76,17 +76,17 @@ class Remat:
 def remat_of(
     record: Fields, n_layers: int, *, routed: bool = False
 ) -> tuple[Remat, dict[str, str]]:
-    """Recomputation and offload of a record, and what was assumed.
+    """Recomputation and offload of a record, and the assumptions about them.
 
     Args:
         record: The record.
         n_layers: Layers of the model.
-        routed: It has experts.
+        routed: Whether the model has experts.
 
     Raises:
-        BadFile: a policy whose parts are not known.
+        BadFile: the policy is unknown.
     """
-    recompute, overlap = record.inner("recompute"), record.inner("overlap")
+    recompute = record.inner("recompute")
     assumed: dict[str, str] = {}
     policy = recompute.text("policy", "")
     if not policy:
@@ -94,37 +94,34 @@ def remat_of(
         assumed["remat"] = "none; the source does not say"
     elif policy == "selective":
         assumed["remat"] = "all but the last matmul of a layer; the source says selective"
-    offload: tuple[str, ...] = ("layer_input",) if recompute.flag("cpu_offload") else ()
-    layers = overlap.maybe_whole("cpu_offloading_layers")
-    if layers:
-        offload = (*offload, "activations")
-    found, unread = _read(policy, recompute, n_layers, routed=routed)
-    if unread:
-        assumed["remat"] = f"no part of a layer is known for {', '.join(unread)}"
-    return Remat(
-        recomputed=found.recomputed,
-        remat_layers=found.remat_layers,
-        offload=(*found.offload, *offload),
-        offload_layers=layers,
-    ), assumed
+    remat, unknown = _read(policy, recompute, n_layers, routed=routed)
+    if unknown:
+        assumed["remat"] = f"no part of a layer is known for {', '.join(unknown)}"
+    offload = list(remat.offload)
+    if recompute.flag("cpu_offload"):
+        offload.append("layer_input")
+    offload_layers = record.inner("overlap").optional_integer("cpu_offloading_layers")
+    if offload_layers:
+        offload.append("activations")
+    return replace(remat, offload=tuple(offload), offload_layers=offload_layers), assumed
 
 
 def _read(
     policy: str, recompute: Fields, n_layers: int, *, routed: bool
 ) -> tuple[Remat, tuple[str, ...]]:
-    """What a policy recomputes, and the names in it that are not known."""
+    """The parts that a policy recomputes and offloads, and the unknown names in it."""
     if policy == "full":
         return Remat(recomputed=(LAYER,)), ()
     if policy == "full-layers":
-        return Remat(recomputed=(LAYER,), remat_layers=recompute.whole("num_layers")), ()
+        return Remat(recomputed=(LAYER,), remat_layers=recompute.integer("num_layers")), ()
     if policy == "selective-layer":  # torchtitan: every second layer
         return Remat(recomputed=(LAYER,), remat_layers=max(1, n_layers // 2)), ()
     if policy == "selective-modules":
         # "mlp" is the dense block, "moe" the routed one; of a model with experts few layers have
         # a dense one (DeepSeek-V3: 3 of 61), and its recomputation is left out.
-        names = [m for m in recompute.texts("modules") if not (routed and m == "mlp")]
-        parts, unread = _parts(names, _MODULES)
-        return Remat(recomputed=parts), unread
+        modules = [name for name in recompute.texts("modules") if name != "mlp" or not routed]
+        parts, unknown = _parts(modules, _MODULES)
+        return Remat(recomputed=parts), unknown
     if policy == "custom":
         return _custom(recompute.inner("tensors"))
     if policy not in _POLICIES:
@@ -134,21 +131,24 @@ def _read(
 
 
 def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
-    """MaxText: arrays are kept on the device or offloaded; those not named run again."""
+    """MaxText: named arrays are saved on the device or offloaded; others are recomputed."""
     places = {name: tensors.text(name) for name in tensors.data}
-    bad = [f"{name}: {place}" for name, place in places.items() if place not in _PLACES]
-    if bad:
-        raise BadFile(f"unknown recomputation: {', '.join(bad)} is none of {', '.join(_PLACES)}.")
-    kept, unread = _parts([n for n, place in places.items() if place != "remat"], _ARRAYS)
-    gone, _ = _parts([n for n, place in places.items() if place == "offload"], _ARRAYS)
-    again = tuple(part for part in _ALL_BUT_LAST if part not in kept)
-    return Remat(recomputed=again, offload=gone), unread
+    invalid = [f"{name}: {place}" for name, place in places.items() if place not in _PLACES]
+    if invalid:
+        problems = ", ".join(invalid)
+        raise BadFile(f"unknown recomputation: {problems} is none of {', '.join(_PLACES)}.")
+    saved, unknown = _parts([name for name in places if places[name] != "remat"], _ARRAYS)
+    offload, _ = _parts([name for name in places if places[name] == "offload"], _ARRAYS)
+    recomputed = tuple(part for part in _ALL_BUT_LAST if part not in saved)
+    return Remat(recomputed=recomputed, offload=offload), unknown
 
 
 def _parts(
     names: Sequence[str], table: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a layer behind these names, in order, and the names without one."""
-    found = {part for name in names for part in table.get(name, ())}
-    ordered = tuple(part for part in ("layer_input", *PARTS) if part in found)
-    return ordered, tuple(name for name in names if name not in table)
+    """The parts of a layer that the names stand for, in layer order, and the unknown names."""
+    named: set[str] = set()
+    for name in names:
+        named.update(table.get(name, ()))
+    parts = tuple(part for part in ("layer_input", *PARTS) if part in named)
+    return parts, tuple(name for name in names if name not in table)

@@ -1,4 +1,4 @@
-"""Published runs as values: what was trained, on what, how it was split, how long a step took."""
+"""Published training measurements as `Run`: model, machine, layout, and seconds of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.validate.records.fields import Fields
-from shardwise.validate.records.files import DATA, Underivable, names_of, records_in
+from shardwise.validate.records.files import DATA, SkippedRecord, records_in, skipped
 from shardwise.validate.records.models import assumed_of, config_of
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
@@ -26,42 +26,41 @@ from shardwise.validate.training.remat import remat_of
 from shardwise.validate.training.vtrain import as_record, is_vtrain
 from shardwise.workload import Train
 
-CARRIED = ("published.json", "vtrain.json")
+BUNDLED = ("published.json", "vtrain.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One published measurement of training.
+    """A published measurement of training.
 
     Args:
-        id: Name of the row.
-        source: Repository or document that published it.
-        group: Rows of one source, model and chip; a group is never split between fit and test.
+        id: Name of the record.
+        source: Repository, paper or URL that published it.
+        group: Records of one source, model and chip; a group is never split between fit and test.
         quality: "A" all explicit, "B" one item inferred or rounded, "C" a known anomaly.
-        tier: "core", or "extra" for repeats, tiny models and under-specified rows.
-        date: Of publication, as the row gives it.
+        tier: "core", or "extra" for repeats, tiny models and under-specified records.
+        date: Date of publication, as the record states it.
         task: "pretrain", "sft" or "lora" (frozen weights need no weight gradients).
         framework: "megatron", "deepspeed", "fsdp" or "jax".
-        precision: As the row names it ("fp8-delayed", "mxfp8"); the dtype is `job.compute`.
+        precision: Precision by its name in the record ("fp8-delayed", "mxfp8").
         config: The model, without layers of multi-token prediction.
-        mtp_layers: Layers of multi-token prediction trained beside it; each has its own pass
-            through the unembedding.
-        capacity_factor: Of experts that drop tokens; None for dropless.
-        packed: Sequences are packed short documents: attention stays inside each.
-        narrow_attention: Attention in 8 bits (fp8_dot_product_attention).
-        graphs: One CUDA graph holds the whole step: the host starts nothing.
-        compiled: torch.compile fuses element-wise operations.
-        dispatcher: What sends tokens to experts ("deepep", "hybridep"), "" where not stated.
+        mtp_layers: Layers of multi-token prediction, each with a pass through the unembedding.
+        capacity_factor: Capacity factor of experts that drop tokens; None for dropless.
+        packed: Whether sequences are packed documents, with attention within each document.
+        narrow_attention: Whether attention computes in 8 bits (fp8_dot_product_attention).
+        graphs: Whether one CUDA graph holds the whole step, without launches by the host.
+        compiled: Whether torch.compile fuses element-wise operations.
+        dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if not stated.
         system: The machine.
         job: Batch, sequence length, dtypes.
-        layout: How it was split.
+        layout: The layout of the job.
         measured_step_s: Seconds of one step.
-        measured_from: The published figure that they follow from.
-        memory_bytes: Peak memory of a chip as published, or None.
-        assumed: What the source leaves open -> what was taken.
-        peers: Other predictors' seconds for this row.
-        flags: Checks that the row is known to fail.
-        notes: The row's own remarks.
+        measured_from: Name of the published figure that gives the seconds.
+        memory_bytes: Published peak memory per chip, or None.
+        assumed: Item that the source leaves open -> the assumption.
+        peers: Predictor -> its predicted seconds for this record.
+        flags: Known inconsistencies of the record.
+        notes: Remarks of the record.
     """
 
     id: str
@@ -94,57 +93,60 @@ class Run:
 
     @property
     def tokens_per_s_per_chip(self) -> float:
-        """Measured rate, comparable over batches and chips."""
+        """Measured throughput."""
         return self.job.tokens_per_step / self.measured_step_s / self.system.n_chips
 
 
-def load(path: str | Path | None = None) -> list[Run | Underivable]:
-    """Published runs in the order of the file: those that come with the package, or a file's.
+def load(path: str | Path | None = None) -> list[Run | SkippedRecord]:
+    """Read published training measurements, in the order of the files.
 
     >>> runs = load()
     >>> sum(isinstance(run, Run) for run in runs) > 2000
     True
 
     Args:
-        path: A JSON list of records in the schema of the carried ones; None for these.
+        path: A JSON list of records in the schema of the bundled files; None reads those.
 
     Raises:
-        BadFile: no such file, or one that is not a JSON list.
+        BadFile: the file is missing or not a JSON list.
     """
-    paths = [DATA / name for name in CARRIED] if path is None else [Path(path)]
-    return [read(record, i) for p in paths for i, record in enumerate(records_in(p))]
+    files = [DATA / name for name in BUNDLED] if path is None else [Path(path)]
+    runs = []
+    for file in files:
+        runs += [read(record, position) for position, record in enumerate(records_in(file))]
+    return runs
 
 
-def read(record: object, place: int = 0) -> Run | Underivable:
-    """One record as a run, or the reason why it is none.
+def read(record: object, position: int = 0) -> Run | SkippedRecord:
+    """Convert a record to a run, or to a `SkippedRecord` with the reason.
 
     Args:
-        record: An object of the file.
-        place: Its position in the file, the name of a record without one.
+        record: A JSON object.
+        position: Index in the file; names a record without an id.
     """
     try:
         if not isinstance(record, dict):
             raise BadFile("broken record: it is not an object.")
-        fields = Fields(_completed(as_record(record) if is_vtrain(record) else record))
-        return _run(fields)
+        if is_vtrain(record):
+            record = as_record(record)
+        return _run(Fields(_completed(record)))
     except ShardwiseError as error:
-        name, source = names_of(record, place)
-        return Underivable(id=name, source=source, reason=" ".join(error.problems))
+        return skipped(record, position, error)
 
 
 def _run(record: Fields) -> Run:
-    name, hardware = record.text("id"), record.inner("hardware")
-    system, assumed = system_of(hardware)
-    origin, more = origin_of(record, tpu=system.chip.kind == "tpu")
-    assumed = assumed | more | assumed_of(record.inner("model"))
-    config = config_of(record.inner("model"), record.whole("seq_len"))
-    remat, more = remat_of(record, config.n_layers, routed=config.is_moe)
-    assumed = assumed | more
+    name = record.text("id")
+    model = record.inner("model")
+    overlap = record.inner("overlap")
+    system, system_assumed = system_of(record.inner("hardware"))
+    origin, origin_assumed = origin_of(record, tpu=system.chip.kind == "tpu")
+    config = config_of(model, record.integer("seq_len"))
+    remat, remat_assumed = remat_of(record, config.n_layers, routed=config.is_moe)
     job = train_of(record, origin, remat.recomputed)
-    layout, more = layout_of(record, origin, remat, job.batch, system.n_chips)
+    layout, layout_assumed = layout_of(record, origin, remat, job.batch, system.n_chips)
     seconds, figure = step_seconds(record, config, job, system.chip, system.n_chips)
-    memory = record.inner("measured").maybe_number("memory_gib")
-    task, model = record.text("task", "pretrain"), record.inner("model")
+    memory_gib = record.inner("measured").optional_number("memory_gib")
+    task = record.text("task", "pretrain")
     return Run(
         id=name,
         source=origin.source,
@@ -156,56 +158,69 @@ def _run(record: Fields) -> Run:
         framework=origin.framework,
         precision=record.text("precision"),
         config=config,
-        mtp_layers=model.maybe_whole("mtp_layers", 0) or 0,
-        capacity_factor=model.maybe_number("capacity_factor"),
+        mtp_layers=model.optional_integer("mtp_layers", 0) or 0,
+        capacity_factor=model.optional_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
-        narrow_attention=record.inner("overlap").flag("fp8_attention"),
-        graphs=record.inner("overlap").text("cuda_graph", "") == "full_iteration",
-        compiled=record.inner("overlap").flag("torch_compile"),
+        narrow_attention=overlap.flag("fp8_attention"),
+        graphs=overlap.text("cuda_graph", "") == "full_iteration",
+        compiled=overlap.flag("torch_compile"),
         dispatcher=dispatcher_of(record),
         system=system,
         job=job,
         layout=layout,
         measured_step_s=seconds,
         measured_from=figure,
-        memory_bytes=memory and memory * units.GiB,
-        assumed=assumed | more | _texts(record.inner("assumed")),
+        memory_bytes=memory_gib and memory_gib * units.GiB,
+        assumed=system_assumed
+        | origin_assumed
+        | assumed_of(model)
+        | remat_assumed
+        | layout_assumed
+        | _texts(record.inner("assumed")),
         peers={peer: _seconds(record, peer) for peer in record.inner("peers").data},
         flags=record.texts("flags"),
         notes=record.text("notes", ""),
     )
 
 
-def _texts(stated: Fields) -> dict[str, str]:
-    return {name: stated.text(name) for name in stated.data}
+def _texts(section: Fields) -> dict[str, str]:
+    return {name: section.text(name) for name in section.data}
 
 
 def _seconds(record: Fields, peer: str) -> float:
-    value = record.inner("peers").maybe_number(peer)
+    value = record.inner("peers").optional_number(peer)
     if value is None:
         raise BadFile(f"peers.{peer} is not a number.")
     return value
 
 
 def _completed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with what other documents of its source state; its own words win."""
+    """The record with settings from other documents of its source; fields of the record override.
+
+    `overlap` and `recompute` are exceptions: they are the final values of a recipe, while records
+    were read from the lines of the recipe, without the helpers that it calls.
+    """
     name = record.get("id")
-    for entry in _stated():
-        if isinstance(name, str) and fnmatchcase(name, entry["match"]):
-            par = record.get("parallelism")
-            if isinstance(par, dict):
-                degrees = {k: v for k, v in entry.items() if k in ("vpp", "fsdp")}
-                record = {**record, "parallelism": {**degrees, **par}}
-            more = {k: v for k, v in entry.items() if k in ("micro_batch", "n_microbatches")}
-            record = {**more, **{k: v for k, v in record.items() if v is not None}}
-            # A recipe's last word: records read the lines of a recipe, not the helpers it calls.
-            for part in ("overlap", "recompute"):
-                if part in entry:
-                    record[part] = {**(record.get(part) or {}), **entry[part]}
+    if not isinstance(name, str):
+        return record
+    for entry in _bundled_settings():
+        if not fnmatchcase(name, entry["match"]):
+            continue
+        record = {key: value for key, value in record.items() if value is not None}
+        for key in ("micro_batch", "n_microbatches"):
+            if key in entry:
+                record.setdefault(key, entry[key])
+        parallelism = record.get("parallelism")
+        if isinstance(parallelism, dict):
+            degrees = {key: entry[key] for key in ("vpp", "fsdp") if key in entry}
+            record["parallelism"] = degrees | parallelism
+        for section in ("overlap", "recompute"):
+            if section in entry:
+                record[section] = (record.get(section) or {}) | entry[section]
     return record
 
 
 @functools.cache
-def _stated() -> list[dict[str, Any]]:
+def _bundled_settings() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = json.loads((DATA / "stated.json").read_text("utf-8"))
     return entries

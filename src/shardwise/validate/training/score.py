@@ -1,4 +1,4 @@
-"""How far predictions are from what was measured: by source, over all, and in order."""
+"""Errors of predicted step times: by source, over all rows, and in the order of layouts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.strategy.layout import Layout
-from shardwise.validate.records.files import Underivable
-from shardwise.validate.records.scoring import scored, spread_of
+from shardwise.validate.records.files import SkippedRecord
+from shardwise.validate.records.scoring import error_statistics, scored
 from shardwise.validate.training.memory import MemoryCheck, check_memory
 from shardwise.validate.training.predict import Prediction, predict
 from shardwise.validate.training.runs import Run
 
-TIMES = ("predicted", "measured")
-SAME = 0.02  # runs whose times differ by less are in no order: repeats of one run differ as much
+# Layouts whose measured times differ by less are not ranked: repeats of a run differ as much.
+SAME = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Errors of some rows: predicted / measured - 1.
+    """Errors of a group of rows: predicted / measured - 1.
 
     Args:
-        peers: other predictors' median absolute error on the rows that they predict too.
+        peers: other predictors' median absolute errors, on the rows that they predict.
     """
 
     source: str
@@ -41,14 +41,14 @@ class Overall:
     """Errors of all core rows of quality A and B, and the order of rows that differ in layout.
 
     Args:
-        underivable: rows that no prediction exists for, each with the reason.
-        order_right: of the pairs of layouts of one job, the share put in the measured order.
-        regret: what choosing the layout by prediction costs over the best one, mean.
+        underivable: rows without a prediction, each with the reason.
+        order_right: share of the pairs of layouts of one job that are in the measured order.
+        regret: mean loss of time when the layout is chosen by prediction, relative to the best.
         interval_coverage: share of rows measured between `lower` and `upper`.
     """
 
     n: int
-    underivable: tuple[Underivable, ...]
+    underivable: tuple[SkippedRecord, ...]
     median_abs_err: float
     mean_abs_err: float
     p90_abs_err: float
@@ -69,24 +69,27 @@ class Validation:
 
     @property
     def scored(self) -> list[Prediction]:
-        """The rows that the errors are of."""
+        """The rows that the errors summarize."""
         return scored(self.rows)
 
 
-def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
-    """Predict every run and compare; None when no row can be predicted.
+def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
+    """Compare predictions with every run; None when no row can be predicted.
 
-    The errors are of core rows of quality A and B; a source with neither counts all its rows.
+    The errors summarize core rows of quality A and B, or all rows if there are none.
     """
     rows: list[Prediction] = []
-    missing: list[Underivable] = []
+    skipped: list[SkippedRecord] = []
     jobs: dict[str, Job] = {}
     for run in runs:
-        found = run if isinstance(run, Underivable) else predict(run)
-        if isinstance(found, Underivable):
-            missing.append(found)
-        elif isinstance(run, Run):
-            rows.append(found)
+        if isinstance(run, SkippedRecord):
+            skipped.append(run)
+            continue
+        prediction = predict(run)
+        if isinstance(prediction, SkippedRecord):
+            skipped.append(prediction)
+        else:
+            rows.append(prediction)
             jobs[run.id] = Job.of(run)
     counted = scored(rows)
     if not counted:
@@ -94,28 +97,29 @@ def validate(runs: Sequence[Run | Underivable]) -> Validation | None:
     by_source: dict[str, list[Prediction]] = defaultdict(list)
     for row in counted:
         by_source[row.source].append(row)
-    whole = errors("all", counted)
+    total = errors("all", counted)
     order_right, regret = _order(counted, jobs)
-    inside = sum(r.lower <= r.measured <= r.upper for r in counted)
+    inside = sum(row.lower <= row.measured <= row.upper for row in counted)
     overall = Overall(
-        n=whole.n,
-        underivable=tuple(missing),
-        median_abs_err=whole.median_abs_err,
-        mean_abs_err=whole.mean_abs_err,
-        p90_abs_err=whole.p90_abs_err,
-        bias=whole.bias,
+        n=total.n,
+        underivable=tuple(skipped),
+        median_abs_err=total.median_abs_err,
+        mean_abs_err=total.mean_abs_err,
+        p90_abs_err=total.p90_abs_err,
+        bias=total.bias,
         order_right=order_right,
         regret=regret,
         interval_coverage=inside / len(counted),
     )
-    sources = sorted((errors(s, r) for s, r in by_source.items()), key=lambda e: -e.n)
+    sources = [errors(source, source_rows) for source, source_rows in by_source.items()]
+    sources.sort(key=lambda source: -source.n)
     return Validation(
         overall=overall, sources=tuple(sources), rows=tuple(rows), memory=check_memory(runs)
     )
 
 
 def errors(source: str, rows: Sequence[Prediction]) -> Errors:
-    """Median, mean, 90th percentile and bias (the median with its sign) of some rows."""
+    """Median, mean and 90th percentile of absolute errors, and the bias (the median error)."""
     peers: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for name, seconds in row.peers.items():
@@ -123,18 +127,18 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
     return Errors(
         source=source,
         n=len(rows),
-        peers={name: statistics.median(found) for name, found in peers.items()},
-        **spread_of([r.err for r in rows]),
+        peers={name: statistics.median(errs) for name, errs in peers.items()},
+        **error_statistics([row.err for row in rows]),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What two rows must share to differ in nothing but their layout, and the layout.
+    """The job of a row and its layout; rows with equal keys differ only in their layout.
 
     Args:
-        key: group, model, chips, work, precision and date; a later date is another software.
-        layout: how it was split.
+        key: group, model, chips, job, precision and date (a later date is other software).
+        layout: the layout of the row.
     """
 
     key: str
@@ -142,7 +146,7 @@ class Job:
 
     @classmethod
     def of(cls, run: Run) -> Job:
-        """The job of a run. The model goes by name: layouts pad its vocabulary differently."""
+        """The job of a run. Models are compared by name: layouts pad the vocabulary differently."""
         model = (run.config.name, run.config.n_layers, run.config.d_model, run.mtp_layers)
         shared = (model, run.system.n_chips, run.job, run.precision)
         return cls(key=repr((run.group, run.date, *shared)), layout=run.layout)
@@ -151,24 +155,36 @@ class Job:
 def _order(
     rows: Iterable[Prediction], jobs: Mapping[str, Job]
 ) -> tuple[float | None, float | None]:
-    """(share of pairs of layouts in the right order, mean regret) over jobs in several layouts.
+    """The share of pairs of layouts in the right order, and the mean regret, over all jobs.
 
-    Rows of one layout are repeats of one run: their median stands for them.
+    Rows of one layout are repeats of a run, of which the median counts.
     """
-    same: dict[str, dict[Layout, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
+    rows_by_job: dict[str, dict[Layout, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        same[jobs[row.id].key][jobs[row.id].layout].append(row)
-    right = pairs = 0
+        job = jobs[row.id]
+        rows_by_job[job.key][job.layout].append(row)
+    n_right = 0
+    n_pairs = 0
     regrets = []
-    for layouts in (found for found in same.values() if len(found) > 1):
-        times = [
-            tuple(statistics.median(getattr(r, name) for r in found) for name in TIMES)
-            for found in layouts.values()
-        ]
-        for a, b in itertools.combinations(times, 2):
-            if abs(a[1] / b[1] - 1) > SAME:
-                pairs += 1
-                right += (a[0] < b[0]) == (a[1] < b[1])
-        regrets.append(min(times)[1] / min(measured for _, measured in times) - 1)
-    order = right / pairs if pairs else None
-    return order, statistics.mean(regrets) if regrets else None
+    for rows_by_layout in rows_by_job.values():
+        if len(rows_by_layout) == 1:
+            continue
+        times = [_median_times(repeats) for repeats in rows_by_layout.values()]
+        for (predicted_a, measured_a), (predicted_b, measured_b) in itertools.combinations(
+            times, 2
+        ):
+            if abs(measured_a / measured_b - 1) > SAME:
+                n_pairs += 1
+                n_right += (predicted_a < predicted_b) == (measured_a < measured_b)
+        _, chosen_s = min(times)
+        best_s = min(measured for _, measured in times)
+        regrets.append(chosen_s / best_s - 1)
+    order_right = n_right / n_pairs if n_pairs else None
+    regret = statistics.mean(regrets) if regrets else None
+    return order_right, regret
+
+
+def _median_times(repeats: Sequence[Prediction]) -> tuple[float, float]:
+    """Predicted and measured seconds of repeats of one run."""
+    predicted = statistics.median(row.predicted for row in repeats)
+    return predicted, statistics.median(row.measured for row in repeats)

@@ -1,7 +1,7 @@
-"""Records of vTrain's validation tables -> the schema of the other records.
+"""Records of vTrain's validation tables in the common schema of records.
 
-Source: VIA-Research/vTrain (MICRO 2024), step times of GPT models on A100, each beside what
-Calculon (calculon-ai/calculon) predicts for the row.
+Source: VIA-Research/vTrain (MICRO 2024), step times of GPT models on A100, each with the
+prediction of Calculon (calculon-ai/calculon).
 """
 
 from __future__ import annotations
@@ -17,67 +17,72 @@ _VOCAB_MULTIPLE = 128  # Megatron-LM pads the vocabulary to this many times the 
 
 ASSUMED = {
     "vocab": "GPT-2's, padded as Megatron-LM pads it",
-    "precision": "fp16, what Megatron-LM trains in when nothing else is asked for",
+    "precision": "fp16, the default of Megatron-LM",
     "zero_stage": "0, no distributed optimizer",
 }
 
 
 def is_vtrain(data: Mapping[str, Any]) -> bool:
-    """Whether a record has the flat schema of these tables."""
+    """Whether a record has the flat schema of vTrain's tables."""
     return "measured_step_ms" in data
 
 
 def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The record in the common schema; what the tables leave open is in `assumed`."""
+    """The record in the common schema, with assumptions where the tables leave it open."""
     row = Fields(data)
-    multi = row.text("source", "").endswith("multi.csv")
-    D, L, tp = row.whole("d_model"), row.whole("n_layers"), row.whole("tp")
-    table = f"multi|{row.text('size', 'GPT')}" if multi else f"single|d{D}|L{L}"
+    source = row.text("source", "")
     assumed = dict(ASSUMED)
-    if not multi:
+    multi_node = source.endswith("multi.csv")
+    if multi_node:
+        table = f"multi|{row.text('size', 'GPT')}"
+    else:
+        table = f"single|d{row.integer('d_model')}|L{row.integer('n_layers')}"
         assumed["chip"] = "the 80 GB part; the table says A100"
-    milliseconds = row.maybe_number("measured_step_ms")
-    calculon = row.maybe_number("calculon_step_ms")
+    chip = row.text("chip")
+    step_ms = row.optional_number("measured_step_ms")
+    calculon_ms = row.optional_number("calculon_step_ms")
     return {
         "id": row.text("id"),
-        "source": {"repo": "VIA-Research/vTrain", "file": row.text("source", "").split(" ")[-1]},
+        "source": {"repo": "VIA-Research/vTrain", "file": source.split(" ")[-1]},
         "date": "2024-11",
         "task": "pretrain",
         "group": f"vtrain|{table}",
-        "tier": "core" if multi else "extra",
-        "quality": "A" if multi else "B",
+        "tier": "core" if multi_node else "extra",
+        "quality": "A" if multi_node else "B",
         "model": _gpt(row),
         "hardware": {
-            "family": "A100-80" if row.text("chip").startswith("A100") else row.text("chip"),
-            "count": row.whole("n_gpus"),
+            "family": "A100-80" if chip.startswith("A100") else chip,
+            "count": row.integer("n_gpus"),
             "chips_per_node": 8,
-            "interconnect": row.text("chip", ""),
+            "interconnect": chip,
         },
         "precision": "fp16",
-        "seq_len": row.whole("seq_len"),
-        "global_batch_seqs": row.whole("global_batch_seqs"),
-        "micro_batch": row.whole("micro_batch"),
+        "seq_len": row.integer("seq_len"),
+        "global_batch_seqs": row.integer("global_batch_seqs"),
+        "micro_batch": row.integer("micro_batch"),
         "parallelism": {
-            "dp": row.whole("dp"),
-            "tp": tp,
-            "pp": row.whole("pp"),
+            "dp": row.integer("dp"),
+            "tp": row.integer("tp"),
+            "pp": row.integer("pp"),
             "cp": 1,
             "zero_stage": 0,
         },
         "recompute": {"policy": row.text("recompute", "full")},
-        "measured": {"step_time_s": milliseconds and milliseconds * units.MS},
-        "peers": {"calculon": calculon * units.MS} if calculon else {},
+        "measured": {"step_time_s": step_ms and step_ms * units.MS},
+        "peers": {"calculon": calculon_ms * units.MS} if calculon_ms else {},
         "assumed": assumed,
     }
 
 
 def _gpt(row: Fields) -> dict[str, Any]:
-    D, L, multiple = row.whole("d_model"), row.whole("n_layers"), _VOCAB_MULTIPLE * row.whole("tp")
+    D = row.integer("d_model")
+    L = row.integer("n_layers")
+    multiple = _VOCAB_MULTIPLE * row.integer("tp")
     return {
         "name": f"GPT {L}x{D}",
         "layers": L,
         "d_model": D,
-        "n_heads": row.whole("n_heads"),
+        "n_heads": row.integer("n_heads"),
         "d_ff": 4 * D,
         "mlp_matrices": 2,
         "vocab": -(-_VOCAB // multiple) * multiple,

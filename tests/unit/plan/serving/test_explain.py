@@ -126,7 +126,7 @@ def test_each_change_is_the_plan_of_the_changed_job(told: ServingExplanation) ->
         ("int8 weights", {"weights": "int8", "compute": "int8"}),
         ("int8 KV cache", {"kv": "int8"}),
         ("half the context", {"context": 4096}),
-        ("3 drafted tokens, 70% kept", {"drafted": 3}),
+        ("3 drafted tokens, 70% accepted", {"drafted": 3}),
     ):
         asked = sw.Serve(**{"context": 8192, "batch": 32, **job})  # type: ignore[arg-type]
         alone = sw.plan(LLAMA, sw.hardware("v5e:4x4"), asked, engine, peak=True)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shardwise.errors import NoStrategy
-from shardwise.validate import ServeRun, Underivable
-from shardwise.validate.records.scoring import chosen_on
+from shardwise.validate import ServeRun, SkippedRecord
+from shardwise.validate.records.scoring import is_calibration_group
 from shardwise.validate.serving import predict as serving_predict
-from shardwise.validate.serving.predict import Predicted
+from shardwise.validate.serving.predict import PredictedFigure
 from shardwise.validate.serving.runs import read
 from shardwise.validate.serving.score import kind_of, validate_serving
 from tests.golden.terminal import run
@@ -29,9 +29,9 @@ def served(**changes: Any) -> ServeRun:
 def scaled(factor: float, width: float = 1.0) -> Any:
     """A predictor that is off by a factor in every metric, with an interval about it."""
 
-    def predict(run: ServeRun) -> Mapping[str, Predicted]:
+    def predict(run: ServeRun) -> Mapping[str, PredictedFigure]:
         return {
-            metric: Predicted(
+            metric: PredictedFigure(
                 lower=factor * value / width, expected=factor * value, upper=factor * value * width
             )
             for metric, value in run.measured.items()
@@ -111,7 +111,7 @@ def test_halves_go_by_group() -> None:
     rows = [served(id=name, group=name) for name in "abcdefgh"]
     found = validate_serving(rows, scaled(1.0))
     assert found is not None
-    chosen = [name for name in "abcdefgh" if chosen_on(name)]
+    chosen = [name for name in "abcdefgh" if is_calibration_group(name)]
     assert 0 < len(chosen) < 8
     assert {e.n for e in found.chosen} == {len(chosen)}
     assert {e.n for e in found.held_back} == {8 - len(chosen)}
@@ -128,12 +128,12 @@ def test_sources_by_metric() -> None:
 
 
 def test_what_is_not_predicted_has_a_reason() -> None:
-    def predict(row: ServeRun) -> Mapping[str, Predicted]:
+    def predict(row: ServeRun) -> Mapping[str, PredictedFigure]:
         if row.id == "refused":
             raise NoStrategy("no split: of this.")
-        return {"ttft_s": Predicted(lower=0.1, expected=0.1, upper=0.1)}
+        return {"ttft_s": PredictedFigure(lower=0.1, expected=0.1, upper=0.1)}
 
-    broken = Underivable(id="x", source="y", reason="layout not published: z")
+    broken = SkippedRecord(id="x", source="y", reason="layout not published: z")
     rows = [served(), served(id="refused"), broken]
     found = validate_serving(rows, predict)
     assert found is not None
@@ -165,4 +165,4 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 
 
 def test_a_run_hashes_and_differs() -> None:
-    assert len({served(), served(id="b"), replace(served(), prompt=2)}) == 3
+    assert len({served(), served(id="b"), replace(served(), prompt_tokens=2)}) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise.estimate.calibration import calibration
-from shardwise.validate import Run, Underivable, load, read
+from shardwise.validate import Run, SkippedRecord, load, read
 from shardwise.validate.training.predict import Prediction, derived, kernels_of, predict
 from tests.unit.validate.record import moe, record
 
@@ -39,7 +39,7 @@ def by_id(name: str) -> Run:
 def test_only_figures_that_nobody_publishes_stop_a_prediction() -> None:
     """Every derivable run of the published rows is predicted, but where a chip has no figure."""
     published = [run for run in every() if not run.id.startswith("vtrain")]
-    missing = [p for p in map(predict, published) if isinstance(p, Underivable)]
+    missing = [p for p in map(predict, published) if isinstance(p, SkippedRecord)]
     assert {p.id: p.kind for p in missing} == {
         "palm-540b-6144": "v4 has no figure for dcn.bandwidth"
     }

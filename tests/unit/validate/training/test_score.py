@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from shardwise.validate import Run, Underivable, load
+from shardwise.validate import Run, SkippedRecord, load
 from shardwise.validate.training.predict import Prediction, predict
 from shardwise.validate.training.score import SAME, Validation, errors, validate
 
@@ -147,7 +147,7 @@ def test_coverage_counts_measurements_inside_the_interval() -> None:
 
 
 def test_nothing_to_predict() -> None:
-    assert validate([Underivable(id="x", source="s", reason="no global batch: none.")]) is None
+    assert validate([SkippedRecord(id="x", source="s", reason="no global batch: none.")]) is None
 
 
 def test_a_prediction_knows_no_row() -> None:

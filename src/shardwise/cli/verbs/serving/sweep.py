@@ -23,7 +23,7 @@ from shardwise.cli.verbs.serving.workload import (
 )
 from shardwise.plan.serving import sweep
 from shardwise.report.serving import sweep as report
-from shardwise.report.training.sweep import FORMATS
+from shardwise.report.tables import FORMATS
 from shardwise.search.serving.layouts import WORDS
 
 

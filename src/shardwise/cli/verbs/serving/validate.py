@@ -11,7 +11,7 @@ from shardwise.cli.progress import progress
 from shardwise.cli.published import from_source, nothing_predicted
 from shardwise.report.style import Block, quiet, strong, table
 from shardwise.report.words import percent, signed_percent
-from shardwise.validate import Underivable, load_serving
+from shardwise.validate import SkippedRecord, load_serving
 from shardwise.validate.serving import predict
 from shardwise.validate.serving.score import (
     RATES,
@@ -40,7 +40,7 @@ def answer(data: str, source: str, worst: int, every: bool, as_json: bool) -> An
     with progress(f"predicting {len(runs):,} runs"):
         validation = validate_serving(runs, predict.predict, every)
     if validation is None:
-        raise nothing_predicted(run for run in runs if isinstance(run, Underivable))
+        raise nothing_predicted(run for run in runs if isinstance(run, SkippedRecord))
     return Answer(
         document=lambda: validation, blocks=_blocks(validation, worst, every), as_json=as_json
     )

@@ -16,6 +16,7 @@ from shardwise.cli.ranges import parse_batches
 from shardwise.cli.sweeping import read_numbers, read_words, sweep_answer
 from shardwise.cli.verbs.training.workload import check_workload, parse_choices
 from shardwise.errors import BadShape
+from shardwise.report.tables import FORMATS
 from shardwise.report.training import sweep as report
 from shardwise.search.training.forms import words
 from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
@@ -94,7 +95,7 @@ def run(
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", CHOSEN_OFFLOADS)
-    inputs.optional(parse_word, output, "format", report.FORMATS)
+    inputs.optional(parse_word, output, "format", FORMATS)
     inputs.done()
     job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)
     with counting("plans") as progress:
