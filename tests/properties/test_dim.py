@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from shardwise import units
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.training import chip_rates, microbatch, overlap
 from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
 from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.formulas import cost, roofline
@@ -37,7 +38,7 @@ from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds,
 
 # Bytes that formulas name: of an element in 16 bits, of a score, of a runtime.
 NAMED_BYTES = ((chip_rates, "SCORE_BYTES"), (chip_rates, "CAST_BYTES"), (stages, "HALF"),
-               (memory, "RUNTIME"))  # fmt: skip
+               (memory, "DRIVER_BYTES"))  # fmt: skip
 SECOND = units_of(seconds(1))
 BYTE = units_of(n_bytes(1))
 NONE = ()

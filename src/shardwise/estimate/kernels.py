@@ -8,10 +8,32 @@ Guide, "Tile Quantization" and "Wave Quantization".
 from __future__ import annotations
 
 from shardwise.arrays import Num, ceil_div, maximum, minimum
+from shardwise.hardware import Chip
+from shardwise.hardware.chip import get
 
 # (rows, columns, rate against the largest): small tiles load more bytes for a product. The same
 # guide, "Tile Efficiency": 256 x 128 is fastest, 128 x 128 close behind.
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95))
+
+
+DEFAULT_CLOCK_HZ = 1.8e9  # of a GPU whose file gives none
+
+
+def sm_count(chip: Chip) -> float:
+    """Streaming multiprocessors of a GPU; 0 where the chip's file gives none."""
+    return _number(chip, "sm.count", 0.0)
+
+
+def sm_flops_per_clock(chip: Chip, dtype: str) -> float:
+    """FLOPs of one SM in one clock at a dtype; 0 where the number of SMs is unknown."""
+    n_sms = sm_count(chip)
+    clock_hz = _number(chip, "core.clock", DEFAULT_CLOCK_HZ)
+    return chip.peak(dtype) / n_sms / clock_hz if n_sms else 0.0
+
+
+def _number(chip: Chip, name: str, default: float) -> float:
+    value = get(chip, name)
+    return float(value) if isinstance(value, int | float) else default
 
 
 def tile_share(rows: Num, columns: Num, units: Num, groups: Num = 1) -> Num:

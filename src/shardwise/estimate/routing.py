@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from shardwise.formulas.experts import places_hit
 from shardwise.ops.collective import Price
+from shardwise.ops.einsum import Array
 from shardwise.strategy.span import Span
+
+
+def is_routed(array: Array) -> bool:
+    """Whether an array is the weights of routed experts, or their gradient."""
+    return len(array.dims) == 3 and array.dims[0].name == "E"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.models import load
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table

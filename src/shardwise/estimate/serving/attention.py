@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.kernels import head_share
+from shardwise.estimate.kernels import head_share, sm_flops_per_clock
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
@@ -130,7 +130,7 @@ def _prompts_s(
 
 def _heads(a: Attention, rates: ServeRates) -> float:
     """Rate of heads of this width against those of 128."""
-    each = rates.flops_per_clock(rates.wide)
+    each = sm_flops_per_clock(rates.chip, rates.wide)
     return float(head_share(a.d_head, each)) if each and not rates.ideal else 1.0
 
 

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.kernels import depth_share, tile_share, warp_share
+from shardwise.estimate.kernels import (
+    depth_share,
+    sm_count,
+    sm_flops_per_clock,
+    tile_share,
+    warp_share,
+)
 from shardwise.estimate.serving.efficiency import AT_PEAK, Shares
 from shardwise.estimate.serving.overhead import IDEAL, Engine
-from shardwise.estimate.training.chip_rates import CLOCK, figure
 from shardwise.hardware import Chip
 from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
@@ -75,12 +80,6 @@ class ServeRates:
         """The 16-bit dtype of the chip."""
         return "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
 
-    def flops_per_clock(self, dtype: str) -> float:
-        """FLOPs of one SM in one clock; 0 where the SMs are not known."""
-        sms = figure(self.chip, "sm.count", 0.0)
-        clock = figure(self.chip, "core.clock", CLOCK)
-        return self.chip.peak(dtype) / sms / clock if sms else 0.0
-
     def dtype(self, *, head: bool) -> str:
         """Of a product; unembeddings stay in 16 bits, and what a chip cannot multiply too."""
         narrow = self.job.compute in self.chip.peak_flops_per_s
@@ -115,7 +114,7 @@ class ServeRates:
         reached = self.shares.matmul(dtype) * self._tiles(matmul, sizes, mesh, dtype, groups)
         if matmul.program.einsum.chosen:
             reached = reached * self.shares.grouped
-        if self.widens and not head and (per_clock := self.flops_per_clock(self.wide)):
+        if self.widens and not head and (per_clock := sm_flops_per_clock(self.chip, self.wide)):
             reached = reached * warp_share(per_clock)
         count = where(rows > 0, matmul.count, 0)
         return PricedItem(
@@ -137,7 +136,7 @@ class ServeRates:
         dtype: str,
         groups: Num,
     ) -> Num:
-        sms = figure(self.chip, "sm.count", 0.0)
+        sms = sm_count(self.chip)
         if self.ideal or not sms:
             return 1.0
         local = matmul.program.local
@@ -148,7 +147,7 @@ class ServeRates:
         n = math.prod(size[name] for name in columns)
         m = maximum(m, 1e-6)  # a pass may have no rows for the unembedding
         k = matmul.program.local_flops(sizes, mesh) / (2 * m * groups * n)
-        each = self.flops_per_clock(dtype)
+        each = sm_flops_per_clock(self.chip, dtype)
         # Few rows: tiles are cut thinner and the sum is split over SMs, down to one row of tiles.
         thin = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
         return maximum(minimum(thin, 0.5), tile_share(m, n, sms, groups) * depth_share(k, each))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.arrays import Num, where
+from shardwise.estimate.elementwise import elementwise_widths
 from shardwise.estimate.serving.load import Load
-from shardwise.estimate.training.microbatch import elementwise_widths
 from shardwise.models import Layer, ModelConfig, Moe
 
 # Kernels of one layer as serving engines fuse them: queries, keys and values are one product, so

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.arrays import Num, ceil_div, floor, maximum
+from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_BYTES, kv_shards
 from shardwise.estimate.serving.extra_traffic import batch_shards
-from shardwise.estimate.training.memory.peak import RUNTIME, Memory
 from shardwise.models import Attention, ModelConfig, Moe
 from shardwise.models.count import kv_elements, state_elements
 from shardwise.models.weights import layer_weights, outer_weights
@@ -46,7 +46,7 @@ def engine_memory(
         kv_cache=caches,
         other=other,
         capacity=capacity,
-        margin=0.0 if ideal else maximum(RUNTIME, FREE * capacity),
+        margin=0.0 if ideal else maximum(DRIVER_BYTES, FREE * capacity),
     )
 
 

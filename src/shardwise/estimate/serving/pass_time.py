@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num, maximum
 from shardwise.estimate.items import PricedItem
+from shardwise.estimate.routing import is_routed
 from shardwise.estimate.serving.attention import core, core_items
 from shardwise.estimate.serving.extra_traffic import batch_shards, extra_traffic, rows_here
 from shardwise.estimate.serving.launches import elementwise_bytes, layer_kernels
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.priced_engine import PricedEngine
-from shardwise.estimate.training.chip_rates import is_routed
 from shardwise.formulas.experts import hit_share
 from shardwise.models import Moe
 from shardwise.ops.program import Matmul, Transfer

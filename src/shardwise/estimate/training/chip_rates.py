@@ -19,12 +19,14 @@ from shardwise.estimate.kernels import (
     depth_share,
     head_share,
     power_share,
+    sm_count,
+    sm_flops_per_clock,
     tile_share,
     tiled_keys,
     warp_share,
 )
+from shardwise.estimate.routing import is_routed
 from shardwise.hardware import Chip, catalog_chip, chip_names
-from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, local_size
 from shardwise.ops.program import Matmul, Step, Transfer
@@ -34,7 +36,6 @@ from shardwise.workload import Train
 ENDS = ("embed", "unembed")
 UNFUSED = 2.5  # operations for one fused kernel: a norm or an activation is two or three
 SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
-CLOCK = 1.8e9  # Hz of a GPU whose file gives none
 # Tiles of masked attention: FlashAttention-2 and -3; MaxText's sa_block_q and sa_block_kv.
 MASK_TILE = {"tpu": 512}
 GPU_MASK_TILE = 128
@@ -121,7 +122,7 @@ class Rates:
     @property
     def units(self) -> float:
         """SMs that share the tiles of a product; 0 where they are not known or do not matter."""
-        return 0.0 if self.kernels.ideal else figure(self.chip, "sm.count", 0.0)
+        return 0.0 if self.kernels.ideal else sm_count(self.chip)
 
     @property
     def clock_share(self) -> float:
@@ -130,10 +131,6 @@ class Rates:
             return 1.0
         usual, watts = catalog_chip(self.chip.name).power_w, self.chip.power_w
         return float(power_share(watts, usual)) if watts and usual else 1.0
-
-    def flops_per_clock(self, dtype: str) -> float:
-        """Of one SM in one clock."""
-        return self.chip.peak(dtype) / self.units / figure(self.chip, "core.clock", CLOCK)
 
     def dtype(self, matmul: Matmul) -> str:
         """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
@@ -167,7 +164,7 @@ class Rates:
             reached = self.cal.matmul(dtype)
             experts = experts_here(matmul, layout)
             if self.units:
-                per_clock = self.flops_per_clock(dtype)
+                per_clock = sm_flops_per_clock(self.chip, dtype)
                 reached = reached * tiles(matmul, mesh, self.units, per_clock, experts)
             if matmul.program.einsum.chosen:
                 reached = reached * self.cal.grouped
@@ -196,7 +193,9 @@ class Rates:
             return self.cal.attention * min(1.0, config.d_head / side)
         if not (self.units and self.kernels.flash):
             return self.cal.attention
-        each = self.flops_per_clock("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
+        each = sm_flops_per_clock(
+            self.chip, "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
+        )
         narrow = 1.0
         if self.kernels.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
             narrow = self.chip.peak("fp8") / self.chip.peak("bf16")
@@ -297,12 +296,6 @@ class Rates:
         return PricedItem(name=name, phase=phase, n_bytes=n_bytes, bytes_per_s=self.hbm)
 
 
-def figure(chip: Chip, name: str, default: float) -> float:
-    """A number of a chip's file, or the default where it has none."""
-    found = get(chip, name)
-    return float(found) if isinstance(found, int | float) else default
-
-
 def is_core(matmul: Matmul) -> bool:
     """The products that kernels of attention and of scans fuse: they stay in 16 bits."""
     return matmul.term.block == "core"
@@ -321,11 +314,6 @@ def is_scan(matmul: Matmul) -> bool:
 def is_end(work: Matmul | Transfer | None) -> bool:
     """Whether work of the algebra belongs to the embedding or the unembedding, not to a layer."""
     return work is not None and work.term.module in ENDS
-
-
-def is_routed(array: Array) -> bool:
-    """The matrices of routed experts, or their gradients."""
-    return len(array.dims) == 3 and array.dims[0].name == "E"
 
 
 def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise import units
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.serving.steady_state import at_once, in_flight
-from shardwise.estimate.training.memory.peak import Memory
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
@@ -17,7 +18,6 @@ from shardwise.estimate.serving.steady_state import (
     in_flight,
     reading_only,
 )
-from shardwise.estimate.training.memory.peak import Memory
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.hardware import System
 from shardwise.models import ModelConfig

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwise.arrays import Num, minimum
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import training_program
 from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.memory.stages import Shapes
 from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.training.chip_rates import Kernels, Rates
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 
-from shardwise import units
-from shardwise.arrays import Num, where
+from shardwise.arrays import where
+from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.training.memory.framework import PLANNED, Software
 from shardwise.estimate.training.memory.stages import FullestStages, Shapes
 from shardwise.models import ModelConfig
@@ -17,45 +16,9 @@ from shardwise.ops.program import Step
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.workload import Train
 
-# What a driver and its kernels take before a program allocates anything: 1573 MiB on an A100
-# (BigScience, train/tr11-176B-ml/chronicles-prequel.md, 2022-02, read from nvidia-smi).
-RUNTIME = 1573.0 * units.MiB
-
 # What PyTorch's allocator reserves beyond the parts: of the peaks that torchtitan and nanotron
 # publish, in the groups that constants are chosen on, 12 of 15 lie below the parts and this share.
 FRAGMENTATION = 0.065
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes per chip by part.
-
-    Args:
-        other: Logits, gathered weights, arrays that live for one layer, communication buffers.
-        capacity: The chip's documented HBM.
-        margin: For what the parts do not count: `RUNTIME`, `FRAGMENTATION` and, on more than one
-            chip, what its software takes to join a job; not part of `total`.
-    """
-
-    weights: Num = 0.0
-    gradients: Num = 0.0
-    optimizer: Num = 0.0
-    activations: Num = 0.0
-    kv_cache: Num = 0.0
-    other: Num = 0.0
-    capacity: float
-    margin: Num = 0.0
-
-    @property
-    def total(self) -> Num:
-        """The sum of the parts."""
-        parts = (f.name for f in fields(self) if f.name not in ("capacity", "margin"))
-        return sum(getattr(self, name) for name in parts)
-
-    @property
-    def fits(self) -> Num:
-        """Whether the parts and the margin fit the capacity."""
-        return self.total + self.margin <= self.capacity
 
 
 def step_memory(
@@ -99,7 +62,7 @@ def step_memory(
         first = tuple(where(new > total, b, a) for a, b in zip(first, other, strict=True))
         total = where(new > total, new, total)
     weights, gradients, optimizer, activations, left = first
-    beside = RUNTIME
+    beside = DRIVER_BYTES
     if software.joining:
         n_chips = math.prod(split.sizes.values())
         beside = beside + where(n_chips > 1, software.joining, 0 * software.joining)

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.training.memory.framework import NCCL, PLANNED, Software, planned
-from shardwise.estimate.training.memory.peak import FRAGMENTATION, RUNTIME, Memory, step_memory
+from shardwise.estimate.training.memory.peak import FRAGMENTATION, step_memory
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
 from shardwise.ops.program import training_step
@@ -35,11 +36,11 @@ FEW = dataclasses.replace(PIPED, loss_chunks=64)
 
 def test_gpus_take_memory_to_join_a_job() -> None:
     one = memory(SMALL, Layout(mesh=Mesh()), planned("gpu"))
-    assert one.margin == RUNTIME + FRAGMENTATION * one.total
+    assert one.margin == DRIVER_BYTES + FRAGMENTATION * one.total
     some = memory(SMALL, Layout(mesh=Mesh(data=2)), planned("gpu"))
-    assert some.margin == pytest.approx(RUNTIME + NCCL + FRAGMENTATION * some.total)
+    assert some.margin == pytest.approx(DRIVER_BYTES + NCCL + FRAGMENTATION * some.total)
     torus = memory(SMALL, Layout(mesh=Mesh(data=2)), planned("tpu"))
-    assert torus.margin == RUNTIME + FRAGMENTATION * torus.total
+    assert torus.margin == DRIVER_BYTES + FRAGMENTATION * torus.total
 
 
 def test_a_norm_copies_the_part_of_the_largest_gradient_that_a_chip_updates() -> None:

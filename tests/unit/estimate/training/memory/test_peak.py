@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
-from shardwise.estimate.training.memory.peak import FRAGMENTATION, RUNTIME, Memory, step_memory
+from shardwise.estimate.training.memory.peak import FRAGMENTATION, step_memory
 from shardwise.estimate.training.memory.stages import FP8_COPIES
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
@@ -40,7 +41,7 @@ def test_state_of_one_chip() -> None:
     assert found.activations == count.activation_bytes(config, 2048)
     head_input = 2 * 2048 * config.d_model * 2  # and its gradient
     assert found.other == 8 * 2048 * config.vocab + head_input
-    assert found.margin == RUNTIME + FRAGMENTATION * found.total
+    assert found.margin == DRIVER_BYTES + FRAGMENTATION * found.total
 
 
 @pytest.mark.parametrize(
