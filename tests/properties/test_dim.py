@@ -16,12 +16,13 @@ from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.training import chip_rates, microbatch, overlap
-from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
-from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
+from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, FrameworkMemory
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import IDEAL, FusionProfile
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.formulas import cost, roofline
 from shardwise.formulas.flops import compute_s, mfu
@@ -171,11 +172,11 @@ def one_step(
     works = training_step(config, batch, 2048, table(layout), remat=remat)
     spans = tuple((axis, span) for axis, n in layout.sizes.items() if n > 1)
     costs = CollectiveCost([Placement(spans, (4, 5, 4), (True, True, True))])
-    kernels = IDEAL if cal is PEAK_RATES else Kernels()
-    reached = Rates(chip=device or Device(), job=job, cal=cal, kernels=kernels)
+    kernels = IDEAL if cal is PEAK_RATES else FusionProfile()
+    reached = Rates(chip=device or Device(), job=job, calibration=cal, fusion=kernels)
     priced = PricedLayout(config=config, layout=layout, rates=reached, costs=costs)
     one = microbatch.microbatch_time(priced, works)
-    software = Software(logit_bytes=n_bytes(LOSS_IN_PLACE))
+    software = FrameworkMemory(logit_bytes=n_bytes(LOSS_IN_PLACE))
     held = step_memory(config, job, works, layout, reached.chip.need("hbm_bytes"), software)
     return step_time(priced, one), held
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.check.hlo.memory import Held
 from shardwise.check.verdict import Buffer
-from shardwise.estimate.training.memory.activations import runs_again
+from shardwise.estimate.training.memory.activations import is_recomputed
 from shardwise.ops.einsum import Array
 from shardwise.ops.program import Matmul
 from shardwise.search.training.problem import Case
@@ -86,7 +86,7 @@ class Words:
         self.stacks: list[Named] = []
         for kept in works.kept:
             layer = case.model.groups[kept.group].layer
-            if not runs_again(layout, kept.array.name, layer):
+            if not is_recomputed(layout, kept.array.name, layer):
                 one = _named(kept.array, kept.sizes, sizes, "activations")
                 # A stage of a pipeline holds its part of the layers.
                 self.known.append(_of_layers(one, max(1, kept.count // sizes["pipe"])))

@@ -8,7 +8,7 @@ from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.pass_table import PassTable
-from shardwise.estimate.serving.steady_state import pass_tokens
+from shardwise.estimate.serving.steady_state import max_pass_tokens
 from shardwise.formulas.inference import speculative_tokens
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.times import Times
@@ -62,7 +62,7 @@ def pass_times(engine: Engine, job: Serve, longest: int, sequences: int) -> Time
         sequences: most of a pass.
     """
     scored = 1 + job.drafted
-    rows = int(pass_tokens(engine)) + sequences * scored
+    rows = int(max_pass_tokens(engine)) + sequences * scored
     table = PassTable(engine, rows, 2 * longest, scored)
     return Drafted(table, job.drafted * job.draft_cost) if job.drafted else table
 
@@ -84,13 +84,13 @@ def limits_of(
         longest: tokens for which the cache has room in any case.
         chunked: prompts are cut and share passes with decoding; None for the software's habit.
     """
-    software = engine.rates.engine
+    software = engine.rates.overhead
     return Limits(
         n_blocks=n_blocks(engine, job, longest),
         block=BLOCK,
         max_sequences=sequences,
-        max_tokens=max(int(pass_tokens(engine)), sequences),
-        chunked=software.mixes if chunked is None else chunked,
+        max_tokens=max(int(max_pass_tokens(engine)), sequences),
+        chunked=software.chunked_prefill if chunked is None else chunked,
         paged=paged,
         prefix_cache=prefix_cache,
         tokens_per_pass=speculative_tokens(job.acceptance, job.drafted),
@@ -112,7 +112,7 @@ def most_sequences(
     """
     fit = cache_tokens(engine, job) / job.mean_context
     parts = int(batch_shards(engine.layout, engine.layout.sizes))
-    most = max(1, int(min(fit, LARGEST_BATCH * parts, pass_tokens(engine))))
+    most = max(1, int(min(fit, LARGEST_BATCH * parts, max_pass_tokens(engine))))
 
     def meets(n: int) -> bool:
         return not bound_s or full_s(engine, job, times, n, reads=reads) <= bound_s
@@ -143,7 +143,7 @@ def full_s(engine: Engine, job: Serve, times: Times, n: float, *, reads: bool = 
         return plain / gain
     fresh = job.fresh_tokens
     ends = n * gain / job.output  # in one pass
-    chunk = min(max(1.0, float(pass_tokens(engine)) - n), fresh * max(1.0, ends))
+    chunk = min(max(1.0, float(max_pass_tokens(engine)) - n), fresh * max(1.0, ends))
     pairs = chunk * (job.prompt_tokens - fresh) + chunk * (fresh + 1) / 2
     added = (pass_s(chunk, pairs) - plain) * fresh / chunk
     return (plain + ends * added) / gain

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from shardwise.errors import BadInput
-from shardwise.estimate.serving.steady_state import at_once, pass_tokens, reading_only
+from shardwise.estimate.serving.steady_state import max_pass_tokens, prefill_only, prompts_per_pass
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
 from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
@@ -139,7 +139,7 @@ def rig_of(chosen: Candidate, arrivals: Arrivals, habits: Habits = USUAL) -> Rig
         transfer_s_per_token=chosen.transfer_s / job.prompt_tokens,
         part=part,
         service_s=chosen.ttft_s + output * chosen.tpot_s,
-        ahead_s=chosen.server.rates.engine.request_s,
+        ahead_s=chosen.server.rates.overhead.request_s,
     )
 
 
@@ -170,7 +170,7 @@ def _pool(
     server: Server, n: int, longest: int, habits: Habits, batch: int | None, reader: Server | None
 ) -> Pool:
     engine, job = server.engine, server.job
-    times = pass_times(engine, job, longest, int(pass_tokens(engine)))
+    times = pass_times(engine, job, longest, int(max_pass_tokens(engine)))
     most = batch or most_sequences(engine, job, times, job.tpot_s, reads=reader is None)
     limits = limits_of(
         engine,
@@ -185,11 +185,11 @@ def _pool(
 
 def _reading(reader: Server, n: int, longest: int, habits: Habits) -> Pool:
     engine, job = reader.engine, replace(reader.job, drafted=0)
-    rows = int(pass_tokens(engine))
+    rows = int(max_pass_tokens(engine))
     limits = limits_of(
         engine,
         job,
-        max(1, min(rows, rows // max(1, job.prompt_tokens) + int(at_once(engine)))),
+        max(1, min(rows, rows // max(1, job.prompt_tokens) + int(prompts_per_pass(engine)))),
         chunked=habits.chunked,
         paged=habits.paged,
         prefix_cache=habits.prefix_cache,
@@ -308,7 +308,7 @@ def balanced_rate(chosen: Candidate, rig: Rig) -> float:
     ends = chosen.server.count * n / each
     if not chosen.reader:
         return ends
-    full, _ = reading_only(chosen.reader.engine, job, 1.0)
+    full, _ = prefill_only(chosen.reader.engine, job, 1.0)
     return min(ends, chosen.reader.count * float(full))
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import Offloadable
 
-from shardwise.estimate.training.memory.activations import runs_again, waits_outside
+from shardwise.estimate.training.memory.activations import is_offloaded, is_recomputed
 from shardwise.models import Layer, Segment
 from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
@@ -124,8 +124,8 @@ def _checkpointed(stack: Stack, form: Form, core: Core, layer: Layer, deals: Dea
         return run_layer(stack, layer, core, x_BTD, weights, deals)
 
     rows = layer_activations(stack.config, layer)
-    kept = {row.name for row in rows if not runs_again(form, row.name, layer)}
-    away = {name for name in kept if waits_outside(form, name)}
+    kept = {row.name for row in rows if not is_recomputed(form, row.name, layer)}
+    away = {name for name in kept if is_offloaded(form, name)}
     if len(kept) == len(rows) and not away and cpu.keeps(stack.table.on):
         return run
 

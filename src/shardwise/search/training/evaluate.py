@@ -15,9 +15,9 @@ from shardwise.arrays import Num, minimum
 from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import training_program
-from shardwise.estimate.training.memory.framework import planned
+from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
-from shardwise.estimate.training.memory.stages import Shapes
+from shardwise.estimate.training.memory.stages import LocalShapes
 from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import step_time
@@ -157,7 +157,7 @@ class Block:
         self.forms: list[Form] = []
         self.score = np.full((2, n), np.inf)  # does it not fit; its time, or its memory
         self.form = np.full(n, -1)
-        self.known: dict[tuple[str, str, int | None], tuple[Step, MicrobatchTime, Shapes]] = {}
+        self.known: dict[tuple[str, str, int | None], tuple[Step, MicrobatchTime, LocalShapes]] = {}
         self.base: tuple[Block, Num] | None = None  # whose cells these are, and which of them
         self.products: dict[tuple[str, int | None], MicrobatchTime] = {}
         self.legal: dict[tuple[str, str, int | None], Num] = {}
@@ -292,7 +292,7 @@ class Block:
         even = filled(self.config.n_layers, schedule.parts(p, chunks))
         return legal & even & schedule.legal(p, split.n_microbatches, chunks)
 
-    def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, Shapes]:
+    def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, LocalShapes]:
         """One microbatch, evaluated once for all forms that do not change it."""
         layouts = priced.layout
         remat = str(layouts.full_remat)
@@ -308,7 +308,7 @@ class Block:
             else:
                 time = microbatch_time(priced, program, like)
             self.products[remat, layouts.expert_tensor] = time
-            self.known[key] = (program, time, Shapes(self.config, self.job, program, layouts))
+            self.known[key] = (program, time, LocalShapes(self.config, self.job, program, layouts))
         return self.known[key]
 
     def _priced(self, layouts: Layouts) -> PricedLayout:
@@ -316,9 +316,9 @@ class Block:
             config=self.config, layout=layouts, rates=self.rates, costs=self.cells.costs
         )
 
-    def _memory(self, layouts: Layouts, program: Step, shapes: Shapes) -> Memory:
+    def _memory(self, layouts: Layouts, program: Step, shapes: LocalShapes) -> Memory:
         chip = self.rates.chip
-        given = (chip.need("hbm_bytes"), planned(chip.kind), shapes)
+        given = (chip.need("hbm_bytes"), planned_framework(chip.kind), shapes)
         return step_memory(self.config, self.job, program, layouts, *given)
 
     def _evaluate(self, split: Layouts, legal: Num, best: Best) -> None:

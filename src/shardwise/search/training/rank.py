@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.chip_memory import Memory
-from shardwise.estimate.training.chip_rates import Kernels, Rates
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.estimate.training.memory.framework import planned
+from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -102,7 +103,7 @@ def evaluate(
     if placement is None:
         ways = place(system, layout.sizes, best=True)
         steps = [LayoutStep(config, system, job, layout, way) for way in ways]
-        one = min(steps, key=lambda step: float(step.at(cal, Kernels()).step_s))
+        one = min(steps, key=lambda step: float(step.time(cal, FusionProfile()).step_s))
     else:
         one = LayoutStep(config, system, job, layout, placement)
     capacity = system.chip.need("hbm_bytes")
@@ -111,9 +112,11 @@ def evaluate(
         placement=one.placement,
         program=one.program,
         peak=one.priced(),
-        time=one.at(cal, Kernels()),
-        roofline=one.at(),
-        memory=step_memory(config, job, one.program, layout, capacity, planned(system.chip.kind)),
+        time=one.time(cal, FusionProfile()),
+        roofline=one.time(),
+        memory=step_memory(
+            config, job, one.program, layout, capacity, planned_framework(system.chip.kind)
+        ),
     )
 
 
@@ -210,6 +213,6 @@ def _blocks(
     every = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
     if every is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
+    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     for group, some in groups(every, job.seq):
         yield Block(config, job, group, some, rates, fixed)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
-from shardwise.estimate.serving.efficiency import Shares, shares
+from shardwise.estimate.serving.efficiency import ServingEfficiency, serving_efficiency
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import engine_memory, max_batch
-from shardwise.estimate.serving.overhead import Engine as Software
-from shardwise.estimate.serving.overhead import engine_named
-from shardwise.estimate.serving.steady_state import aggregated
+from shardwise.estimate.serving.overhead import EngineOverhead, engine_overhead
+from shardwise.estimate.serving.steady_state import colocated
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
 from shardwise.simulate.planned import LARGEST_BATCH, limits_of, pass_times
@@ -49,14 +48,14 @@ def predict(run: ServeRun) -> Mapping[str, Predicted]:
     Raises:
         ShardwiseError: what of the run the formulas do not know.
     """
-    return predicted_with(run, shares(run.system.chip.name, run.system.chip.kind))
+    return predicted_with(run, serving_efficiency(run.system.chip.name, run.system.chip.kind))
 
 
 def predicted_with(
-    run: ServeRun, reached: Shares, software: Software | None = None
+    run: ServeRun, reached: ServingEfficiency, software: EngineOverhead | None = None
 ) -> Mapping[str, Predicted]:
     """The same with given shares of the chip, and habits of the engine."""
-    engine = engine_of(run, reached, software or engine_named(run.framework))
+    engine = engine_of(run, reached, software or engine_overhead(run.framework))
     job = job_of(run)
     if run.phase == "decode":
         found = _decoding(run, engine)
@@ -76,7 +75,7 @@ def predicted_with(
     }
 
 
-def engine_of(run: ServeRun, reached: Shares, software: Software) -> Engine:
+def engine_of(run: ServeRun, reached: ServingEfficiency, software: EngineOverhead) -> Engine:
     """The engine of a run on the first of its placements."""
     layout = ServeLayout(
         mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_cache_split(run, software)
@@ -89,8 +88,8 @@ def engine_of(run: ServeRun, reached: Shares, software: Software) -> Engine:
         rates=ServeRates(
             chip=run.system.chip,
             job=job_of(run),
-            shares=reached,
-            engine=software,
+            efficiency=reached,
+            overhead=software,
             parameter_bytes=each,
         ),
     )
@@ -108,7 +107,7 @@ def job_of(run: ServeRun) -> Serve:
     )
 
 
-def _cache_split(run: ServeRun, software: Software) -> str:
+def _cache_split(run: ServeRun, software: EngineOverhead) -> str:
     """JAX programs shard caches over the batch where heads do not suffice (arXiv 2211.05102)."""
     return "batch" if software.overlaps else "copied"
 
@@ -144,7 +143,7 @@ def _batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
 def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """So many users, each with one request after the other."""
     found = simulated(run, engine, job)
-    server = engine.rates.engine.request_s
+    server = engine.rates.overhead.request_s
     return {
         "ttft_s": found.ttft_s.mean + server,
         "tpot_s": found.tpot_s.mean,
@@ -178,6 +177,6 @@ def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     # Contexts are half grown in the mean, and blocks are taken as they grow.
     mean = job.context / job.mean_context
     batch = min(float(most) * mean, LARGEST_BATCH * float(run.mesh.expert))
-    found = aggregated(engine, job, max(1.0, batch))
+    found = colocated(engine, job, max(1.0, batch))
     rate = float(found.tokens_per_s) * run.mesh.data
     return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import calibration
-from shardwise.estimate.training.chip_rates import Extras, Kernels
 from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.run_variant import FusionProfile, RunVariant
 from shardwise.validate.records.files import Underivable
 from shardwise.validate.training.runs import Run
 
@@ -58,7 +58,7 @@ def predict(run: Run) -> Prediction | Underivable:
     """Predict one run, or say what of it the formulas do not know."""
     cal = calibration(run.system.chip.name)
     try:
-        step = derived(run).at(cal, kernels_of(run))
+        step = derived(run).time(cal, kernels_of(run))
     except ShardwiseError as error:
         return _not(run, " ".join(error.problems))
     expected = float(step.step_s)
@@ -84,26 +84,26 @@ def derived(run: Run) -> LayoutStep:
     Raises:
         ShardwiseError: what of the run the formulas do not know.
     """
-    extras = Extras(
+    extras = RunVariant(
         frozen=run.task == "lora",
         whole_remat=run.framework in RUNS_ALL_AGAIN,
         packed=run.packed,
         mtp_layers=run.mtp_layers,
     )
-    return LayoutStep(run.config, run.system, run.job, run.layout, extras=extras)
+    return LayoutStep(run.config, run.system, run.job, run.layout, variant=extras)
 
 
-def kernels_of(run: Run) -> Kernels:
+def kernels_of(run: Run) -> FusionProfile:
     """What the run's framework fuses."""
-    return Kernels(
+    return FusionProfile(
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),
         narrow_attention=run.narrow_attention,
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
-        adds=has_flash(run) and not run.source.startswith(ADDS_APART),
-        prefetch=not run.source.startswith(GATHERS_LATE),
-        graphs=run.graphs,
-        once=run.dispatcher in SEND_ONCE,
+        fused_gradient_add=has_flash(run) and not run.source.startswith(ADDS_APART),
+        backward_prefetch=not run.source.startswith(GATHERS_LATE),
+        cuda_graphs=run.graphs,
+        send_once=run.dispatcher in SEND_ONCE,
     )
 
 
