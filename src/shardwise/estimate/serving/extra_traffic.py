@@ -38,11 +38,11 @@ def extra_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
         yield from _attention_traffic(engine, attention, n_layers, load)
     yield from _expert_traffic(engine, load)
     n_bytes = local_rows(engine.layout, engine.mesh, load.rows) * config.d_model * WIRE_BYTES
-    yield _collective(
-        engine,
+    yield engine.collective(
         name="stage.send",
         kind="permute",
-        axis="pipe",
+        role="pipe",
+        axes=("pipe",),
         what="activations to the next stage, each chip its part",
         count=engine.mesh["pipe"] - 1,
         joined_bytes=n_bytes / engine.mesh["tensor"],
@@ -65,11 +65,11 @@ def _attention_traffic(
     if form.kv != "copied":
         over_batch = form.kv == "batch"
         head_dims = attention.d_head + attention.d_head_v
-        yield _collective(
-            engine,
+        yield engine.collective(
             name="attn.exchange",
             kind="all_to_all" if over_batch else "all_reduce",
-            axis="tensor",
+            role="tensor",
+            axes=("tensor",),
             what=(
                 "queries to their caches, results back"
                 if over_batch
@@ -79,21 +79,21 @@ def _attention_traffic(
             joined_bytes=rows * attention.n_heads * head_dims / 2 * WIRE_BYTES,
         )
     new_keys = load.prefill_tokens / batch_shards(form, mesh) * kv_elements(attention) * WIRE_BYTES
-    yield _collective(
-        engine,
+    yield engine.collective(
         name="attn.keys",
         kind="all_gather",
-        axis="context",
+        role="context",
+        axes=("context",),
         what="keys of prompts",
         count=where(load.prefill_tokens > 0, n_layers, 0),
         joined_bytes=new_keys / minimum(mesh["tensor"], kv_heads),
     )
     results = rows * attention.n_heads * attention.d_head_v * WIRE_BYTES
-    yield _collective(
-        engine,
+    yield engine.collective(
         name="attn.join",
         kind="all_reduce",
-        axis="context",
+        role="context",
+        axes=("context",),
         what="results over the sequence",
         count=where(load.n_decoding > 0, n_layers, 0),
         joined_bytes=results / minimum(mesh["tensor"], attention.n_heads),
@@ -115,34 +115,12 @@ def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
         elements = local_rows(engine.layout, mesh, load.rows) * (moe.d_latent or config.d_model)
         destinations = places_hit(mesh["expert"], moe.experts_per_token)
         for name, what in exchanges:
-            yield _collective(
-                engine,
+            yield engine.collective(
                 name=name,
                 kind="all_to_all",
-                axis="expert",
+                role="expert",
+                axes=("expert",),
                 what=what,
                 count=group.count,
                 joined_bytes=elements * WIRE_BYTES * destinations * mesh["expert"],
             )
-
-
-def _collective(
-    engine: PricedEngine,
-    *,
-    name: str,
-    kind: str,
-    axis: str,
-    what: str,
-    count: Num,
-    joined_bytes: Num,
-) -> PricedItem:
-    """Price a collective over one axis, booked on the role of that name."""
-    return engine.collective(
-        name=name,
-        role=axis,
-        kind=kind,
-        axes=(axis,),
-        what=what,
-        count=count,
-        joined_bytes=joined_bytes,
-    )

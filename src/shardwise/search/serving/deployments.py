@@ -1,6 +1,7 @@
 """Deployments as arrays: engines that do both, or engines that read beside engines that generate.
 
-Latency and throughput are means over equal requests (`estimate.serving.steady_state`): no percentiles.
+Latency and throughput are means over equal requests (`estimate.serving.steady_state`), not
+percentiles.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ schedule determines how many microbatches are in flight on a stage.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise import units
@@ -127,7 +128,7 @@ def layer_activations(
     offload_share = _layer_share(form.offload_layers, stage_layers)
     layers = []
     for group_index, group in enumerate(config.groups):
-        arrays = [kept for kept in step.kept if kept.group == group_index]
+        arrays = [activation for activation in step.kept if activation.group == group_index]
         terms = _layer_terms(arrays, group.layer, job, form, local, framework)
         dropped = {name for name in terms if is_recomputed(form, name, group.layer)}
         offloaded = {name for name in terms if is_offloaded(form, name)} - dropped
@@ -169,16 +170,23 @@ def _layer_terms(
 ) -> dict[str, Term]:
     """Elements of all arrays that a layer saves without remat, by name."""
     terms = {}
-    for kept in arrays:
-        terms[kept.array.name] = activation_term(kept, _scale(kept, job, form, local))
+    for activation in arrays:
+        terms[activation.array.name] = activation_term(
+            activation, _scale(activation, job, form, local)
+        )
     if not framework.fused and layer.ffn and layer.ffn.gated:
-        for kept in arrays:
-            if kept.array.name in ACTIVATED_GATES:
-                terms[ACTIVATED_GATES[kept.array.name]] = activation_term(kept)
+        for activation in arrays:
+            if activation.array.name in ACTIVATED_GATES:
+                terms[ACTIVATED_GATES[activation.array.name]] = activation_term(activation)
     if not framework.compiled and form.recomputed and not form.recomputes("down"):
-        layer_input = next(kept for kept in arrays if kept.array.name == "layer_input")
+        layer_input = _named(arrays, "layer_input")
         terms[UNREAD] = activation_term(layer_input)
     return terms
+
+
+def _named(activations: Iterable[Kept], name: str) -> Kept:
+    """The first activation of this name."""
+    return next(activation for activation in activations if activation.array.name == name)
 
 
 def _layer_share(layers: int | None, stage_layers: Num) -> Num:
@@ -186,15 +194,15 @@ def _layer_share(layers: int | None, stage_layers: Num) -> Num:
     return 1 if layers is None else minimum(1.0, layers / stage_layers)
 
 
-def _scale(kept: Kept, job: Train, form: Form, local: LocalElements) -> Num:
+def _scale(activation: Kept, job: Train, form: Form, local: LocalElements) -> Num:
     """Elements of an array in units of activations: 8-bit ones count half.
 
     Where whole experts are on chips of `tensor`, each receives its own tokens only.
     """
     scale: Num = 1.0
-    if kept.array.name in MATMUL_INPUTS:
+    if activation.array.name in MATMUL_INPUTS:
         scale = min(1.0, units.bytes_per_element(job.compute) / job.activation_bytes)
-    if kept.array.name != DISPATCHED or form.expert_tensor is None:
+    if activation.array.name != DISPATCHED or form.expert_tensor is None:
         return scale
     return scale * form.expert_tensor / local.product((("tensor", None, ()),))
 
@@ -226,7 +234,7 @@ def _blocked_query_gradients(
     arrays: list[Kept], form: Form, local: LocalElements, block: int
 ) -> Num:
     """Elements of the query gradients, one copy for each whole block of keys."""
-    queries = next(kept for kept in arrays if kept.array.name == "q")
+    queries = _named(arrays, "q")
     n_keys: Num = queries.sizes["S"]
     if form.context_kind == "ring":  # the keys of one chip at a time
         n_keys = local.product((("", queries.sizes["S"], ("context",)),))
@@ -235,7 +243,7 @@ def _blocked_query_gradients(
 
 def _scores(step: Step, attention: Attention, local: LocalElements) -> Num:
     """16-bit elements of the attention scores that one layer saves without flash attention."""
-    queries = next(kept for kept in step.kept if kept.array.name == "q")
+    queries = _named(step.kept, "q")
     factors: list[Factor] = []
     for dim in queries.array.dims:
         if dim.name in ("B", "T"):
