@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training import chip_rates, microbatch, overlap
+from shardwise.estimate.training import chip_rates, microbatch, optimizer, overlap
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
@@ -124,8 +124,9 @@ class Device:
 
 
 @pytest.fixture
-def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements have bytes, local products have FLOPs."""
+def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Elements have bytes, local products have FLOPs; nothing cached without units is used."""
+    optimizer.state_bytes.cache_clear()
     sizes = {name: n_bytes(size) for name, size in units.BYTES_PER_ELEMENT.items()}
     monkeypatch.setattr(units, "BYTES_PER_ELEMENT", sizes)
     monkeypatch.setattr(Train, "activation_bytes", n_bytes(2))
@@ -136,6 +137,8 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
     monkeypatch.setattr(Program, "local_flops", counted)
     _sixteen_bits(monkeypatch)
+    yield
+    optimizer.state_bytes.cache_clear()
 
 
 def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_tokens_sent_once_are_fewer() -> None:
         run_of(moe(parallelism=par, overlap={"moe_dispatcher": name}))
         for name in ("alltoall", "deepep")
     )
-    assert (kernels_of(plain).send_once, kernels_of(once).once) == (False, True)
+    assert (kernels_of(plain).send_once, kernels_of(once).send_once) == (False, True)
     one, other = (derived(r).time(calibration("h100"), kernels_of(r)) for r in (plain, once))
     assert other.traffic_s["expert"] < one.traffic_s["expert"]
 
@@ -133,8 +133,8 @@ def test_tokens_sent_once_are_fewer() -> None:
          "fused", True),
         ({}, "warp_attention", False),
         ({}, "fused", True),
-        ({"overlap": {"cuda_graph": "full_iteration"}}, "graphs", True),
-        ({"overlap": {"cuda_graph": "attn"}}, "graphs", False),
+        ({"overlap": {"cuda_graph": "full_iteration"}}, "cuda_graphs", True),
+        ({"overlap": {"cuda_graph": "attn"}}, "cuda_graphs", False),
     ],
 )  # fmt: skip
 def test_what_software_fuses(changes: dict[str, Any], word: str, is_so: bool) -> None:
