@@ -64,7 +64,7 @@ def in_training(group: str) -> bool:
 
 def errors(rows: Rows, cal: Calibration) -> list[Any]:
     """predicted / measured - 1 of every row: numbers, or arrays where `cal` has an array."""
-    return [one.at(cal, kernels_of(run)).step_s / run.measured_step_s - 1 for run, one in rows]
+    return [one.time(cal, kernels_of(run)).step_s / run.measured_step_s - 1 for run, one in rows]
 
 
 def changed(cal: Calibration, name: str, value: Any) -> Calibration:
@@ -135,7 +135,7 @@ def gather() -> dict[str, Rows]:
             continue
         try:
             one = derived(run)
-            one.at(cal, kernels_of(run))
+            one.time(cal, kernels_of(run))
         except ShardwiseError:
             continue
         found[cal.name].append((run, one))

@@ -22,8 +22,12 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate import calibration
-from shardwise.estimate.serving.efficiency import USUAL, Shares, shares
-from shardwise.estimate.serving.overhead import ENGINES, Engine, engine_named
+from shardwise.estimate.serving.efficiency import (
+    REFERENCE_CHIPS,
+    ServingEfficiency,
+    serving_efficiency,
+)
+from shardwise.estimate.serving.overhead import ENGINES, EngineOverhead, engine_overhead
 from shardwise.validate.serving.predict import predict_with
 from shardwise.validate.serving.runs import ServeRun, load
 from shardwise.validate.serving.score import RATES, kind_of
@@ -48,7 +52,7 @@ ENGINE_GRID = {
     "sequence_s": [0.0, 5e-6, 1e-5, 2e-5, 4e-5],
     "message_s": [0.0, 1e-5, 2e-5, 4e-5],
     "hop_s": [0.0, 2e-6, 4e-6, 6e-6, 1e-5],
-    "most_bytes_per_s": [6e11, 7e11, 8e11, 9e11, 1e12, 1.2e12, 1.5e12],
+    "max_read_bytes_per_s": [6e11, 7e11, 8e11, 9e11, 1e12, 1.2e12, 1.5e12],
 }
 NCCL = ("FasterTransformer", "gpt-fast")  # engines whose messages are not kernels of their own
 SWEEPS = 2
@@ -71,13 +75,13 @@ START_UNTRAINED = {**START, "network": 0.8}
 START_TPU = {**START, "stream": 0.9, "kernel_s": 0.0, "message_s": 0.0, "routed_s": 2e-4}
 
 
-def start_of(name: str) -> Shares:
+def start_of(name: str) -> ServingEfficiency:
     """Where the fit of a family starts: what its training runs reached, and usual values."""
     if name in UNTRAINED:
-        return Shares(name=name, **START_UNTRAINED)
+        return ServingEfficiency(name=name, **START_UNTRAINED)
     start = START_TPU if name == "v5p" else START
     start = {k: v for k, v in start.items() if k != "attention"}
-    trained = shares(name, "tpu" if name == "v5p" else "gpu")
+    trained = serving_efficiency(name, "tpu" if name == "v5p" else "gpu")
     return dataclasses.replace(trained, **start)
 
 
@@ -92,11 +96,11 @@ def family(run: ServeRun) -> str:
     while name not in OWN:
         file = files(calibration) / f"{name}.toml"
         data = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
-        name = data.get("like", USUAL.get(run.system.chip.kind, "h100"))
+        name = data.get("like", REFERENCE_CHIPS.get(run.system.chip.kind, "h100"))
     return name
 
 
-def errors(run: ServeRun, shares: Shares, engine: Engine) -> dict[str, float]:
+def errors(run: ServeRun, shares: ServingEfficiency, engine: EngineOverhead) -> dict[str, float]:
     """metric -> log(predicted / measured) of seconds; memory has no rate to fit."""
     try:
         found = predict_with(run, shares, engine)
@@ -106,7 +110,7 @@ def errors(run: ServeRun, shares: Shares, engine: Engine) -> dict[str, float]:
     return {m: s * math.log(found[m].expected / run.measured[m]) for m, s in signs.items()}
 
 
-def changed(shares: Shares, name: str, value: float) -> Shares:
+def changed(shares: ServingEfficiency, name: str, value: float) -> ServingEfficiency:
     if name in START["matmuls"]:
         return dataclasses.replace(shares, matmuls={**shares.matmuls, name: value})
     return dataclasses.replace(shares, **{name: value})
@@ -121,9 +125,9 @@ class Fit:
         self.engines = {name: _plain(engine) for name, engine in ENGINES.items()}
         self.first = {**self.shares, **self.engines}
 
-    def engine(self, run: ServeRun) -> Engine:
-        name = engine_named(run.framework).name
-        return self.engines.get(name, engine_named(run.framework))
+    def engine(self, run: ServeRun) -> EngineOverhead:
+        name = engine_overhead(run.framework).name
+        return self.engines.get(name, engine_overhead(run.framework))
 
     def score(self, runs: list[ServeRun]) -> float:
         found = [
@@ -137,7 +141,7 @@ class Fit:
         by_family, by_engine = defaultdict(list), defaultdict(list)
         for run in self.runs:
             by_family[family(run)].append(run)
-            by_engine[engine_named(run.framework).name].append(run)
+            by_engine[engine_overhead(run.framework).name].append(run)
         for name, runs in by_family.items():
             for part, grid in CHIP_GRID.items():
                 if part == "attention" and name not in UNTRAINED:
@@ -154,7 +158,7 @@ class Fit:
             for part, grid in ENGINE_GRID.items():
                 if part in ("message_s", "hop_s") and name not in NCCL:
                     continue
-                if part == "most_bytes_per_s" and not self.engines[name].most_bytes_per_s:
+                if part == "max_read_bytes_per_s" and not self.engines[name].max_read_bytes_per_s:
                     continue
                 if part == "request_s" and not any(r.concurrency for r in runs):
                     continue
@@ -187,20 +191,20 @@ class Fit:
         return STEP * steps / len(runs)
 
 
-def _value(of: Shares | Engine, name: str) -> float:
-    if isinstance(of, Shares) and name in START["matmuls"]:
+def _value(of: ServingEfficiency | EngineOverhead, name: str) -> float:
+    if isinstance(of, ServingEfficiency) and name in START["matmuls"]:
         return of.matmuls.get(name, 0.0)
     return float(getattr(of, name) or 0.0)
 
 
-def _plain(engine: Engine) -> Engine:
+def _plain(engine: EngineOverhead) -> EngineOverhead:
     """An engine's habits with numbers that do not depend on the fits before."""
     return dataclasses.replace(
         engine, request_s=0.02, pass_s=2e-4, sequence_s=5e-6, message_s=0.0, hop_s=0.0
     )
 
 
-def _with(engine: Engine, name: str, value: float) -> Engine:
+def _with(engine: EngineOverhead, name: str, value: float) -> EngineOverhead:
     return dataclasses.replace(engine, **{name: value})
 
 

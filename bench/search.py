@@ -19,9 +19,9 @@ from typing import Any
 
 import shardwise as sw
 from shardwise.estimate.calibration import calibration
-from shardwise.estimate.training.chip_rates import Kernels
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.peak import step_memory
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.search.training import rank
 
 CASES = [
@@ -46,7 +46,7 @@ def one_by_one(model: sw.ModelConfig, system: sw.System, job: sw.Train, ranking:
     while time.process_time() - start < ALONE_S:
         layout = layouts[done % len(layouts)]
         one = LayoutStep(model, system, job, layout)
-        one.at(cal, Kernels())
+        one.time(cal, FusionProfile())
         step_memory(model, job, one.program, layout, capacity)
         done += 1
     return done / (time.process_time() - start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from shardwise import units
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training import chip_rates, microbatch, overlap
-from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
+from shardwise.estimate.training import chip_rates, microbatch, optimizer, overlap
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
-from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, FrameworkMemory
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import IDEAL, FusionProfile
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.formulas import cost, roofline
 from shardwise.formulas.flops import compute_s, mfu
@@ -37,7 +39,7 @@ from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds,
 
 # Bytes that formulas name: of an element in 16 bits, of a score, of a runtime.
 NAMED_BYTES = ((chip_rates, "SCORE_BYTES"), (chip_rates, "CAST_BYTES"), (stages, "HALF"),
-               (memory, "RUNTIME"))  # fmt: skip
+               (memory, "DRIVER_BYTES"))  # fmt: skip
 SECOND = units_of(seconds(1))
 BYTE = units_of(n_bytes(1))
 NONE = ()
@@ -122,8 +124,9 @@ class Device:
 
 
 @pytest.fixture
-def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements have bytes, local products have FLOPs."""
+def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Elements have bytes, local products have FLOPs; nothing cached without units is used."""
+    optimizer.state_bytes.cache_clear()
     sizes = {name: n_bytes(size) for name, size in units.BYTES_PER_ELEMENT.items()}
     monkeypatch.setattr(units, "BYTES_PER_ELEMENT", sizes)
     monkeypatch.setattr(Train, "activation_bytes", n_bytes(2))
@@ -134,6 +137,8 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
     monkeypatch.setattr(Program, "local_flops", counted)
     _sixteen_bits(monkeypatch)
+    yield
+    optimizer.state_bytes.cache_clear()
 
 
 def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,11 +175,11 @@ def one_step(
     works = training_step(config, batch, 2048, table(layout), remat=remat)
     spans = tuple((axis, span) for axis, n in layout.sizes.items() if n > 1)
     costs = CollectiveCost([Placement(spans, (4, 5, 4), (True, True, True))])
-    kernels = IDEAL if cal is PEAK_RATES else Kernels()
-    reached = Rates(chip=device or Device(), job=job, cal=cal, kernels=kernels)
+    kernels = IDEAL if cal is PEAK_RATES else FusionProfile()
+    reached = Rates(chip=device or Device(), job=job, calibration=cal, fusion=kernels)
     priced = PricedLayout(config=config, layout=layout, rates=reached, costs=costs)
     one = microbatch.microbatch_time(priced, works)
-    software = Software(logit_bytes=n_bytes(LOSS_IN_PLACE))
+    software = FrameworkMemory(logit_bytes=n_bytes(LOSS_IN_PLACE))
     held = step_memory(config, job, works, layout, reached.chip.need("hbm_bytes"), software)
     return step_time(priced, one), held
 

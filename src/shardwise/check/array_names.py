@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.check.hlo.memory import LiveArray
 from shardwise.check.verdict import PeakArray
-from shardwise.estimate.training.memory.activations import runs_again
+from shardwise.estimate.training.memory.activations import is_recomputed
 from shardwise.ops.einsum import Array
 from shardwise.ops.program import Matmul
 from shardwise.search.training.problem import Case
@@ -95,7 +95,7 @@ class ArrayNames:
             self.arrays.append(_logits_chunk(logits, layout.loss_chunks))
         for activation in step.kept:
             layer = case.model.groups[activation.group].layer
-            if not runs_again(layout, activation.array.name, layer):
+            if not is_recomputed(layout, activation.array.name, layer):
                 array = _planned_array(activation.array, activation.sizes, mesh, "activations")
                 self.saved.append(_stack(array, activation.count, mesh))
         for matmul in step.matmuls:

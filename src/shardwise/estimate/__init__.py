@@ -1,6 +1,6 @@
-"""Estimates: operations on a chip and its links become seconds, bytes and dollars.
+"""Estimates: time and memory of a training step, or of a pass of an inference engine.
 
-In: the works of a step (`ops.program`), the chip, prices of collectives on the placed mesh.
-Out: lower and upper bounds, and memory. Book §1 (rooflines), §5, §6. The formulas of the book
-itself are in `formulas`. Layer 5. Every formula takes numbers or arrays of them.
+In: the program of a step (`ops.program`), the chip, costs of collectives on the placed mesh. Out:
+lower and upper bounds of time, and memory. Book §1 (rooflines), §5, §6; the book's own formulas are
+in `formulas`. Every formula takes numbers or arrays of them.
 """

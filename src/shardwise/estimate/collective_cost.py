@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
-from shardwise.estimate.routing import SendOnce, sent_once
+from shardwise.estimate.routing import SendOnce, send_once_price
 from shardwise.ops import collective
 from shardwise.ops.collective import Price
 from shardwise.strategy.mesh import Placement
@@ -18,66 +18,67 @@ Key = tuple[Kind, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """Looks up what a kind of collective costs over some mesh axes, for every layout at once.
+    """Looks up what a kind of collective costs over mesh axes, for every layout at once.
 
     Args:
-        placements: distinct ones.
-        index: the placement of each layout; None for the one layout on the one placement.
-        known: prices on `placements`, shared by all that are taken from one another.
+        placements: distinct placements.
+        index: index into `placements` of each layout; None for one layout on one placement.
+        placement_prices: prices on every placement, shared by all results of `take`.
+        layout_prices: the same, for every layout.
     """
 
     placements: Sequence[Placement]
     index: Num = None
-    known: dict[Key, Price] = field(default_factory=dict)
-    found: dict[Key, Price] = field(default_factory=dict)
+    placement_prices: dict[Key, Price] = field(default_factory=dict)
+    layout_prices: dict[Key, Price] = field(default_factory=dict)
 
     def take(self, rows: Num) -> CollectiveCost:
-        """The prices of some of the layouts."""
+        """Costs for the layouts at `rows` only."""
         index = rows if self.index is None else self.index[rows]
-        return CollectiveCost(self.placements, index, self.known)
+        return CollectiveCost(self.placements, index, self.placement_prices)
 
-    def of(self, kind: Kind, axes: tuple[str, ...]) -> Price:
-        """Price over `axes` taken as one."""
+    def price(self, kind: Kind, axes: tuple[str, ...]) -> Price:
+        """Price of a collective over `axes`, joined into one."""
         key = (kind, axes)
-        if key not in self.known:
-            self.known[key] = self._all(kind, axes)
-        price = self.known[key]
+        if key not in self.placement_prices:
+            self.placement_prices[key] = self._on_placements(kind, axes)
+        price = self.placement_prices[key]
         if self.index is None or len(self.placements) == 1:
             return price
-        if key not in self.found:
-            self.found[key] = Price(
+        if key not in self.layout_prices:
+            self.layout_prices[key] = Price(
                 price.inside_s_per_byte[self.index],
                 price.latency_s[self.index],
                 price.outside_s_per_byte[self.index],
             )
-        return self.found[key]
+        return self.layout_prices[key]
 
-    def _all(self, kind: Kind, axes: tuple[str, ...]) -> Price:
-        """On every placement: once for all that share their links."""
-        known: dict[tuple[int, ...], Price] = {}
-        found = []
+    def _on_placements(self, kind: Kind, axes: tuple[str, ...]) -> Price:
+        """Price on every placement, computed once for those with the same links."""
+        price_by_links: dict[tuple[int, ...], Price] = {}
+        prices = []
         for placement in self.placements:
-            key = tuple([id(span) for axis, span in placement.spans if axis in axes])
-            if key not in known:
-                known[key] = _one(kind, placement.span(axes))
-            found.append(known[key])
-        return _price(found)
+            links = tuple([id(span) for axis, span in placement.spans if axis in axes])
+            if links not in price_by_links:
+                price_by_links[links] = _price(kind, placement.span(axes))
+            prices.append(price_by_links[links])
+        return _stacked(prices)
 
 
-def _one(kind: Kind, span: Span) -> Price:
+def _price(kind: Kind, span: Span) -> Price:
     if isinstance(kind, SendOnce):
-        return sent_once(span, kind.experts)
+        return send_once_price(span, kind.experts_per_token)
     return collective.price(kind, span)
 
 
-def _price(prices: list[Price]) -> Price:
-    """One price, or the arrays of several."""
+def _stacked(prices: list[Price]) -> Price:
+    """A single price as it is, several as one price of arrays."""
     if len(prices) == 1:
         return prices[0]
     import numpy as np
 
     return Price(
-        np.array([p.inside_s_per_byte for p in prices]),
-        np.array([p.latency_s for p in prices]),
-        np.array([p.outside_s_per_byte for p in prices]),
+        np.array([price.inside_s_per_byte for price in prices]),
+        np.array([price.latency_s for price in prices]),
+        np.array([price.outside_s_per_byte for price in prices]),
     )

@@ -1,4 +1,4 @@
-"""Priced items: each kind of work of a training step, or of a pass of an engine, with its price.
+"""Priced items: the kinds of work of a training step, or of an engine's pass, with their costs.
 
 The time of a step is the sum of its items; a plan lists the same items as its operations.
 """
@@ -16,22 +16,25 @@ from shardwise.ops.program import Matmul, Transfer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedItem:
-    """One kind of work, `count` times, and its price. Numbers, or arrays over layouts.
+    """One kind of work, its count and its cost. Numbers, or arrays over layouts.
 
     Args:
-        name: of the product, or of the array that a collective moves.
+        name: of the matmul, or of the array that a collective moves.
         phase: `forward`, `remat`, `backward`, `update`; of an engine `decode`, `prefill`.
         count: occurrences.
-        part: of a layer: remat that drops it runs this item of the forward pass a second time.
-        work: the product or the collective of the sharding algebra; None for all other work.
-        what: other work, in words.
-        flops, n_bytes: of all occurrences: what the chip computes, reads and writes.
-        flops_per_s, bytes_per_s: the rates at which it does.
-        role: of a collective, what it is booked on; None for work of the chip itself.
-        kind, axes: of a collective, one of `ops.collective.KINDS` over axes of the mesh.
-        joined_bytes: of one collective, summed over the shards that it joins (V of the book).
-        arrays: that travel as one in the estimate, each in a collective of its own.
-        occurrence_s: seconds of one collective, or to start one kernel.
+        part: part of the layer whose remat runs this item of the forward pass a second time.
+        work: matmul or collective of the sharding algebra; None for all other work.
+        what: description of other work.
+        flops: FLOPs of all occurrences on one chip.
+        n_bytes: bytes that all occurrences read and write on one chip.
+        flops_per_s: rate of `flops`.
+        bytes_per_s: rate of `n_bytes`.
+        role: role of the mesh that a collective is booked on; None for work of the chip itself.
+        kind: of a collective, one of `ops.collective.KINDS`.
+        axes: of the mesh, over which a collective runs.
+        joined_bytes: bytes of one collective, summed over the shards that it joins (V of the book).
+        arrays: number of arrays that the estimate joins, each of which has its own collective.
+        occurrence_s: seconds of one collective, or of one kernel launch.
     """
 
     name: str
@@ -58,7 +61,7 @@ class PricedItem:
 
     @property
     def memory_s(self) -> Num:
-        """Seconds to read and write."""
+        """Seconds of reads and writes."""
         return self.n_bytes / self.bytes_per_s
 
     @property
@@ -68,14 +71,16 @@ class PricedItem:
         return kernel.lower + self.count * self.occurrence_s
 
     def times(self, n: Num) -> PricedItem:
-        """The same item `n` times."""
+        """Copy of the item with `n` times as many occurrences."""
         return replace(self, count=self.count * n, flops=self.flops * n, n_bytes=self.n_bytes * n)
 
     def expression(self, axes: tuple[str, ...]) -> str:
-        """The einsum, the move, or `AllToAll_expert(tokens back)` over the axes that there are."""
+        """The einsum, the move, or e.g. `AllToAll_expert(tokens back)` over `axes`."""
         if isinstance(self.work, Matmul):
             return str(self.work.program.local)
         if isinstance(self.work, Transfer):
             return str(self.work.move)
-        shown = SHOWN[self.kind] if self.role else ""
-        return f"{shown}_{axes_text(axes)}({self.what})" if axes else self.what
+        if not axes:
+            return self.what
+        kind = SHOWN[self.kind] if self.role else ""
+        return f"{kind}_{axes_text(axes)}({self.what})"

@@ -1,7 +1,7 @@
 """A forward pass of an engine as works: matmuls and collectives derived from terms and rules.
 
 Its rows are tokens (dim B, one each), those of prompts and those that sequences generate alike: a
-weight does not tell them apart. Attention does, and is priced beside it (`estimate.engine`): its
+weight does not tell them apart. Attention does, and is priced beside it (`estimate.serving`): its
 keys lie in a cache.
 """
 

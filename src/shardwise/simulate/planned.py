@@ -8,7 +8,7 @@ from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.pass_table import PassTable
-from shardwise.estimate.serving.steady_state import pass_tokens
+from shardwise.estimate.serving.steady_state import max_pass_tokens
 from shardwise.formulas.inference import speculative_tokens
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.times import PassTimes
@@ -69,7 +69,7 @@ def pass_times(engine: Engine, job: Serve, longest: int, sequences: int) -> Pass
         sequences: most sequences of a pass.
     """
     verified = 1 + job.drafted
-    max_rows = int(pass_tokens(engine)) + sequences * verified
+    max_rows = int(max_pass_tokens(engine)) + sequences * verified
     table = PassTable(engine, max_rows, 2 * longest, verified)
     if not job.drafted:
         return table
@@ -95,8 +95,8 @@ def engine_limits(
             the engine's software.
     """
     if chunked is None:
-        chunked = engine.rates.engine.mixes
-    max_tokens = int(pass_tokens(engine))
+        chunked = engine.rates.overhead.chunked_prefill
+    max_tokens = int(max_pass_tokens(engine))
     return Limits(
         n_blocks=n_blocks(engine, job, longest),
         block_tokens=BLOCK_TOKENS,
@@ -125,7 +125,7 @@ def max_sequences(
     """
     fitting = cache_tokens(engine, job) / job.mean_context
     shards = int(batch_shards(engine.layout, engine.layout.sizes))
-    high = max(1, int(min(fitting, LARGEST_BATCH * shards, pass_tokens(engine))))
+    high = max(1, int(min(fitting, LARGEST_BATCH * shards, max_pass_tokens(engine))))
 
     def meets(sequences: int) -> bool:
         if not tpot_s:
@@ -164,7 +164,7 @@ def full_batch_tpot_s(
         return decode_s / tokens_per_pass
     prompt = job.fresh_tokens
     ends_per_pass = sequences * tokens_per_pass / job.output
-    budget = max(1.0, float(pass_tokens(engine)) - sequences)
+    budget = max(1.0, float(max_pass_tokens(engine)) - sequences)
     chunk = min(budget, prompt * max(1.0, ends_per_pass))
     pairs = chunk * (job.prompt_tokens - prompt) + chunk * (prompt + 1) / 2
     prompt_s = (pass_s(chunk, pairs) - decode_s) * prompt / chunk

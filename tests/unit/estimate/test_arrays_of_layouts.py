@@ -13,10 +13,11 @@ import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training.chip_rates import IDEAL, Kernels, Rates
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import LayoutStep, training_program
 from shardwise.estimate.training.microbatch import microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import IDEAL, FusionProfile
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import parse_system
 from shardwise.models import load
@@ -99,8 +100,10 @@ def test_arrays_of_layouts_take_what_each_takes(
     name: str, machine: str, job: Train, at: str
 ) -> None:
     config, system = load(name), parse_system(machine)
-    cal, kernels = (PEAK, IDEAL) if at == "peak" else (calibration(system.chip.name), Kernels())
-    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=kernels)
+    cal, kernels = (
+        (PEAK, IDEAL) if at == "peak" else (calibration(system.chip.name), FusionProfile())
+    )
+    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=kernels)
     every = forms(name, machine, job)
     for alike in every:
         split, costs = together(alike)
@@ -109,7 +112,7 @@ def test_arrays_of_layouts_take_what_each_takes(
         columns = numbers(step_time(priced, microbatch))
         for i, (layout, placement) in enumerate(alike):
             step = LayoutStep(config, system, job, layout, placement)
-            expected = numbers(step.at(cal, kernels))
+            expected = numbers(step.time(cal, kernels))
             # A role that a single layout does not have takes nothing in the arrays.
             for key in columns.keys() | expected.keys():
                 column = np.broadcast_to(columns.get(key, 0.0), (len(alike),))
@@ -138,7 +141,9 @@ def test_a_calibration_changes_arrays_and_numbers_alike(name: str) -> None:
         name="test", matmuls={"bf16": 0.5}, attention=0.4, grouped=0.3, hbm=0.6, network=0.7,
         kernel_s=1e-5, collective_s=1e-4,
     )  # fmt: skip
-    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels(flash=False, fused=False))
+    rates = Rates(
+        chip=system.chip, job=job, calibration=cal, fusion=FusionProfile(flash=False, fused=False)
+    )
     for alike in itertools.islice(forms(name, "h100:16", job), 0, None, 5):
         split, costs = together(alike)
         priced = PricedLayout(config=config, layout=split, rates=rates, costs=costs)
@@ -146,5 +151,5 @@ def test_a_calibration_changes_arrays_and_numbers_alike(name: str) -> None:
         column = step_time(priced, microbatch).step_s
         for i, (layout, placement) in enumerate(alike):
             alone = LayoutStep(config, system, job, layout, placement)
-            expected = alone.at(cal, Kernels(flash=False, fused=False)).step_s
+            expected = alone.time(cal, FusionProfile(flash=False, fused=False)).step_s
             assert np.broadcast_to(column, (len(alike),))[i] == pytest.approx(expected, rel=1e-12)

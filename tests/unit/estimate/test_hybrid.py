@@ -145,22 +145,22 @@ def test_states_are_sent_over_context() -> None:
     system, job = parse_system("h100:8"), Train(batch=BATCH, seq=SEQ)
     layout = Layout(mesh=Mesh(context=8), micro_batch=BATCH)
     works = LayoutStep(paired(), system, job, layout)
-    sent = works.at().traffic_s["context"]
+    sent = works.time().traffic_s["context"]
     m = paired().mambas[0][0]
     n_bytes = BATCH * m.d_inner * m.d_state * 2 * 8
-    each = works.costs.of("all_gather", ("context",)).time_s(n_bytes)
+    each = works.costs.price("all_gather", ("context",)).time_s(n_bytes)
     assert sent == pytest.approx(2 * 4 * each, rel=1e-12)
     alone = LayoutStep(
         paired(), parse_system("h100:1"), job, Layout(mesh=Mesh(), micro_batch=BATCH)
     )
-    assert alone.at().traffic_s.get("context", 0.0) == 0
+    assert alone.time().traffic_s.get("context", 0.0) == 0
 
 
 def test_experts_on_a_latent_send_less() -> None:
     system, job = parse_system("h100:8"), Train(batch=BATCH, seq=SEQ)
     layout = Layout(mesh=Mesh(expert=8))
     narrow, wide = (
-        LayoutStep(config, system, job, layout).at().traffic_s["expert"]
+        LayoutStep(config, system, job, layout).time().traffic_s["expert"]
         for config in (MODELS["latent"], MODELS["hybrid"])
     )
     assert narrow < wide / 2

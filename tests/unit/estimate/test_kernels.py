@@ -6,41 +6,41 @@ import numpy as np
 import pytest
 
 from shardwise.estimate.kernels import (
-    depth_share,
-    head_share,
-    power_share,
-    tile_share,
+    clock_under_power_limit,
+    depth_efficiency,
+    head_dim_efficiency,
+    tile_efficiency,
     tiled_keys,
-    warp_share,
+    warp_efficiency,
 )
-from shardwise.estimate.routing import sent_once
+from shardwise.estimate.routing import send_once_price
 from shardwise.formulas.experts import places_hit
 from shardwise.strategy.span import Span, Tier
 
 
 def test_a_tile_too_many_costs_a_wave() -> None:
-    assert tile_share(256 * 108, 128, 108) == 1.0
-    assert tile_share(256 * 108 + 1, 128, 108) < 0.7
-    one_row = tile_share(1, 128, 1)
+    assert tile_efficiency(256 * 108, 128, 108) == 1.0
+    assert tile_efficiency(256 * 108 + 1, 128, 108) < 0.7
+    one_row = tile_efficiency(1, 128, 1)
     assert one_row == pytest.approx(0.95 / 128)  # the smallest tile, one row of it useful
 
 
 def test_experts_together_fill_what_one_leaves_idle() -> None:
-    assert tile_share(512, 512, 132, groups=16) > 2 * tile_share(512, 512, 132)
+    assert tile_efficiency(512, 512, 132, groups=16) > 2 * tile_efficiency(512, 512, 132)
 
 
 def test_formulas_take_arrays() -> None:
     rows = np.array([1024, 4096, 16384])
-    assert np.all(np.diff(tile_share(rows, 8192, 132)) >= 0)
-    assert np.all(np.diff(depth_share(rows, 4096.0)) > 0)
+    assert np.all(np.diff(tile_efficiency(rows, 8192, 132)) >= 0)
+    assert np.all(np.diff(depth_efficiency(rows, 4096.0)) > 0)
 
 
 def test_short_sums_narrow_heads_and_fast_dtypes_lose_more() -> None:
-    assert depth_share(2048, 4096.0) < depth_share(8192, 4096.0) < 1
-    assert depth_share(2048, 8192.0) < depth_share(2048, 4096.0)
-    assert head_share(128, 4096.0) == pytest.approx(1.0)
-    assert head_share(64, 8192.0) < head_share(64, 2048.0) < 1
-    assert (warp_share(2048.0), warp_share(8192.0)) == (1.0, pytest.approx(0.315))
+    assert depth_efficiency(2048, 4096.0) < depth_efficiency(8192, 4096.0) < 1
+    assert depth_efficiency(2048, 8192.0) < depth_efficiency(2048, 4096.0)
+    assert head_dim_efficiency(128, 4096.0) == pytest.approx(1.0)
+    assert head_dim_efficiency(64, 8192.0) < head_dim_efficiency(64, 2048.0) < 1
+    assert (warp_efficiency(2048.0), warp_efficiency(8192.0)) == (1.0, pytest.approx(0.315))
 
 
 def test_masks_are_computed_in_tiles() -> None:
@@ -49,18 +49,21 @@ def test_masks_are_computed_in_tiles() -> None:
 
 
 def test_power() -> None:
-    assert power_share(700.0, 700.0) == power_share(900.0, 700.0) == 1.0
-    assert power_share(500.0, 700.0) == pytest.approx(0.845, abs=1e-3)
+    assert clock_under_power_limit(700.0, 700.0) == clock_under_power_limit(900.0, 700.0) == 1.0
+    assert clock_under_power_limit(500.0, 700.0) == pytest.approx(0.845, abs=1e-3)
 
 
 def test_a_token_goes_once_to_a_place() -> None:
     span = Span(tiers=(Tier("node", 8, 450e9), Tier("scale-out", 8, 50e9)))
     # Between nodes: 5.25 of 8, of which an eighth stay; the network is slower than NVLink here.
-    assert sent_once(span, 8).s_per_byte == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
+    assert send_once_price(span, 8).s_per_byte == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
 
 
 def test_more_exponentials_speed_attention_up_where_they_are_what_it_waits_for() -> None:
-    plain, ultra = head_share(128, 9000.0), head_share(128, 9000.0, exponentials=32.0)
+    plain, ultra = (
+        head_dim_efficiency(128, 9000.0),
+        head_dim_efficiency(128, 9000.0, exponentials=32.0),
+    )
     assert plain == pytest.approx(1.0)
     assert 1.0 < ultra < 2.0
-    assert head_share(128, 1e-3, exponentials=32.0) == pytest.approx(1.0)  # products alone
+    assert head_dim_efficiency(128, 1e-3, exponentials=32.0) == pytest.approx(1.0)  # products alone

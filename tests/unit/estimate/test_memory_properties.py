@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.training.memory.framework import planned_framework
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.models import load
 from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, table
@@ -55,7 +56,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 def memory(name: str, split: Layout | Layouts, kind: str = "cpu") -> Memory:
     config, batch = load(name), split.micro_batch * data_shards(split.sizes)
     step = training_step(config, batch, JOB.seq, table(split), remat=split.policy)
-    return step_memory(config, JOB, step, split, 80e9, planned(kind))
+    return step_memory(config, JOB, step, split, 80e9, planned_framework(kind))
 
 
 def twice(layout: Layout, role: str) -> Layout:

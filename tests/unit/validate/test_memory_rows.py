@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from shardwise.estimate.training.memory.peak import RUNTIME
+from shardwise.estimate.chip_memory import DRIVER_BYTES
 from shardwise.validate import Run, SkippedRecord, load
 from shardwise.validate.training.memory import (
     FROM_DRIVER,
@@ -41,7 +41,7 @@ def test_the_margin_is_added_where_a_driver_was_read() -> None:
     (driver,) = memory_rows([run])
     moved = dataclasses.replace(run, source="bigscience-workshop/other")
     (allocator,) = memory_rows([moved])
-    assert driver.predicted > allocator.predicted + RUNTIME
+    assert driver.predicted > allocator.predicted + DRIVER_BYTES
 
 
 def test_peaks_are_part_of_a_validation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.book.givens import column, dense, torus_chip
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate.training.memory.peak import Memory
+from shardwise.estimate.chip_memory import Memory
 from shardwise.formulas import thresholds
 from shardwise.formulas.flops import compute_s, training_flops
 from shardwise.formulas.memory import chips_to_hold, saved_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwise.arrays import Num
 from shardwise.book.givens import UNIT_DIM, chip, column, dense, torus_chip
 from shardwise.book.registry import Answer, Given, solves
-from shardwise.estimate.training.memory.peak import Memory
+from shardwise.estimate.chip_memory import Memory
 from shardwise.formulas import memory, peaks, thresholds
 from shardwise.formulas.blocks import block_cost
 from shardwise.formulas.flops import compute_s

@@ -1,8 +1,8 @@
-"""What chips reach of their peaks: a few named, sourced, dated corrections for each.
+"""Calibration: achieved shares of each chip's peaks, as a few named, sourced, dated values.
 
-One TOML file a chip; `like = "h100"` takes those of another. A chip without a file reaches its
-peaks (`PEAK`). `bench/calibrate.py` makes the values from one half of the published runs and tests
-them on the other: none belongs to a model or to a row.
+One TOML file per chip; `like = "h100"` takes the values of another chip. A chip without a file is
+taken at its peaks (`PEAK`). `bench/calibrate.py` fits the values on one half of the published runs
+and tests them on the other; no value belongs to a single model or run.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ from typing import Any
 
 from shardwise.arrays import Num
 
-# The dtype whose share stands in where a chip's file has none: the next wider one.
+# dtype -> the next wider one, whose share is used where a chip's file has none.
 WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Corrections of one chip.
+    """Achieved shares of one chip's peaks in training, and its overheads.
 
     Args:
         name: the chip whose file it is, or "peak".
-        as_of: when the values were made.
-        source: from what.
-        matmuls: dtype -> share of the dense peak that a training step's matmuls reach.
-        attention: share of the 16-bit peak that causal attention in tiles reaches.
-        scan: the same of the products of a scan, whose kernels wait for memory and for each other
-            (PyTorch blog, Accelerating Mamba2 with Kernel Fusion); that of attention where no run
-            told it.
-        grouped: share of a plain matmul's rate that the products of routed experts reach.
-        hbm: share of the HBM bandwidth that element-wise work reaches.
-        links: share of the link rates that collectives reach inside a node or on a torus.
+        as_of: date of the values.
+        source: data that they were fitted to.
+        matmuls: dtype -> share of the dense peak that a training step's matmuls achieve.
+        attention: share of the 16-bit peak that tiled causal attention achieves.
+        scan: the same for the matmuls of an SSM scan, whose kernels wait for memory and for each
+            other (PyTorch blog, Accelerating Mamba2 with Kernel Fusion); None for `attention`.
+        grouped: rate of the routed experts' matmuls relative to a plain matmul.
+        hbm: share of the HBM bandwidth that element-wise work achieves.
+        links: share of the link rates that collectives achieve inside a node or on a torus.
         network: the same between nodes or slices.
-        contention: share of a hidden collective's time by which it slows what hides it: it needs
+        contention: share of an overlapped collective's time by which it slows the compute: it needs
             SMs, HBM and power.
-        kernel_s: seconds to start one kernel.
-        expert_s: seconds that the host takes to start the product of one expert.
+        kernel_s: seconds to launch one kernel.
+        expert_s: host seconds to launch the matmul of one expert.
         collective_s: seconds to start one collective.
-        spread: predictions of runs that had no part in the values were within a factor 1 + spread
-            of what was measured in four cases of five; 1 where nothing was compared.
+        spread: four of five predictions of held-out runs were within a factor 1 + spread of the
+            measurement; 1 where nothing was compared.
     """
 
     name: str = "peak"
@@ -63,16 +62,20 @@ class Calibration:
     spread: float = 1.0
 
     @property
-    def scanned(self) -> Num:
-        """Share of the 16-bit peak in a scan."""
+    def scan_share(self) -> Num:
+        """Share of the 16-bit peak that an SSM scan achieves."""
         return self.attention if self.scan is None else self.scan
 
     def matmul(self, dtype: str) -> float:
         """Share of the peak at a dtype, or at the next wider one that is known."""
-        at: str | None = dtype
-        while at is not None and at not in self.matmuls:
-            at = WIDER.get(at)
-        return 1.0 if at is None else self.matmuls[at]
+        return matmul_efficiency(self.matmuls, dtype)
+
+
+def matmul_efficiency(shares: Mapping[str, float], dtype: str) -> float:
+    """Share of the peak at a dtype, or at the next wider one that `shares` has; 1 without any."""
+    while dtype not in shares and dtype in WIDER:
+        dtype = WIDER[dtype]
+    return shares.get(dtype, 1.0)
 
 
 PEAK = Calibration()
@@ -80,12 +83,12 @@ PEAK = Calibration()
 
 @functools.cache
 def calibration(chip: str) -> Calibration:
-    """The corrections of a chip, or `PEAK` where it has no file."""
+    """Calibration of a chip, or `PEAK` where it has no file."""
     file = files(__package__) / f"{chip}.toml"
     if not file.is_file():
         return PEAK
     data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     if "like" in data:
         return calibration(data["like"])
-    data.pop("serving", None)  # see estimate.engine.shares
+    data.pop("serving", None)  # see estimate.serving.efficiency
     return Calibration(name=chip, **data) if data else PEAK

@@ -1,7 +1,7 @@
-"""Attention of a pass: caches that are read, pairs that are multiplied, and what is sent for it.
+"""Attention and SSM scans of a forward pass: reads of the KV cache, query-key products. Book §7.
 
-Book §7. Keys and values are split over `tensor` by heads, as far as there are heads; what is left
-of `tensor` copies them, or splits them over the batch (two AllToAlls) or the sequence.
+Keys and values are sharded by KV heads over `tensor`. Where `tensor` is larger than the number of
+KV heads, the cache is replicated, or sharded over the batch or the sequence (`ServeForm.kv`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.kernels import head_share
+from shardwise.estimate.kernels import head_dim_efficiency, sm_flops_per_clock
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
@@ -21,131 +21,141 @@ from shardwise.models import Attention, Mamba
 from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
 from shardwise.strategy.serving_layout import ServeForm
 
-STATE_BYTES = 4.0  # states of scans are kept in fp32 (state-spaces/mamba, `states_in_fp32`)
+STATE_BYTES = 4.0  # SSM states are kept in fp32 (state-spaces/mamba, `states_in_fp32`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Core:
-    """Seconds of attention and of scans in one pass through all layers.
+class AttentionTime:
+    """Seconds of attention and of SSM scans in one pass through all layers.
 
     Args:
-        caches: reading what earlier tokens left, or multiplying with it where that is longer.
-        prompts: pairs of prompts.
+        decode_s: of decoding sequences: the larger of reading the KV cache and its products.
+        prefill_s: of prompts: products of queries and keys, of weights and values.
     """
 
-    caches: Num
-    prompts: Num
+    decode_s: Num
+    prefill_s: Num
 
 
-def core(engine: PricedEngine, load: Load) -> Core:
-    """Attention and scans of all layers."""
-    given = (engine.layout, engine.mesh, engine.rates, load)
-    caches: Num = 0.0
-    prompts: Num = 0.0
-    for a, n in engine.config.attentions:
-        caches = caches + n * _caches_s(a, *given)
-        prompts = prompts + n * _prompts_s(a, *given)
-    for m, n in engine.config.mambas:
-        caches = caches + n * _states_s(m, *given)
-        prompts = prompts + n * _scan_s(m, *given)
-    return Core(caches=caches, prompts=prompts)
+def attention_time(engine: PricedEngine, load: Load) -> AttentionTime:
+    """Seconds of attention and SSM scans in all layers."""
+    decode_s: Num = 0.0
+    prefill_s: Num = 0.0
+    for attention, n_layers in engine.config.attentions:
+        decode_s = decode_s + n_layers * _decode_attention_s(attention, engine, load)
+        prefill_s = prefill_s + n_layers * _prefill_attention_s(attention, engine, load)
+    for mamba, n_layers in engine.config.mambas:
+        decode_s = decode_s + n_layers * _decode_scan_s(mamba, engine, load)
+        prefill_s = prefill_s + n_layers * _prefill_scan_s(mamba, engine, load)
+    return AttentionTime(decode_s=decode_s, prefill_s=prefill_s)
 
 
-def core_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Attention of one engine, with all its seconds on what binds it."""
-    rates, n_layers = engine.rates, engine.config.n_layers
-    seconds = core(engine, load)
-    if seconds.caches > 0:
+def attention_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """Attention of one engine: all seconds of decode are booked on HBM, those of prefill on FLOPs.
+
+    Only for one layout, not for arrays of layouts.
+    """
+    rates = engine.rates
+    time = attention_time(engine, load)
+    if time.decode_s > 0:
+        flops = 0.0
+        for attention, n_layers in engine.config.attentions:
+            flops += n_layers * float(_decode_flops(attention, engine, load))
         yield PricedItem(
             name="attn.caches",
             phase="forward",
             what="queries against the keys and values of earlier tokens",
-            count=n_layers,
-            flops=sum(
-                n * float(_cache_flops(a, engine.layout, engine.mesh, load))
-                for a, n in engine.config.attentions
-            ),
+            count=engine.config.n_layers,
+            flops=flops,
             flops_per_s=rates.attention_flops_per_s,
-            n_bytes=seconds.caches * rates.hbm,
-            bytes_per_s=rates.hbm,
+            n_bytes=time.decode_s * rates.hbm_bytes_per_s,
+            bytes_per_s=rates.hbm_bytes_per_s,
         )
-    if seconds.prompts > 0:
+    if time.prefill_s > 0:
         yield PricedItem(
             name="attn.prompts",
             phase="forward",
             what="causal attention of the prompt",
-            count=n_layers,
-            flops=seconds.prompts * rates.attention_flops_per_s,
+            count=engine.config.n_layers,
+            flops=time.prefill_s * rates.attention_flops_per_s,
             flops_per_s=rates.attention_flops_per_s,
         )
 
 
-def visible(attention: Attention, context: Num) -> Num:
-    """Keys that the next token of a sequence sees: at most a window; half a chunk in the mean."""
+def visible_keys(attention: Attention, context: Num) -> Num:
+    """Keys that the next token of a sequence attends to.
+
+    At most the window of sliding-window attention; half a chunk on average in chunked attention.
+    """
     if attention.window is None:
         return context
-    width = attention.window / 2 if attention.chunked else attention.window
-    return minimum(context, width)
+    if attention.chunked:
+        return minimum(context, attention.window / 2)
+    return minimum(context, attention.window)
 
 
-def kv_shards(attention: Attention, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    """Ways that the cache of one layer is split over the chips of an engine's stage."""
-    heads = 1 if attention.mla else attention.n_kv_heads
-    over_tensor = sizes["tensor"]
+def kv_shards(attention: Attention, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
+    """Number of shards of one layer's KV cache over the chips of a pipeline stage."""
+    tensor_shards = mesh["tensor"]
     if form.kv == "copied":
-        over_tensor = minimum(over_tensor, heads)
-    return over_tensor * batch_shards(form, sizes) * sizes["context"]
+        tensor_shards = minimum(tensor_shards, 1 if attention.mla else attention.n_kv_heads)
+    return tensor_shards * batch_shards(form, mesh) * mesh["context"]
 
 
-def _caches_s(
-    a: Attention, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
-) -> Num:
-    """Seconds of one layer for the sequences that generate."""
-    keys = load.decode * visible(a, load.context)
-    n_bytes = keys * kv_elements(a) * units.bytes_per_element(rates.job.kv)
-    read_s = n_bytes / kv_shards(a, form, sizes) / rates.hbm
-    return maximum(read_s, _cache_flops(a, form, sizes, load) / rates.attention_flops_per_s)
+def _decode_attention_s(attention: Attention, engine: PricedEngine, load: Load) -> Num:
+    """Seconds of attention for the decoding sequences in one layer."""
+    rates = engine.rates
+    n_keys = load.n_decoding * visible_keys(attention, load.mean_context)
+    n_bytes = n_keys * kv_elements(attention) * units.bytes_per_element(rates.job.kv)
+    shards = kv_shards(attention, engine.layout, engine.mesh)
+    math_s = _decode_flops(attention, engine, load) / rates.attention_flops_per_s
+    return maximum(n_bytes / shards / rates.hbm_bytes_per_s, math_s)
 
 
-def _cache_flops(a: Attention, form: ServeForm, sizes: Mapping[str, Num], load: Load) -> Num:
-    """FLOPs of one chip in one layer for the sequences that generate."""
-    keys = load.decode * visible(a, load.context)
-    width = 2 * a.mla.kv_lora_rank + a.mla.d_rope if a.mla else a.d_head + a.d_head_v
-    heads = minimum(sizes["tensor"], a.n_heads) if form.kv == "copied" else sizes["tensor"]
-    split = heads * batch_shards(form, sizes) * sizes["context"]
-    return 2 * load.drafted * keys * a.n_heads * width / split
+def _decode_flops(attention: Attention, engine: PricedEngine, load: Load) -> Num:
+    """FLOPs of one chip for the decoding sequences in one layer."""
+    n_keys = load.n_decoding * visible_keys(attention, load.mean_context)
+    width = attention.d_head + attention.d_head_v
+    if attention.mla:
+        width = 2 * attention.mla.kv_lora_rank + attention.mla.d_rope
+    head_shards = engine.mesh["tensor"]
+    if engine.layout.kv == "copied":
+        head_shards = minimum(head_shards, attention.n_heads)
+    shards = head_shards * batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+    return 2 * load.tokens_per_sequence * n_keys * attention.n_heads * width / shards
 
 
-def _prompts_s(
-    a: Attention, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
-) -> Num:
-    """Seconds of one layer for prompts: causal attention in tiles."""
-    pairs = load.pairs
-    if a.window is not None:
-        pairs = minimum(pairs, load.prefill * mean_visible(a, maximum(load.reach, 1)))
-    flops = 2 * pairs * a.n_heads * (a.d_head + a.d_head_v)
-    split = minimum(sizes["tensor"], a.n_heads) * batch_shards(form, sizes) * sizes["context"]
-    return flops / split / (rates.attention_flops_per_s * _heads(a, rates))
+def _prefill_attention_s(attention: Attention, engine: PricedEngine, load: Load) -> Num:
+    """Seconds of tiled causal attention over prompts in one layer."""
+    n_pairs = load.query_key_pairs
+    if attention.window is not None:
+        mean_keys = mean_visible(attention, maximum(load.prefill_length, 1))
+        n_pairs = minimum(n_pairs, load.prefill_tokens * mean_keys)
+    flops = 2 * n_pairs * attention.n_heads * (attention.d_head + attention.d_head_v)
+    head_shards = minimum(engine.mesh["tensor"], attention.n_heads)
+    shards = head_shards * batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+    efficiency = _head_dim_efficiency(attention, engine.rates)
+    return flops / shards / (engine.rates.attention_flops_per_s * efficiency)
 
 
-def _heads(a: Attention, rates: ServeRates) -> float:
-    """Rate of heads of this width against those of 128."""
-    each = rates.flops_per_clock(rates.wide)
-    return float(head_share(a.d_head, each)) if each and not rates.ideal else 1.0
+def _head_dim_efficiency(attention: Attention, rates: ServeRates) -> float:
+    """Rate of attention at this head dim relative to head dim 128."""
+    flops_per_clock = sm_flops_per_clock(rates.chip, rates.wide_dtype)
+    if rates.ideal or not flops_per_clock:
+        return 1.0
+    return float(head_dim_efficiency(attention.d_head, flops_per_clock))
 
 
-def _states_s(
-    m: Mamba, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
-) -> Num:
-    """Seconds to read and write the states of sequences that generate."""
-    n_bytes = 2 * load.decode * state_elements(m) * STATE_BYTES
-    return n_bytes / (sizes["tensor"] * batch_shards(form, sizes)) / rates.hbm
+def _decode_scan_s(mamba: Mamba, engine: PricedEngine, load: Load) -> Num:
+    """Seconds to read and write the SSM states of decoding sequences in one layer."""
+    n_bytes = 2 * load.n_decoding * state_elements(mamba) * STATE_BYTES
+    shards = engine.mesh["tensor"] * batch_shards(engine.layout, engine.mesh)
+    return n_bytes / shards / engine.rates.hbm_bytes_per_s
 
 
-def _scan_s(
-    m: Mamba, form: ServeForm, sizes: Mapping[str, Num], rates: ServeRates, load: Load
-) -> Num:
-    """Seconds of the scan of prompts."""
-    flops = load.prefill * scan_flops(m, maximum(load.reach, 1))
-    split = sizes["tensor"] * batch_shards(form, sizes) * sizes["context"]
-    return flops / split / rates.attention_flops_per_s
+def _prefill_scan_s(mamba: Mamba, engine: PricedEngine, load: Load) -> Num:
+    """Seconds of the SSM scan over prompts in one layer."""
+    flops = load.prefill_tokens * scan_flops(mamba, maximum(load.prefill_length, 1))
+    mesh = engine.mesh
+    shards = mesh["tensor"] * batch_shards(engine.layout, mesh) * mesh["context"]
+    return flops / shards / engine.rates.attention_flops_per_s

@@ -1,4 +1,4 @@
-"""What a chip reaches while it serves: its rates, and one product at them."""
+"""Rates that a chip achieves in serving, and the price of one matmul at them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.kernels import depth_share, tile_share, warp_share
-from shardwise.estimate.serving.efficiency import AT_PEAK, Shares
-from shardwise.estimate.serving.overhead import IDEAL, Engine
-from shardwise.estimate.training.chip_rates import CLOCK, figure
+from shardwise.estimate.kernels import (
+    depth_efficiency,
+    sm_count,
+    sm_flops_per_clock,
+    tile_efficiency,
+    warp_efficiency,
+)
+from shardwise.estimate.serving.efficiency import AT_PEAK, ServingEfficiency
+from shardwise.estimate.serving.overhead import IDEAL, EngineOverhead
 from shardwise.hardware import Chip
 from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
-HEAD_BYTES = 2.0  # of an unembedding's weight: it stays in 16 bits
+HEAD_BYTES = 2.0  # per parameter of the unembedding: it stays in 16 bits
 ROW_TILE = 16  # rows of the smallest tile: M of mma.m16n8k16; wgmma takes few rows as its columns
 
 
@@ -27,66 +32,62 @@ class ServeRates:
     """Rates of a chip for one job on one engine; at `AT_PEAK` and `IDEAL` the bare roofline.
 
     Args:
-        chip, job: what computes, in which dtypes.
-        shares: of the chip's peaks.
-        engine: what the software adds.
-        parameter_bytes: of one parameter, where a format lies between dtypes.
+        chip: the accelerator.
+        job: dtypes of weights, KV cache and compute.
+        efficiency: achieved shares of the chip's peaks.
+        overhead: time that the engine's software adds.
+        parameter_bytes: mean bytes per parameter of a mixed format; None for `job.weights`.
     """
 
     chip: Chip
     job: Serve
-    shares: Shares = AT_PEAK
-    engine: Engine = IDEAL
+    efficiency: ServingEfficiency = AT_PEAK
+    overhead: EngineOverhead = IDEAL
     parameter_bytes: float | None = None
 
     @property
     def ideal(self) -> bool:
-        """The bare roofline."""
-        return self.engine is IDEAL
+        """Whether these are the rates of the bare roofline."""
+        return self.overhead is IDEAL
 
     @property
     def weight_bytes(self) -> float:
-        """Of one parameter."""
+        """Bytes per parameter."""
         return self.parameter_bytes or units.bytes_per_element(self.job.weights)
 
     @property
-    def hbm(self) -> float:
-        """Bytes per second that reading weights and caches reaches."""
-        reached = self.chip.need("hbm_bytes_per_s") * self.shares.stream
-        return min(reached, self.engine.most_bytes_per_s or reached)
+    def hbm_bytes_per_s(self) -> float:
+        """Achieved bandwidth of reading weights and KV cache."""
+        achieved = self.chip.need("hbm_bytes_per_s") * self.efficiency.stream
+        return min(achieved, self.overhead.max_read_bytes_per_s or achieved)
 
     @property
     def attention_flops_per_s(self) -> float:
-        """Of attention over a whole prompt, in 16 bits."""
-        return self.chip.peak(self.wide) * self.shares.attention
+        """Achieved FLOP/s of attention over prompts, in 16 bits."""
+        return self.chip.peak(self.wide_dtype) * self.efficiency.attention
 
     @property
-    def widens(self) -> bool:
-        """Weights are widened inside of products, by kernels that were written for Ampere.
+    def dequantizes(self) -> bool:
+        """Whether matmuls widen sub-byte weights inside, with kernels written for Ampere.
 
-        Marlin (arXiv 2408.11743), which vLLM and SGLang use for 4-bit weights beside 16-bit
+        Marlin (arXiv 2408.11743), which vLLM and SGLang use for 4-bit weights with 16-bit
         arithmetic on any GPU.
         """
-        narrow = units.bytes_per_element(self.job.weights) < 1
-        return narrow and self.dtype(head=False) == self.wide and not self.ideal
+        sub_byte = units.bytes_per_element(self.job.weights) < 1
+        return sub_byte and self.dtype(head=False) == self.wide_dtype and not self.ideal
 
     @property
-    def wide(self) -> str:
+    def wide_dtype(self) -> str:
         """The 16-bit dtype of the chip."""
         return "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
 
-    def flops_per_clock(self, dtype: str) -> float:
-        """FLOPs of one SM in one clock; 0 where the SMs are not known."""
-        sms = figure(self.chip, "sm.count", 0.0)
-        clock = figure(self.chip, "core.clock", CLOCK)
-        return self.chip.peak(dtype) / sms / clock if sms else 0.0
-
     def dtype(self, *, head: bool) -> str:
-        """Of a product; unembeddings stay in 16 bits, and what a chip cannot multiply too."""
-        narrow = self.job.compute in self.chip.peak_flops_per_s
-        return self.wide if head or not narrow else self.job.compute
+        """Dtype of a matmul: 16 bits for unembeddings and where the chip lacks `job.compute`."""
+        if head or self.job.compute not in self.chip.peak_flops_per_s:
+            return self.wide_dtype
+        return self.job.compute
 
-    def product(
+    def matmul(
         self,
         matmul: Matmul,
         rows: Num,
@@ -96,27 +97,29 @@ class ServeRates:
         groups: Num = 1.0,
         head: bool = False,
     ) -> PricedItem:
-        """All `count` occurrences of a product: FLOPs at the rate of whole tiles, or what it reads.
+        """Price all `count` occurrences of a matmul.
 
         Args:
-            rows: tokens of the pass; of none nothing is computed.
-            weight_elements: that one occurrence reads.
-            groups: experts of a chip among them.
-            head: an unembedding, whose weights stay in 16 bits.
+            rows: tokens of the pass; the count is 0 where there are none.
+            weight_elements: elements of the weight that one occurrence reads.
+            groups: experts on the chip whose matmuls run as one grouped matmul.
+            head: whether it is the unembedding, whose weights stay in 16 bits.
         """
-        local, dtype = matmul.program.local, self.dtype(head=head)
+        local = matmul.program.local
+        dtype = self.dtype(head=head)
         sizes = {**matmul.sizes, "B": rows}
         n_bytes = weight_elements * (HEAD_BYTES if head else self.weight_bytes)
         if not self.ideal:
-            moved = local.left.local_elements(sizes, mesh) + local.output.local_elements(
-                sizes, mesh
-            )
-            n_bytes = n_bytes + 2.0 * moved
-        reached = self.shares.matmul(dtype) * self._tiles(matmul, sizes, mesh, dtype, groups)
+            activations = local.left.local_elements(sizes, mesh)
+            activations = activations + local.output.local_elements(sizes, mesh)
+            n_bytes = n_bytes + 2.0 * activations
+        tiling = self._tile_efficiency(matmul, sizes, mesh, dtype, groups)
+        achieved = self.efficiency.matmul(dtype) * tiling
         if matmul.program.einsum.chosen:
-            reached = reached * self.shares.grouped
-        if self.widens and not head and (per_clock := self.flops_per_clock(self.wide)):
-            reached = reached * warp_share(per_clock)
+            achieved = achieved * self.efficiency.grouped
+        flops_per_clock = sm_flops_per_clock(self.chip, self.wide_dtype)
+        if self.dequantizes and not head and flops_per_clock:
+            achieved = achieved * warp_efficiency(flops_per_clock)
         count = where(rows > 0, matmul.count, 0)
         return PricedItem(
             name=matmul.name,
@@ -125,11 +128,11 @@ class ServeRates:
             work=matmul,
             flops=count * matmul.program.local_flops(sizes, mesh),
             n_bytes=count * n_bytes,
-            flops_per_s=self.chip.peak(dtype) * reached,
-            bytes_per_s=self.hbm,
+            flops_per_s=self.chip.peak(dtype) * achieved,
+            bytes_per_s=self.hbm_bytes_per_s,
         )
 
-    def _tiles(
+    def _tile_efficiency(
         self,
         matmul: Matmul,
         sizes: Mapping[str, Num],
@@ -137,18 +140,23 @@ class ServeRates:
         dtype: str,
         groups: Num,
     ) -> Num:
-        sms = figure(self.chip, "sm.count", 0.0)
-        if self.ideal or not sms:
+        """Share of the achievable rate that remains in whole tiles on all SMs."""
+        n_sms = sm_count(self.chip)
+        if self.ideal or not n_sms:
             return 1.0
         local = matmul.program.local
-        dims = {d.name: d for a in (*local.inputs, local.output) for d in a.dims}
-        size = {name: local_size(d, sizes, mesh) for name, d in dims.items()}
-        columns = [n for n in local.output.names if n in local.right.names and n != "E"]
-        m = size["B"] * sizes.get("R", 1) / groups if matmul.program.einsum.chosen else size["B"]
-        n = math.prod(size[name] for name in columns)
+        local_sizes: dict[str, Num] = {}
+        for array in (*local.inputs, local.output):
+            for dim in array.dims:
+                local_sizes[dim.name] = local_size(dim, sizes, mesh)
+        m = local_sizes["B"]
+        if matmul.program.einsum.chosen:
+            m = m * sizes.get("R", 1) / groups
+        columns = [dim for dim in local.output.names if dim in local.right.names and dim != "E"]
+        n = math.prod(local_sizes[dim] for dim in columns)
         m = maximum(m, 1e-6)  # a pass may have no rows for the unembedding
         k = matmul.program.local_flops(sizes, mesh) / (2 * m * groups * n)
-        each = self.flops_per_clock(dtype)
+        depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
         # Few rows: tiles are cut thinner and the sum is split over SMs, down to one row of tiles.
-        thin = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
-        return maximum(minimum(thin, 0.5), tile_share(m, n, sms, groups) * depth_share(k, each))
+        row_fill = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
+        return maximum(minimum(row_fill, 0.5), tile_efficiency(m, n, n_sms, groups) * depth)

@@ -1,7 +1,7 @@
-"""What chips reach while they serve: the `[serving]` table of a chip's calibration file.
+"""Shares of their peaks that chips achieve in serving: `[serving]` in the calibration files.
 
-`bench/calibrate_serving.py` makes the values from one half of the published measurements and tests
-them on the other: none belongs to a model or to a row.
+`bench/calibrate_serving.py` fits the values on one half of the published measurements and tests
+them on the other; no value belongs to a single model or measurement.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from importlib.resources import files
 from typing import Any
 
 from shardwise.estimate import calibration
-from shardwise.estimate.calibration import WIDER
+from shardwise.estimate.calibration import matmul_efficiency
 
-USUAL = {"tpu": "v5p", "gpu": "h100"}  # whose shares stand in for a chip without a table
+# Chips whose values are used for other chips of their kind, which have no table.
+REFERENCE_CHIPS = {"tpu": "v5p", "gpu": "h100"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Corrections of one chip in serving.
+class ServingEfficiency:
+    """Achieved shares of one chip's peaks in serving, and its overheads.
 
     Args:
         name: the chip whose table it is, or "peak".
-        as_of, source: when and from what the values were made.
-        matmuls: dtype -> share of the dense peak that large products reach.
-        attention: share of the 16-bit peak that attention over prompts reaches.
-        grouped: share of a plain product's rate that those of routed experts reach.
-        stream: share of the HBM bandwidth that reading weights and caches reaches.
-        network: share of the link rates that collectives reach.
+        as_of: date of the values.
+        source: data that they were fitted to.
+        matmuls: dtype -> share of the dense peak that large matmuls achieve.
+        attention: share of the 16-bit peak that attention over prompts achieves.
+        grouped: rate of the routed experts' matmuls relative to a plain matmul.
+        stream: share of the HBM bandwidth that reading weights and KV cache achieves.
+        network: share of the link rates that collectives achieve.
         kernel_s: seconds between the end of one kernel's work and the start of the next one's.
-        routed_s: seconds of a routed layer beside its products and kernels: choosing, sorting and
-            gathering tokens where hardware has no fast way to.
-        message_s: seconds that a collective takes beside what its bytes need.
-        spread: predictions of measurements that had no part in the values were within a factor
-            1 + spread in four cases of five; 1 where nothing was compared.
+        routed_s: seconds of a routed layer outside its matmuls and kernels: top-k, sorting and
+            gathering tokens where the hardware has no fast way to.
+        message_s: seconds of a collective that do not depend on its bytes.
+        spread: four of five predictions of held-out measurements were within a factor 1 + spread;
+            1 where nothing was compared.
     """
 
     name: str = "peak"
@@ -54,38 +56,36 @@ class Shares:
 
     def matmul(self, dtype: str) -> float:
         """Share of the peak at a dtype, or at the next wider one that is known."""
-        at: str | None = dtype
-        while at is not None and at not in self.matmuls:
-            at = WIDER.get(at)
-        return 1.0 if at is None else self.matmuls[at]
+        return matmul_efficiency(self.matmuls, dtype)
 
 
-AT_PEAK = Shares()
+AT_PEAK = ServingEfficiency()
 
 
 @functools.cache
-def shares(chip: str, kind: str) -> Shares:
-    """The corrections of a chip, or of the usual chip of its kind; at peak where there is none.
+def serving_efficiency(chip: str, kind: str) -> ServingEfficiency:
+    """Efficiency of a chip, or of the reference chip of its kind; `AT_PEAK` if there is neither.
 
-    What its products, attention over prompts and links reach is taken from its training runs, where
-    the `[serving]` table does not say otherwise.
+    Matmuls, attention and links have the values of training unless `[serving]` overrides them.
     """
-    for name in (chip, USUAL.get(kind, "")):
-        file = files(calibration) / f"{name}.toml"
-        if not file.is_file():
-            continue
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    for name in (chip, REFERENCE_CHIPS.get(kind, "")):
+        data = _calibration_file(name)
         if "serving" in data:
-            return Shares(name=name, **(_trained(data) | data["serving"]))
+            return ServingEfficiency(name=name, **(_training_values(data) | data["serving"]))
         if "like" in data:
-            return shares(data["like"], kind)
+            return serving_efficiency(data["like"], kind)
     return AT_PEAK
 
 
-def _trained(data: Mapping[str, Any]) -> dict[str, Any]:
-    like = data.get("like")
-    if like:
-        file = files(calibration) / f"{like}.toml"
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    found = {name: data[name] for name in ("matmuls", "attention") if name in data}
-    return found | ({"network": data["links"]} if "links" in data else {})
+def _calibration_file(chip: str) -> dict[str, Any]:
+    """Content of a chip's calibration file; empty if it has none."""
+    file = files(calibration) / f"{chip}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _training_values(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of training that apply to serving too."""
+    if "like" in data:
+        data = _calibration_file(data["like"])
+    renamed = {"matmuls": "matmuls", "attention": "attention", "links": "network"}
+    return {field: data[key] for key, field in renamed.items() if key in data}

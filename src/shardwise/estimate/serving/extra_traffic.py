@@ -1,5 +1,7 @@
-"""What a pass of an engine sends beside the sharding algebra: for attention, to experts, to the
-next stage. Book §7."""
+"""Collectives of a forward pass outside the sharding algebra. Book §7.
+
+KV exchange in attention, dispatch and combine of experts, sends between pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -14,91 +16,111 @@ from shardwise.models import Attention, Moe
 from shardwise.models.count import kv_elements
 from shardwise.strategy.serving_layout import ServeForm
 
-ROUNDED_BYTES = 2.0  # queries, outputs, prompts' keys and the residual on their way between chips
+WIRE_BYTES = 2.0  # per element of queries, outputs, keys of prompts and the residual
 
 
-def batch_shards(form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    """Ways that the sequences of an engine are split."""
-    return sizes["expert"] * (sizes["fsdp"] if form.weights == "gathered" else 1)
+def batch_shards(form: ServeForm, mesh: Mapping[str, Num]) -> Num:
+    """Number of shards of an engine's batch in attention."""
+    if form.weights == "gathered":
+        return mesh["expert"] * mesh["fsdp"]
+    return mesh["expert"]
 
 
-def rows_here(form: ServeForm, sizes: Mapping[str, Num], rows: Num) -> Num:
+def local_rows(form: ServeForm, mesh: Mapping[str, Num], rows: Num) -> Num:
     """Tokens of a pass on the fullest chip."""
-    return ceil_div(rows, batch_shards(form, sizes) * sizes["context"])
+    return ceil_div(rows, batch_shards(form, mesh) * mesh["context"])
 
 
 def extra_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
     """Collectives of one pass through all layers; `count` may be 0."""
-    config, form, sizes = engine.config, engine.layout, engine.mesh
-    for a, n in config.attentions:
-        yield from _attention(engine, a, n, load)
-    yield from _to_experts(engine, load)
-    local = rows_here(form, sizes, load.rows) * config.d_model * ROUNDED_BYTES
-    yield _collective(
-        engine,
-        "stage.send",
-        "permute",
-        "pipe",
-        "activations to the next stage, each chip its part",
-        sizes["pipe"] - 1,
-        local / sizes["tensor"],
+    config = engine.config
+    for attention, n_layers in config.attentions:
+        yield from _attention_traffic(engine, attention, n_layers, load)
+    yield from _expert_traffic(engine, load)
+    n_bytes = local_rows(engine.layout, engine.mesh, load.rows) * config.d_model * WIRE_BYTES
+    yield engine.collective(
+        name="stage.send",
+        kind="permute",
+        role="pipe",
+        axes=("pipe",),
+        what="activations to the next stage, each chip its part",
+        count=engine.mesh["pipe"] - 1,
+        joined_bytes=n_bytes / engine.mesh["tensor"],
     )
 
 
-def _attention(engine: PricedEngine, a: Attention, n: int, load: Load) -> Iterator[PricedItem]:
-    """Of `n` layers: queries to the chips that hold their caches, results back; for parts of a
-    sequence the keys of prompts, and results of generated tokens."""
-    form, sizes = engine.layout, engine.mesh
-    heads = 1 if a.mla else a.n_kv_heads
-    rows = load.decode * load.drafted / batch_shards(form, sizes)
-    if form.kv != "copied":
-        n_bytes = rows * a.n_heads * (a.d_head + a.d_head_v) / 2 * ROUNDED_BYTES
-        batch = form.kv == "batch"
-        kind, times = ("all_to_all", 2 * n) if batch else ("all_reduce", n)
-        what = "queries to their caches, results back" if batch else "results over the sequence"
-        count = where(sizes["tensor"] > heads, times, 0)
-        yield _collective(engine, "attn.exchange", kind, "tensor", what, count, n_bytes)
-    fresh = load.prefill / batch_shards(form, sizes) * kv_elements(a) * ROUNDED_BYTES
-    split = minimum(sizes["tensor"], heads)
-    count = where(load.prefill > 0, n, 0)
-    yield _collective(
-        engine, "attn.keys", "all_gather", "context", "keys of prompts", count, fresh / split
-    )
-    joined = rows * a.n_heads * a.d_head_v * ROUNDED_BYTES / minimum(sizes["tensor"], a.n_heads)
-    count = where(load.decode > 0, n, 0)
-    yield _collective(
-        engine, "attn.join", "all_reduce", "context", "results over the sequence", count, joined
-    )
+def _attention_traffic(
+    engine: PricedEngine, attention: Attention, n_layers: int, load: Load
+) -> Iterator[PricedItem]:
+    """Collectives of attention in `n_layers` layers.
 
-
-def _to_experts(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Tokens to the experts of other chips and back: two exchanges in a routed layer.
-
-    A token goes once to each chip that has experts of it; along `tensor` every chip has it.
+    Where the cache is sharded over the batch, queries go to the chips that hold it and results come
+    back. Where it is sharded over the sequence, keys of prompts are gathered and partial results of
+    decoded tokens are summed.
     """
-    config, form, sizes = engine.config, engine.layout, engine.mesh
-    degree = sizes["expert"]
-    for group in config.groups:
-        if isinstance(moe := group.layer.ffn, Moe):
-            here = rows_here(form, sizes, load.rows) * (moe.d_latent or config.d_model)
-            places = places_hit(degree, moe.experts_per_token)
-            n_bytes = here * ROUNDED_BYTES * places * degree
-            for name, what in (
-                ("moe.dispatch", "tokens to their experts"),
-                ("moe.combine", "tokens back"),
-            ):
-                yield _collective(engine, name, "all_to_all", "expert", what, group.count, n_bytes)
-
-
-def _collective(
-    engine: PricedEngine, name: str, kind: str, axis: str, what: str, count: Num, n_bytes: Num
-) -> PricedItem:
-    return engine.collective(
-        name=name,
-        role=axis,
-        kind=kind,
-        axes=(axis,),
-        what=what,
-        count=count,
-        joined_bytes=n_bytes,
+    form = engine.layout
+    mesh = engine.mesh
+    kv_heads = 1 if attention.mla else attention.n_kv_heads
+    rows = load.n_decoding * load.tokens_per_sequence / batch_shards(form, mesh)
+    if form.kv != "copied":
+        over_batch = form.kv == "batch"
+        head_dims = attention.d_head + attention.d_head_v
+        yield engine.collective(
+            name="attn.exchange",
+            kind="all_to_all" if over_batch else "all_reduce",
+            role="tensor",
+            axes=("tensor",),
+            what=(
+                "queries to their caches, results back"
+                if over_batch
+                else "results over the sequence"
+            ),
+            count=where(mesh["tensor"] > kv_heads, n_layers * (1 + over_batch), 0),
+            joined_bytes=rows * attention.n_heads * head_dims / 2 * WIRE_BYTES,
+        )
+    new_keys = load.prefill_tokens / batch_shards(form, mesh) * kv_elements(attention) * WIRE_BYTES
+    yield engine.collective(
+        name="attn.keys",
+        kind="all_gather",
+        role="context",
+        axes=("context",),
+        what="keys of prompts",
+        count=where(load.prefill_tokens > 0, n_layers, 0),
+        joined_bytes=new_keys / minimum(mesh["tensor"], kv_heads),
     )
+    results = rows * attention.n_heads * attention.d_head_v * WIRE_BYTES
+    yield engine.collective(
+        name="attn.join",
+        kind="all_reduce",
+        role="context",
+        axes=("context",),
+        what="results over the sequence",
+        count=where(load.n_decoding > 0, n_layers, 0),
+        joined_bytes=results / minimum(mesh["tensor"], attention.n_heads),
+    )
+
+
+def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
+    """Dispatch and combine of each routed layer, an AllToAll each.
+
+    A token is sent once to each chip that has experts of it; every chip of `tensor` has the token.
+    """
+    config = engine.config
+    mesh = engine.mesh
+    exchanges = (("moe.dispatch", "tokens to their experts"), ("moe.combine", "tokens back"))
+    for group in config.groups:
+        moe = group.layer.ffn
+        if not isinstance(moe, Moe):
+            continue
+        elements = local_rows(engine.layout, mesh, load.rows) * (moe.d_latent or config.d_model)
+        destinations = places_hit(mesh["expert"], moe.experts_per_token)
+        for name, what in exchanges:
+            yield engine.collective(
+                name=name,
+                kind="all_to_all",
+                role="expert",
+                axes=("expert",),
+                what=what,
+                count=group.count,
+                joined_bytes=elements * WIRE_BYTES * destinations * mesh["expert"],
+            )

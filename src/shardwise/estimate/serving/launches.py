@@ -1,47 +1,51 @@
-"""Kernels that an engine starts in one pass, and what its element-wise ones read and write."""
+"""Kernel launches of an engine in one pass, and bytes of its element-wise kernels."""
 
 from __future__ import annotations
 
 from shardwise.arrays import Num, where
+from shardwise.estimate.elementwise import elementwise_widths
 from shardwise.estimate.serving.load import Load
-from shardwise.estimate.training.microbatch import elementwise_widths
 from shardwise.models import Layer, ModelConfig, Moe
 
-# Kernels of one layer as serving engines fuse them: queries, keys and values are one product, so
-# are gate and up; a norm takes the residual sum before it along. (vLLM's and SGLang's Llama.)
-ATTENTION = 6  # norm, qkv, rotation and writing of the cache, attention, its join, out
-LATENT = 10  # MLA: norm, downs, norm of latents, q up, absorbed k and v, rotation, attention, out
-SCAN = 6  # norm, in, convolution, scan, gated norm, out
-DENSE = 4  # norm, gate and up, activation, down
-ROUTED = 9  # norm, router, choice, sorting, two grouped products, activation, weighted sum, copy
-SHARED = 3
-ENDS = 4  # embedding, last norm, unembedding, choice of the token
+# Kernels of one layer as serving engines fuse them: queries, keys and values are one matmul, so
+# are gate and up; a norm includes the residual sum before it. (vLLM's and SGLang's Llama.)
+ATTENTION = 6  # norm, qkv, rotary and cache write, attention, its reduction, out
+LATENT_ATTENTION = 10  # MLA: norm, downs, latent norms, q up, absorbed k and v, rotary, core, out
+MAMBA = 6  # norm, in, convolution, scan, gated norm, out
+DENSE_FFN = 4  # norm, gate and up, activation, down
+ROUTED_FFN = 9  # norm, router, top-k, sort, two grouped matmuls, activation, weighted sum, copy
+SHARED_EXPERT = 3
+OUTSIDE_LAYERS = 4  # embedding, final norm, unembedding, sampling
 
 
-def layer_kernels(config: ModelConfig, load: Load) -> Num:
-    """Kernels of one pass; a pass that mixes prompts and generation runs attention twice."""
-    total = ENDS + sum(g.count * _of_layer(g.layer) for g in config.groups)
-    both = where(load.prefill > 0, 1, 0) * where(load.decode > 0, 1, 0)
-    return total + both * config.n_layers
+def kernel_launches(config: ModelConfig, load: Load) -> Num:
+    """Kernels of one pass; attention runs twice in a pass that mixes prefill and decode."""
+    total = OUTSIDE_LAYERS
+    for group in config.groups:
+        total += group.count * _layer_kernels(group.layer)
+    is_mixed = where(load.prefill_tokens > 0, 1, 0) * where(load.n_decoding > 0, 1, 0)
+    return total + is_mixed * config.n_layers
 
 
-def _of_layer(layer: Layer) -> int:
+def _layer_kernels(layer: Layer) -> int:
     n = 0
     if layer.attention:
-        n += LATENT if layer.attention.mla else ATTENTION
+        n += LATENT_ATTENTION if layer.attention.mla else ATTENTION
     if layer.mamba:
-        n += SCAN
+        n += MAMBA
     if isinstance(layer.ffn, Moe):
-        n += ROUTED + (SHARED if layer.ffn.d_ff_shared else 0)
+        n += ROUTED_FFN
+        if layer.ffn.d_ff_shared:
+            n += SHARED_EXPERT
     elif layer.ffn:
-        n += DENSE
+        n += DENSE_FFN
     return n
 
 
 def elementwise_bytes(config: ModelConfig, tensor: Num) -> Num:
-    """Bytes that the element-wise steps of all layers read and write for one token on a chip."""
+    """Bytes that the element-wise kernels of all layers read and write for one token on a chip."""
     total: Num = 0.0
     for group in config.groups:
-        along, across = elementwise_widths(config, group.layer)
-        total = total + group.count * (along + across / tensor)
+        replicated, sharded = elementwise_widths(config, group.layer)
+        total = total + group.count * (replicated + sharded / tensor)
     return 2.0 * total

@@ -1,4 +1,4 @@
-"""What each chip of an engine holds, and how many sequences fit. Book §7, §8."""
+"""Memory of an engine's chips, and the batch that fits. Book §7, §8."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Mapping
 
 from shardwise import units
 from shardwise.arrays import Num, ceil_div, floor, maximum
+from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_BYTES, kv_shards
 from shardwise.estimate.serving.extra_traffic import batch_shards
-from shardwise.estimate.training.memory.peak import RUNTIME, Memory
-from shardwise.models import Attention, ModelConfig, Moe
+from shardwise.models import ModelConfig, Moe
 from shardwise.models.count import kv_elements, state_elements
-from shardwise.models.weights import layer_weights, outer_weights
+from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.ops.program import weight_elements
 from shardwise.strategy.serving_layout import ServeForm, serve_table
 from shardwise.workload import Serve
 
-# Share of the memory that engines leave free for what they do not count (vLLM and SGLang:
-# `gpu_memory_utilization` and `mem_fraction_static` of about 0.9).
-FREE = 0.1
-PASS_TOKENS = 8192  # rows of the largest pass, vLLM's `max_num_batched_tokens` on large chips
-ROW_BYTES = 2.0  # of an activation
+# Share of the memory that engines do not use, as a reserve for what they do not count (vLLM and
+# SGLang: `gpu_memory_utilization` and `mem_fraction_static` of about 0.9).
+UNUSED_SHARE = 0.1
+MAX_PASS_TOKENS = 8192  # rows of the largest pass, vLLM's `max_num_batched_tokens` on large chips
+ACTIVATION_BYTES = 2.0
 LOGIT_BYTES = 4.0
 
 
 def engine_memory(
     config: ModelConfig,
     form: ServeForm,
-    sizes: Mapping[str, Num],
+    mesh: Mapping[str, Num],
     job: Serve,
     batch: Num,
     capacity: float,
@@ -37,84 +37,100 @@ def engine_memory(
     """Bytes of the fullest chip with `batch` sequences of `job.context` tokens in an engine.
 
     Args:
-        ideal: nothing but weights and caches, as the book counts.
+        config: the model.
+        form: layout of the engine.
+        mesh: chips of the engine by role.
+        job: context and dtypes.
+        batch: sequences of the engine.
+        capacity: HBM of a chip, bytes.
+        ideal: count weights and KV cache only, as the book does.
     """
-    caches = batch * cache_bytes(config, form, sizes, job)
-    other = 0.0 if ideal else _pass_bytes(config, form, sizes, batch)
+    kv_cache = batch * cache_bytes(config, form, mesh, job)
+    weights = weights_bytes(config, form, mesh, job)
+    if ideal:
+        return Memory(weights=weights, kv_cache=kv_cache, capacity=capacity)
     return Memory(
-        weights=weights_bytes(config, form, sizes, job),
-        kv_cache=caches,
-        other=other,
+        weights=weights,
+        kv_cache=kv_cache,
+        other=_activation_bytes(config, form, mesh) + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
-        margin=0.0 if ideal else maximum(RUNTIME, FREE * capacity),
+        margin=maximum(DRIVER_BYTES, UNUSED_SHARE * capacity),
     )
 
 
 def max_batch(
     config: ModelConfig,
     form: ServeForm,
-    sizes: Mapping[str, Num],
+    mesh: Mapping[str, Num],
     job: Serve,
     capacity: float,
     *,
     ideal: bool = False,
 ) -> Num:
-    """Most sequences of `job.context` tokens that fit in one engine; 0 where weights do not.
+    """Largest number of sequences of `job.context` tokens that fit in one engine.
 
-    Caches that are split over sequences come in whole sequences for each part.
+    0 where the weights do not fit. A cache that is sharded over the batch holds a whole number of
+    sequences per shard. Arguments are those of `engine_memory`.
     """
-    empty = engine_memory(config, form, sizes, job, 0.0, capacity, ideal=ideal)
-    room = capacity - empty.total - empty.margin
-    one = cache_bytes(config, form, sizes, job)
+    empty = engine_memory(config, form, mesh, job, 0.0, capacity, ideal=ideal)
+    available = capacity - empty.total - empty.margin
+    sequence_bytes = cache_bytes(config, form, mesh, job)
     if not ideal:
-        one = one + _logit_bytes(config, form, sizes)
-    return maximum(0.0, floor(room / one))
+        sequence_bytes = sequence_bytes + _logit_bytes(config, form, mesh)
+    return maximum(0.0, floor(available / sequence_bytes))
 
 
-def weights_bytes(
-    config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], job: Serve
-) -> Num:
-    """Weights of a chip of the fullest stage: its share of the layers, and an end of the model."""
-    rules, total = serve_table(form), 0.0
+def weights_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], job: Serve) -> Num:
+    """Bytes of the weights on a chip of the fullest stage: its layers and an end of the model."""
+    rules = serve_table(form)
+
+    def local_elements(weight: Weight) -> Num:
+        return weight_elements(weight.dims, weight.shape, rules, mesh)
+
+    layers = 0.0
     for group in config.groups:
+        is_moe = isinstance(group.layer.ffn, Moe)
         for weight in layer_weights(config, group.layer):
-            held = weight_elements(weight.dims, weight.shape, rules, sizes)
-            experts = isinstance(group.layer.ffn, Moe) and len(weight.dims) == 3
-            if experts and weight.dims[0] == "E":
-                held = held / sizes["expert"]
-            total = total + group.count * held
-    fullest = ceil_div(config.n_layers, sizes["pipe"]) / config.n_layers
-    ends = [weight_elements(w.dims, w.shape, rules, sizes) for w in outer_weights(config)]
-    # A pipeline has one end on each of two stages, one stage has both.
-    both, larger = sum(ends), maximum(0.0, 0.0, *ends)
-    at_end = larger + (both - larger) * (sizes["pipe"] == 1)
-    return (total * fullest + at_end) * units.bytes_per_element(job.weights)
+            elements = local_elements(weight)
+            if is_moe and len(weight.dims) == 3 and weight.dims[0] == "E":
+                elements = elements / mesh["expert"]
+            layers = layers + group.count * elements
+    stage_share = ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
+    outer = [local_elements(weight) for weight in outer_weights(config)]
+    # A pipeline has the embedding and the head on different stages, a single stage has both.
+    larger = maximum(0.0, 0.0, *outer)
+    embedding_and_head = larger + (sum(outer) - larger) * (mesh["pipe"] == 1)
+    total = layers * stage_share + embedding_and_head
+    return total * units.bytes_per_element(job.weights)
 
 
-def cache_bytes(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], job: Serve) -> Num:
-    """Cache of one sequence on a chip of the fullest stage, over the ways that sequences split."""
-    element, total = units.bytes_per_element(job.kv), 0.0
-    for a, n in config.attentions:
-        held = n * kv_elements(a) * _held(a, job.context)
-        total = total + element * held / kv_shards(a, form, sizes)
-    states = STATE_BYTES * sum(n * state_elements(m) for m, n in config.mambas)
-    total = total + states / (sizes["tensor"] * batch_shards(form, sizes))
-    return total * ceil_div(config.n_layers, sizes["pipe"]) / config.n_layers
+def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], job: Serve) -> Num:
+    """Bytes of one sequence's KV cache and SSM states on a chip of the fullest stage.
+
+    Divided by the number of shards of the batch.
+    """
+    kv_bytes = units.bytes_per_element(job.kv)
+    total = 0.0
+    for attention, n_layers in config.attentions:
+        n_keys = min(attention.window or job.context, job.context)
+        elements = n_layers * kv_elements(attention) * float(n_keys)
+        total = total + kv_bytes * elements / kv_shards(attention, form, mesh)
+    states = STATE_BYTES * sum(n * state_elements(mamba) for mamba, n in config.mambas)
+    total = total + states / (mesh["tensor"] * batch_shards(form, mesh))
+    return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
 
 
-def _held(a: Attention, context: int) -> float:
-    return float(context if a.window is None else min(a.window, context))
+def _activation_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
+    """Activations of the largest pass, which live for one layer."""
+    rows = MAX_PASS_TOKENS / (batch_shards(form, mesh) * mesh["context"])
+    d_ff = config.d_ff
+    if config.moe:
+        d_ff = d_ff * config.moe.experts_per_token
+    d_heads = max((a.n_heads * a.d_head for a, _ in config.attentions), default=0)
+    width = 3.0 * config.d_model + (2.0 * d_ff + 2.0 * d_heads) / mesh["tensor"]
+    return rows * width * ACTIVATION_BYTES
 
 
-def _pass_bytes(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], batch: Num) -> Num:
-    """Activations of the largest pass, which live for one layer, and the logits of its samples."""
-    rows = PASS_TOKENS / (batch_shards(form, sizes) * sizes["context"])
-    moe = config.moe
-    wide = config.d_ff * (moe.experts_per_token if moe else 1)
-    heads = max((a.n_heads * a.d_head for a, _ in config.attentions), default=0)
-    width = 3.0 * config.d_model + (2.0 * wide + 2.0 * heads) / sizes["tensor"]
-    return rows * width * ROW_BYTES + batch * _logit_bytes(config, form, sizes)
-
-
-def _logit_bytes(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    return LOGIT_BYTES * config.vocab / (sizes["tensor"] * batch_shards(form, sizes))
+def _logit_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
+    """Logits of one sequence."""
+    return LOGIT_BYTES * config.vocab / (mesh["tensor"] * batch_shards(form, mesh))

@@ -1,4 +1,4 @@
-"""What serving software adds to the work of the chips, by the engine's name."""
+"""Overhead that serving software adds to the work of the chips, by the engine's name."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """An engine's habits.
+class EngineOverhead:
+    """Time that an engine's software adds, and how it schedules prefill and decode.
 
     Args:
-        name: as published runs call it.
-        request_s: seconds of a request in the server before and after the engine: reading text,
-            cutting it into tokens, sending the first one.
-        pass_s: seconds of the host between two passes that no chip works.
+        name: of the engine, as published runs call it.
+        request_s: seconds of a request in the server outside the engine: parsing, tokenising,
+            sending the first token.
+        pass_s: seconds of host work between two passes during which the chips are idle.
         sequence_s: the same for each sequence of a pass: sampling, detokenising, bookkeeping.
-        message_s: what it adds to each collective, and `hop_s` for each chip that joins beyond the
-            first: rings of NCCL against kernels that read all peers at once.
-        most_bytes_per_s: what its kernels read at most, however fast the memory: each keeps too few
-            loads under way. None where nothing tells of a limit.
-        mixes: chunks of prompts run in the same pass as decoding; else passes of their own first.
-        chunk: tokens of one pass at most.
-        overlaps: collectives run under products (XLA's asynchronous ones on TPUs); else a pass
-            waits for each.
+        message_s: seconds added to each collective.
+        hop_s: seconds added to each collective for every chip beyond the first: rings of NCCL,
+            not kernels that read all peers at once.
+        max_read_bytes_per_s: limit of the kernels' read bandwidth, however fast the memory: too few
+            loads are in flight. None for no known limit.
+        chunked_prefill: whether chunks of prompts run in the same pass as decoding; otherwise
+            prefill has passes of its own, before decoding.
+        max_tokens: largest number of tokens of one pass.
+        overlaps: whether collectives run during matmuls (XLA's asynchronous ones on TPUs).
     """
 
     name: str
@@ -31,39 +32,43 @@ class Engine:
     sequence_s: float = 0.0
     message_s: float = 0.0
     hop_s: float = 0.0
-    most_bytes_per_s: float | None = None
-    mixes: bool = True
-    chunk: int = 8192
+    max_read_bytes_per_s: float | None = None
+    chunked_prefill: bool = True
+    max_tokens: int = 8192
     overlaps: bool = False
 
 
-IDEAL = Engine(name="ideal")
-# Numbers by `bench/calibrate_serving.py`; habits from the engines' documents.
-USUAL = Engine(name="usual", request_s=0.03, pass_s=0.0002, sequence_s=5e-06)
+IDEAL = EngineOverhead(name="ideal")
+# Times are fitted by `bench/calibrate_serving.py`; scheduling is from the engines' documents.
+DEFAULT_OVERHEAD = EngineOverhead(name="usual", request_s=0.03, pass_s=0.0002, sequence_s=5e-06)
 ENGINES = {
-    e.name: e
-    for e in (
-        Engine(name="vLLM", request_s=0.03, pass_s=0.0002, sequence_s=5e-06),
-        Engine(name="SGLang", request_s=0.25, pass_s=0.0002, sequence_s=5e-06, mixes=False),
-        Engine(name="TensorRT-LLM", request_s=0.15, pass_s=0.0002, sequence_s=5e-06),
-        Engine(name="NVIDIA NIM", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
-        Engine(
+    engine.name: engine
+    for engine in (
+        EngineOverhead(name="vLLM", request_s=0.03, pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(
+            name="SGLang", request_s=0.25, pass_s=0.0002, sequence_s=5e-06, chunked_prefill=False
+        ),
+        EngineOverhead(name="TensorRT-LLM", request_s=0.15, pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(name="NVIDIA NIM", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(
             name="FasterTransformer", pass_s=0.0002, sequence_s=5e-06, message_s=4e-05, hop_s=2e-06
         ),
-        Engine(name="gpt-fast", pass_s=0.0002, sequence_s=5e-06),
-        Engine(name="llama.cpp", pass_s=0.0002, sequence_s=5e-06, most_bytes_per_s=1.2e12),
-        Engine(name="jax-llm-examples", pass_s=0.0002, sequence_s=5e-06, overlaps=True),
-        Engine(name="in-house JAX", pass_s=0.0002, sequence_s=5e-06),
-        Engine(name="vLLM TPU", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(name="gpt-fast", pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(
+            name="llama.cpp", pass_s=0.0002, sequence_s=5e-06, max_read_bytes_per_s=1.2e12
+        ),
+        EngineOverhead(name="jax-llm-examples", pass_s=0.0002, sequence_s=5e-06, overlaps=True),
+        EngineOverhead(name="in-house JAX", pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(name="vLLM TPU", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
     )
 }
 
 
-def engine_named(framework: str) -> Engine:
-    """The engine of a framework and version, or the usual one.
+def engine_overhead(framework: str) -> EngineOverhead:
+    """Overhead of a framework and version, or `DEFAULT_OVERHEAD` where the name is unknown.
 
-    >>> engine_named("TensorRT-LLM 1.0 (PyTorch backend)").name
+    >>> engine_overhead("TensorRT-LLM 1.0 (PyTorch backend)").name
     'TensorRT-LLM'
     """
-    known = [name for name in ENGINES if framework.startswith(name)]
-    return ENGINES[max(known, key=len)] if known else USUAL
+    names = [name for name in ENGINES if framework.startswith(name)]
+    return ENGINES[max(names, key=len)] if names else DEFAULT_OVERHEAD

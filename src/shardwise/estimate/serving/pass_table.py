@@ -1,8 +1,8 @@
-"""Seconds of any pass of one engine, looked up: what a simulation asks a million times.
+"""Lookup table of an engine's pass times, for simulations that need millions of them.
 
-`passes.pass_time` is a sum of parts that each depend on one number: products, element-wise steps
-and collectives on the rows of the pass, reading of caches on the mean context, attention of prompts
-on their mean reach. Each is evaluated once on a grid, and read off between its points.
+`pass_time` is a sum of parts that depend on one number each: matmuls, element-wise steps and
+collectives on the rows of the pass, decode attention on the mean context, prefill attention on the
+mean prompt length. Each part is evaluated once on a grid and interpolated.
 """
 
 from __future__ import annotations
@@ -16,90 +16,101 @@ from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
 
-# (up to, step) of the grids: whole tiles of 128 rows are points, as the rate changes there.
+# (end, step) of the grid's segments: whole tiles of 128 rows are points, as the rate changes there.
 GRID = ((64, 1), (1024, 16), (16384, 128))
-COARSE = 1.1  # step beyond
+GROWTH = 1.1  # ratio of the points beyond the last segment
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A function between points of a grid, linear in between and beyond."""
+class Interpolation:
+    """A function that is linear between the points of a grid, and beyond its ends."""
 
-    at: tuple[float, ...]
+    points: tuple[float, ...]
     values: tuple[float, ...]
 
     def __call__(self, x: float) -> float:
-        i = min(max(bisect_right(self.at, x) - 1, 0), len(self.at) - 2)
-        low, left = self.at[i], self.values[i]
-        return left + (x - low) * (self.values[i + 1] - left) / (self.at[i + 1] - low)
+        """Value of the function at `x`."""
+        i = min(max(bisect_right(self.points, x) - 1, 0), len(self.points) - 2)
+        start = self.points[i]
+        value = self.values[i]
+        rise = self.values[i + 1] - value
+        return value + (x - start) * rise / (self.points[i + 1] - start)
 
 
 class PassTable:
-    """Seconds of passes of one engine.
+    """Pass times of one engine.
 
     Args:
-        engine: with one layout.
-        most_rows: rows of the largest pass that will be asked.
-        longest: tokens of the longest context.
-        scored: tokens that a sequence puts into a decoding pass: 1, and those that were drafted.
+        engine: engine with one layout.
+        max_rows: rows of the largest pass.
+        max_context: tokens of the longest context.
+        tokens_per_sequence: tokens that a sequence computes in a decoding pass: 1 + drafted ones.
     """
 
     def __init__(
-        self, engine: Engine, most_rows: int = 16384, longest: int = 131072, scored: int = 1
+        self,
+        engine: Engine,
+        max_rows: int = 16384,
+        max_context: int = 131072,
+        tokens_per_sequence: int = 1,
     ) -> None:
         import numpy as np
 
         self.stages = engine.layout.sizes["pipe"]
-        self.scored = scored
-        rows = np.array(_grid(most_rows))
-        contexts = np.array(_grid(longest))
-        plain = engine.pass_time(Load(decode=rows, sampled=0 * rows))
-        heads = engine.pass_time(Load(decode=rows, sampled=rows)).head
-        # A gap for each kernel and the host's time for each sequence are counted where they occur.
-        each = plain.step_s - plain.host
-        read = engine.pass_time(Load(decode=1.0, kv_tokens=contexts, drafted=scored)).caches
-        pairs = engine.pass_time(Load(prefill=1.0, pairs=contexts / 2)).prompts
-        both = engine.pass_time(Load(decode=1.0, prefill=1.0, pairs=1.0)).kernels
-        alone = engine.pass_time(Load(decode=2.0)).kernels
-        self.rows = _line(rows, each)
-        self.head = _line(rows, heads)
-        self.read = _line(contexts, read)
-        self.pairs = _line(contexts, pairs)
-        self.mixed_s = float(both - alone)
-        self.host_s = engine.rates.engine.pass_s
+        self.tokens_per_sequence = tokens_per_sequence
+        rows = np.array(_grid(max_rows))
+        contexts = np.array(_grid(max_context))
+        layers = engine.pass_time(Load(n_decoding=rows, n_sampled=0 * rows))
+        # Gaps between kernels and the host's time for each sequence are added in `pass_s`.
+        self.rows_s = _interpolation(rows, layers.step_s - layers.host)
+        head = engine.pass_time(Load(n_decoding=rows, n_sampled=rows)).head
+        self.head_s = _interpolation(rows, head)
+        decode = Load(n_decoding=1.0, kv_tokens=contexts, tokens_per_sequence=tokens_per_sequence)
+        self.context_s = _interpolation(contexts, engine.pass_time(decode).decode_attention)
+        prefill = Load(prefill_tokens=1.0, query_key_pairs=contexts / 2)
+        self.prompt_s = _interpolation(contexts, engine.pass_time(prefill).prefill_attention)
+        mixed = Load(n_decoding=1.0, prefill_tokens=1.0, query_key_pairs=1.0)
+        mixed_kernels = engine.pass_time(mixed).kernels
+        self.mixed_s = float(mixed_kernels - engine.pass_time(Load(n_decoding=2.0)).kernels)
+        self.host_s = engine.rates.overhead.pass_s
         ranks = float(batch_shards(engine.layout, engine.layout.sizes))
-        self.sequence_s = engine.rates.engine.sequence_s / ranks
+        self.sequence_s = engine.rates.overhead.sequence_s / ranks
 
-    def pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
+    def pass_s(
+        self, n_decoding: float, kv_tokens: float, prefill_tokens: float, query_key_pairs: float
+    ) -> float:
         """Seconds of a pass; of a pipeline with a batch on each stage, of all of them.
 
         Args:
-            decode: sequences that generate a token.
+            n_decoding: sequences that decode.
             kv_tokens: sum of their contexts.
-            prefill: tokens of prompts.
-            pairs: query-key pairs of these.
+            prefill_tokens: tokens of prompts.
+            query_key_pairs: of the prompts.
         """
-        here = decode / self.stages
-        rows = here * self.scored
-        seconds = self.rows(max(1.0, rows + prefill / self.stages)) + self.host_s
-        if decode:
-            seconds += here * self.read(kv_tokens / decode) + self.head(max(1.0, rows))
-            seconds += self.sequence_s * here
-        if prefill:
-            seconds += prefill / self.stages * self.pairs(2 * pairs / prefill)
-            seconds += self.mixed_s if decode else self.head(1.0)
+        sequences = n_decoding / self.stages
+        rows = sequences * self.tokens_per_sequence
+        seconds = self.rows_s(max(1.0, rows + prefill_tokens / self.stages)) + self.host_s
+        if n_decoding:
+            attention_s = sequences * self.context_s(kv_tokens / n_decoding)
+            seconds += attention_s + self.head_s(max(1.0, rows))
+            seconds += self.sequence_s * sequences
+        if prefill_tokens:
+            prompt_s = self.prompt_s(2 * query_key_pairs / prefill_tokens)
+            seconds += prefill_tokens / self.stages * prompt_s
+            seconds += self.mixed_s if n_decoding else self.head_s(1.0)
         return seconds
 
 
-def _grid(most: int) -> list[float]:
+def _grid(end: int) -> list[float]:
+    """Points from 1 to at least `end`, two or more."""
     points = [1.0]
-    for end, step in GRID:
-        while points[-1] < min(end, most):
+    for segment_end, step in GRID:
+        while points[-1] < min(segment_end, end):
             points.append(float(step * (points[-1] // step + 1)))
-    while points[-1] < most:
-        points.append(float(math.ceil(points[-1] * COARSE)))
+    while points[-1] < end:
+        points.append(float(math.ceil(points[-1] * GROWTH)))
     return points if len(points) > 1 else [1.0, 2.0]
 
 
-def _line(at: Num, values: Num) -> Line:
-    return Line(tuple(at.tolist()), tuple((values + 0.0 * at).tolist()))
+def _interpolation(points: Num, values: Num) -> Interpolation:
+    return Interpolation(tuple(points.tolist()), tuple((values + 0.0 * points).tolist()))

@@ -1,4 +1,4 @@
-"""An engine with everything that its items are priced by: model, rates, cost of collectives."""
+"""An engine with all that its items are priced by: model, rates, costs of collectives."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class PricedEngine:
 
     Args:
         config: the model.
-        layout: of one engine, or of many to compare.
-        costs: of collectives on the layouts' placements.
-        rates: of the chip, at the job's dtypes.
+        layout: layout of one engine, or arrays of layouts to compare.
+        costs: costs of collectives on the layouts' placements.
+        rates: rates of the chip at the job's dtypes.
     """
 
     config: ModelConfig
@@ -34,7 +34,7 @@ class PricedEngine:
 
     @cached_property
     def program(self) -> Forward:
-        """The pass as matmuls and collectives."""
+        """Matmuls and collectives of one forward pass."""
         return forward(self.config, serve_table(self.layout))
 
     @cached_property
@@ -54,7 +54,7 @@ class PricedEngine:
         what: str = "",
         work: Transfer | None = None,
     ) -> PricedItem:
-        """A collective at its price."""
+        """Price a collective."""
         return PricedItem(
             name=name,
             phase="forward",
@@ -69,9 +69,10 @@ class PricedEngine:
         )
 
     def _collective_s(self, kind: str, axes: tuple[str, ...], joined_bytes: Num) -> Num:
-        """Seconds of one collective; nothing over one chip."""
-        shares, software = self.rates.shares, self.rates.engine
-        moved_s = self.costs.of(kind, axes).time_s(joined_bytes / shares.network)
-        n = shards(axes, self.mesh)
-        start_s = shares.message_s + software.message_s + (n - 1) * software.hop_s
-        return moved_s + where(n > 1, start_s, 0.0)
+        """Seconds of one collective; 0 over one chip."""
+        efficiency = self.rates.efficiency
+        overhead = self.rates.overhead
+        transfer_s = self.costs.price(kind, axes).time_s(joined_bytes / efficiency.network)
+        n_chips = shards(axes, self.mesh)
+        start_s = efficiency.message_s + overhead.message_s + (n_chips - 1) * overhead.hop_s
+        return transfer_s + where(n_chips > 1, start_s, 0.0)

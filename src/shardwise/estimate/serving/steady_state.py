@@ -1,7 +1,7 @@
-"""An engine under steady traffic: the mean-field answer for equal requests. Book §8.
+"""An engine under steady traffic: the mean-field solution for equal requests. Book §8.
 
-B sequences decode at once, P tokens of a prompt, G of an answer. In the mean B / G of them end in a
-pass, and as many prompts come in: what prompts take is shared out over the tokens of answers.
+B sequences decode at once, with P prompt and G output tokens. On average B / G of them finish in a
+pass, and as many prompts arrive: the time of prefill is amortised over the output tokens.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from shardwise.estimate.serving.load import Load
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.workload import Serve
 
-LEAST_CHUNK = 0.125  # of a pass that prompts get, however many sequences generate
-BUSY = 0.95  # above this share of its time an engine of prompts is taken as overrun
+MIN_CHUNK = 0.125  # of a pass, which prefill gets however many sequences decode
+MAX_UTILISATION = 0.95  # of prefill: above it the queue is taken as overloaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
-    """Means over requests, of one engine.
+class SteadyState:
+    """Means over the requests of one engine.
 
     Args:
         batch: sequences that decode at once.
-        pass_s: seconds of a decoding pass without prompts.
-        tpot_s: seconds between two tokens of a request.
+        pass_s: seconds of a decoding step without prefill.
+        tpot_s: time per output token.
         prefill_s: seconds of a prompt on an idle engine.
-        ttft_s: seconds to its first token, with waiting.
-        tokens_per_s: generated.
-        requests_per_s: that end; 0 where no length of answers is stated.
-        busy: share of the time that goes to prompts.
+        ttft_s: time to first token, queueing included.
+        tokens_per_s: output tokens.
+        requests_per_s: finished requests; 0 where the job states no output length.
+        busy: share of the time that is spent on prefill.
     """
 
     batch: Num
@@ -49,105 +49,121 @@ def in_flight(engine: Engine, batch: Num) -> Num:
     return ceil_div(batch, engine.layout.sizes["pipe"])
 
 
-def decode_s(engine: Engine, job: Serve, batch: Num) -> Num:
-    """Seconds between two tokens of a sequence when no prompt comes in between.
-
-    With drafted tokens: the pass that scores them, the small model's passes before it, over the
-    tokens that are kept.
-    """
-    drafted = 1 + job.drafted
-    pass_s = engine.decode(in_flight(engine, batch), job.mean_context, drafted).step_s
-    return speculative_token_s(pass_s, job.acceptance, job.drafted, job.draft_cost)
-
-
-def at_once(engine: Engine) -> Num:
-    """Prompts that an engine reads at once: one on each part of its batch."""
+def prompts_per_pass(engine: Engine) -> Num:
+    """Prompts that an engine prefills at once: one for each shard of its batch."""
     return batch_shards(engine.layout, engine.layout.sizes)
 
 
-def pass_tokens(engine: Engine) -> Num:
-    """Tokens of one pass at most: the software's limit holds for each rank of the batch."""
-    return engine.rates.engine.chunk * at_once(engine)
+def max_pass_tokens(engine: Engine) -> Num:
+    """Largest number of tokens of one pass: the engine's limit holds for each rank of the batch."""
+    return engine.rates.overhead.max_tokens * prompts_per_pass(engine)
 
 
-def prompt_s(engine: Engine, job: Serve) -> Num:
-    """Seconds of a prompt on an idle engine, its known prefix left out."""
-    fresh = job.fresh_tokens
-    return engine.prefill(at_once(engine), job.prompt_tokens, job.prompt_tokens - fresh).step_s
+def decode_token_s(engine: Engine, job: Serve, batch: Num) -> Num:
+    """Seconds per output token without prefill.
+
+    With speculative decoding: passes of the draft model and the pass that verifies the drafted
+    tokens, divided by the accepted ones.
+    """
+    tokens_per_sequence = 1 + job.drafted
+    sequences = in_flight(engine, batch)
+    pass_s = engine.decode(sequences, job.mean_context, tokens_per_sequence).step_s
+    return speculative_token_s(pass_s, job.acceptance, job.drafted, job.draft_cost)
 
 
-def beside_s(engine: Engine, job: Serve, batch: Num) -> Num:
-    """Seconds by which one prompt delays the sequences that decode.
+def _prompt_s(engine: Engine, job: Serve) -> Num:
+    """Seconds of a prompt on an idle engine, without its cached prefix."""
+    cached = job.prompt_tokens - job.fresh_tokens
+    return engine.prefill(prompts_per_pass(engine), job.prompt_tokens, cached).step_s
 
-    In passes that mix both, weights are read once for the two; else a prompt has its own passes.
-    Several short prompts share a pass where so many come in.
-    A pipeline works on other batches meanwhile: it delays by what one stage takes.
+
+def _prefill_delay_s(engine: Engine, job: Serve, batch: Num) -> Num:
+    """Seconds by which the prefill of one prompt delays the decoding sequences.
+
+    In passes that mix both, weights are read once for the two; otherwise a prompt has passes of its
+    own. Several short prompts share a pass where enough of them arrive. A pipeline works on other
+    batches meanwhile: the delay is the time of one stage.
     """
     stages = engine.layout.sizes["pipe"]
-    software = engine.rates.engine
-    if not software.mixes:
-        return prompt_s(engine, job) / stages / at_once(engine)
-    here, fresh = in_flight(engine, batch), job.fresh_tokens
-    known = job.prompt_tokens - fresh
-    budget = pass_tokens(engine)
-    waiting = fresh * maximum(1.0, here / job.output) if job.output else fresh
-    chunk = minimum(maximum(budget - here, budget * LEAST_CHUNK), waiting)
-    pairs = chunk * known + chunk * (fresh + 1) / 2
-    keys = here * job.mean_context
-    plain = engine.pass_time(Load(decode=here, kv_tokens=keys)).step_s
-    mixed = Load(decode=here, kv_tokens=keys, prefill=chunk, pairs=pairs, sampled=here + 1)
-    return (engine.pass_time(mixed).step_s - plain) * fresh / chunk / stages
+    if not engine.rates.overhead.chunked_prefill:
+        return _prompt_s(engine, job) / stages / prompts_per_pass(engine)
+    decoding = in_flight(engine, batch)
+    fresh = job.fresh_tokens
+    cached = job.prompt_tokens - fresh
+    budget = max_pass_tokens(engine)
+    waiting: Num = fresh
+    if job.output:
+        waiting = fresh * maximum(1.0, decoding / job.output)
+    chunk = minimum(maximum(budget - decoding, budget * MIN_CHUNK), waiting)
+    pairs = chunk * cached + chunk * (fresh + 1) / 2
+    kv_tokens = decoding * job.mean_context
+    decode_s = engine.pass_time(Load(n_decoding=decoding, kv_tokens=kv_tokens)).step_s
+    mixed = Load(
+        n_decoding=decoding,
+        kv_tokens=kv_tokens,
+        prefill_tokens=chunk,
+        query_key_pairs=pairs,
+        n_sampled=decoding + 1,
+    )
+    return (engine.pass_time(mixed).step_s - decode_s) * fresh / chunk / stages
 
 
-def aggregated(engine: Engine, job: Serve, batch: Num) -> Steady:
-    """An engine that reads prompts and generates: `batch` sequences at all times."""
-    pass_s = decode_s(engine, job, batch)
-    prefill_s, added_s = prompt_s(engine, job), beside_s(engine, job, batch)
-    if job.output is None:
-        per_token: Num = 0.0
-    else:
-        per_token = batch / job.output * added_s
-    tpot_s = pass_s + per_token
-    busy = per_token / tpot_s
-    return Steady(
+def colocated(engine: Engine, job: Serve, batch: Num) -> SteadyState:
+    """Steady state of an engine that prefills and decodes, `batch` sequences at all times."""
+    pass_s = decode_token_s(engine, job, batch)
+    prefill_s = _prompt_s(engine, job)
+    delay_s = _prefill_delay_s(engine, job, batch)
+    delay_per_token: Num = 0.0
+    if job.output is not None:
+        delay_per_token = batch / job.output * delay_s
+    tpot_s = pass_s + delay_per_token
+    busy = delay_per_token / tpot_s
+    return SteadyState(
         batch=batch,
         pass_s=pass_s,
         tpot_s=tpot_s,
         prefill_s=prefill_s,
-        ttft_s=prefill_s + _wait_s(busy, added_s) + tpot_s / 2,
+        ttft_s=prefill_s + _queueing_s(busy, delay_s) + tpot_s / 2,
         tokens_per_s=batch / tpot_s,
-        requests_per_s=batch / tpot_s / job.output if job.output else 0.0 * batch,
+        requests_per_s=_requests_per_s(job, batch, tpot_s),
         busy=busy,
     )
 
 
-def decoding_only(engine: Engine, job: Serve, batch: Num) -> Steady:
-    """An engine that only generates: others read its prompts."""
-    pass_s = decode_s(engine, job, batch)
-    return Steady(
+def decode_only(engine: Engine, job: Serve, batch: Num) -> SteadyState:
+    """Steady state of an engine that only decodes: other engines prefill its prompts."""
+    pass_s = decode_token_s(engine, job, batch)
+    return SteadyState(
         batch=batch,
         pass_s=pass_s,
         tpot_s=pass_s,
         prefill_s=0.0 * pass_s,
         ttft_s=0.0 * pass_s,
         tokens_per_s=batch / pass_s,
-        requests_per_s=batch / pass_s / job.output if job.output else 0.0 * batch,
+        requests_per_s=_requests_per_s(job, batch, pass_s),
         busy=0.0 * pass_s,
     )
 
 
-def _wait_s(busy: Num, service_s: Num) -> Num:
-    """Mean wait for the prompts before: M/D/1, busy s / (2 (1 - busy)) (Pollaczek-Khinchine)."""
-    held = minimum(busy, BUSY)
-    return where(busy > 0, held * service_s / (2 * (1 - held)), 0.0)
-
-
-def reading_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
-    """(requests per second, seconds to read one with waiting) of an engine of prompts.
+def prefill_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
+    """(requests per second, seconds of a prompt with queueing) of an engine that only prefills.
 
     Args:
-        busy: share of its time that it reads.
+        engine: the prefill engine.
+        job: lengths of the requests.
+        busy: share of its time that it works.
     """
-    service = prompt_s(engine, job)
-    apart = service / (engine.layout.sizes["pipe"] * at_once(engine))  # seconds from end to end
-    return busy / apart, service + _wait_s(busy, apart)
+    prompt_s = _prompt_s(engine, job)
+    interval_s = prompt_s / (engine.layout.sizes["pipe"] * prompts_per_pass(engine))
+    return busy / interval_s, prompt_s + _queueing_s(busy, interval_s)
+
+
+def _requests_per_s(job: Serve, batch: Num, tpot_s: Num) -> Num:
+    """Finished requests per second; 0 where the job states no output length."""
+    return batch / tpot_s / job.output if job.output else 0.0 * batch
+
+
+def _queueing_s(busy: Num, service_s: Num) -> Num:
+    """Mean wait in an M/D/1 queue: busy s / (2 (1 - busy)) (Pollaczek-Khinchine)."""
+    utilisation = minimum(busy, MAX_UTILISATION)
+    return where(busy > 0, utilisation * service_s / (2 * (1 - utilisation)), 0.0)

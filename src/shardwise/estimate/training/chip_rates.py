@@ -1,4 +1,4 @@
-"""Work of one chip, priced at the rates that it reaches.
+"""Rates that a chip achieves in a training step, and the price of its work at them.
 
 A matmul is a roofline at the achieved shares of the peak and of HBM (`Calibration`); at `PEAK` and
 `IDEAL` all of it is the bare roofline of the book.
@@ -16,133 +16,102 @@ from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import (
     EXPONENTIALS,
-    depth_share,
-    head_share,
-    power_share,
-    tile_share,
+    clock_under_power_limit,
+    depth_efficiency,
+    head_dim_efficiency,
+    sm_count,
+    sm_flops_per_clock,
+    tile_efficiency,
     tiled_keys,
-    warp_share,
+    warp_efficiency,
 )
+from shardwise.estimate.routing import is_routed
+from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant
 from shardwise.hardware import Chip, catalog_chip, chip_names
-from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array, local_size
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
 
-ENDS = ("embed", "unembed")
-UNFUSED = 2.5  # operations for one fused kernel: a norm or an activation is two or three
+EMBEDDING_AND_HEAD = ("embed", "unembed")
+UNFUSED = 2.5  # operations per fused kernel: a norm or an activation is two or three
 SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
-CLOCK = 1.8e9  # Hz of a GPU whose file gives none
 # Tiles of masked attention: FlashAttention-2 and -3; MaxText's sa_block_q and sa_block_kv.
 MASK_TILE = {"tpu": 512}
 GPU_MASK_TILE = 128
 TPU_ROWS = 128  # splash attention takes sequences of whole multiples
-DOCUMENT = 512  # tokens seen by a token of packed short documents, whole tiles of them
-# A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the products of
+DOCUMENT = 512  # tokens that a token of packed short documents attends to, in whole tiles
+# A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the matmuls of
 # the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
 CAST_BYTES = 4.0
-ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, beside the sum that it is added to
-NARROW = ("fp8", "fp4", "int8")
-ELEMENTWISE = "elementwise"  # norms, sums, rotations, activation functions
-# The backward pass of attention in tiles: five products for four. That of a scan computes scores
-# and states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
-SCORES_AGAIN = 1.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """What a framework fuses.
-
-    Args:
-        flash: attention in tiles; else the whole square is computed and scores go through HBM.
-        warp_attention: attention by kernels written for Ampere (FlashAttention-2).
-        narrow_attention: products of attention in 8 bits, where the job computes in no wider ones.
-        fused: element-wise steps read and write once; else each operation does.
-        adds: products of gradients add to the sum over microbatches themselves.
-        prefetch: sharded weights are gathered ahead of the backward pass too.
-        graphs: a graph holds the whole step: the host starts no kernel.
-        once: a token is sent once to each chip and node with experts of it, not once per expert.
-        ideal: nothing but the products: element-wise steps cost nothing, scores are kept.
-    """
-
-    flash: bool = True
-    warp_attention: bool = False
-    narrow_attention: bool = False
-    fused: bool = True
-    adds: bool = True
-    prefetch: bool = True
-    graphs: bool = False
-    once: bool = False
-    ideal: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """What a run trains and runs that its configuration does not say.
-
-    Args:
-        frozen: weights stay; adapters of no size learn (LoRA).
-        whole_remat: full remat runs all of a layer again, also the product that nothing reads.
-        packed: sequences are packed short documents, and attention stays inside each.
-        mtp_layers: layers of multi-token prediction, each with its own pass through the head.
-    """
-
-    frozen: bool = False
-    whole_remat: bool = False
-    packed: bool = False
-    mtp_layers: int = 0
-
-
-IDEAL = Kernels(ideal=True)
+ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, apart from the sum it is added to
+NARROW_DTYPES = ("fp8", "fp4", "int8")
+ELEMENTWISE = "elementwise"  # norms, sums, rotary, activation functions
+# The backward pass of tiled attention: five matmuls for four. That of a scan computes scores and
+# states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
+BACKWARD_RECOMPUTE = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a chip reaches in a job."""
+    """Rates of a chip in a training job.
+
+    Args:
+        chip: the accelerator.
+        job: dtypes and sequence length.
+        calibration: achieved shares of the chip's peaks.
+        fusion: fusions of the framework.
+        variant: properties of the run.
+    """
 
     chip: Chip
     job: Train
-    cal: Calibration = PEAK
-    kernels: Kernels = IDEAL
-    extras: Extras = Extras()
+    calibration: Calibration = PEAK
+    fusion: FusionProfile = IDEAL
+    variant: RunVariant = PLAIN_RUN
 
     @property
-    def hbm(self) -> float:
-        """Bytes per second."""
-        return self.chip.need("hbm_bytes_per_s") * self.cal.hbm
+    def hbm_bytes_per_s(self) -> float:
+        """Achieved HBM bandwidth."""
+        return self.chip.need("hbm_bytes_per_s") * self.calibration.hbm
 
     @property
     def matmul_flops_per_s(self) -> float:
-        """What large products reach."""
-        return self.chip.peak(self.job.compute) * self.cal.matmul(self.job.compute)
+        """Achieved FLOP/s of large matmuls."""
+        return self.chip.peak(self.job.compute) * self.calibration.matmul(self.job.compute)
 
     @property
-    def units(self) -> float:
-        """SMs that share the tiles of a product; 0 where they are not known or do not matter."""
-        return 0.0 if self.kernels.ideal else figure(self.chip, "sm.count", 0.0)
+    def n_sms(self) -> float:
+        """SMs that share the tiles of a matmul; 0 where unknown or without effect."""
+        return 0.0 if self.fusion.ideal else sm_count(self.chip)
 
     @property
     def clock_share(self) -> float:
-        """Of its clock that a chip keeps under a power limit below that of its file."""
-        if self.kernels.ideal or self.chip.name not in chip_names():
+        """Share of its clock that a chip keeps under a power limit below the catalog's."""
+        if self.fusion.ideal or self.chip.name not in chip_names():
             return 1.0
-        usual, watts = catalog_chip(self.chip.name).power_w, self.chip.power_w
-        return float(power_share(watts, usual)) if watts and usual else 1.0
+        default_watts = catalog_chip(self.chip.name).power_w
+        watts = self.chip.power_w
+        if not watts or not default_watts:
+            return 1.0
+        return float(clock_under_power_limit(watts, default_watts))
 
-    def flops_per_clock(self, dtype: str) -> float:
-        """Of one SM in one clock."""
-        return self.chip.peak(dtype) / self.units / figure(self.chip, "core.clock", CLOCK)
+    @property
+    def mask_tile(self) -> int:
+        """Keys, and queries, of one tile of masked attention."""
+        return MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
 
     def dtype(self, matmul: Matmul) -> str:
-        """Of the arithmetic: attention and the ends of the model stay in 16 bits."""
-        whole = is_core(matmul) or is_end(matmul)
-        dtype = "bf16" if whole and units.bytes_per_element(self.job.compute) < 2 else None
-        dtype = dtype or self.job.compute
-        return "fp16" if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s else dtype
+        """Dtype of a matmul: attention, embedding and head stay in 16 bits."""
+        dtype = self.job.compute
+        if units.bytes_per_element(dtype) < 2 and (is_core(matmul) or is_embedding_or_head(matmul)):
+            dtype = "bf16"
+        if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s:
+            return "fp16"
+        return dtype
 
-    def product(
+    def matmul(
         self,
         matmul: Matmul,
         config: ModelConfig,
@@ -150,29 +119,37 @@ class Rates:
         layout: Layout | Layouts,
         part: str = "",
     ) -> PricedItem:
-        """All `count` occurrences of a product in one microbatch, of a part of a layer."""
-        mesh, dtype = layout.sizes, self.dtype(matmul)
+        """Price all `count` occurrences of a matmul in one microbatch.
+
+        Args:
+            matmul: the matmul.
+            config: the model.
+            program: the step that has the matmul.
+            layout: one layout, or arrays of them.
+            part: part of a layer that computes it.
+        """
+        mesh = layout.sizes
+        dtype = self.dtype(matmul)
         flops = matmul.flops(mesh)
-        n_bytes = hbm_bytes(matmul, program.weights, self.job, mesh)
-        start_s: Num = 0.0 if self.kernels.graphs else self.cal.kernel_s
+        n_bytes = matmul_bytes(matmul, program.weights, self.job, mesh)
+        launch_s: Num = 0.0 if self.fusion.cuda_graphs else self.calibration.kernel_s
         if is_scan(matmul):
-            reached = self.cal.scanned
-            flops = flops * self._chunks(matmul)
+            achieved = self.calibration.scan_share
+            flops = flops * self._scan_flops_ratio(matmul)
         elif is_attention(matmul):
-            reached = self._attention(config)
-            flops = flops * self._scores(matmul)
-            if not self.kernels.flash:
+            achieved = self._attention_share(config)
+            flops = flops * self._score_flops_ratio(matmul)
+            if not self.fusion.flash:
                 n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
         else:
-            reached = self.cal.matmul(dtype)
-            experts = experts_here(matmul, layout)
-            if self.units:
-                per_clock = self.flops_per_clock(dtype)
-                reached = reached * tiles(matmul, mesh, self.units, per_clock, experts)
+            achieved = self.calibration.matmul(dtype)
+            experts = local_experts(matmul, layout)
+            if self.n_sms:
+                achieved = achieved * self._tile_efficiency(matmul, mesh, dtype, experts)
             if matmul.program.einsum.chosen:
-                reached = reached * self.cal.grouped
-                if not self.kernels.graphs:
-                    start_s = start_s + experts * self.cal.expert_s
+                achieved = achieved * self.calibration.grouped
+                if not self.fusion.cuda_graphs:
+                    launch_s = launch_s + experts * self.calibration.expert_s
         return PricedItem(
             name=matmul.name,
             phase=matmul.phase,
@@ -181,88 +158,127 @@ class Rates:
             work=matmul,
             flops=flops,
             n_bytes=n_bytes,
-            flops_per_s=self.chip.peak(dtype) * self.clock_share * reached,
-            bytes_per_s=self.hbm,
-            occurrence_s=start_s,
+            flops_per_s=self.chip.peak(dtype) * self.clock_share * achieved,
+            bytes_per_s=self.hbm_bytes_per_s,
+            occurrence_s=launch_s,
         )
 
-    def _attention(self, config: ModelConfig) -> float:
-        """Share of the peak in attention: a head narrower than the matrix unit fills a part, and
-        exponentials run beside the products."""
-        if self.kernels.ideal:
-            return self.cal.attention
+    def _tile_efficiency(
+        self, matmul: Matmul, mesh: Mapping[str, Num], dtype: str, groups: Num
+    ) -> Num:
+        """Share of its rate that a matmul keeps in whole tiles on all SMs.
+
+        Args:
+            matmul: not of attention or a scan.
+            mesh: chips by role.
+            dtype: dtype of the arithmetic.
+            groups: experts on the chip, whose matmuls run as one grouped matmul.
+        """
+        local = matmul.program.local
+        sizes: dict[str, Num] = {}
+        for array in (*local.inputs, local.output):
+            for dim in array.dims:
+                sizes[dim.name] = local_size(dim, matmul.sizes, mesh)
+        sizes["T"] = sizes.get("T", 1.0) / matmul.pieces
+        columns = [dim for dim in local.output.names if dim in local.right.names]
+        rows = [dim for dim in local.output.names if dim not in columns]
+        if matmul.program.einsum.chosen:
+            sizes["E"] = 1.0
+            if "E" not in local.output.names:  # tokens, each once per expert that it is routed to
+                rows = ["B", "T"]
+                columns = [dim for dim in columns if dim not in rows]
+                sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
+        m = math.prod(sizes[dim] for dim in rows)
+        n = math.prod(sizes[dim] for dim in columns)
+        k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.pieces)
+        depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
+        return tile_efficiency(m, n, self.n_sms, groups) * depth
+
+    def _attention_share(self, config: ModelConfig) -> float:
+        """Share of the peak that attention achieves at the model's head dim.
+
+        A head dim smaller than the matrix unit fills a part of it.
+        """
+        share = self.calibration.attention
+        if self.fusion.ideal:
+            return share
         if self.chip.kind == "tpu":
             side = max(self.chip.matrix_unit or (1,))
-            return self.cal.attention * min(1.0, config.d_head / side)
-        if not (self.units and self.kernels.flash):
-            return self.cal.attention
-        each = self.flops_per_clock("bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16")
-        narrow = 1.0
-        if self.kernels.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
-            narrow = self.chip.peak("fp8") / self.chip.peak("bf16")
+            return share * min(1.0, config.d_head / side)
+        if not (self.n_sms and self.fusion.flash):
+            return share
+        wide_dtype = "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
+        flops_per_clock = sm_flops_per_clock(self.chip, wide_dtype)
+        speedup = 1.0
+        if self.fusion.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
+            speedup = self.chip.peak("fp8") / self.chip.peak("bf16")
         exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
-        share = head_share(config.d_head, each, exponentials, narrow)
-        share *= warp_share(each) if self.kernels.warp_attention else 1.0
-        return self.cal.attention * float(share)
+        ratio = head_dim_efficiency(config.d_head, flops_per_clock, exponentials, speedup)
+        if self.fusion.warp_attention:
+            ratio *= warp_efficiency(flops_per_clock)
+        return share * float(ratio)
 
-    def _scores(self, matmul: Matmul) -> float:
-        """Scores that are computed over those that the mask leaves, each as often as it is."""
-        if self.kernels.ideal:
+    def _score_flops_ratio(self, matmul: Matmul) -> float:
+        """Ratio of the scores that kernels compute to the unmasked ones."""
+        if self.fusion.ideal:
             return 1.0
-        times = SCORES_AGAIN if matmul.phase == "backward" else 1.0
-        times *= DOCUMENT / self.job.seq if self.extras.packed else 1.0
-        if not self.kernels.flash:
-            return times / float(matmul.share)
-        seq, visible = self.job.seq, float(matmul.share) * self.job.seq
+        repeats = BACKWARD_RECOMPUTE if matmul.phase == "backward" else 1.0
+        if self.variant.packed:
+            repeats *= DOCUMENT / self.job.seq
+        if not self.fusion.flash:
+            return repeats / float(matmul.share)
+        seq = self.job.seq
+        visible = float(matmul.share) * seq
         edges = 1 if 2 * visible >= seq else 2
-        tile = MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
-        return times * min(float(tiled_keys(visible, edges, tile)), float(seq)) / visible
+        computed = min(float(tiled_keys(visible, edges, self.mask_tile)), float(seq))
+        return repeats * computed / visible
 
     def computed_flops(self, matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
         """FLOPs of all `count` occurrences as the chip's kernels compute them.
 
-        Attention in tiles computes those on the edge of its mask whole, and makes its scores again
-        in the backward pass. On a TPU a sequence that is no whole number of rows is not cut into
-        tiles: its whole square of scores is computed, and kept.
+        Tiled attention computes tiles on the edge of its mask whole, and its scores again in the
+        backward pass. On a TPU a sequence that is not a multiple of `TPU_ROWS` is not tiled: its
+        whole square of scores is computed, and kept.
         """
         flops = matmul.flops(mesh)
         if not is_attention(matmul):
             return flops
         if self.chip.kind == "tpu" and self.job.seq % TPU_ROWS:
             return flops / matmul.share
-        return flops * self._scores(matmul)
+        return flops * self._score_flops_ratio(matmul)
 
-    def _chunks(self, matmul: Matmul) -> float:
-        """Products of a scan that are computed over those counted: whole tiles of masked chunks.
+    def _scan_flops_ratio(self, matmul: Matmul) -> float:
+        """Ratio of a scan's computed products to the counted ones: whole tiles of masked chunks.
 
-        Packed documents change no chunk: their masks cut states that pass on.
+        Packed documents change no chunk: their masks cut the states that are passed on.
         """
-        if self.kernels.ideal:
+        if self.fusion.ideal:
             return 1.0
-        times = SCORES_AGAIN if matmul.phase == "backward" else 1.0
+        repeats = BACKWARD_RECOMPUTE if matmul.phase == "backward" else 1.0
         if matmul.share == 1:
-            return times
+            return repeats
         chunk = float(matmul.sizes["Tc"])
-        visible, tile = float(matmul.share) * chunk, MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
-        return times * min(float(tiled_keys(visible, 1, tile)), chunk) / visible
+        visible = float(matmul.share) * chunk
+        computed = min(float(tiled_keys(visible, 1, self.mask_tile)), chunk)
+        return repeats * computed / visible
 
     def elementwise(self, phase: str, n_bytes: Num, part: str = "") -> PricedItem:
-        """Steps that read and write `n_bytes` when they are fused."""
-        times = 1.0 if self.kernels.fused else UNFUSED
-        return replace(self._memory_work(ELEMENTWISE, phase, times * n_bytes), part=part)
+        """Price element-wise steps that read and write `n_bytes` when they are fused."""
+        repeats = 1.0 if self.fusion.fused else UNFUSED
+        return replace(self._memory_work(ELEMENTWISE, phase, repeats * n_bytes), part=part)
 
     def casts(self, program: Step, mesh: Mapping[str, Num]) -> Iterator[PricedItem]:
-        """Inputs of products in 8 or 4 bits, made from 16 bits: each read and written once.
+        """Casts of matmul inputs from 16 bits to 8 or 4 bits: each array is cast once.
 
-        Both products of a backward pass use the same gradient, and one fused product the input of
-        its neighbours: each array is cast once.
+        Both matmuls of a backward pass use the same gradient, and matmuls of one fused matmul the
+        same input.
         """
-        if self.job.compute not in NARROW or self.kernels.ideal:
+        if self.job.compute not in NARROW_DTYPES or self.fusion.ideal:
             return
-        arrays: dict[str, dict[tuple[int, str], Num]] = {}
+        elements_by_phase: dict[str, dict[tuple[int, str], Num]] = {}
         for matmul in program.matmuls:
             left = matmul.program.local.left
-            if is_core(matmul) or is_end(matmul):
+            if is_core(matmul) or is_embedding_or_head(matmul):
                 continue
             if matmul.phase == "backward" and not left.gradient_of:
                 continue  # kept from the forward pass
@@ -270,23 +286,24 @@ class Rates:
             if matmul.program.einsum.chosen and "R" not in left.names:
                 n = n * matmul.sizes["R"]
             block = matmul.term.module if left.name == "x" else ""
-            arrays.setdefault(matmul.phase, {})[matmul.group, block + left.name] = n
-        for phase, elements in arrays.items():
-            n_bytes = sum(elements.values(), 0.0) * CAST_BYTES
+            arrays = elements_by_phase.setdefault(matmul.phase, {})
+            arrays[matmul.group, block + left.name] = n
+        for phase, arrays in elements_by_phase.items():
+            n_bytes = sum(arrays.values(), 0.0) * CAST_BYTES
             yield self._memory_work("casts", phase, n_bytes)
 
-    def added_gradients(self, program: Step, layout: Layout | Layouts) -> Iterator[PricedItem]:
-        """Gradients of weights added to their sum by a kernel of its own, not by the product.
+    def gradient_adds(self, program: Step, layout: Layout | Layouts) -> Iterator[PricedItem]:
+        """Kernels that add weight gradients to their sum, where the matmuls do not.
 
         ZeRO-3 scatters gradients at once.
         """
-        if self.kernels.adds or layout.zero == 3:
+        if self.fusion.fused_gradient_add or layout.zero == 3:
             return
         total: Num = 0.0
         for matmul in program.matmuls:
             output = matmul.program.local.output
             is_gradient = output.gradient_of in program.weights
-            if is_gradient and not is_end(matmul):
+            if is_gradient and not is_embedding_or_head(matmul):
                 elements = output.local_elements(matmul.sizes, layout.sizes)
                 total = total + matmul.count * elements
         n_bytes = ADDED_BYTES + 2 * units.bytes_per_element(self.job.gradients)
@@ -294,98 +311,63 @@ class Rates:
 
     def _memory_work(self, name: str, phase: str, n_bytes: Num) -> PricedItem:
         """Work that only reads and writes HBM."""
-        return PricedItem(name=name, phase=phase, n_bytes=n_bytes, bytes_per_s=self.hbm)
-
-
-def figure(chip: Chip, name: str, default: float) -> float:
-    """A number of a chip's file, or the default where it has none."""
-    found = get(chip, name)
-    return float(found) if isinstance(found, int | float) else default
+        return PricedItem(name=name, phase=phase, n_bytes=n_bytes, bytes_per_s=self.hbm_bytes_per_s)
 
 
 def is_core(matmul: Matmul) -> bool:
-    """The products that kernels of attention and of scans fuse: they stay in 16 bits."""
+    """Whether kernels of attention or of scans fuse a matmul: it stays in 16 bits."""
     return matmul.term.block == "core"
 
 
 def is_attention(matmul: Matmul) -> bool:
-    """Scores and weighted values of attention."""
+    """Whether a matmul computes the scores or the weighted values of attention."""
     return is_core(matmul) and matmul.term.module == "attn"
 
 
 def is_scan(matmul: Matmul) -> bool:
-    """Products of the scan of a Mamba block."""
+    """Whether a matmul belongs to the scan of a Mamba block."""
     return is_core(matmul) and matmul.term.module == "mamba"
 
 
-def is_end(work: Matmul | Transfer | None) -> bool:
+def is_embedding_or_head(work: Matmul | Transfer | None) -> bool:
     """Whether work of the algebra belongs to the embedding or the unembedding, not to a layer."""
-    return work is not None and work.term.module in ENDS
-
-
-def is_routed(array: Array) -> bool:
-    """The matrices of routed experts, or their gradients."""
-    return len(array.dims) == 3 and array.dims[0].name == "E"
+    return work is not None and work.term.module in EMBEDDING_AND_HEAD
 
 
 def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:
-    """Bytes per element of an array of the step, by what it is.
+    """Bytes per element of an array of the step: a weight, a weight's gradient or an activation.
 
-    Weights that are held wider are cast to 16 bits before they are sent or multiplied.
+    Weights that are stored wider are cast to 16 bits before they are sent or multiplied.
     """
     if array.name in weights:
-        return min(job.weight_bytes, 2.0) if job.compute != "fp32" else job.weight_bytes
+        return job.weight_bytes if job.compute == "fp32" else min(job.weight_bytes, 2.0)
     if array.gradient_of in weights:
         return units.bytes_per_element(job.gradients)
     return job.activation_bytes
 
 
-def hbm_bytes(matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]) -> Num:
-    """Bytes that one chip reads and writes for all `count` of a matmul; of experts its own."""
+def matmul_bytes(
+    matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]
+) -> Num:
+    """Bytes that one chip reads and writes for all `count` of a matmul, of its experts only."""
     total: Num = 0.0
-    for array, n in matmul.arrays(mesh):
-        one = n * element_bytes(array, weights, job)
-        total = total + (one / mesh["expert"] if is_routed(array) else one)
+    for array, elements in matmul.arrays(mesh):
+        n_bytes = elements * element_bytes(array, weights, job)
+        if is_routed(array):
+            n_bytes = n_bytes / mesh["expert"]
+        total = total + n_bytes
     return total
 
 
-def experts_here(matmul: Matmul, split: Layout | Layouts) -> Num:
-    """Experts of one layer that lie on a chip, 1 for products without."""
+def local_experts(matmul: Matmul, layout: Layout | Layouts) -> Num:
+    """Experts of one layer on a chip; 1 for matmuls without experts."""
     if not matmul.program.einsum.chosen:
         return 1.0
-    return maximum(1.0, matmul.sizes["E"] / expert_degree(split, split.sizes))
-
-
-def tiles(
-    matmul: Matmul, mesh: Mapping[str, Num], units: float, flops_per_clock: float, groups: Num
-) -> Num:
-    """Share of its rate that a product reaches in whole tiles on all SMs.
-
-    Args:
-        units: SMs, and `flops_per_clock` those of each.
-        groups: experts on the chip, whose products run in one go.
-    """
-    local = matmul.program.local
-    size: dict[str, Num] = {
-        d.name: local_size(d, matmul.sizes, mesh)
-        for array in (*local.inputs, local.output)
-        for d in array.dims
-    }
-    size["T"] = size.get("T", 1.0) / matmul.pieces
-    columns = [n for n in local.output.names if n in local.right.names]
-    rows = [n for n in local.output.names if n not in columns]
-    if matmul.program.einsum.chosen:
-        size["E"] = 1.0
-        if "E" not in local.output.names:  # tokens, each once for every expert it goes to
-            rows, columns = ["B", "T"], [n for n in columns if n not in ("B", "T")]
-            size["B"] = size["B"] * matmul.sizes["R"] / groups
-    m, n = (math.prod(size[name] for name in names) for names in (rows, columns))
-    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.pieces)
-    return tile_share(m, n, units, groups) * depth_share(k, flops_per_clock)
+    return maximum(1.0, matmul.sizes["E"] / expert_degree(layout, layout.sizes))
 
 
 def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
-    """Scores written, masked, normalised, dropped and read: half with each product."""
+    """Bytes of scores written, masked, normalised, dropped and read, half for each matmul."""
     local = matmul.program.local
-    s = next(a for a in (*local.inputs, local.output) if a.name in ("s", "ds"))
-    return s.local_elements(matmul.sizes, mesh) * SCORE_BYTES / 2
+    scores = next(a for a in (*local.inputs, local.output) if a.name in ("s", "ds"))
+    return scores.local_elements(matmul.sizes, mesh) * SCORE_BYTES / 2

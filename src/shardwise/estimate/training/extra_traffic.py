@@ -1,5 +1,7 @@
-"""What a step sends beside the sharding algebra: tokens to experts, heads for tokens, states of
-scans, activations to the next stage."""
+"""Collectives of a training step outside the sharding algebra.
+
+Dispatch and combine of experts, Ulysses, states of scans, sends between pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -14,83 +16,88 @@ from shardwise.ops.einsum import shards
 from shardwise.ops.layers import RESIDUAL
 from shardwise.ops.program import Transfer
 
-NARROW = ("cx", "cy")  # experts on a latent read and write these and nothing else
+LATENT_RESIDUAL = ("cx", "cy")  # latent input and output, the only ones of experts that have them
 DISPATCH, COMBINE = "moe.dispatch", "moe.combine"
 
 
 def extra_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
     """Collectives of all layers for one microbatch.
 
-    Remat that drops what experts have received repeats the dispatch of the forward pass. What comes
-    back from experts is not needed again: tokens are weighted before the last product, which
-    nothing reads.
+    Remat that drops the inputs of experts repeats the dispatch of the forward pass, but not the
+    combine: tokens are weighted before the last matmul, whose output nothing reads.
     """
-    yield from _to_experts(priced)
+    yield from _expert_traffic(priced)
     if priced.layout.context_kind == "ulysses":
-        yield from _heads_for_tokens(priced)
-    yield from _states(priced)
+        yield from _ulysses_traffic(priced)
+    yield from _scan_traffic(priced)
 
 
 def residual_bytes(priced: PricedLayout) -> Num:
-    """The residual of one microbatch on a chip, as it lies between blocks."""
-    mesh, layout, job = priced.mesh, priced.layout, priced.job
+    """Bytes of one microbatch's residual on a chip, sharded as between blocks."""
+    mesh = priced.mesh
+    layout = priced.layout
     tensor = mesh["tensor"] if layout.sequence_parallel else 1
-    elements = layout.micro_batch * job.seq * priced.config.d_model
-    return elements * job.activation_bytes / (mesh["context"] * tensor)
+    elements = layout.micro_batch * priced.job.seq * priced.config.d_model
+    return elements * priced.job.activation_bytes / (mesh["context"] * tensor)
 
 
-def _to_experts(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Tokens to experts and back, forward and backward: four exchanges in a routed layer.
+def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
+    """Dispatch and combine, forward and backward: four AllToAlls in a routed layer.
 
     Each chip sends its tokens once for each of their k experts, in buffers of equal size (k n / E
     tokens for an expert). Whole experts on chips of `tensor` are reached over both axes. Where
-    `tensor` splits the experts, its chips send the tokens of their parts of the sequence, and what
-    has arrived is gathered over it: k copies of a token (Megatron Core's alltoall dispatcher).
-    Without sequence parallelism every chip of `tensor` sends all tokens, and nothing is gathered.
+    `tensor` shards the experts, its chips send the tokens of their parts of the sequence, and what
+    arrives is gathered over it: k copies of a token (Megatron Core's alltoall dispatcher). Without
+    sequence parallelism every chip of `tensor` sends all tokens, and nothing is gathered.
     """
-    mesh, layout, job = priced.mesh, priced.layout, priced.job
-    whole = layout.expert_tensor == 1
-    axes = ("tensor", "expert") if whole else ("expert",)
-    of_tensor = mesh["tensor"] if layout.sequence_parallel or whole else 1
+    mesh = priced.mesh
+    layout = priced.layout
+    whole_experts = layout.expert_tensor == 1
+    axes = ("tensor", "expert") if whole_experts else ("expert",)
+    token_shards = mesh["tensor"] if layout.sequence_parallel or whole_experts else 1
     for group in priced.config.groups:
-        if not isinstance(moe := group.layer.ffn, Moe):
+        moe = group.layer.ffn
+        if not isinstance(moe, Moe):
             continue
         width = moe.d_latent or priced.config.d_model
-        tokens = layout.micro_batch * job.seq * width * job.activation_bytes
-        tokens = tokens / mesh["context"]
-        local, k = tokens / of_tensor, moe.experts_per_token
-        send_once, n_bytes = None, local * k * shards(axes, mesh)
-        if priced.rates.kernels.once:
-            send_once, n_bytes = SendOnce(experts=k), local
+        token_bytes = layout.micro_batch * priced.job.seq * width * priced.job.activation_bytes
+        token_bytes = token_bytes / mesh["context"]
+        local_bytes = token_bytes / token_shards
+        k = moe.experts_per_token
+        send_once = None
+        joined_bytes = local_bytes * k * shards(axes, mesh)
+        if priced.rates.fusion.send_once:
+            send_once = SendOnce(experts_per_token=k)
+            joined_bytes = local_bytes
         for phase in ("forward", "backward"):
             for name, what in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
                 yield priced.collective(
                     name=name,
                     phase=phase,
-                    part=_part(name, phase),
+                    part=_remat_part(name, phase),
                     role="expert",
                     kind="all_to_all",
                     send_once=send_once,
                     axes=axes,
                     what=what if phase == "forward" else f"gradients of {what}",
                     count=group.count,
-                    joined_bytes=n_bytes,
+                    joined_bytes=joined_bytes,
                 )
-        if whole and not layout.sequence_parallel and not moe.d_ff_shared:
-            yield from _joined(priced, group.count, tokens)
-        elif not whole and layout.sequence_parallel:
-            ways = minimum(layout.expert_tensor or mesh["tensor"], mesh["tensor"])
+        if whole_experts and not layout.sequence_parallel and not moe.d_ff_shared:
+            yield from _residual_gathers(priced, group.count, token_bytes)
+        elif not whole_experts and layout.sequence_parallel:
+            copies = minimum(layout.expert_tensor or mesh["tensor"], mesh["tensor"])
             count = where(mesh["expert"] > 1, group.count, 0)
-            yield from _gathered(priced, count, local * k * ways)
+            yield from _tensor_gathers(priced, count, local_bytes * k * copies)
 
 
-def _part(name: str, phase: str) -> str:
-    """The part of a layer whose remat repeats an exchange."""
+def _remat_part(name: str, phase: str) -> str:
+    """Part of a layer whose remat repeats an exchange."""
     return DISPATCH if (name, phase) == (DISPATCH, "forward") else ""
 
 
-def _gathered(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
-    """Tokens that have arrived, for the parts of their experts on the chips of `tensor`."""
+def _tensor_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
+    """Gathers of dispatched tokens over `tensor`, which shards their experts, and their inverse."""
     for phase, name, kind in (
         ("forward", DISPATCH, "all_gather"),
         ("forward", COMBINE, "reduce_scatter"),
@@ -100,7 +107,7 @@ def _gathered(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[Priced
         yield priced.collective(
             name=name,
             phase=phase,
-            part=_part(name, phase),
+            part=_remat_part(name, phase),
             role="tensor",
             kind=kind,
             axes=("tensor",),
@@ -110,8 +117,8 @@ def _gathered(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[Priced
         )
 
 
-def _joined(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
-    """Parts of the sequence that come back from whole experts to a residual that is not split."""
+def _residual_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
+    """Gathers of the sequence after whole experts, for a residual that `tensor` replicates."""
     for phase, name in (("forward", COMBINE), ("backward", DISPATCH)):
         yield priced.collective(
             name=name,
@@ -126,14 +133,15 @@ def _joined(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedIt
 
 
 def occurrences(transfer: Transfer, priced: PricedLayout) -> Num:
-    """How often a collective of the algebra happens where it is one: 0 where tokens are sent to
-    their experts and the residual need not be gathered for them, nor summed after them.
+    """Occurrences of a collective of the algebra, per one that the algebra counts.
 
-    A ring under full remat goes round once more: its first round leaves no keys and values behind.
+    0 where tokens are dispatched to their experts, and the residual need not be gathered before
+    them or summed after them. A ring under full remat runs a second time: the first does not keep
+    its keys and values.
     """
-    layout, mesh = priced.layout, priced.mesh
-    ring = layout.context_kind == "ring" and transfer.move.kind == "all_gather"
-    if transfer.role == "context" and transfer.phase == "remat" and ring:
+    layout = priced.layout
+    is_ring = layout.context_kind == "ring" and transfer.move.kind == "all_gather"
+    if transfer.role == "context" and transfer.phase == "remat" and is_ring:
         return 1.0 + priced.remat_share
     if transfer.role != "tensor":
         return 1.0
@@ -142,33 +150,37 @@ def occurrences(transfer: Transfer, priced: PricedLayout) -> Num:
     base = transfer.move.before.base
     if not (transfer.term.module == "moe" and base in RESIDUAL and isinstance(ffn, Moe)):
         return share
-    if ffn.d_ff_shared and base not in NARROW:
+    if ffn.d_ff_shared and base not in LATENT_RESIDUAL:
         return share
     if layout.expert_tensor == 1:
         return 0.0
-    return where(mesh["expert"] > 1, 0.0, share) if layout.sequence_parallel else share
+    if layout.sequence_parallel:
+        return where(priced.mesh["expert"] > 1, 0.0, share)
+    return share
 
 
-def _heads_for_tokens(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Ulysses: queries, keys and values leave with all their tokens and some heads, the attended
-    come back: each an AllToAll, forward and backward (arXiv 2309.14509, section 3).
+def _ulysses_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
+    """AllToAlls of Ulysses, forward and backward (arXiv 2309.14509, section 3).
 
-    Where chips are more than KV heads, every one of them receives one: heads are sent more than
-    once.
+    Queries, keys and values are resharded from tokens to heads, the attended values back. Where
+    there are more chips than KV heads, every chip receives one: heads are sent several times.
     """
-    mesh, layout, job = priced.mesh, priced.layout, priced.job
-    tokens = layout.micro_batch * job.seq * job.activation_bytes
-    phases = ("forward", "remat", "backward") if layout.full_remat else ("forward", "backward")
-    chips = mesh["tensor"] * mesh["context"]
-    for a, n in priced.config.attentions:
-        kv_heads = maximum(a.n_kv_heads, chips)
+    mesh = priced.mesh
+    layout = priced.layout
+    token_bytes = layout.micro_batch * priced.job.seq * priced.job.activation_bytes
+    counts: dict[str, float] = {"forward": 1, "backward": 1}
+    if layout.full_remat:
+        counts = {"forward": 1, "remat": priced.remat_share, "backward": 1}
+    n_chips = mesh["tensor"] * mesh["context"]
+    for attention, n_layers in priced.config.attentions:
+        kv_heads = maximum(attention.n_kv_heads, n_chips)
         widths = {
-            "queries": a.n_heads * a.d_head,
-            "keys": kv_heads * a.d_head,
-            "values": kv_heads * a.d_head_v,
-            "attended": a.n_heads * a.d_head_v,
+            "queries": attention.n_heads * attention.d_head,
+            "keys": kv_heads * attention.d_head,
+            "values": kv_heads * attention.d_head_v,
+            "attended": attention.n_heads * attention.d_head_v,
         }
-        for phase in phases:
+        for phase, count in counts.items():
             for what, width in widths.items():
                 yield priced.collective(
                     name=f"attn.{what}",
@@ -176,18 +188,20 @@ def _heads_for_tokens(priced: PricedLayout) -> Iterator[PricedItem]:
                     role="context",
                     kind="all_to_all",
                     axes=("context",),
-                    what=what if phase != "backward" else f"gradients of {what}",
-                    count=n * (priced.remat_share if phase == "remat" else 1),
-                    joined_bytes=tokens * width / mesh["tensor"],
+                    what=f"gradients of {what}" if phase == "backward" else what,
+                    count=n_layers * count,
+                    joined_bytes=token_bytes * width / mesh["tensor"],
                 )
 
 
-def _states(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Scans over `context`: the state at the end of each chip's tokens, gathered by all, forward
-    and backward (arXiv 2405.21060, section 8.2)."""
+def _scan_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
+    """Gathers of scan states over `context`, forward and backward (arXiv 2405.21060, section 8.2).
+
+    Each chip gathers the states at the end of all chips' tokens.
+    """
     mesh = priced.mesh
-    for m, n in priced.config.mambas:
-        local = priced.layout.micro_batch * m.d_inner * m.d_state / mesh["tensor"]
+    for mamba, n_layers in priced.config.mambas:
+        elements = priced.layout.micro_batch * mamba.d_inner * mamba.d_state / mesh["tensor"]
         for phase in ("forward", "backward"):
             yield priced.collective(
                 name="mamba.states",
@@ -196,15 +210,15 @@ def _states(priced: PricedLayout) -> Iterator[PricedItem]:
                 kind="all_gather",
                 axes=("context",),
                 what="states of scans",
-                count=n,
-                joined_bytes=local * mesh["context"] * priced.job.activation_bytes,
+                count=n_layers,
+                joined_bytes=elements * mesh["context"] * priced.job.activation_bytes,
             )
 
 
 def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Activations of one microbatch to the next stage, their gradients to the one before.
+    """Sends of one microbatch's activations to the next stage, and of gradients back.
 
-    Ranks that hold the same residual send a part each, and join the parts on arrival
+    Ranks with the same residual send a part each, and gather the parts on arrival
     (arXiv 2104.04473, section 4.1; DeepSpeed's pipe_partitioned).
     """
     layout = priced.layout

@@ -1,4 +1,4 @@
-"""One layout on one machine: its works derived once, its step at any rates."""
+"""One layout on one machine: its program, derived once, and its step at any rates."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training.chip_rates import IDEAL, Extras, Kernels, Rates, is_end
+from shardwise.estimate.training.chip_rates import Rates, is_embedding_or_head
 from shardwise.estimate.training.microbatch import microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -20,15 +21,19 @@ from shardwise.workload import Train
 
 
 class LayoutStep:
-    """The program of a layout, where it runs, and what it takes.
+    """Training step of one layout on one machine.
 
     Args:
-        placement: of the mesh on the machine; the one with the least traffic when not given.
-        extras: what is trained that the configuration does not say.
+        config: the model.
+        system: the machine.
+        job: batch, sequence length and dtypes.
+        layout: the layout.
+        placement: of the mesh on the machine; by default the one with the least traffic.
+        variant: properties of the run that the job does not state.
 
     Raises:
-        NoStrategy: the mesh does not lie on the machine.
-        UnknownFigure: a figure that the chip's file does not have.
+        NoStrategy: the mesh has no placement on the machine.
+        UnknownFigure: the chip's file lacks a figure.
     """
 
     def __init__(
@@ -38,82 +43,91 @@ class LayoutStep:
         job: Train,
         layout: Layout,
         placement: Placement | None = None,
-        extras: Extras | None = None,
+        variant: RunVariant | None = None,
     ) -> None:
         self.config = config
         self.system = system
         self.job = job
         self.layout = layout
-        self.extras = extras or Extras()
-        self.program = training_program(config, job, layout, self.extras)
-        self.placement = placement or min(place(system, layout.sizes), key=self._traffic)
+        self.variant = variant or PLAIN_RUN
+        self.program = training_program(config, job, layout, self.variant)
+        self.placement = placement or min(place(system, layout.sizes), key=self._traffic_s)
         self.costs = CollectiveCost([self.placement])
 
-    def priced(self, cal: Calibration = PEAK, kernels: Kernels = IDEAL) -> PricedLayout:
+    def priced(
+        self, calibration: Calibration = PEAK, fusion: FusionProfile = IDEAL
+    ) -> PricedLayout:
         """The layout at the rates of a calibration; by default the bare roofline."""
         rates = Rates(
-            chip=self.system.chip, job=self.job, cal=cal, kernels=kernels, extras=self.extras
+            chip=self.system.chip,
+            job=self.job,
+            calibration=calibration,
+            fusion=fusion,
+            variant=self.variant,
         )
         return PricedLayout(config=self.config, layout=self.layout, rates=rates, costs=self.costs)
 
-    def at(self, cal: Calibration = PEAK, kernels: Kernels = IDEAL) -> StepTime:
-        """The time of the step at the rates of a calibration."""
-        priced = self.priced(cal, kernels)
+    def time(self, calibration: Calibration = PEAK, fusion: FusionProfile = IDEAL) -> StepTime:
+        """Time of the step at the rates of a calibration; by default the bare roofline."""
+        priced = self.priced(calibration, fusion)
         return step_time(priced, microbatch_time(priced, self.program))
 
-    def _traffic(self, placement: Placement) -> float:
-        """What all collectives take on a placement: the choice between several."""
-        costs, mesh = CollectiveCost([placement]), self.layout.sizes
-        return sum(
-            float(costs.of(t.move.kind, t.move.axes).time_s(t.elements(mesh)))
-            for t in self.program.transfers
-        )
+    def _traffic_s(self, placement: Placement) -> float:
+        """Seconds of all collectives of the algebra on a placement."""
+        costs = CollectiveCost([placement])
+        total = 0.0
+        for transfer in self.program.transfers:
+            price = costs.price(transfer.move.kind, transfer.move.axes)
+            total += float(price.time_s(transfer.elements(self.layout.sizes)))
+        return total
 
 
 def training_program(
-    config: ModelConfig, job: Train, layout: Layout | Layouts, extras: Extras | None = None
+    config: ModelConfig, job: Train, layout: Layout | Layouts, variant: RunVariant | None = None
 ) -> Step:
-    """The products and collectives of one microbatch under a layout, or under arrays of layouts."""
+    """Matmuls and collectives of one microbatch under a layout, or under arrays of layouts."""
     rules = rules_of(layout) if isinstance(layout, Layout) else table(layout)
     batch = layout.micro_batch * data_shards(layout.sizes)
     remat = "full" if layout.full_remat else "none"
     program = training_step(config, batch, job.seq, rules, remat=remat)
     program = program.in_chunks(layout.loss_chunks)
-    if extras and extras.whole_remat:
-        program = whole_layers_again(program)
-    return without_gradients(program) if extras and extras.frozen else program
+    if variant and variant.whole_remat:
+        program = with_whole_remat(program)
+    if variant and variant.frozen:
+        program = without_gradients(program)
+    return program
 
 
 def without_gradients(program: Step) -> Step:
-    """The program of a step whose weights stay: no products and no sums of their gradients."""
+    """Program of a step with frozen weights: no matmuls and no sync of their gradients."""
 
-    def kept(array: Array) -> bool:
-        return array.gradient_of not in program.weights
+    def is_gradient(array: Array) -> bool:
+        return array.gradient_of in program.weights
 
     return replace(
         program,
-        matmuls=tuple(m for m in program.matmuls if kept(m.program.einsum.output)),
-        transfers=tuple(t for t in program.transfers if kept(t.move.before)),
+        matmuls=tuple(m for m in program.matmuls if not is_gradient(m.program.einsum.output)),
+        transfers=tuple(t for t in program.transfers if not is_gradient(t.move.before)),
     )
 
 
-def whole_layers_again(program: Step) -> Step:
-    """A program of full remat that also runs the last products of a layer, which nothing reads."""
-    again = {(m.group, m.name) for m in program.matmuls if m.phase == "remat"}
-    sent = {(t.name, t.move) for t in program.transfers if t.phase == "remat"}
-    if not again:
+def with_whole_remat(program: Step) -> Step:
+    """Program of full remat that also recomputes the last matmuls of a layer, which are unread."""
+    matmuls = [*program.matmuls]
+    transfers = [*program.transfers]
+    remat_matmuls = {(m.group, m.name) for m in matmuls if m.phase == "remat"}
+    remat_transfers = {(t.name, t.move) for t in transfers if t.phase == "remat"}
+    if not remat_matmuls:
         return program
-    matmuls = [
-        replace(m, phase="remat")
-        for m in program.matmuls
-        if m.phase == "forward" and not is_end(m) and (m.group, m.name) not in again
-    ]
-    transfers = [  # weights are gathered once for both
-        replace(t, phase="remat")
-        for t in program.transfers
-        if t.phase == "forward" and not is_end(t) and t.role != "fsdp"
-        if (t.name, t.move) not in sent
-    ]
-    return replace(
-        program, matmuls=(*program.matmuls, *matmuls), transfers=(*program.transfers, *transfers)
-    )
+    for matmul in program.matmuls:
+        if matmul.phase != "forward" or is_embedding_or_head(matmul):
+            continue
+        if (matmul.group, matmul.name) not in remat_matmuls:
+            matmuls.append(replace(matmul, phase="remat"))
+    for transfer in program.transfers:
+        if transfer.phase != "forward" or is_embedding_or_head(transfer):
+            continue
+        is_weight_gather = transfer.role == "fsdp"  # once for both passes
+        if not is_weight_gather and (transfer.name, transfer.move) not in remat_transfers:
+            transfers.append(replace(transfer, phase="remat"))
+    return replace(program, matmuls=tuple(matmuls), transfers=tuple(transfers))

@@ -1,8 +1,8 @@
-"""What one microbatch takes on its way through all layers and both ends of the model, in seconds.
+"""Time of one microbatch through all layers, the embedding and the head.
 
-Derived from the program of the sharding algebra; what the algebra cannot see (element-wise steps,
-routing of tokens, the way keys and values travel) is added here by name. A pipeline gives each
-stage its share of the layers; that is the business of `step`.
+Derived from the program of the sharding algebra; what the algebra does not express (element-wise
+steps, routing of tokens, Ulysses) is added here by name. `step` gives each pipeline stage its share
+of the layers.
 """
 
 from __future__ import annotations
@@ -13,34 +13,29 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from shardwise.arrays import Num, minimum
+from shardwise.estimate.elementwise import elementwise_widths
 from shardwise.estimate.items import PricedItem
+from shardwise.estimate.routing import is_routed
 from shardwise.estimate.training.chip_rates import (
     ELEMENTWISE,
     Rates,
     element_bytes,
     is_attention,
-    is_end,
-    is_routed,
+    is_embedding_or_head,
 )
 from shardwise.estimate.training.extra_traffic import DISPATCH, extra_traffic, occurrences
-from shardwise.estimate.training.memory.activations import layers_held
-from shardwise.estimate.training.memory.framework import PLANNED
-from shardwise.estimate.training.memory.local_elements import Local
-from shardwise.estimate.training.memory.parameters import with_experts
+from shardwise.estimate.training.memory.activations import layer_activations
+from shardwise.estimate.training.memory.framework import DEFAULT_FRAMEWORK
+from shardwise.estimate.training.memory.local_elements import LocalElements
+from shardwise.estimate.training.memory.parameters import mesh_with_experts
 from shardwise.estimate.training.priced_layout import PricedLayout
-from shardwise.models import Layer, ModelConfig, Moe
+from shardwise.models import ModelConfig
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Form, Layout, Layouts
 
-# Reads and writes of element-wise steps in one layer, forward, in multiples of each width: two
-# norms and two sums of D (half of them in a layer of one block), rotation of queries and keys,
-# activation of F; in a Mamba block the convolution, the gated norm, and states, which are written
-# in fp32 (one more than the product writes), read, and passed on in 16 bits (state-spaces/mamba,
-# ssd_combined.py, `states_in_fp32`). The backward pass has twice as many.
-WIDTHS = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
-BACKWARD = 2.0
-# Products whose part of `strategy.layout.PARTS` has another name.
-PART = {
+BACKWARD_WIDTHS = 2.0  # bytes of element-wise steps in a backward pass per byte of a forward pass
+# Matmuls whose part of `strategy.layout.PARTS` has another name.
+PART_OF_PRODUCT = {
     "scores": "attention",
     "values": "attention",
     "q_up": "mla_up",
@@ -59,15 +54,16 @@ class MicrobatchTime:
     """Seconds of one microbatch. Numbers, or arrays over layouts.
 
     Args:
-        layers: phase -> matmuls and attention of all layers.
+        layers: phase -> compute of all layers.
         parts: part of a layer -> its compute in one forward pass of all layers, which remat of that
             part runs a second time.
         attention: attention in `layers`, all phases.
-        embedding, unembedding: the ends of the model.
+        embedding: compute of the embedding.
+        unembedding: compute of the unembedding.
         traffic: role -> collectives inside the layers.
-        end_traffic: the same at the ends of the model.
-        repeated: part of a layer -> role -> the collectives of which the same holds.
-        host: kept activations of all layers, out to host memory and back.
+        outer_traffic: role -> collectives of the embedding and the unembedding.
+        part_traffic: part of a layer -> role -> collectives that its remat runs a second time.
+        offload: transfers of all layers' saved activations to host memory and back.
     """
 
     layers: Mapping[str, Num]
@@ -76,62 +72,63 @@ class MicrobatchTime:
     embedding: Num
     unembedding: Num
     traffic: Mapping[str, Num] = field(default_factory=dict)
-    end_traffic: Mapping[str, Num] = field(default_factory=dict)
-    repeated: Mapping[str, Mapping[str, Num]] = field(default_factory=dict)
-    host: Num = 0.0
+    outer_traffic: Mapping[str, Num] = field(default_factory=dict)
+    part_traffic: Mapping[str, Mapping[str, Num]] = field(default_factory=dict)
+    offload: Num = 0.0
 
     def take(self, rows: Num) -> MicrobatchTime:
-        """The same of some of the layouts."""
+        """Times of the layouts at `rows` only."""
 
-        def some(value: Any) -> Any:
+        def select(value: Any) -> Any:
             if isinstance(value, Mapping):
-                return {name: some(item) for name, item in value.items()}
+                return {name: select(item) for name, item in value.items()}
             return value[rows] if getattr(value, "ndim", 0) else value
 
-        return MicrobatchTime(**{f.name: some(getattr(self, f.name)) for f in fields(self)})
+        return MicrobatchTime(**{f.name: select(getattr(self, f.name)) for f in fields(self)})
 
 
 def microbatch_time(
-    priced: PricedLayout, program: Step, like: MicrobatchTime | None = None
+    priced: PricedLayout, program: Step, compute_of: MicrobatchTime | None = None
 ) -> MicrobatchTime:
-    """Seconds of one microbatch.
+    """Time of one microbatch.
 
     Args:
-        program: of one microbatch under the layout's table, with or without full remat.
-        like: of the same program and layouts with another way of the context, whose products are
-            the same.
+        priced: one layout, or arrays of layouts.
+        program: one microbatch under the layout's table, with or without full remat.
+        compute_of: time of the same program and layouts with another `context_kind`, whose compute
+            is the same.
     """
-    time = like or _compute_time(priced, program)
     traffic: dict[str, Num] = {}
-    end_traffic: dict[str, Num] = {}
-    repeated: dict[str, dict[str, Num]] = {}
+    outer_traffic: dict[str, Num] = {}
+    part_traffic: dict[str, dict[str, Num]] = {}
     for item in collectives(priced, program):
-        role, seconds = str(item.role), item.seconds
-        total = end_traffic if is_end(item.work) else traffic
-        total[role] = total.get(role, 0.0) + seconds
+        totals = [outer_traffic if is_embedding_or_head(item.work) else traffic]
         if item.part:
-            again = repeated.setdefault(item.part, {})
-            again[role] = again.get(role, 0.0) + seconds
+            totals.append(part_traffic.setdefault(item.part, {}))
+        role = str(item.role)
+        seconds = item.seconds
+        for seconds_by_role in totals:
+            seconds_by_role[role] = seconds_by_role.get(role, 0.0) + seconds
     return replace(
-        time,
+        compute_of or _compute_time(priced, program),
         traffic=traffic,
-        end_traffic=end_traffic,
-        repeated=repeated,
-        host=sum(item.seconds for item in offload(priced, program)),
+        outer_traffic=outer_traffic,
+        part_traffic=part_traffic,
+        offload=sum(item.seconds for item in offload(priced, program)),
     )
 
 
 def _compute_time(priced: PricedLayout, program: Step) -> MicrobatchTime:
-    """What the chip itself computes."""
+    """Time of the chip's own work."""
     layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
     parts: dict[str, Num] = {}
-    ends: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
+    outer: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
     attention: Num = 0.0
     for item in compute(priced, program):
         seconds = item.seconds
-        if item.work and is_end(item.work):
-            end = item.work.term.module
-            ends[end] = ends[end] + seconds
+        if item.work and is_embedding_or_head(item.work):
+            module = item.work.term.module
+            outer[module] = outer[module] + seconds
             continue
         layers[item.phase] = layers[item.phase] + seconds
         if item.part:
@@ -142,38 +139,35 @@ def _compute_time(priced: PricedLayout, program: Step) -> MicrobatchTime:
         layers=layers,
         parts=parts,
         attention=attention,
-        embedding=ends["embed"],
-        unembedding=ends["unembed"],
+        embedding=outer["embed"],
+        unembedding=outer["unembed"],
     )
 
 
 def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     """Work of the chip for one microbatch."""
-    rates, layout = priced.rates, priced.layout
+    rates = priced.rates
+    layout = priced.layout
     yield from rates.casts(program, priced.mesh)
-    yield from rates.added_gradients(program, layout)
+    yield from rates.gradient_adds(program, layout)
     for matmul in program.matmuls:
-        in_forward = matmul.phase == "forward" and not is_end(matmul)
-        part = part_of(matmul) if in_forward else ""
-        yield rates.product(matmul, priced.config, program, layout, part)
-    if rates.kernels.ideal:
+        part = ""
+        if matmul.phase == "forward" and not is_embedding_or_head(matmul):
+            part = PART_OF_PRODUCT.get(matmul.term.product, matmul.term.product)
+        yield rates.matmul(matmul, priced.config, program, layout, part)
+    if rates.fusion.ideal:
         return
     n_bytes = elementwise_bytes(priced.config, layout, rates)
     yield rates.elementwise("forward", n_bytes, part=ELEMENTWISE)
-    yield rates.elementwise("backward", BACKWARD * n_bytes)
+    yield rates.elementwise("backward", BACKWARD_WIDTHS * n_bytes)
     if layout.full_remat:
         yield rates.elementwise("remat", n_bytes)
 
 
-def part_of(matmul: Matmul) -> str:
-    """The part of a layer, in the words of remat."""
-    return PART.get(matmul.term.product, matmul.term.product)
+def recomputed_parts(form: Form) -> tuple[str, ...]:
+    """Parts of a forward pass that remat recomputes and that are not in the program itself.
 
-
-def repeated_parts(form: Form) -> tuple[str, ...]:
-    """The parts of a forward pass that remat runs again, where its program does not hold them.
-
-    The program of full remat has its own products and collectives, but not the dispatch of tokens.
+    The program of full remat has its own matmuls and collectives, but not the dispatch of tokens.
     """
     parts = [*form.recomputed]
     if {"norms", "activation"} & {*form.recomputed}:
@@ -184,37 +178,19 @@ def repeated_parts(form: Form) -> tuple[str, ...]:
 
 
 def elementwise_bytes(config: ModelConfig, layout: Layout | Layouts, rates: Rates) -> Num:
-    """Bytes that norms, sums, rotations and activations of one forward pass read and write."""
+    """Bytes that norms, sums, rotary and activations of one forward pass read and write."""
     tokens = layout.micro_batch * rates.job.seq / layout.sizes["context"]
     tensor = layout.sizes["tensor"]
-    whole = 1 if layout.sequence_parallel else tensor
-    total: Num = 0.0
+    copies = 1 if layout.sequence_parallel else tensor
+    width: Num = 0.0
     for group in config.groups:
-        along, across = elementwise_widths(config, group.layer)
-        total = total + group.count * (along * whole + across) / tensor
-    return tokens * total * rates.job.activation_bytes
-
-
-def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
-    """Reads and writes of a token in one layer: of width D, and of widths that `tensor` layouts."""
-    D = config.d_model
-    along, across = WIDTHS["D"] * D * (1.0 if layer.has_both else 0.5), 0.0
-    if a := layer.attention:
-        across += WIDTHS["heads"] * (a.n_heads + a.n_kv_heads) * a.d_head
-    if m := layer.mamba:
-        across += WIDTHS["conv"] * m.d_scanned + WIDTHS["gated_norm"] * m.d_inner
-        across += WIDTHS["states"] * m.d_inner * m.d_state / m.chunk
-    if isinstance(ffn := layer.ffn, Moe):
-        across += WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
-        # Tokens are copied to their experts and their results back and added.
-        along += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
-    elif ffn:
-        across += WIDTHS["F"] * ffn.d_ff
-    return along, across
+        replicated, sharded = elementwise_widths(config, group.layer)
+        width = width + group.count * (replicated * copies + sharded) / tensor
+    return tokens * width * rates.job.activation_bytes
 
 
 def collectives(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Collectives for one microbatch in all layers and at both ends."""
+    """Collectives of one microbatch in all layers, the embedding and the head."""
     yield from derived_traffic(priced, program)
     yield from extra_traffic(priced)
 
@@ -222,52 +198,52 @@ def collectives(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
 def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     """Collectives of the sharding algebra.
 
-    Remat of norms gathers the inputs of blocks over `tensor` again.
+    Remat of norms repeats the gathers of the blocks' inputs over `tensor`.
     """
-    layout, weights = priced.layout, program.weights
+    layout = priced.layout
     for transfer in program.transfers:
-        exchanged = transfer.role == "context" and layout.context_kind == "ulysses"
-        if exchanged or _once_a_step(transfer, weights, layout):
+        replaced = transfer.role == "context" and layout.context_kind == "ulysses"
+        if replaced or _is_once_per_step(transfer, program.weights, layout):
             continue
-        move = transfer.move
         yield priced.collective(
             name=transfer.name,
             phase=transfer.phase,
-            part="norms" if _gathers_input(transfer) else "",
+            part="norms" if _gathers_block_input(transfer) else "",
             work=transfer,
             role=transfer.role,
-            kind=move.kind,
-            axes=move.axes,
+            kind=transfer.move.kind,
+            axes=transfer.move.axes,
             count=transfer.count * occurrences(transfer, priced),
-            joined_bytes=_joined_bytes(transfer, weights, priced),
+            joined_bytes=_joined_bytes(transfer, program.weights, priced),
         )
 
 
-def _gathers_input(transfer: Transfer) -> bool:
-    """Whether it gathers the input of a block over `tensor`."""
+def _gathers_block_input(transfer: Transfer) -> bool:
+    """Whether a collective gathers the input of a block over `tensor`."""
     gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
-    return gathers and transfer.phase == "forward" and not is_end(transfer)
+    return gathers and transfer.phase == "forward" and not is_embedding_or_head(transfer)
 
 
-def _once_a_step(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
-    """Sums of gradients happen once a step, unless ZeRO-3 scatters them at once."""
+def _is_once_per_step(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
+    """Whether a collective syncs gradients once per step: all but the scatters of ZeRO-3."""
     is_gradient = transfer.move.before.gradient_of in weights
     return transfer.role == "data" or (form.zero < 3 and is_gradient)
 
 
 def _joined_bytes(transfer: Transfer, weights: frozenset[str], priced: PricedLayout) -> Num:
-    """V of one occurrence of a collective, in bytes; of experts those that a chip has."""
-    before, job = transfer.move.before, priced.job
-    is_gradient = before.gradient_of in weights
-    width = job.reduce_bytes if is_gradient else element_bytes(before, weights, job)
+    """V of one occurrence of a collective, in bytes; of experts, those of one chip."""
+    array = transfer.move.before
+    width = element_bytes(array, weights, priced.job)
+    if array.gradient_of in weights:
+        width = priced.job.reduce_bytes
     n_bytes = transfer.elements(priced.mesh) * width
-    return n_bytes / priced.mesh["expert"] if is_routed(before) else n_bytes
+    return n_bytes / priced.mesh["expert"] if is_routed(array) else n_bytes
 
 
 def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Kept activations of all layers that wait in host memory, out and back over the PCIe link.
+    """Transfers of all layers' saved activations to host memory and back, over the PCIe link.
 
-    It takes no time where no public source gives the rate of the link.
+    They take no time where no public source states the rate of the link.
     """
     if "activations" in priced.layout.offload:
         count = 2 * priced.config.n_layers
@@ -286,17 +262,24 @@ def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
 
 
 def offload_share(priced: PricedLayout) -> Num:
-    """Share of a stage's layers whose activations wait in host memory."""
-    layers = priced.layout.offload_layers
-    return minimum(1.0, layers / priced.stage.held) if layers else 1.0
+    """Share of a stage's layers whose saved activations are offloaded."""
+    if not priced.layout.offload_layers:
+        return 1.0
+    return minimum(1.0, priced.layout.offload_layers / priced.stage.held)
 
 
 def _offloaded_bytes(priced: PricedLayout, program: Step) -> Num:
-    """What all layers keep of one microbatch, out to host memory and back."""
-    config, job, mesh = priced.config, priced.job, with_experts(priced.layout, priced.mesh)
-    sizes = {dim: program.logits.sizes[dim] for dim in "BT"}
-    local = Local(mesh, {**sizes, "tensor": mesh["tensor"]})
-    whole = replace(priced.layout, offload=(), offload_layers=None)
-    kept = layers_held(config, job, program, whole, local, config.n_layers, PLANNED)
-    elements = sum(g.count * k.kept for g, k in zip(config.groups, kept, strict=True))
+    """Bytes that all layers save of one microbatch, out to host memory and back."""
+    config = priced.config
+    job = priced.job
+    mesh = mesh_with_experts(priced.layout, priced.mesh)
+    sizes = {name: program.logits.sizes[name] for name in "BT"}
+    local = LocalElements(mesh, {**sizes, "tensor": mesh["tensor"]})
+    on_chip = replace(priced.layout, offload=(), offload_layers=None)
+    layers = layer_activations(
+        config, job, program, on_chip, local, config.n_layers, DEFAULT_FRAMEWORK
+    )
+    elements: Num = 0
+    for group, layer in zip(config.groups, layers, strict=True):
+        elements = elements + group.count * layer.saved
     return 2 * elements * job.activation_bytes

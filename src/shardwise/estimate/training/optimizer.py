@@ -1,4 +1,4 @@
-"""What optimizers ask for beyond reading and writing their state."""
+"""State bytes and FLOPs of optimizers, by kind of parameter."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NEWTON_SCHULZ_STEPS = 5  # of Muon: arXiv 2502.16982, section 2
 
 
 def parameter_kind(weight: Weight) -> str:
-    """The kind of a weight's parameters, one of `workload.PARAMETER_KINDS`.
+    """Kind of a weight's parameters, one of `workload.PARAMETER_KINDS`.
 
-    Biases, norms and gates of one number a channel are vectors, however their shape is written.
+    Biases, norms and gates of one number per channel are vectors, whatever their shape.
     """
     if weight.part in ("embedding", "unembedding"):
         return "vector" if len(weight.dims) == 1 else "embedding"
@@ -24,18 +24,19 @@ def parameter_kind(weight: Weight) -> str:
 
 
 def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num:
-    """steps 2 (2 n^2 m + n^3): FLOPs to orthogonalise the momentum of one n x m matrix, n <= m.
+    """FLOPs to orthogonalise the momentum of one n x m matrix, n <= m: steps 2 (2 n^2 m + n^3).
 
-    A step is X <- a X + (b A + c A A) X with A = X X^T: two products of n^2 m, one of n^3. What
-    grows with n m only is left out, and that the products are symmetric is not made use of.
+    A step is X <- a X + (b A + c A A) X with A = X X^T: two products of n^2 m, one of n^3. Terms
+    that grow with n m only are left out, and the symmetry of the products is not exploited.
 
-    As much as the step itself spends on the matrix for about 15,600 tokens, 6 n m FLOPs each:
+    As many as the training step itself spends on the matrix for about 15,600 tokens, at 6 n m each:
 
     >>> round(muon_flops(4096, 14336) / (6 * 4096 * 14336))
     15604
 
     Args:
-        rows, columns: of the matrix, in either order. An expert's matrix is one of its own.
+        rows: of the matrix; each expert has a matrix.
+        columns: of the matrix; rows and columns may be swapped.
         steps: Newton-Schulz steps.
     """
     n, m = minimum(rows, columns), maximum(rows, columns)
@@ -44,26 +45,30 @@ def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num
 
 @functools.lru_cache(maxsize=64)
 def state_bytes(config: ModelConfig, job: Train) -> float:
-    """Bytes of optimizer state per parameter, the mean over the kinds of a model's parameters."""
-    weights = model_weights(config)
-    held = sum(n * w.size * job.optimizer_bytes_of(parameter_kind(w)) for w, n in weights)
-    return held / sum(n * w.size for w, n in weights)
+    """Bytes of optimizer state per parameter, averaged over all parameters of a model."""
+    n_bytes = 0.0
+    n_parameters = 0
+    for weight, count in model_weights(config):
+        n_bytes += count * weight.size * job.optimizer_bytes_of(parameter_kind(weight))
+        n_parameters += count * weight.size
+    return n_bytes / n_parameters
 
 
 @functools.lru_cache(maxsize=64)
 def update_flops(config: ModelConfig, job: Train) -> float:
-    """FLOPs of one update beyond reading and writing: those of Muon, 0 for the others.
-
-    An expert's matrix is one of its own.
-    """
+    """FLOPs of one update: those of Muon, for each expert's matrix too; 0 for other optimizers."""
     if job.optimizer != "muon":
         return 0.0
     total = 0.0
-    for weight, n in model_weights(config):
-        if parameter_kind(weight) == "matrix":
-            routed = weight.dims[0] == "E" and len(weight.dims) == 3
-            experts, shape = (weight.shape[0], weight.shape[1:]) if routed else (1, weight.shape)
-            # [D, N, H] maps D to heads, [N, H, D] heads to D.
-            side = shape[-1] if weight.dims[-1] == "D" else shape[0]
-            total += n * experts * float(muon_flops(side, math.prod(shape) // side))
+    for weight, count in model_weights(config):
+        if parameter_kind(weight) != "matrix":
+            continue
+        n_experts = 1
+        shape = weight.shape
+        if weight.dims[0] == "E" and len(weight.dims) == 3:
+            n_experts = shape[0]
+            shape = shape[1:]
+        # [D, N, H] maps D to heads, [N, H, D] heads to D.
+        rows = shape[-1] if weight.dims[-1] == "D" else shape[0]
+        total += count * n_experts * float(muon_flops(rows, math.prod(shape) // rows))
     return total

@@ -1,4 +1,4 @@
-"""A layout with everything that its items are priced by: model, rates, cost of collectives."""
+"""A layout with all that its items are priced by: model, rates, costs of collectives."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PricedLayout:
 
     Args:
         config: the model.
-        layout: of a training step.
-        rates: what the chip reaches in the job.
-        costs: of collectives on the placements of the layouts.
+        layout: layout of a training step, or arrays of layouts.
+        rates: rates of the chip in the job.
+        costs: costs of collectives on the layouts' placements.
     """
 
     config: ModelConfig
@@ -36,7 +36,7 @@ class PricedLayout:
 
     @property
     def job(self) -> Train:
-        """The work."""
+        """Dtypes and sequence length."""
         return self.rates.job
 
     @cached_property
@@ -46,14 +46,15 @@ class PricedLayout:
 
     @cached_property
     def stage(self) -> Stages:
-        """The fullest stage of the pipeline."""
+        """Layers and chunks of the fullest pipeline stage."""
         return stages(self.config.n_layers, self.layout)
 
     @property
     def remat_share(self) -> float:
         """Share of the layers that remat applies to."""
-        layers = self.layout.remat_layers
-        return min(1.0, layers / self.config.n_layers) if layers else 1.0
+        if not self.layout.remat_layers:
+            return 1.0
+        return min(1.0, self.layout.remat_layers / self.config.n_layers)
 
     def collective(
         self,
@@ -70,7 +71,7 @@ class PricedLayout:
         part: str = "",
         send_once: SendOnce | None = None,
     ) -> PricedItem:
-        """Price a collective; `send_once` prices a token that is sent once to each place."""
+        """Price a collective; `send_once` where each token is sent once per destination."""
         return PricedItem(
             name=name,
             phase=phase,
@@ -86,7 +87,8 @@ class PricedLayout:
         )
 
     def collective_s(self, kind: Kind, axes: tuple[str, ...], joined_bytes: Num) -> Num:
-        """Seconds of one collective; nothing over one chip."""
-        cal = self.rates.cal
-        moved_s = self.costs.of(kind, axes).time_s(joined_bytes, cal.links, cal.network)
-        return moved_s + where(shards(axes, self.mesh) > 1, cal.collective_s, 0.0)
+        """Seconds of one collective; 0 over one chip."""
+        calibration = self.rates.calibration
+        price = self.costs.price(kind, axes)
+        transfer_s = price.time_s(joined_bytes, calibration.links, calibration.network)
+        return transfer_s + where(shards(axes, self.mesh) > 1, calibration.collective_s, 0.0)

@@ -1,8 +1,7 @@
-"""The time of a training step, from what one microbatch takes.
+"""Time of a training step, from the time of one microbatch.
 
     t    = forward + backward + recomputed work of one microbatch on one stage
-    step = m t + bubble + the head on the last stage + sums of gradients + update + what of the
-           collectives nothing hides
+    step = m t + bubble + the head on the last stage + gradient sync + update + exposed collectives
 
 m microbatches run through p stages of v chunks each (Megatron, arXiv 2104.04473). Everything takes
 numbers or arrays over layouts.
@@ -17,7 +16,7 @@ from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.training import overlap
 from shardwise.estimate.training.extra_traffic import DISPATCH, between_stages
 from shardwise.estimate.training.gradient_sync import sync_time, update_s
-from shardwise.estimate.training.microbatch import MicrobatchTime, offload_share, repeated_parts
+from shardwise.estimate.training.microbatch import MicrobatchTime, offload_share, recomputed_parts
 from shardwise.estimate.training.overlap import Overlap
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.strategy.schedules import Times, find
@@ -25,13 +24,13 @@ from shardwise.strategy.schedules import Times, find
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of a step by what spends them; the sum is the step.
+    """Seconds of a step by what spends them; `step_s` is their sum.
 
     Args:
         compute_s: matmuls, attention and element-wise work of all microbatches on the chip.
-        head_s: embedding and unembedding, which lengthen the longest stage.
-        traffic_s: collectives by role, none of them hidden.
-        comm_s: what of them nothing hides.
+        head_s: embedding and unembedding, as far as they lengthen the longest stage.
+        traffic_s: role -> all collectives, as if none overlapped.
+        comm_s: role -> exposed collectives.
         bubble_s: idle time of the pipeline.
         update_s: the optimizer.
     """
@@ -45,151 +44,168 @@ class StepTime:
 
     @property
     def on_chip_s(self) -> Num:
-        """Everything but communication."""
+        """Time without communication."""
         return self.compute_s + self.head_s + self.bubble_s + self.update_s
 
     @property
     def step_s(self) -> Num:
-        """The expected step."""
+        """Expected time of the step."""
         return self.on_chip_s + sum(self.comm_s.values())
 
     @property
     def lower_s(self) -> Num:
-        """The step with all communication hidden that can be: beside everything else."""
+        """Lower bound: all communication overlaps with everything else."""
         return maximum(self.on_chip_s, 0.0, *self.traffic_s.values())
 
     @property
     def upper_s(self) -> Num:
-        """The step with no communication hidden."""
+        """Upper bound: no communication overlaps."""
         return self.on_chip_s + sum(self.traffic_s.values())
 
 
-def step_time(priced: PricedLayout, one: MicrobatchTime) -> StepTime:
-    """One step, from the time of one microbatch."""
-    layout, m, stage = priced.layout, priced.layout.n_microbatches, priced.stage
-    forward = one.layers["forward"] * stage.share
-    backward = one.layers["backward"] * stage.share
-    recompute = _recompute(priced, one) * stage.share
+def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
+    """Time of one step, from the time of one microbatch."""
+    layout = priced.layout
+    m = layout.n_microbatches
+    stage_share = priced.stage.share
+    forward = microbatch.layers["forward"] * stage_share
+    backward = microbatch.layers["backward"] * stage_share
+    recompute = _recompute(priced, microbatch) * stage_share
     layers = forward + backward + recompute
-    traffic = _traffic(priced, one)
-    head = _ends(priced, one, layers)
-    busiest = m * layers + head
-    attention = m * one.attention * stage.share
-    hiding = Overlap(priced=priced, traffic=traffic, compute=busiest, attention=attention)
-    exposed = hiding.exposed()
-    waited: Num = 0.0
-    if layout.is_pipelined:  # on the stages without a head, which the bubble is made of
-        without_head = replace(hiding, compute=m * layers)
-        waited = sum(without_head.exposed().values()) / m
+    traffic = _traffic(priced, microbatch)
+    head = _embedding_and_head(priced, microbatch, layers)
+    attention = m * microbatch.attention * stage_share
+    overlappable = Overlap(
+        priced=priced, traffic=traffic, compute=m * layers + head, attention=attention
+    )
+    exposed = overlappable.exposed()
+    bubble_comm: Num = 0.0
+    if layout.is_pipelined:  # of the stages without a head, which the bubble consists of
+        without_head = replace(overlappable, compute=m * layers)
+        bubble_comm = sum(without_head.exposed().values()) / m
     sync = sync_time(priced)
-    idle = hiding.idle_share(exposed)
-    idle_backward = idle * backward
-    idle_forward = idle * layers - idle_backward
+    idle_share = overlappable.idle_share(exposed)
+    idle_backward = idle_share * backward
+    idle_forward = idle_share * layers - idle_backward
     exposed["data"] = overlap.data(layout.overlap, sync, idle_forward, idle_backward)
-    traffic = {**traffic, "data": sync.all_s}
-    if "norms" in repeated_parts(layout) and "tensor" in traffic:
-        # Beside the product of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
-        traffic["tensor"] = traffic["tensor"] + _repeated(priced, one, "norms").get("tensor", 0.0)
+    traffic = {**traffic, "data": sync.total_s}
+    if "norms" in recomputed_parts(layout) and "tensor" in traffic:
+        # During the matmul of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
+        gathers = _recomputed_traffic(priced, microbatch, "norms")
+        traffic["tensor"] = traffic["tensor"] + gathers.get("tensor", 0.0)
+    contention = priced.rates.calibration.contention  # share of the chip that a collective takes
+    comm_s = {}
+    for role, seconds in exposed.items():
+        comm_s[role] = seconds + contention * (traffic[role] - seconds)
     return StepTime(
         compute_s=m * layers,
         head_s=head,
         traffic_s=traffic,
-        # What runs beside a product takes a part of the chip from it.
-        comm_s={
-            role: seconds + priced.rates.cal.contention * (traffic[role] - seconds)
-            for role, seconds in exposed.items()
-        },
-        bubble_s=_bubble(priced, forward, backward + recompute, waited),
+        comm_s=comm_s,
+        bubble_s=_bubble(priced, forward, backward + recompute, bubble_comm),
         update_s=update_s(priced),
     )
 
 
-def _recompute(priced: PricedLayout, one: MicrobatchTime) -> Num:
-    """What remat runs a second time in all layers."""
-    seconds = one.layers["remat"]
-    for part in repeated_parts(priced.layout):
-        seconds = seconds + one.parts.get(part, 0.0)
+def _recompute(priced: PricedLayout, microbatch: MicrobatchTime) -> Num:
+    """Compute of all layers that remat runs a second time."""
+    seconds = microbatch.layers["remat"]
+    for part in recomputed_parts(priced.layout):
+        seconds = seconds + microbatch.parts.get(part, 0.0)
     return seconds * priced.remat_share
 
 
-def _repeated(priced: PricedLayout, one: MicrobatchTime, part: str) -> dict[str, Num]:
-    """Role -> collectives of a step that remat of a part runs a second time."""
-    n, share = priced.layout.n_microbatches, priced.remat_share
+def _recomputed_traffic(
+    priced: PricedLayout, microbatch: MicrobatchTime, part: str
+) -> dict[str, Num]:
+    """Collectives of a step that remat of a part runs a second time, by role."""
+    m = priced.layout.n_microbatches
     return {
-        role: n * (seconds * share) * priced.stage.share
-        for role, seconds in one.repeated.get(part, {}).items()
+        role: m * (seconds * priced.remat_share) * priced.stage.share
+        for role, seconds in microbatch.part_traffic.get(part, {}).items()
     }
 
 
-def _traffic(priced: PricedLayout, one: MicrobatchTime) -> dict[str, Num]:
-    """Role -> collectives of a step but for sums of gradients, and for those of `norms`."""
-    layout, m, stage = priced.layout, priced.layout.n_microbatches, priced.stage
+def _traffic(priced: PricedLayout, microbatch: MicrobatchTime) -> dict[str, Num]:
+    """Collectives of a step by role, without gradient sync and the repeated gathers of `norms`."""
+    layout = priced.layout
+    m = layout.n_microbatches
+    stage_share = priced.stage.share
     traffic: dict[str, Num] = {}
-    for role in {**one.traffic, **one.end_traffic}:
-        ends = one.end_traffic.get(role, 0.0)
-        traffic[role] = m * (one.traffic.get(role, 0.0) * stage.share + ends)
-    if DISPATCH in repeated_parts(layout):
-        for role, seconds in _repeated(priced, one, DISPATCH).items():
+    for role in {**microbatch.traffic, **microbatch.outer_traffic}:
+        outer = microbatch.outer_traffic.get(role, 0.0)
+        traffic[role] = m * (microbatch.traffic.get(role, 0.0) * stage_share + outer)
+    if DISPATCH in recomputed_parts(layout):
+        for role, seconds in _recomputed_traffic(priced, microbatch, DISPATCH).items():
             traffic[role] = traffic.get(role, 0.0) + seconds
     if layout.is_pipelined:
         traffic["pipe"] = m * sum(item.seconds for item in between_stages(priced))
     if "activations" in layout.offload:
-        traffic["host"] = m * one.host * stage.share * offload_share(priced)
+        traffic["host"] = m * microbatch.offload * stage_share * offload_share(priced)
     return traffic
 
 
-def _ends(priced: PricedLayout, one: MicrobatchTime, layers: Num) -> Num:
-    """By how much the ends of the model lengthen the step.
+def _embedding_and_head(priced: PricedLayout, microbatch: MicrobatchTime, layers: Num) -> Num:
+    """Seconds by which embedding and head lengthen the step.
 
-    Where layers do not divide, the last stage holds the rest and the head (Megatron-LM's
+    Where layers do not divide, the last stage holds the remainder and the head (Megatron-LM's
     account_for_loss_in_pipeline_split, DeepSpeed's "type:transformer|embedding").
 
     Args:
+        priced: the layout.
+        microbatch: times of one microbatch.
         layers: seconds of one microbatch on the fullest stage.
     """
-    config, layout, stage = priced.config, priced.layout, priced.stage
-    m, p = layout.n_microbatches, layout.sizes["pipe"]
+    layout = priced.layout
+    stage = priced.stage
+    m = layout.n_microbatches
+    p = layout.sizes["pipe"]
     layer_s = layers / stage.layers
-    first, last = one.embedding, one.unembedding + _token_prediction(priced, one, layer_s)
+    first = microbatch.embedding
+    last = microbatch.unembedding + _token_prediction(priced, microbatch, layer_s)
     if not layout.is_pipelined:
         return m * (first + last)
     schedule = find(layout.schedule)
     if schedule.ends_meet:
         return schedule.ends(p, m, stage.chunks, first, last)
-    rest = maximum(config.n_layers - stage.held * (p - 1), 0)
-    alone = where(stage.spare > 0, 0.0, first)
-    longer = last - (stage.layers - rest * stage.layers / stage.held) * layer_s
-    longest = m * maximum(maximum(alone, longer), 0.0)
+    last_layers = maximum(priced.config.n_layers - stage.held * (p - 1), 0)
+    on_first = where(stage.spare > 0, 0.0, first)
+    on_last = last - (stage.layers - last_layers * stage.layers / stage.held) * layer_s
+    longest = m * maximum(maximum(on_first, on_last), 0.0)
     return where(p > 1, longest, m * (first + last))
 
 
-def _token_prediction(priced: PricedLayout, one: MicrobatchTime, layer_s: Num) -> Num:
-    """Seconds of multi-token prediction in one microbatch: it joins two residuals, has a layer and
-    a pass through the head."""
-    layers = priced.rates.extras.mtp_layers
-    if not layers:
+def _token_prediction(priced: PricedLayout, microbatch: MicrobatchTime, layer_s: Num) -> Num:
+    """Seconds of multi-token prediction in one microbatch.
+
+    Each of its layers joins two residuals, has a Transformer layer and a pass through the head.
+    """
+    mtp_layers = priced.rates.variant.mtp_layers
+    if not mtp_layers:
         return 0.0
-    config, mesh = priced.config, priced.mesh
+    config = priced.config
+    mesh = priced.mesh
     tokens = priced.layout.micro_batch * priced.job.seq / (mesh["context"] * mesh["tensor"])
     join_s = 3 * 2 * tokens * 2 * config.d_model**2 / priced.rates.matmul_flops_per_s
-    # Its layer has both blocks, also where those of the model have one.
+    # Its layer has attention and a feed-forward block even if the model's layers have only one.
     blocks = 1 if config.main_layer.has_both else 2
-    return layers * (one.unembedding + blocks * layer_s + join_s)
+    return mtp_layers * (microbatch.unembedding + blocks * layer_s + join_s)
 
 
 def _bubble(priced: PricedLayout, forward: Num, backward: Num, comm: Num) -> Num:
     """Idle seconds of the busiest stage under the layout's schedule.
 
-    A schedule that these numbers do not fit (a remainder of microbatches) is taken as its
-    whole rounds: (p - 1) / v of a microbatch.
+    Where the schedule is not legal for these sizes (a remainder of microbatches), the bubble of its
+    whole rounds is used: (p - 1) / v of a microbatch.
     """
-    layout, stage = priced.layout, priced.stage
+    layout = priced.layout
+    stage = priced.stage
     if not layout.is_pipelined:
         return 0.0
-    p, m, v = layout.sizes["pipe"], layout.n_microbatches, stage.chunks
-    # What a stage does for a microbatch is `passes` chunks of work.
-    busy = (forward + backward + comm) / (forward + backward) / stage.passes
-    times = Times(f=forward * busy, b=backward * busy / 2, w=backward * busy / 2)
+    sizes = (layout.sizes["pipe"], layout.n_microbatches, stage.chunks)
+    # A stage runs `passes` chunks for a microbatch.
+    scale = (forward + backward + comm) / (forward + backward) / stage.passes
+    times = Times(f=forward * scale, b=backward * scale / 2, w=backward * scale / 2)
     schedule = find(layout.schedule)
-    bubble = schedule.bubble(p, m, v, times)
-    return where(schedule.legal(p, m, v), bubble, (p - 1) * times.one)
+    bubble = schedule.bubble(*sizes, times)
+    return where(schedule.legal(*sizes), bubble, (sizes[0] - 1) * times.one)

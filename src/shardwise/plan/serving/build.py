@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwise.errors import BadInput, NotDivisible, raise_all
-from shardwise.estimate.serving.load import decoding, prompts
-from shardwise.estimate.serving.steady_state import at_once, in_flight
+from shardwise.estimate.serving.load import decode_load, prefill_load
+from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.plan.schema import serving
@@ -167,10 +167,10 @@ def _write(asked: rank.Request, found: rank.Ranking) -> serving.ServingPlan:
     told = estimate(asked.config, chosen)
     peak = server.ideal
     here = in_flight(peak, chosen.batch)
-    load = decoding(here, job.mean_context, 1 + job.drafted)
+    load = decode_load(here, job.mean_context, 1 + job.drafted)
     reader = chosen.reader or server
     known = job.prompt_tokens - job.fresh_tokens
-    first = prompts(at_once(reader.ideal), job.prompt_tokens, known)
+    first = prefill_load(prompts_per_pass(reader.ideal), job.prompt_tokens, known)
     return serving.ServingPlan(
         model=planned_model(asked.config),
         hardware=planned_hardware(server.system),

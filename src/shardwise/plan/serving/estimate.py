@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise import units
-from shardwise.estimate.serving.steady_state import at_once, in_flight
-from shardwise.estimate.training.memory.peak import Memory
+from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
@@ -22,7 +22,7 @@ from shardwise.search.serving.candidate import Candidate, Server
 
 def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
     """Every number that the plan predicts."""
-    server, shares = chosen.server, chosen.server.rates.shares
+    server, shares = chosen.server, chosen.server.rates.efficiency
     output = chosen.job.output
     most = chosen.most_requests_per_s if output else None
     hourly = server.rates.chip.usd_per_chip_hour
@@ -52,7 +52,7 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
 
 def at_least_one(reader: Server) -> int:
     """Sequences whose prompts an engine reads at once."""
-    return int(at_once(reader.engine))
+    return int(prompts_per_pass(reader.engine))
 
 
 def _decode(config: ModelConfig, chosen: Candidate) -> serving.Decode:
@@ -92,7 +92,7 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
         tokens=tokens,
         prompts=n,
         parts=parts(time),
-        bound=bound(time, flops=float(time.weights) > 0),
+        bound=bound(time, flops=float(time.matmuls) > 0),
         mfu=mfu(flops, float(time.step_s), server.n_chips, peak),
         busy=chosen.busy if chosen.reader else float(chosen.steady.busy),
         transfer_s=chosen.transfer_s,

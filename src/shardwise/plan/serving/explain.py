@@ -190,7 +190,7 @@ def _critical(server: Server) -> Iterator[Critical]:
     """Of the plan's own dtypes, then of others that the chip has."""
     job, chip = server.job, server.rates.chip
     narrow = [d for d in ("int8", "fp8", "int4", "fp4") if d in chip.peak_flops_per_s]
-    wide = server.rates.wide
+    wide = server.rates.wide_dtype
     pairs = [(job.weights, usual_compute(job.compute, chip)), (wide, wide), ("int8", wide)]
     pairs += [(d, d) for d in narrow] + [("int4", wide)]
     for weights, compute in dict.fromkeys(pairs):

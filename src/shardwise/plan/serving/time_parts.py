@@ -11,9 +11,9 @@ from shardwise.search.serving.candidate import Server
 
 # Parts of a pass on the chip, in the words of a plan; the other parts are roles of the mesh.
 ON_CHIP = {
-    "weights": "weights",
-    "caches": "kv",
-    "prompts": "attention",
+    "matmuls": "weights",
+    "decode_attention": "kv",
+    "prefill_attention": "attention",
     "head": "unembedding",
     "elementwise": "elementwise",
     "kernels": "kernels",
@@ -37,12 +37,12 @@ def sides(time: PassTime, *, flops: bool) -> dict[str, float]:
     """
     sums = {
         "weights": 0.0,
-        "kv": float(time.caches),
-        "flops": float(time.prompts),
+        "kv": float(time.decode_attention),
+        "flops": float(time.prefill_attention),
         "network": float(time.comm_s),
         "software": float(time.elementwise + time.kernels + time.host),
     }
-    sums["flops" if flops else "weights"] += float(time.weights + time.head)
+    sums["flops" if flops else "weights"] += float(time.matmuls + time.head)
     return sums
 
 
@@ -90,7 +90,7 @@ def kv_batch(server: Server) -> int | None:
 
     def outweighs(batch: int) -> bool:
         took = server.decode(batch)
-        return bool(took.caches >= took.weights + took.head)
+        return bool(took.decode_attention >= took.matmuls + took.head)
 
     if not outweighs(MOST_BATCH):
         return None

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from shardwise.errors import BadInput
-from shardwise.estimate.serving.steady_state import at_once, pass_tokens, reading_only
+from shardwise.estimate.serving.steady_state import max_pass_tokens, prefill_only, prompts_per_pass
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
 from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
@@ -154,7 +154,7 @@ def rig_of(chosen: Candidate, arrivals: Arrivals, habits: Habits = USUAL) -> Rig
         transfer_s_per_token=chosen.transfer_s / job.prompt_tokens,
         part=part,
         service_s=chosen.ttft_s + output * chosen.tpot_s,
-        ahead_s=chosen.server.rates.engine.request_s,
+        ahead_s=chosen.server.rates.overhead.request_s,
     )
 
 
@@ -185,7 +185,7 @@ def _pool(
     server: Server, n: int, longest: int, habits: Habits, batch: int | None, reader: Server | None
 ) -> Pool:
     engine, job = server.engine, server.job
-    times = pass_times(engine, job, longest, int(pass_tokens(engine)))
+    times = pass_times(engine, job, longest, int(max_pass_tokens(engine)))
     most = batch or max_sequences(engine, job, times, job.tpot_s, prefills=reader is None)
     limits = engine_limits(
         engine,
@@ -200,11 +200,11 @@ def _pool(
 
 def _reading(reader: Server, n: int, longest: int, habits: Habits) -> Pool:
     engine, job = reader.engine, replace(reader.job, drafted=0)
-    rows = int(pass_tokens(engine))
+    rows = int(max_pass_tokens(engine))
     limits = engine_limits(
         engine,
         job,
-        max(1, min(rows, rows // max(1, job.prompt_tokens) + int(at_once(engine)))),
+        max(1, min(rows, rows // max(1, job.prompt_tokens) + int(prompts_per_pass(engine)))),
         chunked=habits.chunked,
         paged=habits.paged,
         prefix_cache=habits.prefix_cache,
@@ -325,7 +325,7 @@ def balanced_rate(chosen: Candidate, rig: Rig) -> float:
     ends = chosen.server.count * n / each
     if not chosen.reader:
         return ends
-    full, _ = reading_only(chosen.reader.engine, job, 1.0)
+    full, _ = prefill_only(chosen.reader.engine, job, 1.0)
     return min(ends, chosen.reader.count * float(full))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadInput, NoStrategy
-from shardwise.estimate.serving.steady_state import aggregated, decoding_only, reading_only
+from shardwise.estimate.serving.steady_state import colocated, decode_only, prefill_only
 from shardwise.hardware import System
 from shardwise.plan.schema.traffic import Engines, TrafficEstimate, Tried
 from shardwise.plan.serving.arrivals import Arrivals
@@ -259,7 +259,7 @@ def resized(one: Candidate, servers: int, readers: int, rate: float) -> Candidat
     chips = servers * server.n_chips + (readers * reader.n_chips if reader else 0)
     busy = 0.0
     if reader:
-        full, _ = reading_only(reader.engine, reader.job, 1.0)
+        full, _ = prefill_only(reader.engine, reader.job, 1.0)
         busy = min(FULL, rate / (readers * float(full)))
     batch = one.batch if one.job.batch else _batch(server, rate, reads=reader is None)
     return replace(one, server=server, reader=reader, chips=chips, busy=busy, batch=batch)
@@ -271,7 +271,7 @@ def _batch(server: Server, rate: float, *, reads: bool) -> int:
     unit = int(whole(server.config, server.layout, server.layout.sizes))
     every = np.array(GRID) * unit
     fits = every[every <= max(unit, server.max_batch)]
-    find = aggregated if reads else decoding_only
+    find = colocated if reads else decode_only
     serves = find(server.engine, server.job, fits).requests_per_s * server.count * FULL >= rate
     return int(fits[serves.argmax()] if serves.any() else fits[-1])
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.training.chip_rates import Kernels, is_end
+from shardwise.estimate.training.chip_rates import is_embedding_or_head
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step_items import step_items
 from shardwise.ops import collective
 from shardwise.ops.einsum import shards
@@ -98,7 +99,7 @@ def _computed_flops(peak: PricedLayout, item: PricedItem) -> float:
     if not isinstance(matmul := item.work, Matmul):
         return 0.0
     times = float(item.count) / (matmul.count * matmul.pieces)
-    kernels = replace(peak.rates, kernels=Kernels())
+    kernels = replace(peak.rates, fusion=FusionProfile())
     return times * float(kernels.computed_flops(matmul, peak.mesh))
 
 
@@ -126,7 +127,7 @@ def _as_sent(peak: PricedLayout, item: PricedItem) -> PricedItem:
 
 def _collective_matmul(peak: PricedLayout, transfer: Transfer) -> bool:
     """Whether what a block reads or writes goes round the chips of `tensor` under its products."""
-    if transfer.role != "tensor" or is_end(transfer):
+    if transfer.role != "tensor" or is_embedding_or_head(transfer):
         return False
     is_residual = transfer.move.before.base in RESIDUAL
     return is_residual and transfer.term.module in passing(peak.config.groups[transfer.group].layer)

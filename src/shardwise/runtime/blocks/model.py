@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import Offloadable
 
-from shardwise.estimate.training.memory.activations import runs_again, waits_outside
+from shardwise.estimate.training.memory.activations import is_offloaded, is_recomputed
 from shardwise.models import Layer, Segment
 from shardwise.models import stack as model_stack
 from shardwise.models.activations import layer_activations
@@ -143,8 +143,8 @@ def _checkpointed(
         return run_layer(stack, layer, core, x_BTD, weights, partitions)
 
     rows = layer_activations(stack.config, layer)
-    saved = {row.name for row in rows if not runs_again(form, row.name, layer)}
-    offloaded = {name for name in saved if waits_outside(form, name)}
+    saved = {row.name for row in rows if not is_recomputed(form, row.name, layer)}
+    offloaded = {name for name in saved if is_offloaded(form, name)}
     saves_all = len(saved) == len(rows) and not offloaded
     if saves_all and cpu.saves_all_residuals(stack.table.mesh):
         return run

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import engine_memory, max_batch
 from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import (
-    Steady,
-    aggregated,
-    at_once,
-    decoding_only,
+    SteadyState,
+    colocated,
+    decode_only,
     in_flight,
-    reading_only,
+    prefill_only,
+    prompts_per_pass,
 )
-from shardwise.estimate.training.memory.peak import Memory
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -104,7 +104,7 @@ class Server:
     def prefill(self, *, ideal: bool = False) -> PassTime:
         """A prompt on an idle engine, one on each part of its batch."""
         job, engine = self.job, self.ideal if ideal else self.engine
-        n = at_once(engine)
+        n = prompts_per_pass(engine)
         return engine.prefill(n, job.prompt_tokens, job.prompt_tokens - job.fresh_tokens)
 
 
@@ -132,9 +132,9 @@ class Candidate:
         return self.server.job
 
     @property
-    def steady(self) -> Steady:
+    def steady(self) -> SteadyState:
         """Means of one engine that generates."""
-        find = decoding_only if self.reader else aggregated
+        find = decode_only if self.reader else colocated
         return find(self.server.engine, self.job, self.batch)
 
     @property
@@ -145,10 +145,10 @@ class Candidate:
     @property
     def ttft_s(self) -> float:
         """Mean seconds to the first token, with those of the server around the engine."""
-        server_s = self.server.rates.engine.request_s
+        server_s = self.server.rates.overhead.request_s
         if not self.reader:
             return float(self.steady.ttft_s) + server_s
-        _, seconds = reading_only(self.reader.engine, self.job, self.busy)
+        _, seconds = prefill_only(self.reader.engine, self.job, self.busy)
         return float(seconds) + self.transfer_s + self.tpot_s + server_s
 
     @property
@@ -157,7 +157,7 @@ class Candidate:
         ends = self.server.count * float(self.steady.requests_per_s)
         if not self.reader:
             return ends
-        reads, _ = reading_only(self.reader.engine, self.job, self.busy)
+        reads, _ = prefill_only(self.reader.engine, self.job, self.busy)
         return min(ends, self.reader.count * float(reads))
 
     @property

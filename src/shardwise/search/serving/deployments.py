@@ -1,6 +1,7 @@
 """Deployments as arrays: engines that do both, or engines that read beside engines that generate.
 
-Latency and throughput are means over equal requests (`estimate.engine.steady`): no percentiles.
+Latency and throughput are means over equal requests (`estimate.serving.steady_state`), not
+percentiles.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def together(blocks: Sequence[Block], job: Serve, *, sized: bool) -> list[Points
             readers=np.zeros(len(here)),
             chips=chips,
             tpot_s=steady.tpot_s,
-            ttft_s=steady.ttft_s + block.rates.engine.request_s,
+            ttft_s=steady.ttft_s + block.rates.overhead.request_s,
             tokens_per_s=engines * steady.tokens_per_s,
             requests_per_s=engines * steady.requests_per_s,
             transfer_s=np.zeros(len(here)),
@@ -258,7 +259,7 @@ def _pairs(
         counts.append((np.ones_like(ends), np.floor(reads / ends)))
     n_bytes = kv_cache_bytes(config, job.prompt_tokens, job.kv)
     ways = np.minimum(read.ways[p], generate.ways[d])
-    server_s, found = block.rates.engine.request_s, []
+    server_s, found = block.rates.overhead.request_s, []
     for x, y in counts:
         used = x * n_read + y * n_end
         rows = ((x >= 1) & (y >= 1) & (used <= limit)).nonzero()[0]

@@ -9,7 +9,7 @@ from shardwise.arrays import Num
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import max_batch
-from shardwise.estimate.serving.steady_state import Steady, aggregated, reading_only
+from shardwise.estimate.serving.steady_state import SteadyState, colocated, prefill_only
 from shardwise.models import Attention, ModelConfig
 from shardwise.search.given import Choices
 from shardwise.search.serving.layouts import Sites
@@ -20,7 +20,7 @@ from shardwise.workload import Serve
 # Sequences of an engine that are tried: powers of two and their halves between, and what fits.
 GRID = [n for k in range(17) for n in (2**k, 3 * 2 ** (k - 1)) if n == int(n)]
 PROBE = 64  # sequences at which placements of one mesh are compared: their order is the links'
-# Shares of its time that an engine of prompts may read: more means longer waiting.
+# ServingEfficiency of its time that an engine of prompts may read: more means longer waiting.
 BUSY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -42,7 +42,7 @@ class Block:
     sites: Sites
     row: Num
     batch: Num
-    steady: Steady
+    steady: SteadyState
     reading_s: Num
     reads_per_s: Num
 
@@ -145,9 +145,9 @@ def block(
     there, index = np.unique(row, return_inverse=True)
     here = here.take(there)
     points = here.take(index)
-    steady = aggregated(_engine(config, form, points, rates), job, batch)
+    steady = colocated(_engine(config, form, points, rates), job, batch)
     busy = np.array(BUSY)[:, None]
-    reads, seconds = reading_only(_engine(config, form, here, rates), job, busy)
+    reads, seconds = prefill_only(_engine(config, form, here, rates), job, busy)
     return Block(
         job=job,
         form=form,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from shardwise.arrays import Num
 from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigure
 from shardwise.estimate.serving.chip_rates import ServeRates
-from shardwise.estimate.serving.efficiency import shares
-from shardwise.estimate.serving.overhead import USUAL
+from shardwise.estimate.serving.efficiency import serving_efficiency
+from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING, Fixed
@@ -90,8 +90,8 @@ class Request:
         """What the chip reaches, or its peaks."""
         if self.peak:
             return ServeRates(chip=self.chip, job=job)
-        found = shares(self.chip.name, self.chip.kind)
-        return ServeRates(chip=self.chip, job=job, shares=found, engine=USUAL)
+        found = serving_efficiency(self.chip.name, self.chip.kind)
+        return ServeRates(chip=self.chip, job=job, efficiency=found, overhead=DEFAULT_OVERHEAD)
 
     def sites(self) -> Sites | None:
         """Every engine to look at."""

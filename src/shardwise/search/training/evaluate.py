@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.arrays import Num, minimum
+from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import training_program
-from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import Memory, step_memory
-from shardwise.estimate.training.memory.stages import Shapes
+from shardwise.estimate.training.memory.framework import planned_framework
+from shardwise.estimate.training.memory.peak import step_memory
+from shardwise.estimate.training.memory.stages import LocalShapes
 from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import step_time
@@ -73,7 +74,7 @@ class Block:
         self.score = np.full((2, n_cells), np.inf)
         self.form = np.full(n_cells, -1)
         self.parent: tuple[Block, Num] | None = None  # the block of these cells, and their rows
-        self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, Shapes]] = {}
+        self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, LocalShapes]] = {}
         self._products: dict[tuple[str, int | None], MicrobatchTime] = {}
         self._legal: dict[LegalKey, Num] = {}
 
@@ -227,7 +228,7 @@ class Block:
         even = filled(self.config.n_layers, schedule.parts(sizes["pipe"], chunks))
         return legal & even & schedule.legal(sizes["pipe"], layouts.n_microbatches, chunks)
 
-    def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, Shapes]:
+    def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, LocalShapes]:
         """One microbatch, evaluated once for all forms that do not change it."""
         layouts = priced.layout
         remat = str(layouts.full_remat)
@@ -241,7 +242,7 @@ class Block:
                 like = self._products.get((remat, layouts.expert_tensor))
                 time = microbatch_time(priced, program, like)
             self._products[remat, layouts.expert_tensor] = time
-            shapes = Shapes(self.config, self.job, program, layouts)
+            shapes = LocalShapes(self.config, self.job, program, layouts)
             self._microbatches[key] = (program, time, shapes)
         return self._microbatches[key]
 
@@ -259,10 +260,10 @@ class Block:
             config=self.config, layout=layouts, rates=self.rates, costs=self.cells.costs
         )
 
-    def _memory(self, layouts: Layouts, program: Step, shapes: Shapes) -> Memory:
+    def _memory(self, layouts: Layouts, program: Step, shapes: LocalShapes) -> Memory:
         chip = self.rates.chip
         capacity = chip.need("hbm_bytes")
-        framework = planned(chip.kind)
+        framework = planned_framework(chip.kind)
         return step_memory(self.config, self.job, program, layouts, capacity, framework, shapes)
 
     def _evaluate(self, layouts: Layouts, legal: Num, best: Best) -> None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import Calibration
-from shardwise.estimate.training.chip_rates import Kernels, Rates
+from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.estimate.training.memory.framework import planned
-from shardwise.estimate.training.memory.peak import Memory, step_memory
+from shardwise.estimate.training.memory.framework import planned_framework
+from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -105,16 +107,18 @@ def evaluate(
     else:
         options = place(system, layout.sizes, best=True)
         steps = [LayoutStep(config, system, job, layout, option) for option in options]
-        step = min(steps, key=lambda step: float(step.at(cal, Kernels()).step_s))
+        step = min(steps, key=lambda step: float(step.time(cal, FusionProfile()).step_s))
     capacity = system.chip.need("hbm_bytes")
     return Candidate(
         layout=layout,
         placement=step.placement,
         program=step.program,
         peak=step.priced(),
-        time=step.at(cal, Kernels()),
-        roofline=step.at(),
-        memory=step_memory(config, job, step.program, layout, capacity, planned(system.chip.kind)),
+        time=step.time(cal, FusionProfile()),
+        roofline=step.time(),
+        memory=step_memory(
+            config, job, step.program, layout, capacity, planned_framework(system.chip.kind)
+        ),
     )
 
 
@@ -222,6 +226,6 @@ def _blocks(
     all_cells = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
+    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     for group, group_cells in groups(all_cells, job.seq):
         yield Block(config, job, group, group_cells, rates, fixed)

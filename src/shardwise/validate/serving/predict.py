@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
-from shardwise.estimate.serving.efficiency import Shares, shares
+from shardwise.estimate.serving.efficiency import ServingEfficiency, serving_efficiency
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import engine_memory, max_batch
-from shardwise.estimate.serving.overhead import Engine as Software
-from shardwise.estimate.serving.overhead import engine_named
-from shardwise.estimate.serving.steady_state import aggregated
+from shardwise.estimate.serving.overhead import EngineOverhead, engine_overhead
+from shardwise.estimate.serving.steady_state import colocated
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
 from shardwise.simulate.planned import LARGEST_BATCH, engine_limits, pass_times
@@ -50,14 +49,14 @@ def predict(run: ServeRun) -> Mapping[str, PredictedFigure]:
     Raises:
         ShardwiseError: the formulas do not support something in the run.
     """
-    return predict_with(run, shares(run.system.chip.name, run.system.chip.kind))
+    return predict_with(run, serving_efficiency(run.system.chip.name, run.system.chip.kind))
 
 
 def predict_with(
-    run: ServeRun, chip_shares: Shares, software: Software | None = None
+    run: ServeRun, chip_shares: ServingEfficiency, software: EngineOverhead | None = None
 ) -> Mapping[str, PredictedFigure]:
     """`predict` with given shares of the chip's peaks and a given overhead of the engine."""
-    engine = engine_of(run, chip_shares, software or engine_named(run.framework))
+    engine = engine_of(run, chip_shares, software or engine_overhead(run.framework))
     job = job_of(run)
     if run.phase == "decode":
         metrics = _decode(run, engine)
@@ -77,7 +76,7 @@ def predict_with(
     }
 
 
-def engine_of(run: ServeRun, chip_shares: Shares, software: Software) -> Engine:
+def engine_of(run: ServeRun, chip_shares: ServingEfficiency, software: EngineOverhead) -> Engine:
     """The engine of a run, on the first placement of its mesh."""
     layout = ServeLayout(
         mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_cache_split(run, software)
@@ -92,8 +91,8 @@ def engine_of(run: ServeRun, chip_shares: Shares, software: Software) -> Engine:
         rates=ServeRates(
             chip=run.system.chip,
             job=job_of(run),
-            shares=chip_shares,
-            engine=software,
+            efficiency=chip_shares,
+            overhead=software,
             parameter_bytes=parameter_bytes,
         ),
     )
@@ -113,7 +112,7 @@ def job_of(run: ServeRun) -> Serve:
     )
 
 
-def _cache_split(run: ServeRun, software: Software) -> str:
+def _cache_split(run: ServeRun, software: EngineOverhead) -> str:
     """The split of KV caches beyond heads; JAX programs use the batch (arXiv 2211.05102)."""
     return "batch" if software.overlaps else "copied"
 
@@ -157,7 +156,7 @@ def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """A fixed number of users, each with one request at a time."""
     summary = simulated(run, engine, job)
     return {
-        "ttft_s": summary.ttft_s.mean + engine.rates.engine.request_s,
+        "ttft_s": summary.ttft_s.mean + engine.rates.overhead.request_s,
         "tpot_s": summary.tpot_s.mean,
         "tokens_per_s": summary.output_tokens_per_s * run.mesh.data,
     }
@@ -193,6 +192,6 @@ def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     # `max_sequences` counts full contexts; blocks are allocated as contexts grow.
     growth = job.context / job.mean_context
     batch = min(float(max_sequences) * growth, LARGEST_BATCH * float(run.mesh.expert))
-    estimate = aggregated(engine, job, max(1.0, batch))
+    estimate = colocated(engine, job, max(1.0, batch))
     rate = float(estimate.tokens_per_s) * run.mesh.data
     return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output_tokens}

@@ -27,8 +27,8 @@ from shardwise.estimate.training.memory.framework import (
     LOSS_EAGER,
     LOSS_EAGER_SHARDED,
     LOSS_IN_PLACE,
-    NCCL,
-    Software,
+    NCCL_BYTES,
+    FrameworkMemory,
 )
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.ops.program import training_step
@@ -181,30 +181,30 @@ def _documented(run: Run) -> tuple[Layout, Train]:
     return layout, job
 
 
-def software_of(run: Run) -> Software:
+def software_of(run: Run) -> FrameworkMemory:
     """The memory behaviour of the framework of a run, at its date."""
     if run.source == NANOTRON:
         copies = 1 if run.layout.zero else 2  # without ZeRO, PyTorch's DDP has a second copy
-        return Software(fused=False, gradient_copies=copies, stages_by_work=True)
+        return FrameworkMemory(fused=False, gradient_copies=copies, stages_by_work=True)
     if run.framework == "deepspeed":
-        return Software(
+        return FrameworkMemory(
             flash=has_flash(run),
             gradient_copies=1,
-            buffers=DEEPSPEED_BUCKET,
-            in_place=run.source == ML_ENGINEERING,
-            whole_at_start=run.source == ML_ENGINEERING,
-            ends_are_layers=run.source == BLOOM and run.job.compute == "bf16",
-            embedding_mask=MEGATRON_MASK if run.source == BLOOM else 0.0,
+            bucket_elements=DEEPSPEED_BUCKET,
+            in_place_gradients=run.source == ML_ENGINEERING,
+            full_weights_at_start=run.source == ML_ENGINEERING,
+            outer_as_layers=run.source == BLOOM and run.job.compute == "bf16",
+            embedding_mask_bytes=MEGATRON_MASK if run.source == BLOOM else 0.0,
             norm_bytes=DEEPSPEED_NORM if run.job.compute == "fp16" else 0.0,
             cast_bytes=DEEPSPEED_CAST if run.source == BLOOM else 0.0,
-            joining=NCCL,
+            communicator_bytes=NCCL_BYTES,
         )
     if run.framework == "fsdp":
         date = max(run.date, ON_B200) if run.system.chip.name == "b200" else run.date
-        return Software(
+        return FrameworkMemory(
             compiled=run.compiled, logit_bytes=_loss(run), root_unit=date < EMBEDDING_UNITS_SINCE
         )
-    return Software(flash=has_flash(run), logit_bytes=LOSS_IN_PLACE)
+    return FrameworkMemory(flash=has_flash(run), logit_bytes=LOSS_IN_PLACE)
 
 
 def _loss(run: Run) -> float:

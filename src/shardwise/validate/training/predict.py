@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import calibration
-from shardwise.estimate.training.chip_rates import Extras, Kernels
 from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.run_variant import FusionProfile, RunVariant
 from shardwise.validate.records.files import SkippedRecord
 from shardwise.validate.training.runs import Run
 
@@ -59,7 +59,7 @@ def predict(run: Run) -> Prediction | SkippedRecord:
     """Predict the step time of a run, or give the reason why the formulas do not support it."""
     rates = calibration(run.system.chip.name)
     try:
-        step = derived(run).at(rates, kernels_of(run))
+        step = derived(run).time(rates, kernels_of(run))
     except ShardwiseError as error:
         return _skipped(run, " ".join(error.problems))
     expected = float(step.step_s)
@@ -85,26 +85,27 @@ def derived(run: Run) -> LayoutStep:
     Raises:
         ShardwiseError: the formulas do not support something in the run.
     """
-    extras = Extras(
+    extras = RunVariant(
         frozen=run.task == "lora",
         whole_remat=run.framework in WHOLE_LAYER_RECOMPUTE,
         packed=run.packed,
         mtp_layers=run.mtp_layers,
     )
-    return LayoutStep(run.config, run.system, run.job, run.layout, extras=extras)
+    return LayoutStep(run.config, run.system, run.job, run.layout, variant=extras)
 
 
-def kernels_of(run: Run) -> Kernels:
+def kernels_of(run: Run) -> FusionProfile:
     """The kernels and fusions of the framework of a run."""
-    return Kernels(
+    return FusionProfile(
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),
         narrow_attention=run.narrow_attention,
         fused=run.framework not in EAGER or run.compiled or bool(run.dispatcher),
-        adds=has_flash(run) and not run.source.startswith(WITHOUT_ACCUMULATION_FUSION),
-        prefetch=not run.source.startswith(WITHOUT_PREFETCH),
-        graphs=run.graphs,
-        once=run.dispatcher in SEND_ONCE_PER_NODE,
+        fused_gradient_add=has_flash(run)
+        and not run.source.startswith(WITHOUT_ACCUMULATION_FUSION),
+        backward_prefetch=not run.source.startswith(WITHOUT_PREFETCH),
+        cuda_graphs=run.graphs,
+        send_once=run.dispatcher in SEND_ONCE_PER_NODE,
     )
 
 

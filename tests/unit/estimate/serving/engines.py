@@ -6,20 +6,19 @@ from typing import Any
 
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
-from shardwise.estimate.serving.efficiency import AT_PEAK, Shares
+from shardwise.estimate.serving.efficiency import AT_PEAK, ServingEfficiency
 from shardwise.estimate.serving.engine import Engine
-from shardwise.estimate.serving.overhead import IDEAL
-from shardwise.estimate.serving.overhead import Engine as Software
+from shardwise.estimate.serving.overhead import IDEAL, EngineOverhead
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
 
-REACHED = Shares(
+REACHED = ServingEfficiency(
     matmuls={"bf16": 0.7}, stream=0.8, network=0.8, attention=0.5, kernel_s=4e-6, message_s=8e-6
 )
-BUSY = Software(name="busy", pass_s=5e-4, sequence_s=1e-5)
+BUSY = EngineOverhead(name="busy", pass_s=5e-4, sequence_s=1e-5)
 
 
 def engine(
@@ -28,8 +27,8 @@ def engine(
     mesh: dict[str, int],
     job: Serve | None = None,
     *,
-    shares: Shares = AT_PEAK,
-    software: Software = IDEAL,
+    shares: ServingEfficiency = AT_PEAK,
+    software: EngineOverhead = IDEAL,
     **form: Any,
 ) -> Engine:
     """An engine on the first of its placements; bf16 and 8,192 tokens where no job is given."""
@@ -39,6 +38,6 @@ def engine(
         layout=ServeLayout(mesh=sizes, **form),
         costs=CollectiveCost(place(system, sizes.sizes)[:1]),
         rates=ServeRates(
-            chip=system.chip, job=job or Serve(context=8192), shares=shares, engine=software
+            chip=system.chip, job=job or Serve(context=8192), efficiency=shares, overhead=software
         ),
     )

@@ -33,7 +33,13 @@ def test_a_looked_up_pass_is_the_computed_one(
 ) -> None:
     pairs = prefill * past + prefill * (prefill + 1) / 2
     keys = decode * context
-    load = Load(decode=decode, kv_tokens=keys, prefill=prefill, pairs=pairs, sampled=decode)
+    load = Load(
+        n_decoding=decode,
+        kv_tokens=keys,
+        prefill_tokens=prefill,
+        query_key_pairs=pairs,
+        n_sampled=decode,
+    )
     exact = ENGINES[name].pass_time(load).step_s
     assert TABLES[name].pass_s(decode, keys, prefill, pairs) == pytest.approx(exact, rel=0.03)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.estimate.serving.load import Load, decoding, prompts
+from shardwise.estimate.serving.load import Load, decode_load, prefill_load
 from shardwise.formulas import stationary
 from shardwise.formulas.inference import decode_step, prefill_s
 from shardwise.models import load
@@ -44,7 +44,7 @@ def test_decoding_at_peak_is_the_books_formula(
         flops_per_s=chip.peak("bf16"),
     )
     found = e.decode(batch, 8192)
-    assert found.caches == pytest.approx(book.kv_s, rel=1e-9)
+    assert found.decode_attention == pytest.approx(book.kv_s, rel=1e-9)
     # Eight key and value heads on sixteen chips: their projections are there twice.
     assert book.step_s <= found.local_s <= book.step_s * 1.02
 
@@ -54,7 +54,7 @@ def test_prefill_at_peak_is_the_books_formula() -> None:
     found = e.prefill(1, 8192)
     dense = parameters(e.config).matmul - e.config.d_model * e.config.vocab
     book = prefill_s(dense, 8192, n_chips=16, flops_per_s=e.rates.chip.peak("bf16"))
-    assert book <= found.weights <= book * 1.02
+    assert book <= found.matmuls <= book * 1.02
     # 0.91 s at 40 % MFU, book §8: it counts all parameters and no attention.
     whole = prefill_s(parameters(e.config).total, 8192, n_chips=16, flops_per_s=197e12, mfu=0.4)
     assert whole == pytest.approx(0.91, abs=0.01)
@@ -95,13 +95,15 @@ def test_gathered_weights_cost_more_than_they_save() -> None:
 def test_copied_heads_read_more_than_split_sequences() -> None:
     copied = engine("llama3-70b", "v5e:4x4", {"tensor": 16}).decode(32, 8192)
     split = engine("llama3-70b", "v5e:4x4", {"tensor": 16}, kv="sequence").decode(32, 8192)
-    assert copied.caches == pytest.approx(2 * split.caches)  # 8 heads on 16 chips
+    assert copied.decode_attention == pytest.approx(
+        2 * split.decode_attention
+    )  # 8 heads on 16 chips
     assert split.traffic["tensor"] > copied.traffic["tensor"]
 
 
 def test_experts_that_nobody_chooses_are_not_read() -> None:
     e = engine("deepseek-v3", "h200:8", {"expert": 8}, Serve(context=1024, weights="fp8"))
-    one, many = e.decode(1, 1024).weights, e.decode(4096, 1024).weights
+    one, many = e.decode(1, 1024).matmuls, e.decode(4096, 1024).matmuls
     assert many > 5 * one
 
 
@@ -110,14 +112,14 @@ def test_arrays_give_the_numbers() -> None:
     one = engine("deepseek-v3", "h200:8", {"expert": 4, "tensor": 2}, job, shares=REACHED)
     sizes = {role: np.array([n, n]) for role, n in one.layout.sizes.items()}
     many = replace(one, layout=ServeLayouts(sizes=sizes))
-    loads = [decoding(np.array([8.0, 64.0]), 3000.0), prompts(np.array([1.0, 4.0]), 2048)]
+    loads = [decode_load(np.array([8.0, 64.0]), 3000.0), prefill_load(np.array([1.0, 4.0]), 2048)]
     for load_ in loads:
         found = many.pass_time(load_).step_s
         for i in range(2):
             numbers = {
-                name: value[i] if isinstance(value, np.ndarray) else value
-                for name in ("decode", "kv_tokens", "drafted", "prefill", "pairs", "sampled")
-                if (value := getattr(load_, name)) is not None
+                field.name: value[i] if isinstance(value, np.ndarray) else value
+                for field in fields(Load)
+                if (value := getattr(load_, field.name)) is not None
             }
             assert found[i] == pytest.approx(one.pass_time(Load(**numbers)).step_s, rel=1e-12)
 
@@ -143,12 +145,12 @@ def test_windows_bound_what_is_read() -> None:
     config = load("gpt-oss-120b")
     assert any(a.window for a, _ in config.attentions)
     e = engine("gpt-oss-120b", "h100:8", {"tensor": 8})
-    grown = e.decode(8, 65536).caches / e.decode(8, 32768).caches
+    grown = e.decode(8, 65536).decode_attention / e.decode(8, 32768).decode_attention
     assert 1.9 < grown < 2.0
 
 
 def test_known_prefixes_save_their_share() -> None:
     e = engine("llama3-8b", "h100:1", {})
     whole, half = e.prefill(1, 8192), e.prefill(1, 8192, 4096)
-    assert half.weights == pytest.approx(whole.weights / 2)
-    assert half.prompts == pytest.approx(whole.prompts * 3 / 4, rel=1e-3)
+    assert half.matmuls == pytest.approx(whole.matmuls / 2)
+    assert half.prefill_attention == pytest.approx(whole.prefill_attention * 3 / 4, rel=1e-3)

@@ -6,10 +6,10 @@ import pytest
 
 from shardwise.estimate.serving.memory import engine_memory, max_batch
 from shardwise.estimate.serving.steady_state import (
-    aggregated,
-    decode_s,
-    decoding_only,
-    reading_only,
+    colocated,
+    decode_only,
+    decode_token_s,
+    prefill_only,
 )
 from shardwise.formulas.inference import prefill_servers
 from shardwise.models.count import kv_cache_bytes, parameters
@@ -21,10 +21,10 @@ JOB = Serve(prompt=1024, output=512, weights="fp8", kv="bf16", compute="fp8")
 
 def test_tokens_come_from_the_batch_and_its_step() -> None:
     e = engine("llama3-70b", "h100:4", {"tensor": 4}, JOB, shares=REACHED, software=BUSY)
-    found = aggregated(e, JOB, 64)
+    found = colocated(e, JOB, 64)
     assert found.tokens_per_s == pytest.approx(64 / found.tpot_s)
     assert found.requests_per_s * 512 == pytest.approx(found.tokens_per_s)
-    assert found.tpot_s > found.pass_s == decoding_only(e, JOB, 64).tpot_s
+    assert found.tpot_s > found.pass_s == decode_only(e, JOB, 64).tpot_s
     assert found.ttft_s > found.prefill_s
     # Prompts take the share of the time that their arrival needs.
     assert found.busy == pytest.approx(1 - found.pass_s / found.tpot_s)
@@ -36,7 +36,7 @@ def test_three_prefill_servers_to_one_that_decodes() -> None:
     e = engine("llama3-70b", "v5e:4x4", {"tensor": 16}, job, kv="batch")
     step = e.decode(32, 8192).local_s
     assert step == pytest.approx(0.017, abs=0.001)
-    reading = e.prefill(1, 8192).weights / 0.4
+    reading = e.prefill(1, 8192).matmuls / 0.4
     assert reading == pytest.approx(0.91, abs=0.01)
     assert prefill_servers(reading, step, 32, 512) == pytest.approx(3.3, abs=0.2)
 
@@ -46,14 +46,14 @@ def test_drafts_pay_when_they_are_kept() -> None:
 
     def tpot(acceptance: float) -> float:
         job = Serve(prompt=1024, output=512, drafted=4, acceptance=acceptance, draft_cost=0.05)
-        return float(decode_s(e, job, 8))
+        return float(decode_token_s(e, job, 8))
 
-    assert tpot(0.8) < decode_s(e, JOB, 8) < tpot(0.0)
+    assert tpot(0.8) < decode_token_s(e, JOB, 8) < tpot(0.0)
 
 
 def test_prompts_read_elsewhere_leave_the_step_alone() -> None:
     e = engine("llama3-70b", "h100:4", {"tensor": 4}, JOB, shares=REACHED, software=BUSY)
-    rate, ttft = reading_only(e, JOB, 0.5)
+    rate, ttft = prefill_only(e, JOB, 0.5)
     assert rate == pytest.approx(0.5 / e.prefill(1, 1024).step_s)
     assert ttft > e.prefill(1, 1024).step_s
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.training.chip_rates import IDEAL, Extras, Kernels
 from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.run_variant import IDEAL, FusionProfile, RunVariant
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import catalog_chip, chip_names, parse_system
 from shardwise.models import count, load
@@ -21,12 +21,12 @@ LLAMA, MIXTRAL = load("llama3-8b"), load("mixtral-8x7b")
 
 
 def step(mesh: Mesh, system: str = "h100:16", config=LLAMA, **given) -> StepTime:
-    kernels = given.pop("kernels", Kernels())
+    fusion = given.pop("fusion", FusionProfile())
     cal = given.pop("cal", PEAK)
     compute = given.pop("compute", "bf16")
     layout = Layout(mesh=mesh, **{"n_microbatches": 8, **given})
     job = Train(batch=layout.global_batch, seq=4096, compute=compute)
-    return LayoutStep(config, parse_system(system), job, layout).at(cal, kernels)
+    return LayoutStep(config, parse_system(system), job, layout).time(cal, fusion)
 
 
 @pytest.mark.parametrize("chip", ["h100", "v5p"])
@@ -45,7 +45,7 @@ def test_one_chip_computes_the_flops_of_the_model(chip: str) -> None:
     assert found.compute_s + found.head_s < 1.15 * tiles * least
     assert found.comm_s == {"data": 0.0}
     assert found.bubble_s == 0.0
-    ideal = step(Mesh(), system, n_microbatches=1, kernels=IDEAL)
+    ideal = step(Mesh(), system, n_microbatches=1, fusion=IDEAL)
     assert 4096 * float(flops.training) / peak <= ideal.compute_s + ideal.head_s < 1.05 * least
 
 
@@ -124,8 +124,8 @@ def test_a_better_share_never_slows_a_step(name: str) -> None:
 
 def test_unfused_kernels_are_slower() -> None:
     tiles = step(Mesh(data=16))
-    assert step(Mesh(data=16), kernels=Kernels(fused=False)).compute_s > tiles.compute_s
-    assert step(Mesh(data=16), kernels=Kernels(flash=False)).compute_s > tiles.compute_s
+    assert step(Mesh(data=16), fusion=FusionProfile(fused=False)).compute_s > tiles.compute_s
+    assert step(Mesh(data=16), fusion=FusionProfile(flash=False)).compute_s > tiles.compute_s
 
 
 def test_rules_of_layouts() -> None:
@@ -161,7 +161,7 @@ def test_checkpointing_may_run_the_last_product_of_a_layer_again() -> None:
     job = Train(batch=1, seq=4096)
     system = parse_system("h100:8")
     kept, whole = (
-        LayoutStep(LLAMA, system, job, layout, extras=Extras(whole_remat=again)).at()
+        LayoutStep(LLAMA, system, job, layout, variant=RunVariant(whole_remat=again)).time()
         for again in (False, True)
     )
     down = 2 * 4096 * LLAMA.d_model * 14336 / 8 * LLAMA.n_layers
@@ -171,5 +171,5 @@ def test_checkpointing_may_run_the_last_product_of_a_layer_again() -> None:
 
 
 def test_a_scan_has_a_share_of_its_own() -> None:
-    assert Calibration(attention=0.5).scanned == 0.5
-    assert Calibration(attention=0.5, scan=0.05).scanned == 0.05
+    assert Calibration(attention=0.5).scan_share == 0.5
+    assert Calibration(attention=0.5, scan=0.05).scan_share == 0.05

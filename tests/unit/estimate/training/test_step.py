@@ -10,10 +10,11 @@ import pytest
 
 from shardwise.errors import UnknownFigure
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.training.chip_rates import Kernels, element_bytes
+from shardwise.estimate.training.chip_rates import element_bytes
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.estimate.training.memory.framework import planned
+from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig, count, load
@@ -50,7 +51,7 @@ def found(name: str, machine: str, job: Train) -> list[rank.Candidate]:
 
 
 def roofline(config: ModelConfig, system: str, job: Train, layout: Layout) -> StepTime:
-    return LayoutStep(config, parse_system(system), job, layout).at()
+    return LayoutStep(config, parse_system(system), job, layout).time()
 
 
 def seconds(time: StepTime) -> list[float]:
@@ -109,11 +110,11 @@ def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
     one = rank.evaluate(config, system, job, layout, cal)
     step = LayoutStep(config, system, job, layout)
     assert one.placement == step.placement in place(system, layout.sizes)
-    assert (one.time, one.roofline) == (step.at(cal, Kernels()), step.at(PEAK))
+    assert (one.time, one.roofline) == (step.time(cal, FusionProfile()), step.time(PEAK))
     batch = layout.micro_batch * layout.data_shards
     works = training_step(config, batch, job.seq, table(layout), remat="none")
     chip = system.chip
-    memory = step_memory(config, job, works, layout, chip.hbm_bytes, planned(chip.kind))
+    memory = step_memory(config, job, works, layout, chip.hbm_bytes, planned_framework(chip.kind))
     assert one.memory == memory
 
 
@@ -184,7 +185,9 @@ def test_policies_run_again_what_they_do_not_keep() -> None:
     assert work[2] - work[1] == pytest.approx(mlp, rel=1e-9)
     assert work[3] > work[2]
     expected = [
-        LayoutStep(config, parse_system("v5p:4x4x4"), job, form).at(PEAK, Kernels()).compute_s
+        LayoutStep(config, parse_system("v5p:4x4x4"), job, form)
+        .time(PEAK, FusionProfile())
+        .compute_s
         for form in forms
     ]
     assert expected == sorted(expected)
@@ -205,7 +208,7 @@ def test_the_gathers_of_fsdp_by_hand() -> None:
     ends = config.vocab * config.d_model * 2.0
     # Both are gathered once, the head's still being there in its backward pass, and reduced once.
     outer = 4 * time_s("all_gather", ends, span)
-    traffic = {role: t for role, t in one.at().traffic_s.items() if t}
+    traffic = {role: t for role, t in one.time().traffic_s.items() if t}
     assert traffic == {"fsdp": pytest.approx(32 * layer + outer, rel=1e-12)}
 
 
@@ -222,7 +225,7 @@ def test_the_sums_of_gradients_by_hand(zero: int, gathered: int) -> None:
     else:
         scatter = time_s("reduce_scatter", 4.0 * n, span)
         expected = zero * scatter + gathered * time_s("all_gather", 2.0 * n, span)
-    assert one.at().traffic_s["data"] == pytest.approx(expected, rel=1e-12)
+    assert one.time().traffic_s["data"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_tokens_go_to_experts_and_back_by_hand() -> None:
@@ -232,7 +235,7 @@ def test_tokens_go_to_experts_and_back_by_hand() -> None:
     one = LayoutStep(config, system, job, layout)
     residual = 8 * 2048 * config.d_model * 2.0  # on all chips, in 16 bits
     exchange = time_s("all_to_all", residual * 2, one.placement.span(("expert",)))
-    assert one.at().traffic_s["expert"] == pytest.approx(4 * 32 * exchange, rel=1e-12)
+    assert one.time().traffic_s["expert"] == pytest.approx(4 * 32 * exchange, rel=1e-12)
 
 
 def test_sends_between_stages_by_hand() -> None:
@@ -244,7 +247,7 @@ def test_sends_between_stages_by_hand() -> None:
                         virtual=virtual)  # fmt: skip
         one = LayoutStep(config, system, job, layout)
         hop = time_s("permute", 2048 * config.d_model * 2.0, one.placement.span(("pipe",)))
-        found = one.at()
+        found = one.time()
         assert found.traffic_s["pipe"] == pytest.approx(2 * 8 * virtual * hop, rel=1e-12)
         assert found.comm_s["pipe"] == found.traffic_s["pipe"]  # nothing is said to hide it
 
@@ -258,7 +261,7 @@ def test_keys_and_values_by_hand(kind: str, exposed: float) -> None:
     one = LayoutStep(config, system, job, layout)
     span = one.placement.span(("context",))
     each = time_s("all_gather", 8192 * 32 * 128 * 2.0, span)  # keys of all tokens of a sequence
-    found = one.at()
+    found = one.time()
     assert found.traffic_s["context"] == pytest.approx(32 * 2 * 3 * each, rel=1e-12)
     assert found.comm_s["context"] == exposed * found.traffic_s["context"]
 
@@ -271,7 +274,7 @@ def test_heads_exchanged_for_tokens_by_hand() -> None:
     one = LayoutStep(config, system, job, layout)
     span, width = one.placement.span(("context",)), (32 + 8 + 8 + 32) * 128
     exchange = time_s("all_to_all", 8192 * width * 2.0, span)
-    assert one.at().traffic_s["context"] == pytest.approx(2 * 32 * exchange, rel=1e-12)
+    assert one.time().traffic_s["context"] == pytest.approx(2 * 32 * exchange, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +293,7 @@ def test_the_bubble_of_every_schedule(schedule: str, microbatches: int, bubble: 
     config, system = load("llama2-7b"), parse_system("h100:4,hbm_bandwidth=1000000TB/s")
     layout = Layout(mesh=Mesh(pipe=4), n_microbatches=microbatches, schedule=schedule,
                     virtual=2 if schedule == "interleaved" else 1)  # fmt: skip
-    found = LayoutStep(config, system, Train(batch=microbatches, seq=2048), layout).at()
+    found = LayoutStep(config, system, Train(batch=microbatches, seq=2048), layout).time()
     busy = (found.compute_s + found.comm_s["pipe"]) / microbatches
     assert found.bubble_s == pytest.approx(bubble * busy, rel=1e-9)
 
@@ -301,7 +304,7 @@ def test_a_dense_model_has_no_experts_to_sum() -> None:
     one = LayoutStep(config, system, Train(batch=64, seq=2048), Layout(mesh=Mesh(data=64)))
     n_bytes = 4.0 * count.parameters(config).total
     expected = time_s("all_reduce", n_bytes, one.placement.span(("data",)))
-    assert one.at().traffic_s["data"] == pytest.approx(expected, rel=1e-12)
+    assert one.time().traffic_s["data"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_microbatches_gather_again_and_sum_once() -> None:
@@ -375,5 +378,5 @@ def test_a_model_from_hand() -> None:
     job, system = Train(batch=4, seq=128, remat="none"), parse_system("v5e:2x2")
     for layout in every_layout(config, system, job):
         for placement in place(system, layout.sizes):
-            time = LayoutStep(config, system, job, layout, placement).at()
+            time = LayoutStep(config, system, job, layout, placement).time()
             assert 0 < time.lower_s <= time.upper_s < math.inf

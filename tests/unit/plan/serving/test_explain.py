@@ -106,7 +106,7 @@ def test_caches_outweigh_products_from_there_on(
     assert at
     for batch, outweigh in ((at - 1, False), (at, True)):
         took = server.decode(batch)
-        assert bool(took.caches >= took.weights + took.head) is outweigh
+        assert bool(took.decode_attention >= took.matmuls + took.head) is outweigh
 
 
 def test_short_contexts_outweigh_at_no_batch() -> None:

@@ -63,7 +63,7 @@ def test_the_columns_are_those_of_the_meshes() -> None:
         for role, column in every.sizes.items():
             assert column.tolist() == [mesh.sizes[role] for mesh in every.meshes]
     assert some.meshes.tolist() == [found.meshes[i] for i in (3, 1, len(found) - 1)]
-    price = some.costs.of("all_gather", ("data", "expert"))
+    price = some.costs.price("all_gather", ("data", "expert"))
     for i, placement in enumerate(some.placements):
         expected = collective.price("all_gather", placement.span(("data", "expert")))
         assert (price.s_per_byte[i], price.latency_s[i]) == (

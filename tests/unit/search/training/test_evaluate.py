@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.training.chip_rates import Kernels, Rates
+from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.search.training import rank
@@ -40,7 +41,7 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     name, machine, job, fixed = case
     config, system = load(name), parse_system(machine)
     cal = PEAK if at == "peak" else calibration(system.chip.name)
-    rates = Rates(chip=system.chip, job=job, cal=cal, kernels=Kernels())
+    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
     every = cells(config, system, job, given, {})
     assert every is not None
@@ -118,7 +119,7 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     every = cells(config, system, job, {}, {})
     assert every is not None
     rng = np.random.default_rng(0)
-    rates = Rates(chip=system.chip, job=job, cal=calibration("v5e"), kernels=Kernels())
+    rates = Rates(chip=system.chip, job=job, calibration=calibration("v5e"), fusion=FusionProfile())
     found = []
     for _ in range(2):
         best = Best(3, None)

@@ -13,7 +13,7 @@ import pytest
 
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.training.memory.framework import planned
+from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.hardware import parse_system
 from shardwise.models import load
@@ -114,7 +114,7 @@ def test_where_nothing_fits_the_smallest_is_first(exhaustive: bool) -> None:
     for layout in every_layout(config, system, job):
         batch = layout.micro_batch * layout.data_shards
         works = training_step(config, batch, job.seq, table(layout), remat="none")
-        held = step_memory(config, job, works, layout, 2**30, planned(system.chip.kind))
+        held = step_memory(config, job, works, layout, 2**30, planned_framework(system.chip.kind))
         least = min(least, float(held.total))
     found = rank(LLAMA, system.name, job, exhaustive=exhaustive)
     assert found.n_fitting == 0

@@ -1,30 +1,36 @@
-"""What a stage keeps from its forward passes until their backward passes, in elements.
+"""Activations that layers save between forward and backward pass, in elements.
 
-One layer keeps its arrays for one microbatch; remat drops what a part of `PARTS` produces again; a
-schedule says how many microbatches are in flight on a stage.
+Each layer saves its arrays for one microbatch; remat drops what its recomputed `PARTS` produce. The
+schedule determines how many microbatches are in flight on a stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
-from shardwise.estimate.training.memory.framework import Software
-from shardwise.estimate.training.memory.local_elements import Local, activation_term
+from shardwise.estimate.training.memory.framework import FrameworkMemory
+from shardwise.estimate.training.memory.local_elements import (
+    Factor,
+    LocalElements,
+    Term,
+    activation_term,
+)
 from shardwise.models.config import Attention, Layer
 from shardwise.models.model import ModelConfig
 from shardwise.ops.program import Kept, Step
 from shardwise.strategy.layout import Form
 from shardwise.workload import Train
 
-# Array of a layer (models/activations.py) -> the parts that produce it. One that ran again without
-# its neighbours would need what they produce, so an array is dropped when one of its parts is.
-PRODUCED = {
+# Array of a layer (models/activations.py) -> the parts that produce it. A part that is recomputed
+# alone needs the outputs of the others, so an array is dropped when one of its parts is recomputed.
+PRODUCERS = {
     "attention_input": ("norms",),
     "ffn_input": ("norms",),
     "mamba_input": ("norms",),
-    "projected": ("q",),  # of a Mamba block: what its scan reads
+    "projected": ("q",),  # input of a Mamba block's scan
     "scanned": ("attention",),
     "scan_normed": ("activation",),  # its norm is gated
     "mamba_output": ("out",),
@@ -47,159 +53,201 @@ PRODUCED = {
     "shared_hidden": ("activation",),
     "ffn_output": ("down",),
     "shared_output": ("down",),
-    "latent": ("gate", "up"),  # what tokens are sent as
+    "latent": ("gate", "up"),  # in which tokens are dispatched
     "latent_output": ("down", "activation"),
 }
-# What eager frameworks keep beside them: the activated gate, and an output that nothing reads.
-ACTIVATED = {"hidden": "activated_hidden", "shared_hidden": "activated_shared_hidden"}
+# Additional arrays of eager frameworks: the activated gate, and an output that nothing reads.
+ACTIVATED_GATES = {"hidden": "activated_hidden", "shared_hidden": "activated_shared_hidden"}
 UNREAD = "unread_ffn_output"
-PRODUCED |= dict.fromkeys(ACTIVATED.values(), ("activation",)) | {UNREAD: ("down",)}
-ALWAYS = ("layer_input",)  # remat starts from it
-# Tokens as sent to their experts: sent again only where all products of the experts run again.
-SENT = ("expert_input", ("gate", "up"))
+PRODUCERS |= dict.fromkeys(ACTIVATED_GATES.values(), ("activation",)) | {UNREAD: ("down",)}
+ALWAYS_SAVED = ("layer_input",)  # remat starts from it
+# Dispatched tokens: dispatched again only where all matmuls of the experts are recomputed.
+DISPATCHED = "expert_input"
+DISPATCH_PARTS = ("gate", "up")
 
-# Inputs of products, which 8-bit training keeps as it multiplied them (Transformer Engine;
-# DeepSeek-V3, arXiv 2412.19437 section 3.3.3).
-MULTIPLIED = frozenset(
+# Inputs of matmuls, which 8-bit training saves in 8 bits (Transformer Engine; DeepSeek-V3, arXiv
+# 2412.19437 section 3.3.3).
+MATMUL_INPUTS = frozenset(
     {"attention_input", "q_normed", "kv_normed", "ffn_input", "expert_input", "hidden"}
     | {"shared_hidden", "mamba_input", "scan_normed", "latent_output"}
 )
 
-# Arrays whose gradients have no room but their own where gradients are written in place: what comes
-# back to a layer, and to the input of w_down; that of gate and up is written over gate and up.
-IN_PLACE_LEAVES = ("layer_input", "hidden", "shared_hidden")
+# Arrays whose gradients need memory even if gradients are written in place: the layer's, and the
+# input of w_down; those of gate and up overwrite gate and up.
+NOT_IN_PLACE = ("layer_input", "hidden", "shared_hidden")
 
-# Those whose gradients live while attention is differentiated: a feed-forward's are gone by then.
-OF_ATTENTION = frozenset(
+# Arrays whose gradients are live in the backward pass of attention, after the feed-forward's.
+ATTENTION_ARRAYS = frozenset(
     {"layer_input", "attention_input", "q_latent", "q_normed", "kv_latent", "kv_normed"}
     | {"q", "k", "v", "attended", "attention_output"}
 )
 
-# A score kept without flash attention, in 16-bit elements: softmax, dropout and its mask of one
+# Saved per score without flash attention, in 16-bit elements: softmax, dropout and its mask of one
 # byte. 5 a s^2 b bytes, Korthikanti et al., arXiv 2205.05198 §4.1.
 SCORE_ELEMENTS = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerHeld:
+class LayerActivations:
     """Elements of one layer for one microbatch on one chip.
 
     Args:
-        kept: From its forward pass to its backward pass.
-        working: While its backward pass runs, beside what is kept: what ran again, and the
-            gradients of the layer's own arrays.
+        saved: from its forward pass to its backward pass.
+        working: additional elements during its backward pass: recomputed arrays, and the gradients
+            of the layer's arrays.
     """
 
-    kept: Num
+    saved: Num
     working: Num
 
 
-def layers_held(
+def layer_activations(
     config: ModelConfig,
     job: Train,
     step: Step,
-    split: Form,
-    local: Local,
+    form: Form,
+    local: LocalElements,
     stage_layers: Num,
-    software: Software,
-) -> list[LayerHeld]:
-    """For each kind of layer of the model, what one of them holds, in elements of activations.
+    framework: FrameworkMemory,
+) -> list[LayerActivations]:
+    """Activations of one layer, for each kind of layer of the model.
 
-    Layers beyond `remat_layers`, and beyond `offload_layers`, keep everything on the chip: a layer
-    here is the mean of a stage.
+    Layers beyond `remat_layers` and `offload_layers` save everything on the chip: a layer here is
+    the mean over a stage.
+
+    Args:
+        config: the model.
+        job: dtypes.
+        step: one microbatch on all chips.
+        form: remat and offload of the layout.
+        local: sizes on one chip.
+        stage_layers: layers of the stage.
+        framework: memory behaviour of the framework.
     """
-    again = _share(split.remat_layers, stage_layers)
-    gone = _share(split.offload_layers, stage_layers)
-    found = []
-    for i, group in enumerate(config.groups):
-        rows = [k for k in step.kept if k.group == i]
-        terms = {k.array.name: activation_term(k, _times(k, job, split, local)) for k in rows}
-        ffn = group.layer.ffn
-        if not software.fused and ffn and ffn.gated:  # the activated gate, beside the product
-            hidden = [k for k in rows if k.array.name in ACTIVATED]
-            terms |= {ACTIVATED[k.array.name]: activation_term(k) for k in hidden}
-        if not software.compiled and split.recomputed and not split.recomputes("down"):
-            source = next(k for k in rows if k.array.name == "layer_input")
-            terms[UNREAD] = activation_term(source)
-        dropped = {name for name in terms if runs_again(split, name, group.layer)}
-        offloaded = {name for name in terms if waits_outside(split, name)} - dropped
-        every = local.total(terms.values())
+    remat_share = _layer_share(form.remat_layers, stage_layers)
+    offload_share = _layer_share(form.offload_layers, stage_layers)
+    layers = []
+    for group_index, group in enumerate(config.groups):
+        arrays = [activation for activation in step.kept if activation.group == group_index]
+        terms = _layer_terms(arrays, group.layer, job, form, local, framework)
+        dropped = {name for name in terms if is_recomputed(form, name, group.layer)}
+        offloaded = {name for name in terms if is_offloaded(form, name)} - dropped
         scores: Num = 0
-        if not software.flash and group.layer.attention:
+        if not framework.flash and group.layer.attention:
             scores = _scores(step, group.layer.attention, local)
-        less = again * local.total(terms[n] for n in dropped) if dropped else 0
-        if not software.flash and split.recomputes("attention"):
-            less = less + again * scores
-        out = gone * local.total(terms[n] for n in offloaded) if offloaded else 0
-        gradients = every + scores
-        if software.in_place and ffn and ffn.gated:
-            gradients = local.total(terms[n] for n in IN_PLACE_LEAVES if n in terms)
-        working = gradients + less + out
-        if software.query_block and group.layer.attention:
-            mine = {name: term for name, term in terms.items() if name in OF_ATTENTION}
-            again_here = again * local.total(mine[n] for n in dropped & {*mine})
-            parts = _parts_of_queries(rows, split, local, software.query_block)
-            working = maximum(working, local.total(mine.values()) + again_here + parts)
-        found.append(LayerHeld(kept=every + scores - less - out, working=working))
-    return found
+        remat: Num = 0
+        if dropped:
+            remat = remat_share * local.total(terms[name] for name in dropped)
+        if not framework.flash and form.recomputes("attention"):
+            remat = remat + remat_share * scores
+        on_host: Num = 0
+        if offloaded:
+            on_host = offload_share * local.total(terms[name] for name in offloaded)
+        total = local.total(terms.values()) + scores
+        gradients = total
+        ffn = group.layer.ffn
+        if framework.in_place_gradients and ffn and ffn.gated:
+            gradients = local.total(terms[name] for name in NOT_IN_PLACE if name in terms)
+        working = gradients + remat + on_host
+        if framework.query_block and group.layer.attention:
+            attention_terms = {name: terms[name] for name in terms if name in ATTENTION_ARRAYS}
+            recomputed = [terms[name] for name in dropped & {*attention_terms}]
+            attention = local.total(attention_terms.values())
+            attention = attention + remat_share * local.total(recomputed)
+            query_gradients = _blocked_query_gradients(arrays, form, local, framework.query_block)
+            working = maximum(working, attention + query_gradients)
+        layers.append(LayerActivations(saved=total - remat - on_host, working=working))
+    return layers
 
 
-def _share(layers: int | None, stage_layers: Num) -> Num:
-    """The share of a stage's layers that something applies to."""
+def _layer_terms(
+    arrays: list[Kept],
+    layer: Layer,
+    job: Train,
+    form: Form,
+    local: LocalElements,
+    framework: FrameworkMemory,
+) -> dict[str, Term]:
+    """Elements of all arrays that a layer saves without remat, by name."""
+    terms = {}
+    for activation in arrays:
+        terms[activation.array.name] = activation_term(
+            activation, _scale(activation, job, form, local)
+        )
+    if not framework.fused and layer.ffn and layer.ffn.gated:
+        for activation in arrays:
+            if activation.array.name in ACTIVATED_GATES:
+                terms[ACTIVATED_GATES[activation.array.name]] = activation_term(activation)
+    if not framework.compiled and form.recomputed and not form.recomputes("down"):
+        layer_input = _named(arrays, "layer_input")
+        terms[UNREAD] = activation_term(layer_input)
+    return terms
+
+
+def _named(activations: Iterable[Kept], name: str) -> Kept:
+    """The first activation of this name."""
+    return next(activation for activation in activations if activation.array.name == name)
+
+
+def _layer_share(layers: int | None, stage_layers: Num) -> Num:
+    """Share of a stage's layers that remat or offload applies to; None for all."""
     return 1 if layers is None else minimum(1.0, layers / stage_layers)
 
 
-def _times(kept: Kept, job: Train, split: Form, local: Local) -> Num:
-    """Elements for one of an array: 8-bit ones are half, tokens sent to whole experts are shared.
+def _scale(activation: Kept, job: Train, form: Form, local: LocalElements) -> Num:
+    """Elements of an array in units of activations: 8-bit ones count half.
 
-    Where whole experts lie on chips of `tensor`, each receives its own tokens only.
+    Where whole experts are on chips of `tensor`, each receives its own tokens only.
     """
-    width = units.bytes_per_element(job.compute) / job.activation_bytes
-    narrow = min(1.0, width) if kept.array.name in MULTIPLIED else 1.0
-    if kept.array.name != SENT[0] or split.expert_tensor is None:
-        return narrow
-    return narrow * split.expert_tensor / local.product((("tensor", None, ()),))
+    scale: Num = 1.0
+    if activation.array.name in MATMUL_INPUTS:
+        scale = min(1.0, units.bytes_per_element(job.compute) / job.activation_bytes)
+    if activation.array.name != DISPATCHED or form.expert_tensor is None:
+        return scale
+    return scale * form.expert_tensor / local.product((("tensor", None, ()),))
 
 
-def runs_again(split: Form, name: str, layer: Layer) -> bool:
-    """Whether a layer under remat produces this array again.
+def is_recomputed(form: Form, name: str, layer: Layer) -> bool:
+    """Whether remat recomputes this array of a layer.
 
-    Attention alone (Megatron's `core_attn`) runs again for its scores: its result is the input of
-    the next product, which keeps it. Where norms run again too, all between kept products does.
+    Attention alone (Megatron's `core_attn`) is recomputed for its scores: its output is the input
+    of the next matmul, which saves it. With norms, everything between saved matmuls is recomputed.
     """
-    if name in ALWAYS:
+    if name in ALWAYS_SAVED:
         return False
-    if name == SENT[0]:
-        return all(map(split.recomputes, SENT[1]))
-    if name in ("attended", "scanned") and not split.recomputes("norms"):
+    if name == DISPATCHED:
+        return all(map(form.recomputes, DISPATCH_PARTS))
+    if name in ("attended", "scanned") and not form.recomputes("norms"):
         return False
-    parts = PRODUCED[name]
-    latent = layer.attention is not None and layer.attention.mla is not None
-    known = [p for p in parts if p != "mla_up" or latent]
-    return any(map(split.recomputes, known))
+    has_latent = layer.attention is not None and layer.attention.mla is not None
+    parts = [part for part in PRODUCERS[name] if part != "mla_up" or has_latent]
+    return any(map(form.recomputes, parts))
 
 
-def waits_outside(split: Form, name: str) -> bool:
-    """Whether this array waits in host memory."""
-    parts = () if name == UNREAD else PRODUCED.get(name, (name,))
-    return any(word in split.offload for word in ("activations", *parts))
+def is_offloaded(form: Form, name: str) -> bool:
+    """Whether this array of a layer is offloaded to host memory."""
+    parts = () if name == UNREAD else PRODUCERS.get(name, (name,))
+    return any(word in form.offload for word in ("activations", *parts))
 
 
-def _parts_of_queries(rows: list[Kept], split: Form, local: Local, block: int) -> Num:
-    """Elements of the gradients of queries, once for each block of keys that attention takes."""
-    q = next(k for k in rows if k.array.name == "q")
-    keys: Num = q.sizes["S"]
-    if split.context_kind == "ring":  # those of one chip at a time
-        keys = local.product((("", q.sizes["S"], ("context",)),))
-    return local.total([activation_term(q)]) * where(keys > block, keys // block, 0)
+def _blocked_query_gradients(
+    arrays: list[Kept], form: Form, local: LocalElements, block: int
+) -> Num:
+    """Elements of the query gradients, one copy for each whole block of keys."""
+    queries = _named(arrays, "q")
+    n_keys: Num = queries.sizes["S"]
+    if form.context_kind == "ring":  # the keys of one chip at a time
+        n_keys = local.product((("", queries.sizes["S"], ("context",)),))
+    return local.total([activation_term(queries)]) * where(n_keys > block, n_keys // block, 0)
 
 
-def _scores(step: Step, attention: Attention, local: Local) -> Num:
-    """16-bit elements of the attention scores that one layer keeps without flash attention."""
-    q = next(k for k in step.kept if k.array.name == "q")
-    factors = tuple(
-        (d.name, None, d.axes) if d.name in "BT" else ("", attention.n_heads, d.axes)
-        for d in q.array.dims
-        if d.name in ("B", "T", "N")
-    )
-    return SCORE_ELEMENTS * q.sizes["S"] * local.product(factors)
+def _scores(step: Step, attention: Attention, local: LocalElements) -> Num:
+    """16-bit elements of the attention scores that one layer saves without flash attention."""
+    queries = _named(step.kept, "q")
+    factors: list[Factor] = []
+    for dim in queries.array.dims:
+        if dim.name in ("B", "T"):
+            factors.append((dim.name, None, dim.axes))
+        elif dim.name == "N":
+            factors.append(("", attention.n_heads, dim.axes))
+    return SCORE_ELEMENTS * queries.sizes["S"] * local.product(tuple(factors))

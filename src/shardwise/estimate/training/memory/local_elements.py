@@ -1,7 +1,7 @@
-"""Elements of many arrays on one chip, each factor that they share worked out once.
+"""Elements of many arrays on one chip, with every shared factor computed once.
 
-A search asks for the bytes of hundreds of arrays on a million meshes. Most of them are a number
-times the same few products of shards (tokens x heads), so terms with equal factors are added first.
+A search needs the bytes of hundreds of arrays on a million meshes. Most are a number times the same
+few products of shards (tokens x heads), so terms with equal factors are added first.
 """
 
 from __future__ import annotations
@@ -15,56 +15,59 @@ from shardwise.ops.einsum import shards
 from shardwise.ops.program import Kept
 from shardwise.strategy.rules import Rules, layout
 
-# (name of a size that is not a plain number, the number or None, axes that shard it)
+# (name of a size that may be an array, size or None to look the name up, axes that shard it)
 Factor = tuple[str, int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`coefficient` times the local sizes of `factors`."""
+    """Elements of an array: `coefficient` times the local sizes of `factors`."""
 
     coefficient: Num
     factors: tuple[Factor, ...]
 
 
-class Local:
-    """Local sizes under one mesh, or under arrays of meshes.
+class LocalElements:
+    """Local sizes under one mesh, or under arrays of meshes; products are cached.
 
     Args:
-        mesh: Chips by role.
-        sizes: Sizes that may be arrays, by the name that factors give them.
+        mesh: chips by role.
+        sizes: sizes that may be arrays, by the name that factors have.
     """
 
-    __slots__ = ("_found", "_mesh", "_sizes")
+    __slots__ = ("_mesh", "_products", "_sizes")
 
     def __init__(self, mesh: Mapping[str, Num], sizes: Mapping[str, Num]) -> None:
-        self._mesh, self._sizes = mesh, sizes
-        self._found: dict[tuple[Factor, ...], Num] = {(): 1}
+        self._mesh = mesh
+        self._sizes = sizes
+        self._products: dict[tuple[Factor, ...], Num] = {(): 1}
 
     def product(self, factors: tuple[Factor, ...]) -> Num:
-        """The product of ceil(size / shards)."""
-        if factors not in self._found:
-            *before, (name, number, axes) = factors
+        """Product of ceil(size / shards) over `factors`."""
+        if factors not in self._products:
+            name, number, axes = factors[-1]
             size = self._sizes[name] if number is None else number
-            last = ceil_div(size, shards(axes, self._mesh)) if axes else size
-            head = tuple(before)
-            self._found[factors] = self.product(head) * last if head else last
-        return self._found[factors]
+            if axes:
+                size = ceil_div(size, shards(axes, self._mesh))
+            before = factors[:-1]
+            self._products[factors] = self.product(before) * size if before else size
+        return self._products[factors]
 
     def total(self, terms: Iterable[Term]) -> Num:
-        """The sum of terms."""
-        found: dict[tuple[Factor, ...], Num] = {}
+        """Sum of the elements of `terms`."""
+        coefficients: dict[tuple[Factor, ...], Num] = {}
         for term in terms:
-            found[term.factors] = found.get(term.factors, 0) + term.coefficient
+            coefficients[term.factors] = coefficients.get(term.factors, 0) + term.coefficient
         total: Num = 0
-        for factors, coefficient in found.items():
+        for factors, coefficient in coefficients.items():
             total = total + coefficient * self.product(factors)
         return total
 
 
-def activation_term(kept: Kept, times: Num = 1) -> Term:
-    """One of the `count` arrays, for one microbatch."""
-    coefficient, factors = times, list[Factor]()
+def activation_term(kept: Kept, scale: Num = 1) -> Term:
+    """Elements of one of an activation's `count` arrays, for one microbatch."""
+    coefficient = scale
+    factors: list[Factor] = []
     for dim in kept.array.dims:
         size = kept.sizes[dim.held]
         if dim.name in ("B", "T"):
@@ -77,9 +80,10 @@ def activation_term(kept: Kept, times: Num = 1) -> Term:
 
 
 def weight_term(weight: Weight, rules: Rules) -> Term:
-    """All elements of a weight that the rules leave on one chip."""
+    """Elements of a weight on one chip under `rules`."""
     axes = layout(rules, "weights", weight.dims)
-    coefficient, factors = 1, list[Factor]()
+    coefficient = 1
+    factors: list[Factor] = []
     for dim, size in zip(weight.dims, weight.shape, strict=True):
         if axes.get(dim):
             factors.append(("", size, axes[dim]))

@@ -1,4 +1,4 @@
-"""Parameters that one chip of a stage holds, whole and as ZeRO shards them."""
+"""Parameters on one chip of a pipeline stage, before and after ZeRO shards them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div, maximum, minimum
-from shardwise.estimate.training.memory.local_elements import Local, weight_term
+from shardwise.estimate.training.memory.local_elements import LocalElements, weight_term
 from shardwise.models.model import ModelConfig
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.rules import Rules
 from shardwise.strategy.stages import stages
 
-# How the experts of a layer are dealt out: whole ones first, then parts of one.
-EXPERTS: Rules = {
+# Sharding of a layer's experts: whole experts first, then parts of one.
+EXPERT_RULES: Rules = {
     "weights.E": ("expert", "whole_experts"),
     "weights.F": ("expert_tensor",),
 }
 
-FIRST = ("embedding", "position")  # outer weights of the first stage; the others are of the last
+FIRST_STAGE = ("embedding", "position")  # other outer weights are on the last stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters on one chip before ZeRO: those of experts, and all others.
+    """Parameters on one chip before ZeRO.
 
-    `matmuls` are those of either in the products of layers.
+    Args:
+        dense: all but those of routed experts.
+        routed: of routed experts.
+        matmuls: those of either that matmuls of layers read.
     """
 
     dense: Num = 0
@@ -34,7 +37,7 @@ class Parameters:
     matmuls: Num = 0
 
     def plus(self, other: Parameters, times: Num = 1) -> Parameters:
-        """The sum, the other one `times`."""
+        """Sum with `times` of the other."""
         return Parameters(
             dense=self.dense + times * other.dense,
             routed=self.routed + times * other.routed,
@@ -43,161 +46,175 @@ class Parameters:
 
     @property
     def all(self) -> Num:
-        """Both together."""
+        """Dense and routed parameters."""
         return self.dense + self.routed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shards:
-    """Over how many chips ZeRO shards the state of each of both."""
+class ZeroShards:
+    """ZeRO shard counts, for dense and routed parameters."""
 
     dense: Num
     routed: Num
 
-    def of(self, whole: Parameters) -> Num:
-        """Parameters of which one chip holds state."""
-        return whole.dense / self.dense + whole.routed / self.routed
+    def local(self, parameters: Parameters) -> Num:
+        """Parameters in one chip's shard."""
+        return parameters.dense / self.dense + parameters.routed / self.routed
 
 
-def zero_shards(form: Form, sizes: Mapping[str, Num]) -> Shards:
-    """Data x context for ZeRO 1 and 2, fsdp x context for 3; weights of no expert x expert."""
-    replicas = sizes["fsdp"] if form.zero == 3 else sizes["data"] * sizes["fsdp"]
-    routed = replicas * sizes["context"]
-    return Shards(dense=routed * sizes["expert"], routed=routed)
+def zero_shards(form: Form, mesh: Mapping[str, Num]) -> ZeroShards:
+    """Shard counts: data x context for ZeRO 1 and 2, fsdp x context for 3; for dense x expert."""
+    replicas = mesh["fsdp"] if form.zero == 3 else mesh["data"] * mesh["fsdp"]
+    routed = replicas * mesh["context"]
+    return ZeroShards(dense=routed * mesh["expert"], routed=routed)
 
 
-def with_experts(form: Form, sizes: Mapping[str, Num]) -> dict[str, Num]:
-    """Chips by role, and `whole_experts` and `expert_tensor`: how experts lie on `tensor`."""
-    tensor = sizes["tensor"]
-    split = tensor if form.expert_tensor is None else form.expert_tensor
-    return {**sizes, "expert_tensor": split, "whole_experts": tensor // split}
+def mesh_with_experts(form: Form, mesh: Mapping[str, Num]) -> dict[str, Num]:
+    """Chips by role, with `tensor` divided into `whole_experts` and `expert_tensor` for experts."""
+    tensor = mesh["tensor"]
+    expert_tensor = tensor if form.expert_tensor is None else form.expert_tensor
+    return {**mesh, "expert_tensor": expert_tensor, "whole_experts": tensor // expert_tensor}
 
 
-def layers_parameters(config: ModelConfig, rules: Rules, local: Local) -> list[Parameters]:
-    """One layer of each kind."""
-    dense_rules, routed_rules = _rules(rules)
-    found = []
+def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) -> list[Parameters]:
+    """Parameters of one layer of each kind."""
+    dense_rules = _dense_rules(rules)
+    layers = []
     for group in config.groups:
-        weights = layer_weights(config, group.layer)
-        routed = [w for w in weights if is_experts(w)]
-        dense = [w for w in weights if not is_experts(w)]
-        by_tensor = local.total(weight_term(w, dense_rules) for w in dense if w.matmul)
-        vectors = local.total(weight_term(w, dense_rules) for w in dense if not w.matmul)
-        experts = local.total(weight_term(w, routed_rules) for w in routed)
-        found.append(
-            Parameters(dense=by_tensor + vectors, routed=experts, matmuls=by_tensor + experts)
-        )
-    return found
+        matmul_terms = []
+        vector_terms = []
+        expert_terms = []
+        for weight in layer_weights(config, group.layer):
+            if is_experts(weight):
+                expert_terms.append(weight_term(weight, EXPERT_RULES))
+            elif weight.matmul:
+                matmul_terms.append(weight_term(weight, dense_rules))
+            else:
+                vector_terms.append(weight_term(weight, dense_rules))
+        matmuls = local.total(matmul_terms)
+        routed = local.total(expert_terms)
+        dense = matmuls + local.total(vector_terms)
+        layers.append(Parameters(dense=dense, routed=routed, matmuls=matmuls + routed))
+    return layers
 
 
 def outer_parameters(
-    config: ModelConfig, rules: Rules, local: Local
+    config: ModelConfig, rules: Rules, local: LocalElements
 ) -> tuple[Parameters, Parameters, Parameters]:
-    """Around the layers: (on the first stage, on the last, on one that is both)."""
-    dense_rules, _ = _rules(rules)
-    first, last, both = (
-        Parameters(dense=local.total(weight_term(w, dense_rules) for w in weights))
-        for weights in end_weights(config)
+    """Parameters outside the layers: (on the first stage, on the last, on a single stage)."""
+    dense_rules = _dense_rules(rules)
+    first, last, single = (
+        Parameters(dense=local.total(weight_term(weight, dense_rules) for weight in weights))
+        for weights in outer_weights_of(config)
     )
-    return first, last, both
+    return first, last, single
 
 
-def end_weights(config: ModelConfig) -> tuple[list[Weight], list[Weight], list[Weight]]:
-    """Weights around the layers: (on the first stage, on the last, on one that is both).
+def outer_weights_of(config: ModelConfig) -> tuple[list[Weight], list[Weight], list[Weight]]:
+    """Weights outside the layers: (of the first stage, of the last, of a single stage).
 
-    A tied embedding lies on both ends of a pipeline.
+    A tied embedding is on both ends of a pipeline.
     """
-    both = list(outer_weights(config))
-    first = [w for w in both if w.name in FIRST]
-    last = [w for w in both if w.name not in FIRST]
+    single = list(outer_weights(config))
+    first = [weight for weight in single if weight.name in FIRST_STAGE]
+    last = [weight for weight in single if weight.name not in FIRST_STAGE]
     if config.tied_embeddings:
-        last += [w for w in first if w.name == "embedding"]
-    return first, last, both
+        last += [weight for weight in first if weight.name == "embedding"]
+    return first, last, single
 
 
-def largest_weights(config: ModelConfig, rules: Rules, local: Local) -> tuple[Num, Num]:
-    """Elements of the largest weight on a chip: of all weights, and of those of layers."""
-    dense_rules, routed_rules = _rules(rules)
-    layers: Num = 0
+def largest_weights(config: ModelConfig, rules: Rules, local: LocalElements) -> tuple[Num, Num]:
+    """Elements of the largest weight on a chip: (of all weights, of those of layers)."""
+    dense_rules = _dense_rules(rules)
+    of_layers: Num = 0
     for group in config.groups:
-        for w in layer_weights(config, group.layer):
-            term = weight_term(w, routed_rules if is_experts(w) else dense_rules)
-            layers = maximum(layers, local.total([term]))
-    every = layers
-    for w in outer_weights(config):
-        every = maximum(every, local.total([weight_term(w, dense_rules)]))
-    return every, layers
+        for weight in layer_weights(config, group.layer):
+            term = weight_term(weight, EXPERT_RULES if is_experts(weight) else dense_rules)
+            of_layers = maximum(of_layers, local.total([term]))
+    of_all = of_layers
+    for weight in outer_weights(config):
+        of_all = maximum(of_all, local.total([weight_term(weight, dense_rules)]))
+    return of_all, of_layers
 
 
-def _rules(rules: Rules) -> tuple[Rules, Rules]:
-    """The table without what ZeRO shards, as products use weights: of experts' and all others."""
-    dense = {
-        row: tuple(a for a in axes if a not in ("fsdp", "context", "expert"))
+def _dense_rules(rules: Rules) -> Rules:
+    """Rules for all weights but experts as matmuls use them: without the axes of ZeRO."""
+    return {
+        row: tuple(axis for axis in axes if axis not in ("fsdp", "context", "expert"))
         for row, axes in rules.items()
         if row != "weights.E"
     }
-    return dense, EXPERTS
 
 
 def is_experts(weight: Weight) -> bool:
-    """Whether experts are dealt out with it: not so the router."""
+    """Whether a weight belongs to routed experts; the router does not."""
     return len(weight.dims) > 1 and weight.dims[0] == "E"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLayers:
-    """Layers of the fullest stage, in chunks, and of each kind of layer among them."""
+    """Layers of one pipeline stage.
+
+    Args:
+        chunks: chunks that the layers form.
+        all: number of layers.
+        kinds: number of layers of each kind.
+    """
 
     chunks: Num
     all: Num
     kinds: tuple[Num, ...]
 
 
-def stage_layers(config: ModelConfig, split: Layout | Layouts) -> StageLayers:
-    """The fullest stage's layers (`strategy.stages`) by kind.
+def stage_layers(config: ModelConfig, layout: Layout | Layouts) -> StageLayers:
+    """Layers of the fullest stage (`strategy.stages`).
 
-    Kinds of layers are mixed as in the model: of each its share of a stage, rounded up, those with
+    Kinds of layers are mixed as in the model: each has its share of a stage, rounded up, those with
     most parameters first.
     """
-    cut = stages(config.n_layers, split)
-    return StageLayers(chunks=cut.chunks, all=cut.held, kinds=_kinds(config, cut.held))
+    fullest = stages(config.n_layers, layout)
+    return _stage_layers(config, fullest.chunks, fullest.held)
 
 
 def layers_by_work(
-    config: ModelConfig, held: StageLayers, pipe: Num
+    config: ModelConfig, stage: StageLayers, pipe: Num
 ) -> tuple[StageLayers, StageLayers]:
-    """The layers of the first stage and of the last where stages have equal FLOPs.
+    """Layers of the (first, last) stage where stages have equal FLOPs.
 
-    The unembedding counts as the layers that have as many parameters in products. A stage takes
-    layers until it is over its share of the work (nanotron, `models/base.py`, 2025-03).
+    The unembedding counts as the layers with as many parameters in matmuls. A stage takes layers
+    until it exceeds its share of the work (nanotron, `models/base.py`, 2025-03).
     """
-    layers = config.n_layers
-    matmuls = sum(
-        g.count * w.size for g in config.groups for w in layer_weights(config, g.layer) if w.matmul
-    )
-    head = config.vocab * config.d_model * layers / matmuls
-    share = (layers + head) / pipe
-    first, last = minimum(layers, share // 1 + 1), maximum(1, ceil_div(share - head, 1))
-    at_first = StageLayers(chunks=held.chunks, all=first, kinds=_kinds(config, first))
-    return at_first, StageLayers(chunks=held.chunks, all=last, kinds=_kinds(config, last))
+    n_layers = config.n_layers
+    matmul_parameters = 0
+    for group in config.groups:
+        for weight in layer_weights(config, group.layer):
+            if weight.matmul:
+                matmul_parameters += group.count * weight.size
+    head_layers = config.vocab * config.d_model * n_layers / matmul_parameters
+    share = (n_layers + head_layers) / pipe
+    first = minimum(n_layers, share // 1 + 1)
+    last = maximum(1, ceil_div(share - head_layers, 1))
+    return _stage_layers(config, stage.chunks, first), _stage_layers(config, stage.chunks, last)
 
 
-def layers_in_places(config: ModelConfig, pipe: Num) -> tuple[StageLayers, StageLayers]:
-    """The layers of an end stage and of one between where the ends of the model count as layers.
+def layers_with_outer_places(config: ModelConfig, pipe: Num) -> tuple[StageLayers, StageLayers]:
+    """Layers of an (end, inner) stage where embedding and head count as layers.
 
     DeepSpeed's `partition_method` "type:transformer|embedding".
     """
     places = ceil_div(config.n_layers + 2, pipe)
-    at_end = StageLayers(chunks=1, all=places - 1, kinds=_kinds(config, places - 1))
-    return at_end, StageLayers(chunks=1, all=places, kinds=_kinds(config, places))
+    return _stage_layers(config, 1, places - 1), _stage_layers(config, 1, places)
 
 
-def _kinds(config: ModelConfig, held: Num) -> tuple[Num, ...]:
-    """How many layers of each kind are among `held` ones."""
-    sizes = [sum(w.size for w in layer_weights(config, g.layer)) for g in config.groups]
-    left, counts = held, dict[int, Num]()
-    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        share = ceil_div(config.groups[i].count * held, config.n_layers)
-        counts[i] = minimum(left, share)
-        left = left - counts[i]
-    return tuple(counts[i] for i in range(len(sizes)))
+def _stage_layers(config: ModelConfig, chunks: Num, n_layers: Num) -> StageLayers:
+    """A stage of `n_layers`, and how many layers of each kind are among them."""
+    sizes = []
+    for group in config.groups:
+        sizes.append(sum(weight.size for weight in layer_weights(config, group.layer)))
+    counts = [n_layers] * len(sizes)
+    unassigned = n_layers
+    for kind in sorted(range(len(sizes)), key=lambda kind: -sizes[kind]):
+        share = ceil_div(config.groups[kind].count * n_layers, config.n_layers)
+        counts[kind] = minimum(unassigned, share)
+        unassigned = unassigned - counts[kind]
+    return StageLayers(chunks=chunks, all=n_layers, kinds=tuple(counts))

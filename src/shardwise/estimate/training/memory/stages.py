@@ -1,7 +1,6 @@
-"""The parts of what a stage of a pipeline holds at its fullest, in bytes.
+"""Bytes on the pipeline stages that may be the fullest: the first one and the last.
 
-What is kept for the backward pass stands in `activations_held`, what is held of the model in
-`state_held`; here they become bytes, for the first stage and the last.
+`activations` and `parameters` count elements; here they become bytes.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
-from shardwise.estimate.training.memory.activations import LayerHeld, layers_held
-from shardwise.estimate.training.memory.framework import Software
-from shardwise.estimate.training.memory.local_elements import Local, activation_term
+from shardwise.estimate.training.memory.activations import LayerActivations, layer_activations
+from shardwise.estimate.training.memory.framework import FrameworkMemory
+from shardwise.estimate.training.memory.local_elements import LocalElements, activation_term
 from shardwise.estimate.training.memory.parameters import (
     Parameters,
     StageLayers,
     largest_weights,
+    layer_parameters,
     layers_by_work,
-    layers_in_places,
-    layers_parameters,
+    layers_with_outer_places,
+    mesh_with_experts,
     outer_parameters,
     stage_layers,
-    with_experts,
     zero_shards,
 )
 from shardwise.estimate.training.optimizer import state_bytes
@@ -33,9 +32,9 @@ from shardwise.strategy.layout import Form, Layout, Layouts, table
 from shardwise.strategy.schedules import find
 from shardwise.workload import Train
 
-GATHERED_LAYERS = 2  # a layer's gathered weights, and the next one's on the way
-HALF = 2.0  # bytes of what is gathered or bucketed: weights held wider are cast to 16 bits first
-# Transformer Engine keeps a weight in fp8 and, as Hopper multiplies in one layout only, its
+GATHERED_LAYERS = 2  # a layer's gathered weights, and the prefetched ones of the next layer
+HALF = 2.0  # bytes per gathered or bucketed element: wider weights are cast to 16 bits first
+# Transformer Engine stores a weight in fp8 and, as Hopper multiplies in one layout only, its
 # transpose, from a step's first microbatch on ("FP8 weight caching" in its user guide).
 FP8_COPIES = 2.0
 
@@ -43,228 +42,244 @@ FP8_COPIES = 2.0
 Parts = tuple[Num, Num, Num, Num, Num]
 
 
-class Shapes:
-    """What of a model's arrays lies on a chip: the same for all forms of one table and microbatch.
+class LocalShapes:
+    """Sizes of a model's arrays on one chip, the same for all forms of one table and microbatch.
 
-    A search works it out once for a block of layouts.
+    A search computes them once for a block of layouts.
     """
 
     def __init__(
-        self, config: ModelConfig, job: Train, step: Step, split: Layout | Layouts
+        self, config: ModelConfig, job: Train, step: Step, layout: Layout | Layouts
     ) -> None:
-        self.config, self.job, self.step = config, job, step
-        self.sizes = with_experts(split, split.sizes)
-        common = {name: step.logits.sizes[name] for name in ("B", "T")}
-        self.local = Local(self.sizes, {**common, "tensor": self.sizes["tensor"]})
-        rules = table(split)
-        self.layers = layers_parameters(config, rules, self.local)
-        self.outer = outer_parameters(config, rules, self.local)
-        self._rules = rules
-        self._kept: dict[tuple[object, ...], list[LayerHeld]] = {}
+        self.config = config
+        self.job = job
+        self.step = step
+        self.mesh = mesh_with_experts(layout, layout.sizes)
+        batch_sizes = {name: step.logits.sizes[name] for name in ("B", "T")}
+        self.local = LocalElements(self.mesh, {**batch_sizes, "tensor": self.mesh["tensor"]})
+        self._rules = table(layout)
+        self.layers = layer_parameters(config, self._rules, self.local)
+        self.outer = outer_parameters(config, self._rules, self.local)
+        self._activations: dict[tuple[object, ...], list[LayerActivations]] = {}
 
     def largest(self) -> tuple[Num, Num]:
-        """Elements of the largest weight on a chip: of all weights, and of those of layers."""
+        """Elements of the largest weight on a chip: (of all weights, of those of layers)."""
         return largest_weights(self.config, self._rules, self.local)
 
-    def kept(self, form: Form, stage_layers: Num, software: Software) -> list[LayerHeld]:
-        """For each kind of layer, what one of them holds for a microbatch."""
-        given = (self.config, self.job, self.step, form, self.local, stage_layers, software)
-        if form.remat_layers or form.offload_layers:  # as many on every stage, whatever it holds
-            return layers_held(*given)
-        key = (
-            form.recomputed,
-            form.offload,
-            form.expert_tensor,
-            form.context_kind,
-            software,
-        )
-        if key not in self._kept:
-            self._kept[key] = layers_held(*given)
-        return self._kept[key]
+    def activations(
+        self, form: Form, n_layers: Num, framework: FrameworkMemory
+    ) -> list[LayerActivations]:
+        """Activations of one layer of each kind, for a stage of `n_layers`."""
+        arguments = (self.config, self.job, self.step, form, self.local, n_layers, framework)
+        if form.remat_layers or form.offload_layers:  # their shares depend on the stage
+            return layer_activations(*arguments)
+        key = (form.recomputed, form.offload, form.expert_tensor, form.context_kind, framework)
+        if key not in self._activations:
+            self._activations[key] = layer_activations(*arguments)
+        return self._activations[key]
 
 
 class FullestStages:
-    """The stages of one layout (or of arrays of them) that may be the fullest."""
+    """Stages of one layout (or of arrays of them) that may be the fullest."""
 
-    def __init__(self, split: Layout | Layouts, software: Software, shapes: Shapes) -> None:
-        self.split, self.software, self.shapes = split, software, shapes
-        self.config, self.job, self.step = shapes.config, shapes.job, shapes.step
-        self.sizes, self.local = shapes.sizes, shapes.local
-        self.layers, self.outer = shapes.layers, shapes.outer
-        self.shards = zero_shards(split, self.sizes)
+    def __init__(
+        self, layout: Layout | Layouts, framework: FrameworkMemory, shapes: LocalShapes
+    ) -> None:
+        self.layout = layout
+        self.framework = framework
+        self.shapes = shapes
+        self.config = shapes.config
+        self.job = shapes.job
+        self.local = shapes.local
+        self.mesh = shapes.mesh
+        self.shards = zero_shards(layout, self.mesh)
 
     def parts(self) -> Iterator[Parts]:
-        """The parts of every stage that may be the fullest."""
-        split, pipe, m = self.split, self.sizes["pipe"], self.split.n_microbatches
-        first, last, both = self.outer
-        held = stage_layers(self.config, split)
-        if not split.is_pipelined:
-            yield self._stage(held, both, 1, start=True, head=True)
+        """Parts of every stage that may be the fullest."""
+        first, last, single = self.shapes.outer
+        layers = stage_layers(self.config, self.layout)
+        if not self.layout.is_pipelined:
+            yield self._stage(layers, single, 1, has_embedding=True, has_head=True)
             return
-        schedule = find(split.schedule)
-        shape = (pipe, m, held.chunks)
+        pipe = self.mesh["pipe"]
+        schedule = find(self.layout.schedule)
+        sizes = (pipe, self.layout.n_microbatches, layers.chunks)
+        on_first = schedule.in_flight(*sizes, 0)
         if schedule.ends_meet:
-            flying = schedule.in_flight(*shape, 0)
-            yield self._stage(held, both, flying / held.chunks, start=True, head=True)
+            in_flight = on_first / layers.chunks
+            yield self._stage(layers, single, in_flight, has_embedding=True, has_head=True)
             return
-        at_last = held
-        if self.software.stages_by_work:
-            held, at_last = layers_by_work(self.config, held, pipe)
-        elif self.software.ends_are_layers:
-            held, between = layers_in_places(self.config, pipe)
-            yield self._stage(between, Parameters(), schedule.in_flight(*shape, 1))
-            at_last = held
-        flying = schedule.in_flight(*shape, 0) / held.chunks
-        yield self._stage(held, first, flying, start=True)
-        flying = schedule.in_flight(*shape, pipe - 1) / held.chunks
-        yield self._stage(at_last, last, flying, head=True)
+        last_layers = layers
+        if self.framework.stages_by_work:
+            layers, last_layers = layers_by_work(self.config, layers, pipe)
+        elif self.framework.outer_as_layers:
+            layers, inner_layers = layers_with_outer_places(self.config, pipe)
+            yield self._stage(inner_layers, Parameters(), schedule.in_flight(*sizes, 1))
+            last_layers = layers
+        yield self._stage(layers, first, on_first / layers.chunks, has_embedding=True)
+        on_last = schedule.in_flight(*sizes, pipe - 1)
+        yield self._stage(last_layers, last, on_last / layers.chunks, has_head=True)
 
     def _stage(
         self,
-        held: StageLayers,
+        layers: StageLayers,
         outer: Parameters,
-        flying: Num,
+        in_flight: Num,
         *,
-        start: bool = False,
-        head: bool = False,
+        has_embedding: bool = False,
+        has_head: bool = False,
     ) -> Parts:
         """Weights, gradients, optimizer, activations and other of one stage.
 
         Args:
-            flying: Microbatches in flight, in whole stages.
-            start: The embedding is here.
-            head: Logits are computed here.
+            layers: its layers.
+            outer: its parameters outside the layers.
+            in_flight: microbatches in flight, in whole stages.
+            has_embedding: whether it has the embedding.
+            has_head: whether it computes logits.
         """
-        whole = outer
-        for n, layer in zip(held.kinds, self.layers, strict=True):
-            whole = whole.plus(layer, n)
-        kept = self.shapes.kept(self.split, held.all, self.software)
-        every = sum(n * layer.kept for n, layer in zip(held.kinds, kept, strict=True))
-        held_bytes = every * self.job.activation_bytes
-        if start and self.software.embedding_mask:
-            held_bytes = held_bytes + self._tokens() * self.config.d_model * (
-                self.software.embedding_mask
-            )
-        working = maximum(0, 0, *(layer.working for layer in kept))
+        parameters = outer
+        for n_layers, layer in zip(layers.kinds, self.shapes.layers, strict=True):
+            parameters = parameters.plus(layer, n_layers)
+        activations = self.shapes.activations(self.layout, layers.all, self.framework)
+        elements: Num = 0
+        working: Num = 0
+        for n_layers, layer_kind in zip(layers.kinds, activations, strict=True):
+            elements = elements + n_layers * layer_kind.saved
+            working = maximum(working, layer_kind.working)
+        saved = elements * self.job.activation_bytes
+        if has_embedding and self.framework.embedding_mask_bytes:
+            masked = self._tokens() * self.config.d_model
+            saved = saved + masked * self.framework.embedding_mask_bytes
         peak = working * self.job.activation_bytes + self._gathered_layer()
-        if head:
+        if has_head:
             peak = maximum(peak, self._head(outer))
-        if start and self.software.scheduled:  # all that layers keep is read by then
-            apart = head and not self.config.tied_embeddings
-            peak = maximum(peak, self._ends(outer, 2 if apart else 1) - held_bytes * flying)
-        state = self._state(whole, ends=start or head)
-        gradient = units.bytes_per_element(self.job.gradients)
-        buffers = self.software.buffers * (gradient + HALF)
-        if self.software.whole_at_start:
+        if has_embedding and self.framework.xla_scheduled:  # layers' activations are freed by then
+            n_weights = 2 if has_head and not self.config.tied_embeddings else 1
+            peak = maximum(peak, self._outer_gradients(outer, n_weights) - saved * in_flight)
+        state = self._state(parameters, has_outer=has_embedding or has_head)
+        gradient_bytes = units.bytes_per_element(self.job.gradients)
+        buckets = self.framework.bucket_elements * (gradient_bytes + HALF)
+        if self.framework.full_weights_at_start:
             gathered = self._gathered_layer()
-            left = whole.all * HALF - sum(state) - gathered - buffers
-            peak = peak + self._idle(left, held_bytes * flying + peak - gathered)
-        return (*state, held_bytes * flying, peak + buffers)
+            freed = parameters.all * HALF - sum(state) - gathered - buckets
+            peak = peak + self._unused(freed, saved * in_flight + peak - gathered)
+        return (*state, saved * in_flight, peak + buckets)
 
-    def _idle(self, left: Num, arrays: Num) -> Num:
-        """What weights that were whole at the start leave reserved and unused.
+    def _unused(self, freed: Num, activations: Num) -> Num:
+        """Bytes of the initial full weights' memory that stay reserved but unused.
 
         Args:
-            left: Bytes of their room that shards, gathered weights and buffers do not take.
-            arrays: Bytes of activations. Those as large as a layer's input lie in it if they fit.
+            freed: bytes of it that shards, gathered weights and buckets do not reuse.
+            activations: bytes of activations; arrays of a layer input's size reuse it if they fit.
         """
-        array = self._tokens() * self.config.d_model * self.job.activation_bytes
-        fit: Num = 0
+        array_bytes = self._tokens() * self.config.d_model * self.job.activation_bytes
+        reusable: Num = 0
         for weight, count in model_weights(self.config):
-            fit = fit + count * (weight.size * HALF // array) * array
-        left = maximum(left, 0)
-        return left - minimum(left, minimum(fit, arrays))
+            reusable = reusable + count * (weight.size * HALF // array_bytes) * array_bytes
+        freed = maximum(freed, 0)
+        return freed - minimum(freed, minimum(reusable, activations))
 
     def _tokens(self) -> Num:
-        """Of one microbatch on one chip."""
-        return self.local.product(activation_term(self.step.logits).factors[:2])
+        """Tokens of one microbatch on one chip."""
+        return self.local.product(activation_term(self.shapes.step.logits).factors[:2])
 
-    def _state(self, whole: Parameters, *, ends: bool) -> tuple[Num, Num, Num]:
+    def _state(self, parameters: Parameters, *, has_outer: bool) -> tuple[Num, Num, Num]:
         """Bytes of weights, gradients and optimizer state.
 
         Args:
-            whole: Parameters of the stage.
-            ends: An end of the model is among them.
+            parameters: of the stage, before ZeRO.
+            has_outer: whether the embedding or the head is among them.
         """
-        job, zero, offload = self.job, self.split.zero, self.split.offload
-        sharded = self.shards.of(whole) if zero else whole.all
-        gradient = units.bytes_per_element(job.gradients)
-        weights = (sharded if zero == 3 else whole.all) * job.weight_bytes
-        gradients = (sharded if zero >= 2 else whole.all) * gradient
-        if self.software.scheduled:
-            gradients = gradients * where(self.split.n_microbatches > 1, 2, 1)
+        job = self.job
+        zero = self.layout.zero
+        offload = self.layout.offload
+        sharded = self.shards.local(parameters) if zero else parameters.all
+        gradient_bytes = units.bytes_per_element(job.gradients)
+        weights = (sharded if zero == 3 else parameters.all) * job.weight_bytes
+        gradients = (sharded if zero >= 2 else parameters.all) * gradient_bytes
+        if self.framework.xla_scheduled:
+            gradients = gradients * where(self.layout.n_microbatches > 1, 2, 1)
         if job.compute == "fp8" and zero < 3:
-            weights = weights + whole.matmuls * FP8_COPIES
+            weights = weights + parameters.matmuls * FP8_COPIES
         largest: Num = 0
-        if self.software.cast_bytes or self.software.norm_bytes:
-            largest = self.shapes.largest()[0 if ends else 1]
-        copies = self.software.gradient_copies
-        if copies and gradient > HALF:
-            gradients = gradients + whole.all * copies * HALF + largest * self.software.cast_bytes
-        wide = units.bytes_per_element(job.master) if job.master else 0.0
-        if gradient < wide and "optimizer" not in offload:
-            # A shard's gradients, cast before the update, in the room of what their norm copied.
-            norm = minimum(largest, sharded) * self.software.norm_bytes
-            gradients = gradients + maximum(sharded * wide, norm)
+        if self.framework.cast_bytes or self.framework.norm_bytes:
+            of_all, of_layers = self.shapes.largest()
+            largest = of_all if has_outer else of_layers
+        copies = self.framework.gradient_copies
+        if copies and gradient_bytes > HALF:
+            gradients = gradients + parameters.all * copies * HALF
+            gradients = gradients + largest * self.framework.cast_bytes
+        master_bytes = units.bytes_per_element(job.master) if job.master else 0.0
+        if gradient_bytes < master_bytes and "optimizer" not in offload:
+            # A shard's gradients, cast before the update, reuse the memory of the norm's copies.
+            norm = minimum(largest, sharded) * self.framework.norm_bytes
+            gradients = gradients + maximum(sharded * master_bytes, norm)
         state = 0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job)
         if job.lost_bytes:
-            state = state + self._lost(whole)
+            state = state + self._error_feedback(parameters)
         return (
             0.0 if "weights" in offload else weights,
             0.0 if "gradients" in offload else gradients,
             state,
         )
 
-    def _lost(self, whole: Parameters) -> Num:
-        """Bytes that sums of gradients in int8 have lost: of all that a chip sums over copies."""
-        sizes, held, copies = self.sizes, whole.all, self.sizes["data"]
-        if self.split.zero == 3:
-            held = self.shards.of(whole)
+    def _error_feedback(self, parameters: Parameters) -> Num:
+        """Bytes of error feedback of int8 gradient sync, for all that is summed over replicas."""
+        replicas = self.mesh["data"]
+        elements = parameters.all
+        if self.layout.zero == 3:
+            elements = self.shards.local(parameters)
         else:
-            copies = copies * sizes["context"] * sizes["expert"]
-        return where(copies > 1, held * self.job.lost_bytes, 0.0 * held)
+            replicas = replicas * self.mesh["context"] * self.mesh["expert"]
+        return where(replicas > 1, elements * self.job.lost_bytes, 0.0 * elements)
 
     def _gathered_layer(self) -> Num:
-        """The largest layer's gathered weights, and the next one's, and its whole gradient."""
+        """Gathered weights of the largest layer and of the next one, and its whole gradient."""
         n_bytes = self._gather_bytes(GATHERED_LAYERS)
         if not n_bytes:
             return 0.0
-        return maximum(0, 0, *map(self._scattered, self.layers)) * n_bytes
+        return maximum(0, 0, *map(self._remote, self.shapes.layers)) * n_bytes
 
     def _gather_bytes(self, copies: int) -> float:
         """Bytes per parameter that is gathered `copies` times, its gradient scattered once."""
-        gathers = self.split.zero == 3 or "weights" in self.split.offload
-        weights = copies * min(self.job.weight_bytes, HALF) if gathers else 0.0
-        return weights + self._gradient_bytes()
+        n_bytes = self._whole_gradient_bytes()
+        if self.layout.zero == 3 or "weights" in self.layout.offload:
+            return copies * min(self.job.weight_bytes, HALF) + n_bytes
+        return n_bytes
 
-    def _gradient_bytes(self) -> float:
+    def _whole_gradient_bytes(self) -> float:
         """Bytes per parameter of a gradient that is whole until it is scattered."""
-        scatters = self.split.zero >= 2 or "gradients" in self.split.offload
-        return units.bytes_per_element(self.job.gradients) if scatters else 0.0
+        if self.layout.zero >= 2 or "gradients" in self.layout.offload:
+            return units.bytes_per_element(self.job.gradients)
+        return 0.0
 
-    def _scattered(self, held: Parameters) -> Num:
-        """Parameters that lie on other chips, or in host memory; what nothing shards is held."""
-        if {"weights", "gradients"} & {*self.split.offload}:
-            return held.all
-        return held.dense * (self.shards.dense > 1) + held.routed * (self.shards.routed > 1)
+    def _remote(self, parameters: Parameters) -> Num:
+        """Parameters that ZeRO shards or that are offloaded, and that layers gather."""
+        if {"weights", "gradients"} & {*self.layout.offload}:
+            return parameters.all
+        dense = parameters.dense * (self.shards.dense > 1)
+        return dense + parameters.routed * (self.shards.routed > 1)
 
     def _head(self, outer: Parameters) -> Num:
-        """Logits of a microbatch, what they are computed from and its gradient, the unembedding."""
-        logits, job = self.step.logits, self.job
-        bt = activation_term(logits).factors[:2]
-        n = self.local.total([activation_term(logits)])
-        inputs = 2 * self.config.d_model * self.local.product(bt) * job.activation_bytes
-        if not self.software.root_unit:
-            vocab = n / self.local.product(bt)
-            outer = Parameters(dense=self.config.d_model * vocab)
+        """Logits of a microbatch, their input and its gradient, the gathered unembedding."""
+        logits = activation_term(self.shapes.step.logits)
+        n_logits = self.local.total([logits])
+        tokens = self._tokens()
+        inputs = 2 * self.config.d_model * tokens * self.job.activation_bytes
+        if not self.framework.root_unit:
+            outer = Parameters(dense=self.config.d_model * (n_logits / tokens))
         n_bytes = self._gather_bytes(1)
-        if self.software.scheduled and self.split.loss_chunks == 1:
-            n_bytes = max(n_bytes - self._gradient_bytes(), self._gradient_bytes())
-        gathered = self._scattered(outer) * n_bytes if n_bytes else 0.0
-        n = n / self.split.loss_chunks
-        return n * max(self.software.logit_bytes, job.activation_bytes) + inputs + gathered
+        if self.framework.xla_scheduled and self.layout.loss_chunks == 1:
+            gradient_bytes = self._whole_gradient_bytes()
+            n_bytes = max(n_bytes - gradient_bytes, gradient_bytes)
+        gathered = self._remote(outer) * n_bytes if n_bytes else 0.0
+        logit_bytes = max(self.framework.logit_bytes, self.job.activation_bytes)
+        return n_logits / self.layout.loss_chunks * logit_bytes + inputs + gathered
 
-    def _ends(self, outer: Parameters, n: int) -> Num:
-        """Gradients of `n` ends of the model on their way to those who update them."""
-        n_bytes = self._gradient_bytes()
-        return self._scattered(outer) * n_bytes * (n + 1) / n if n_bytes else 0.0
+    def _outer_gradients(self, outer: Parameters, n_weights: int) -> Num:
+        """Gradients of the embedding and the head, while one of them is rearranged."""
+        n_bytes = self._whole_gradient_bytes()
+        if not n_bytes:
+            return 0.0
+        return self._remote(outer) * n_bytes * (n_weights + 1) / n_weights

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, Software
-from shardwise.estimate.training.memory.peak import FRAGMENTATION, RUNTIME, Memory, step_memory
+from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
+from shardwise.estimate.training.memory.framework import LOSS_IN_PLACE, FrameworkMemory
+from shardwise.estimate.training.memory.peak import FRAGMENTATION, step_memory
 from shardwise.estimate.training.memory.stages import FP8_COPIES
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
@@ -19,11 +20,11 @@ from shardwise.workload import Train
 
 MIXED = Train(batch=8, seq=1024, gradients="fp32", master="fp32")
 H100 = 80e9
-PLANNED = Software()
+PLANNED = FrameworkMemory()
 
 
 def memory(
-    config: ModelConfig, layout: Layout, job: Train = MIXED, software: Software = PLANNED
+    config: ModelConfig, layout: Layout, job: Train = MIXED, software: FrameworkMemory = PLANNED
 ) -> Memory:
     batch = layout.micro_batch * layout.data_shards
     step = training_step(config, batch, job.seq, table(layout), remat=layout.policy)
@@ -40,7 +41,7 @@ def test_state_of_one_chip() -> None:
     assert found.activations == count.activation_bytes(config, 2048)
     head_input = 2 * 2048 * config.d_model * 2  # and its gradient
     assert found.other == 8 * 2048 * config.vocab + head_input
-    assert found.margin == RUNTIME + FRAGMENTATION * found.total
+    assert found.margin == DRIVER_BYTES + FRAGMENTATION * found.total
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_stages_of_equal_work() -> None:
     layer = sum(w.size for w in layer_weights(config, config.main_layer))
     assert 2 * layer == pytest.approx(config.vocab * config.d_model, rel=1e-3)
     piped = Layout(mesh=Mesh(pipe=2), n_microbatches=64, micro_batch=8, schedule="gpipe")
-    found = memory(config, piped, software=Software(stages_by_work=True))
+    found = memory(config, piped, software=FrameworkMemory(stages_by_work=True))
     assert found.weights == 2 * (6 * layer + config.vocab * config.d_model)
     assert memory(config, piped).weights == 2 * (4 * layer + 8192 * 256 + 256)
 
@@ -137,7 +138,10 @@ def test_stages_of_equal_work() -> None:
 def test_the_root_unit_is_gathered_as_one() -> None:
     config = load("llama3-8b")
     layout = Layout(mesh=Mesh(fsdp=8), zero=3, micro_batch=4, recomputed=(LAYER,))
-    own, root = memory(config, layout), memory(config, layout, software=Software(root_unit=True))
+    own, root = (
+        memory(config, layout),
+        memory(config, layout, software=FrameworkMemory(root_unit=True)),
+    )
     embedding, final_norm = config.vocab * config.d_model, config.d_model
     assert root.other - own.other == (2 + 4) * (embedding + final_norm)
 
@@ -183,11 +187,14 @@ def test_mla_runs_its_up_projections_again() -> None:
 def test_scores_are_kept_without_flash_attention() -> None:
     config = load("gpt2")
     layout = Layout(mesh=Mesh())
-    flash, old = memory(config, layout), memory(config, layout, software=Software(flash=False))
+    flash, old = (
+        memory(config, layout),
+        memory(config, layout, software=FrameworkMemory(flash=False)),
+    )
     scores = 5 * config.n_heads * 1024**2 * config.n_layers  # arXiv 2205.05198: 5 a s^2 b
     assert old.activations - flash.activations == scores
     again = dataclasses.replace(layout, recomputed=("attention",))
-    kept = memory(config, again, software=Software(flash=False))
+    kept = memory(config, again, software=FrameworkMemory(flash=False))
     assert kept.activations == flash.activations
 
 

@@ -1,0 +1,39 @@
+"""Memory traffic of element-wise steps: norms, residual sums, rotary, activations, routing."""
+
+from __future__ import annotations
+
+from shardwise.models import Layer, ModelConfig, Moe
+
+# Reads and writes of element-wise steps in one layer, forward, in multiples of each width: two
+# norms and two sums of D (half of them in a layer of one block), rotary of queries and keys,
+# activation of F; in a Mamba block the convolution, the gated norm, and states, which are written
+# in fp32 (one more than the product writes), read, and passed on in 16 bits (state-spaces/mamba,
+# ssd_combined.py, `states_in_fp32`). The backward pass has twice as many.
+WIDTHS = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
+
+
+def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
+    """Elements that one layer reads and writes for a token in a forward pass.
+
+    Returns:
+        (of width D, of widths that `tensor` shards).
+    """
+    D = config.d_model
+    replicated = WIDTHS["D"] * D
+    if not layer.has_both:
+        replicated *= 0.5
+    sharded = 0.0
+    if attention := layer.attention:
+        n_heads = attention.n_heads + attention.n_kv_heads
+        sharded += WIDTHS["heads"] * n_heads * attention.d_head
+    if mamba := layer.mamba:
+        sharded += WIDTHS["conv"] * mamba.d_scanned + WIDTHS["gated_norm"] * mamba.d_inner
+        sharded += WIDTHS["states"] * mamba.d_inner * mamba.d_state / mamba.chunk
+    ffn = layer.ffn
+    if isinstance(ffn, Moe):
+        sharded += WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
+        # Tokens are copied to their experts and their results back and added.
+        replicated += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
+    elif ffn:
+        sharded += WIDTHS["F"] * ffn.d_ff
+    return replicated, sharded
