@@ -15,7 +15,7 @@ from shardwise.search.training import rank as train
 from shardwise.search.training.rank import Candidate, Ranking
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Placement
-from shardwise.strategy.span import Span, Tier
+from shardwise.strategy.span import Span
 from shardwise.workload import Train
 
 # Tier of a placement -> the figure of the chip that has its rate.
@@ -86,7 +86,3 @@ def _relinked_span(span: Span, chip: Chip) -> Span:
             replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name])) for tier in span.tiers
         ),
     )
-
-
-def _relinked_tier(tier: Tier, chip: Chip) -> Tier:
-    return replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name]))

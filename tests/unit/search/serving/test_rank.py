@@ -124,7 +124,7 @@ def test_a_rate_is_served_by_as_many_engines_as_it_takes() -> None:
 def test_what_cannot_be_met_says_what_comes_nearest() -> None:
     with pytest.raises(NoStrategy, match=r"--tpot 1\.00 ms: the fastest takes .* \(tensor 16 on"):
         best(LLAMA, "v5e:4x4", sw.Serve(context=8192, tpot_s=0.001))
-    with pytest.raises(NoStrategy, match="requests/s at most"):
+    with pytest.raises(NoStrategy, match="serves at most"):
         best(LLAMA, "v5e:4x4", replace(CHAT, rate=1000.0))
     with pytest.raises(DoesNotFit):
         best(LLAMA, "v5e:2x2", CHAT)
