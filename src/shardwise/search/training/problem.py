@@ -76,12 +76,12 @@ def relinked(placement: Placement, chip: Chip) -> Placement:
 
 def _relinked_span(span: Span, chip: Chip) -> Span:
     link_rate = 0.0
-    if span.rings or span.lent:
+    if span.rings or span.borrowed:
         link_rate = chip.need("ici.link")
     return replace(
         span,
         rings=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.rings),
-        lent=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.lent),
+        borrowed=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.borrowed),
         tiers=tuple(
             replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name])) for tier in span.tiers
         ),
