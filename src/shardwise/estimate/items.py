@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num
 from shardwise.formulas.roofline import bounds
-from shardwise.ops.collective import SHOWN
+from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.ops.einsum import axes_text
 from shardwise.ops.program import Matmul, Transfer
 
@@ -77,5 +77,5 @@ class PricedItem:
             return str(self.work.program.local)
         if isinstance(self.work, Transfer):
             return str(self.work.move)
-        shown = SHOWN[self.kind] if self.role else ""
+        shown = DISPLAY_NAMES[self.kind] if self.role else ""
         return f"{shown}_{axes_text(axes)}({self.what})" if axes else self.what
