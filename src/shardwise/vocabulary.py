@@ -28,8 +28,8 @@ REMAT_WORDS = (*REMAT_POLICIES, "auto")  # "auto": the fastest that fits
 
 # Communication that overlaps with compute. Frameworks overlap the default ones: gradient reductions
 # and weight gathers with other layers, sends between stages with other microbatches. The chosen
-# ones need an option: matmuls over `tensor` in pieces (collective matmul), and the AllToAll of experts
-# with the other half of the batch.
+# ones need an option: matmuls over `tensor` in pieces (collective matmul), and the AllToAll of
+# experts with the other half of the batch.
 DEFAULT_OVERLAPS = ("grad_reduce", "param_gather", "pipe_p2p")
 CHOSEN_OVERLAPS = ("tp_comm", "expert_all_to_all")
 OVERLAPS = (*DEFAULT_OVERLAPS, *CHOSEN_OVERLAPS)
