@@ -1,4 +1,4 @@
-"""The work: one training step, or the requests a server answers. Batches are SEQUENCESxLENGTH."""
+"""Workloads: a training step, or the requests of a server. Batches are SEQUENCESxLENGTH."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from shardwise import units
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
 from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
 
-# What an optimizer may treat differently: the matrices of the layers, the two tables over the
-# vocabulary (embedding, unembedding) with learned positions, and all that is no matrix.
+# Kinds of parameters that optimizers distinguish: matrices of layers; embedding, unembedding and
+# learned positions; all others.
 PARAMETER_KINDS = ("matrix", "embedding", "vector")
 
-# Numbers held per parameter of a layer's matrix, beside the weights, each in the moment dtype.
+# Moments per parameter of a layer's matrix, each in the moment dtype.
 # Adafactor holds n + m second moments for a matrix of n x m, counted as none (4,096 x 4,096: 0.05 %
 # of one moment), and no first moment. arXiv 1804.04235, algorithm 4.
 OPTIMIZER_MOMENTS = {"adamw": 2.0, "sgd": 0.0, "momentum": 1.0, "adafactor": 0.0, "muon": 1.0}
@@ -23,10 +23,11 @@ _OTHER_MOMENTS = {
     ("muon", "embedding"): 2.0,
     ("muon", "vector"): 2.0,
 }
-# Gradients that share a scale where their sums travel in int8, and bytes of the scale.
-SCALED, SCALE_BYTES = 256, 4.0
-LOST = "bf16"  # dtype of what is lost: of it a 512th is lost again
-LARGEST_BATCH = 2**31  # sequences or tokens; beyond it the input is a slip, not a plan
+# Number of gradients that share a scale when they are summed in int8, and bytes of the scale.
+SCALED = 256
+SCALE_BYTES = 4.0
+LOST = "bf16"  # dtype of error feedback, which itself rounds to 1/512
+LARGEST_BATCH = 2**31  # sequences or tokens; a larger input is a typing mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +38,23 @@ class Train:
         batch: sequences in the global batch.
         seq: tokens of one sequence.
         tokens: tokens of the whole run, or None for a single step.
-        weights, compute, gradients, moments: dtypes held and computed in. Gradients of microbatches
-            are added up in theirs.
-        master: dtype of a second, exact copy of the weights, which the optimizer updates: without
-            one most updates are rounded away from weights of 16 bits. `auto` is fp32 beside
-            narrower weights; None is no copy.
+        weights, compute, gradients, moments: dtypes. Gradients of microbatches are accumulated in
+            `gradients`.
+        master: dtype of the master copy of the weights, which the optimizer updates: without one
+            most updates are rounded away from 16-bit weights. `auto` is fp32 for narrower weights;
+            None is no copy.
         optimizer: `adamw`, `momentum`, `sgd`, `adafactor` or `muon`.
-        remat: `none` keeps every array that the backward pass reads, `norms` all but the gathered
+        remat: `none` saves every array that the backward pass reads, `norms` all but the gathered
             inputs of blocks, `dots` the results of matmuls, `mlp` those of attention, `full` the
-            layers' inputs; `auto` takes the fastest that fits.
+            layers' inputs; `auto` chooses the fastest that fits.
         overlap: words of `CHOSEN_OVERLAPS`.
-        reduce: dtype in which gradients are summed over chips; None for that of `gradients`. Under
-            `int8` it is that of sums over copies of matrices, and all others are as without it.
+        reduce: dtype of gradient sums over chips; None for that of `gradients`. `int8` applies to
+            sums over replicas of matrices only.
         offload: words of `CHOSEN_OFFLOADS`.
 
     Raises:
-        BadInput: for sizes that cannot be; UnknownName for a dtype or optimizer.
+        BadInput: a size is out of range.
+        UnknownName: an unknown dtype, optimizer, remat policy, overlap or offload.
     """
 
     batch: int
@@ -76,21 +78,20 @@ class Train:
         raise_all(BadInput, problems)
         units.bytes_per_element(self.weights)
         object.__setattr__(self, "master", _master(self.weights, self.master))
-        held = (self.compute, self.gradients, self.moments, self.master)
-        for dtype in (*held, self.reduce):
+        for dtype in (self.compute, self.gradients, self.moments, self.master, self.reduce):
             if dtype is not None:
                 units.bytes_per_element(dtype)
         if self.optimizer not in OPTIMIZER_MOMENTS:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
         if self.remat not in REMAT_WORDS:
             raise UnknownName("remat policy", self.remat, REMAT_WORDS)
-        for what, words, known in (
+        for option, words, legal_words in (
             ("overlap", self.overlap, CHOSEN_OVERLAPS),
             ("offload", self.offload, CHOSEN_OFFLOADS),
         ):
             for word in words:
-                if word not in known:
-                    raise UnknownName(what, word, known)
+                if word not in legal_words:
+                    raise UnknownName(option, word, legal_words)
 
     @property
     def tokens_per_step(self) -> int:
@@ -105,8 +106,8 @@ class Train:
     def optimizer_bytes(self) -> float:
         """Bytes per parameter of moments and master copy: 12 for Adam in fp32 with an fp32 copy.
 
-        This is a matrix of a layer, as nearly all parameters of a large model are. `adafactor` and
-        `muon` hold more for some others: see `optimizer_bytes_of`.
+        This is for matrices of layers, nearly all parameters of a large model. `adafactor` and
+        `muon` need more for some others: see `optimizer_bytes_of`.
         """
         return self.optimizer_bytes_of("matrix")
 
@@ -120,35 +121,41 @@ class Train:
             kind: one of `PARAMETER_KINDS` (see `estimate.optimizers.parameter_kind`).
 
         Raises:
-            UnknownName: another kind.
+            UnknownName: `kind` is not one of them.
         """
         if kind not in PARAMETER_KINDS:
             raise UnknownName("kind of parameter", kind, PARAMETER_KINDS)
-        of_matrices = OPTIMIZER_MOMENTS[self.optimizer]
-        moments = _OTHER_MOMENTS.get((self.optimizer, kind), of_matrices)
-        master = units.bytes_per_element(self.master) if self.master else 0.0
-        return moments * units.bytes_per_element(self.moments) + master
+        moments = OPTIMIZER_MOMENTS[self.optimizer]
+        moments = _OTHER_MOMENTS.get((self.optimizer, kind), moments)
+        n_bytes = moments * units.bytes_per_element(self.moments)
+        if self.master:
+            n_bytes += units.bytes_per_element(self.master)
+        return n_bytes
 
     @property
     def sums_in_int8(self) -> bool:
-        """Whether sums over copies of matrices travel rounded, with scales beside them."""
+        """Whether gradients of replicated matrices are summed in int8, with scales."""
         return self.reduce == "int8"
 
     @property
     def reduce_bytes(self) -> float:
-        """Bytes per gradient that is sent when chips sum gradients, but for sums in int8."""
-        exact = None if self.sums_in_int8 else self.reduce
-        return units.bytes_per_element(exact or self.gradients)
+        """Bytes per gradient sent by sums over chips, except those in int8."""
+        dtype = self.reduce or self.gradients
+        if self.sums_in_int8:
+            dtype = self.gradients
+        return units.bytes_per_element(dtype)
 
     @property
     def rounded_bytes(self) -> float:
-        """Bytes per gradient that is sent in int8, with its part of a scale."""
+        """Bytes per gradient sent in int8, with its part of a scale."""
         return units.bytes_per_element("int8") + SCALE_BYTES / SCALED
 
     @property
     def lost_bytes(self) -> float:
-        """Bytes per gradient to keep what rounding lost of its sums until the next step."""
-        return units.bytes_per_element(LOST) if self.sums_in_int8 else 0.0
+        """Bytes per gradient of the error feedback of sums in int8."""
+        if not self.sums_in_int8:
+            return 0.0
+        return units.bytes_per_element(LOST)
 
     @property
     def activation_bytes(self) -> float:
@@ -164,23 +171,23 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
-    """Requests that an engine answers: prompts read, then tokens generated one by one.
+    """The requests of a serving engine: prefill of a prompt, then decoding token by token.
 
     Args:
-        context: tokens of each sequence whose keys and values are held; `prompt` + `output` where
-            these are given.
-        prompt, output: tokens of a request and of its answer; None where only `context` matters.
-        batch: sequences that decode at once, or None for as many as fit or are best.
+        context: tokens of a sequence in the KV cache; `prompt` + `output` if these are set.
+        prompt, output: tokens of a prompt and of its answer; None if only `context` matters.
+        batch: sequences that decode at once, or None for the best number that fits.
         weights, kv, compute: dtypes.
-        rate: requests per second that arrive, or None for as many as are served.
-        ttft_s, tpot_s: bounds on the time to the first token and on that of each further one.
-        cached: share of a prompt's tokens whose keys a prefix cache has.
-        drafted: tokens that a small model proposes for each pass of the large one; 0 for none.
-        acceptance: chance that a proposed token is kept.
-        draft_cost: seconds of a pass of the small model over those of the large one.
+        rate: requests that arrive per second, or None for as many as the engines can serve.
+        ttft_s, tpot_s: bounds on the time to the first token and per output token.
+        cached: share of a prompt's tokens that hit the prefix cache.
+        drafted: draft tokens per pass in speculative decoding; 0 for none.
+        acceptance: probability that a draft token is accepted.
+        draft_cost: time of a draft pass relative to a pass of the model.
 
     Raises:
-        BadInput: for sizes and shares that cannot be; UnknownName for a dtype.
+        BadInput: a size or share is out of range.
+        UnknownName: an unknown dtype.
     """
 
     context: int = 0
@@ -221,23 +228,28 @@ class Serve:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of a prompt; the whole context where no answer is stated."""
-        return self.context if self.prompt is None else self.prompt
+        """Tokens of a prompt; the whole context if `prompt` is not set."""
+        if self.prompt is None:
+            return self.context
+        return self.prompt
 
     @property
     def mean_context(self) -> float:
-        """Keys that a generated token reads in the mean: the prompt and half of the answer."""
+        """Keys that a decoded token attends to on average: the prompt and half of the answer."""
         return self.context - (self.output or 0) / 2
 
     @property
     def fresh_tokens(self) -> float:
-        """Tokens of a prompt that no prefix cache has: those to compute, one at least."""
+        """Tokens of a prompt that miss the prefix cache, at least one."""
         return max(1.0, self.prompt_tokens * (1 - self.cached))
 
 
 def _bad_bounds(job: Serve) -> list[str]:
-    named = (("rate", job.rate), ("ttft", job.ttft_s), ("tpot", job.tpot_s))
-    return [f"{name} {v:g} is not above 0." for name, v in named if v is not None and not v > 0]
+    problems = []
+    for name, value in (("rate", job.rate), ("ttft", job.ttft_s), ("tpot", job.tpot_s)):
+        if value is not None and not value > 0:
+            problems.append(f"{name} {value:g} is not above 0.")
+    return problems
 
 
 def _bad_shares(job: Serve) -> list[str]:
@@ -276,16 +288,20 @@ def parse_batch(text: str) -> tuple[int, int]:
 
 
 def _master(weights: str, master: str | None) -> str | None:
-    """The dtype of the exact copy of the weights; None where it would be the weights again."""
-    if master == "auto":
-        return "fp32" if units.bytes_per_element(weights) < 4 else None
-    return None if master == weights else master
+    """The dtype of the master copy; None if it equals that of the weights."""
+    if master == "auto" and units.bytes_per_element(weights) < 4:
+        return "fp32"
+    if master in ("auto", weights):
+        return None
+    return master
 
 
 def held_in(dtype: str) -> str:
-    """The dtype of weights under arithmetic in `dtype`: 16 bits at least.
+    """The dtype of weights for compute in `dtype`: at least 16 bits.
 
     >>> held_in("fp8"), held_in("fp32")
     ('bf16', 'fp32')
     """
-    return dtype if units.bytes_per_element(dtype) >= 2 else "bf16"
+    if units.bytes_per_element(dtype) >= 2:
+        return dtype
+    return "bf16"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num
 from shardwise.formulas.roofline import bounds
-from shardwise.ops.collective import SHOWN
+from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.ops.einsum import axes_text
 from shardwise.ops.program import Matmul, Transfer
 
@@ -82,5 +82,5 @@ class PricedItem:
             return str(self.work.move)
         if not axes:
             return self.what
-        kind = SHOWN[self.kind] if self.role else ""
+        kind = DISPLAY_NAMES[self.kind] if self.role else ""
         return f"{kind}_{axes_text(axes)}({self.what})"

@@ -133,7 +133,7 @@ def shard(
     raise_all(BadInput, _size_problems(parsed, mesh, sizes))
     system = parse_system(on) if isinstance(on, str) else on
     try:
-        placements = place(system, dict(mesh), order=tuple(mesh), lend=lend)
+        placements = place(system, dict(mesh), order=tuple(mesh), borrow=lend)
     except NoStrategy as error:
         raise BadShape(*error.problems, f"Sizes must divide {system.topology}.") from None
     lengths = tuple(n for n in mesh.values() if n > 1)

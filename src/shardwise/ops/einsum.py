@@ -1,7 +1,7 @@
 """Einsums over named dims with shardings: `A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]`.
 
-A `Dim` is a letter with the mesh axes that shard it, an `Array` is dims (and axes over which it
-still waits to be summed), an `Einsum` is two inputs and an output. Gradients are einsums again.
+A `Dim` is a letter with the mesh axes that shard it, an `Array` is dims (and axes over which it is
+a partial sum), an `Einsum` is two inputs and an output. Gradients are einsums again.
 Book §3 (notation), §4 (FLOPs of a contraction), §5 (the backward pass).
 """
 
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num, ceil_div
-from shardwise.errors import BadSharding
+from shardwise.errors import BadSharding, raise_all
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
     """One dim of an array.
 
-    `stored` is set where an array holds fewer of it than the einsum runs over: keys hold K heads
-    where the product runs over N.
+    `stored` is the dim of the array in memory where it is smaller: keys have K heads in a product
+    over N heads.
     """
 
     name: str
@@ -28,24 +28,27 @@ class Dim:
 
     @property
     def held(self) -> str:
+        """The dim of the array in memory."""
         return self.stored or self.name
 
     def __str__(self) -> str:
-        return f"{self.held}_{axes_text(self.axes)}" if self.axes else self.held
+        if not self.axes:
+            return self.held
+        return f"{self.held}_{axes_text(self.axes)}"
 
 
 def axes_text(axes: tuple[str, ...]) -> str:
     """`X`, `XY`, `fsdp`, `{fsdp,context}`."""
-    if all(len(a) == 1 for a in axes) or len(axes) == 1:
+    if max(map(len, axes), default=0) <= 1 or len(axes) == 1:
         return "".join(axes)
     return "{" + ",".join(axes) + "}"
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A named array: its dims in order, and the axes over which shards must still be summed.
+    """A named array: its dims in order, and the axes over which it is a partial sum.
 
-    `gradient_of` names the array whose gradient this is, if it is one.
+    `gradient_of` is the name of the array whose gradient this is, or "".
     """
 
     name: str
@@ -54,39 +57,44 @@ class Array:
     gradient_of: str = ""
 
     def __str__(self) -> str:
-        sums = " {" + f"U_{axes_text(self.partial)}" + "}" if self.partial else ""
-        return f"{self.name}[{','.join(map(str, self.dims))}]{sums}"
+        text = f"{self.name}[{','.join(map(str, self.dims))}]"
+        if self.partial:
+            text += f" {{U_{axes_text(self.partial)}}}"
+        return text
 
     @property
     def base(self) -> str:
-        """The forward array: of a gradient the one that it belongs to."""
+        """The name of the forward array, for a gradient too."""
         return self.gradient_of or self.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple([d.name for d in self.dims])
+        return tuple([dim.name for dim in self.dims])
 
     @property
     def axes(self) -> tuple[str, ...]:
-        return tuple(a for d in self.dims for a in d.axes)
+        axes: list[str] = []
+        for dim in self.dims:
+            axes += dim.axes
+        return tuple(axes)
 
     def where(self, axis: str) -> str | None:
         """The dim that `axis` shards, if any."""
-        return next((d.name for d in self.dims if axis in d.axes), None)
+        return next((dim.name for dim in self.dims if axis in dim.axes), None)
 
     def with_axes(
         self, axes: Mapping[str, tuple[str, ...]], partial: tuple[str, ...] = ()
     ) -> Array:
         """The same array under another sharding: dim name -> mesh axes."""
-        dims = tuple(Dim(d.name, axes.get(d.name, ()), d.stored) for d in self.dims)
-        return Array(self.name, dims, partial, self.gradient_of)
+        dims = [Dim(dim.name, axes.get(dim.name, ()), dim.stored) for dim in self.dims]
+        return Array(self.name, tuple(dims), partial, self.gradient_of)
 
     def gradient(self) -> Array:
         """The gradient with respect to this array, sharded like it."""
         return replace(self, name=f"d{self.name}", gradient_of=self.name)
 
     def check(self) -> Array:
-        """Refuse an axis that shards two dims (or one twice), and a dim named twice."""
+        """Return the array; raise BadSharding if a mesh axis or a dim occurs twice."""
         problems = []
         for axis in dict.fromkeys((*self.axes, *self.partial)):
             if (self.axes + self.partial).count(axis) > 1:
@@ -110,7 +118,7 @@ class Array:
 
 
 def shards(axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
-    """Over how many shards these axes split a dim."""
+    """Number of shards of a dim over these axes."""
     n: Num = 1
     for axis in axes:
         n = n * mesh.get(axis, 1)
@@ -118,17 +126,19 @@ def shards(axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
 
 
 def local_size(dim: Dim, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
-    """ceil(size / shards): what the fullest chip holds of a dim."""
+    """ceil(size / shards): the size of a dim on the fullest chip."""
     size = sizes[dim.held]
-    return ceil_div(size, shards(dim.axes, mesh)) if dim.axes else size
+    if not dim.axes:
+        return size
+    return ceil_div(size, shards(dim.axes, mesh))
 
 
 @dataclass(frozen=True, slots=True)
 class Einsum:
     """`left . right -> output`: dims in both inputs and not in the output are summed over.
 
-    `chosen` names dims that only select (the experts of an MoE weight): they hold memory, but each
-    token meets one of them, so they do not multiply FLOPs.
+    `chosen` are dims that only select (the experts of an MoE weight): they take memory, but do not
+    multiply FLOPs.
     """
 
     left: Array
@@ -146,15 +156,15 @@ class Einsum:
     @property
     def dims(self) -> tuple[str, ...]:
         """Every dim once, output dims first."""
-        named = (*self.output.names, *self.left.names, *self.right.names)
-        return tuple(dict.fromkeys(named))
+        names = (*self.output.names, *self.left.names, *self.right.names)
+        return tuple(dict.fromkeys(names))
 
     @property
     def contracting(self) -> tuple[str, ...]:
-        return tuple(d for d in self.dims if d not in self.output.names)
+        return tuple(name for name in self.dims if name not in self.output.names)
 
     def flops(self, sizes: Mapping[str, Num]) -> Num:
-        """2 times the product of all distinct dims. Book §4."""
+        """FLOPs: 2 times the product of all distinct dims. Book §4."""
         total: Num = 2
         for name in self.dims:
             if name not in self.chosen:
@@ -170,28 +180,26 @@ class Einsum:
         )
 
     def check(self) -> Einsum:
-        """Refuse what is not an einsum of two arrays, with every reason."""
+        """Return the einsum; raise BadSharding with every reason why it is not a matmul."""
         problems: list[str] = []
         for array in (*self.inputs, self.output):
             try:
                 array.check()
             except BadSharding as error:
                 problems += error.problems
-        known = {*self.left.names, *self.right.names}
-        problems += [
-            f"{self.output} has dim {name}, which neither input has."
-            for name in self.output.names
-            if name not in known
-        ]
+        input_names = (*self.left.names, *self.right.names)
+        for name in self.output.names:
+            if name not in input_names:
+                problems.append(f"{self.output} has dim {name}, which neither input has.")
         for array, other in (self.inputs, self.inputs[::-1]):
-            problems += [
-                f"dim {name} of {array} is in neither {other} nor the output: a sum over one input "
-                "alone is no matmul."
-                for name in array.names
-                if name not in (*other.names, *self.output.names, *self.chosen)
-            ]
+            legal_names = (*other.names, *self.output.names, *self.chosen)
+            for name in array.names:
+                if name not in legal_names:
+                    problems.append(
+                        f"dim {name} of {array} is in neither {other} nor the output: a sum over "
+                        "one input alone is not a matmul."
+                    )
             if array.partial:
-                problems.append(f"{array} is an unreduced sum; reduce an input before using it.")
-        if problems:
-            raise BadSharding(*dict.fromkeys(problems))
+                problems.append(f"{array} is a partial sum; reduce an input before using it.")
+        raise_all(BadSharding, list(dict.fromkeys(problems)))
         return self

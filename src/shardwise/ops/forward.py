@@ -1,8 +1,7 @@
-"""A forward pass of an engine as works: matmuls and collectives derived from terms and rules.
+"""A forward pass of a serving engine: matmuls and collectives derived from terms and rules.
 
-Its rows are tokens (dim B, one each), those of prompts and those that sequences generate alike: a
-weight does not tell them apart. Attention does, and is priced beside it (`estimate.serving`): its
-keys lie in a cache.
+Dim B counts its tokens, of prompts and of decoding sequences, which are the same to a weight. The
+attention core depends on the KV cache and is not part of it: see `estimate.serving.attention`.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from shardwise.strategy.rules import Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """What one chip does in a pass through all layers, and at the ends of the model.
+    """The matmuls and collectives of one chip in a forward pass.
 
     Args:
-        matmuls, transfers: of all layers, with dim B for the tokens of a pass; what is sent for
-            the embedding too.
-        head_matmuls, head_transfers: of the unembedding, whose rows are the tokens to sample.
-        weights: names of the weights among the arrays.
+        matmuls, transfers: of all layers, where B counts the tokens of the pass; and the
+            collectives of the embedding.
+        head_matmuls, head_transfers: of the unembedding, where B counts the tokens to sample.
+        weights: names of the arrays that are weights.
     """
 
     matmuls: tuple[Matmul, ...]
@@ -37,7 +36,7 @@ class Forward:
 
 
 def forward(config: ModelConfig, rules: Rules) -> Forward:
-    """The works of a pass under a sharding table; sizes of B and of the mesh come later."""
+    """Derive a forward pass under sharding rules; sizes of B and of the mesh come later."""
     return _derived(config, tuple(rules.items()))
 
 
@@ -49,14 +48,17 @@ def _derived(config: ModelConfig, rows: tuple[tuple[str, tuple[str, ...]], ...])
     transfers: list[Transfer] = []
     weights: frozenset[str] = frozenset()
     for i, group in enumerate(config.groups):
-        terms = tuple(t for t in layer_terms(config, group.layer, 1) if t.block != "core")
+        all_terms = layer_terms(config, group.layer, 1)
+        terms = tuple(term for term in all_terms if term.block != "core")
         derive_terms(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
         weights |= weight_names(terms)
     lookup, *head = outer_terms(config)
-    found: list[Transfer] = []
-    derive_terms((lookup,), 1, ("forward",), common, rules, [], found)
-    # A lookup reads rows: it is their sum over `tensor` that is sent, never the table.
-    transfers += [t for t in found if t.move.before.name != lookup.einsum.right.name]
+    lookup_transfers: list[Transfer] = []
+    derive_terms((lookup,), 1, ("forward",), common, rules, [], lookup_transfers)
+    for transfer in lookup_transfers:
+        # A lookup reads rows: their sum over `tensor` is sent, never the embedding itself.
+        if transfer.move.before.name != lookup.einsum.right.name:
+            transfers.append(transfer)
     head_matmuls: list[Matmul] = []
     head_transfers: list[Transfer] = []
     derive_terms(tuple(head), 1, ("forward",), common, rules, head_matmuls, head_transfers)

@@ -1,4 +1,4 @@
-"""What a Transformer computes, as einsums over named dims. Book §4.
+"""The matmuls of a Transformer as einsums over named dims. Book §4.
 
 Each `Term` is one matmul of the forward pass, written without shardings; its gradients and its
 communication follow from the algebra. Letters are those of the model's weights: x is the input of
@@ -9,7 +9,7 @@ a block, y its output, q k v s o the attention, h the MLP. A Mamba block scans c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwise.arrays import Num, ceil_div, minimum
 from shardwise.models import Attention, Layer, Mamba, Mlp, ModelConfig, Moe
@@ -17,7 +17,9 @@ from shardwise.models.count import mean_visible
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.notation import read_einsum
 
-RESIDUAL = frozenset({"x", "y", "cq", "ckv", "cx", "cy"})  # split over the sequence between blocks
+RESIDUAL = frozenset(
+    {"x", "y", "cq", "ckv", "cx", "cy"}
+)  # sharded over the sequence between blocks
 # Never written to HBM: attention scores (flash attention), and the one-hot of a lookup.
 ON_CHIP = frozenset({"s", "onehot"})
 MOE_CHOSEN = ("E",)
@@ -32,7 +34,7 @@ class Term:
         product: of the module, `up`.
         block: terms of one block share their gathered input and one reduction of its gradient.
         einsum: without shardings.
-        sizes: the letters that this term sets itself.
+        sizes: sizes of the dims that this term defines.
         share: part of the full product that is computed (causal attention: half).
     """
 
@@ -46,32 +48,41 @@ class Term:
     @property
     def name(self) -> str:
         """`mlp.up`."""
-        return f"{self.module}.{self.product}" if self.product else self.module
+        if not self.product:
+            return self.module
+        return f"{self.module}.{self.product}"
 
 
 def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]:
     """The matmuls of one layer in the order of the forward pass, for sequences of `seq` tokens."""
-    ffn_block = "attn" if layer.parallel else "mlp"
+    ffn_block = "mlp"
+    if layer.parallel:
+        ffn_block = "attn"
     terms: list[Term] = []
     if layer.attention:
         terms += _attention(config, layer.attention, seq)
     if layer.mamba:
         terms += _mamba(layer.mamba, seq)
-    if layer.ffn:
-        terms += (
-            _moe(layer.ffn, ffn_block) if isinstance(layer.ffn, Moe) else _mlp(layer.ffn, ffn_block)
-        )
+    if isinstance(layer.ffn, Moe):
+        terms += _moe(layer.ffn, ffn_block)
+    elif layer.ffn:
+        terms += _gated(layer.ffn.gated, "mlp", ffn_block, "w_", {"F": layer.ffn.d_ff})
     return tuple(terms)
 
 
 def passing(layer: Layer) -> tuple[str, ...]:
-    """Blocks whose tokens can go round chips while their products run: dense ones, each with an
-    input of its own. Experts and latents take tokens otherwise."""
+    """The blocks that can use collective matmuls: dense ones whose input no other block shares.
+
+    Experts and the latents of MLA receive their tokens in other ways.
+    """
     if layer.parallel:
         return ()
-    attends = layer.attention is not None and not layer.attention.mla
-    found = (("attn", attends), ("mlp", isinstance(layer.ffn, Mlp)))
-    return tuple(block for block, passes in found if passes)
+    blocks = []
+    if layer.attention is not None and not layer.attention.mla:
+        blocks.append("attn")
+    if isinstance(layer.ffn, Mlp):
+        blocks.append("mlp")
+    return tuple(blocks)
 
 
 def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
@@ -82,7 +93,9 @@ def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
         einsum=_einsum("onehot[B,T,V] . embedding[V,D] -> y[B,T,D]"),
         share=0.0,
     )
-    weight = "embedding[V,D]" if config.tied_embeddings else "unembedding[D,V]"
+    weight = "unembedding[D,V]"
+    if config.tied_embeddings:
+        weight = "embedding[V,D]"
     head = Term(
         module="unembed", block="unembed", einsum=_einsum(f"x[B,T,D] . {weight} -> logits[B,T,V]")
     )
@@ -90,8 +103,7 @@ def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
 
 
 def _einsum(text: str, chosen: tuple[str, ...] = ()) -> Einsum:
-    found = read_einsum(text)
-    return Einsum(found.left, found.right, found.output, chosen)
+    return replace(read_einsum(text), chosen=chosen)
 
 
 def _attention(config: ModelConfig, attention: Attention, seq: Num) -> Iterator[Term]:
@@ -129,8 +141,10 @@ def _mla_lines(q_lora_rank: int | None) -> Iterator[tuple[str, str]]:
 
 
 def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) -> Iterator[Term]:
-    """Queries times keys, weights times values: products over N heads on arrays that hold K."""
-    stored = "K" if grouped else ""
+    """Queries times keys, scores times values: over N heads, of which keys and values store K."""
+    stored = ""
+    if grouped:
+        stored = "K"
     keys = Array("k", (Dim("B"), Dim("S"), Dim("N", (), stored), Dim("H")))
     values = Array("v", (Dim("B"), Dim("S"), Dim("N", (), stored), Dim(value)))
     q = Array("q", tuple(map(Dim, ("B", "T", "N", "H"))))
@@ -145,13 +159,14 @@ def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) 
 def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
     """Projections, and the four products of the scan (arXiv 2405.21060, section 6, listing 1).
 
-    Heads of a group share its B and C, as query heads share keys. Chunks need nothing of each
-    other but the states that `estimate.passes` sends on.
+    Heads of a group share its B and C, as query heads share keys. Chunks depend on each other only
+    through states, whose traffic is in `estimate.training.extra_traffic`.
     """
     chunk = minimum(mamba.chunk, seq)
     sizes = {"N": mamba.n_heads, "K": mamba.n_groups, "H": mamba.d_head, "M": mamba.d_state}
     sizes |= {"Z": ceil_div(seq, chunk), "Tc": chunk, "Sc": chunk, "F": mamba.d_projected}
-    into, out = "x[B,T,D] . w_in[D,F] -> p[B,T,F]", "o[B,T,N,H] . w_out[N,H,D] -> y[B,T,D]"
+    into = "x[B,T,D] . w_in[D,F] -> p[B,T,F]"
+    out = "o[B,T,N,H] . w_out[N,H,D] -> y[B,T,D]"
     yield Term(module="mamba", product="in", block="mamba", einsum=_einsum(into), sizes=sizes)
     heads = Dim("N", (), "K")
     q, k = (Array(name, (*map(Dim, ("B", "Z", "Tc")), heads, Dim("M"))) for name in ("q", "k"))
@@ -160,7 +175,7 @@ def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
     v, o = (Array(name, tuple(map(Dim, ("B", "Z", "Tc", "N", "H")))) for name in ("v", "o"))
     state = Array("state", tuple(map(Dim, ("B", "Z", "N", "M", "H"))))
     core = {
-        "scores": (scores, 0.5),  # the tokens of a chunk that come before, in the mean
+        "scores": (scores, 0.5),  # on average, the earlier half of a chunk
         "values": (values, 0.5),
         "states": (Einsum(k, v, state), 1.0),
         "read": (Einsum(q, state, o), 1.0),
@@ -172,33 +187,41 @@ def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
     yield Term(module="mamba", product="out", block="mamba", einsum=_einsum(out), sizes=sizes)
 
 
-def _mlp(mlp: Mlp, block: str) -> Iterator[Term]:
-    yield from _gated(mlp.gated, "mlp", block, "w_", {"F": mlp.d_ff})
-
-
 def _gated(
     gated: bool, module: str, block: str, prefix: str, sizes: Mapping[str, Num]
 ) -> Iterator[Term]:
     """Up (and gate) and down projection of a dense block."""
-    for part in ("gate", "up") if gated else ("up",):
+    for part in _input_products(gated):
         text = f"x[B,T,D] . {prefix}{part}[D,F] -> {part}[B,T,F]"
         yield Term(module=module, product=part, block=block, einsum=_einsum(text), sizes=sizes)
     down = f"h[B,T,F] . {prefix}down[F,D] -> y[B,T,D]"
     yield Term(module=module, product="down", block=block, einsum=_einsum(down), sizes=sizes)
 
 
+def _input_products(gated: bool) -> tuple[str, ...]:
+    """The products of an MLP that take its input."""
+    if gated:
+        return ("gate", "up")
+    return ("up",)
+
+
 def _moe(moe: Moe, block: str) -> Iterator[Term]:
-    """Router, the R experts of each token, shared experts. Each token is multiplied R times."""
+    """The router, the R experts of each token, and shared experts."""
     sizes = {"E": moe.n_experts, "R": moe.experts_per_token, "F": moe.d_ff}
-    x, y, width = ("cx", "cy", "C") if moe.d_latent else ("x", "y", "D")
+    x = "x"
+    y = "y"
+    width = "D"
     if moe.d_latent:
+        x = "cx"
+        y = "cy"
+        width = "C"
         sizes["C"] = moe.d_latent
     router = _einsum("x[B,T,D] . router[D,E] -> gates[B,T,E]")
     yield Term(module="moe", product="router", block=block, einsum=router, sizes=sizes)
     if moe.d_latent:
         narrow = _einsum("x[B,T,D] . latent_down[D,C] -> cx[B,T,C]")
         yield Term(module="moe", product="latent_down", block=block, einsum=narrow, sizes=sizes)
-    for part in ("gate", "up") if moe.gated else ("up",):
+    for part in _input_products(moe.gated):
         text = f"{x}[B,T,{width}] . w_{part}[E,{width},F] -> {part}[B,T,R,F]"
         einsum = _einsum(text, MOE_CHOSEN)
         yield Term(module="moe", product=part, block=block, einsum=einsum, sizes=sizes)

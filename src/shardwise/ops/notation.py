@@ -22,7 +22,7 @@ def parse_array(text: str) -> Array:
     "('X', 'Y')"
 
     Raises:
-        BadSharding: when it is not an array, or uses a mesh axis twice.
+        BadSharding: the text is not an array, or uses a mesh axis twice.
     """
     match = _ARRAY.fullmatch(text)
     if not match:
@@ -36,42 +36,51 @@ def parse_einsum(text: str) -> Einsum:
     The dot may also be written `·`, `*`, `@` or left out; the arrow `->` or `→`.
 
     Raises:
-        BadSharding: with every problem found.
+        BadSharding: the text is not an einsum; lists every problem.
     """
     return read_einsum(text).check()
 
 
 def read_einsum(text: str) -> Einsum:
-    """As `parse_einsum`, without asking that every output dim come from an input."""
+    """Parse an einsum without the checks of `Einsum.check`, e.g. with new dims in the output."""
     sides = re.split(r"->|→", text)
     if len(sides) != 2:
         raise BadSharding(f'"{text.strip()}" needs one arrow to its output. {_EXAMPLE}')
+    inputs = _arrays(sides[0])
+    outputs = _arrays(sides[1])
+    if len(inputs) != 2:
+        raise BadSharding(
+            f'"{sides[0].strip()}" has {len(inputs)} arrays before the arrow, not 2. {_EXAMPLE}'
+        )
+    if len(outputs) != 1:
+        raise BadSharding(
+            f'"{sides[1].strip()}" has {len(outputs)} arrays after the arrow, not 1. {_EXAMPLE}'
+        )
+    left, right = inputs
+    return Einsum(left, right, outputs[0])
+
+
+def _arrays(side: str) -> list[Array]:
+    """The arrays on one side of the arrow."""
     arrays = []
-    for side, want in zip(sides, (2, 1), strict=True):
-        rest = side
-        found: list[Array] = []
-        while rest.strip():
-            match = _ARRAY.match(rest)
-            if not match:
-                raise BadSharding(f'"{rest.strip()}" is not an array. {_EXAMPLE}')
-            found.append(_array(match))
-            rest = re.sub(r"^\s*[.·*@]\s*", "", rest[match.end() :])
-        if len(found) != want:
-            where = "before" if want == 2 else "after"
-            raise BadSharding(
-                f'"{side.strip()}" has {len(found)} arrays {where} the arrow, not {want}. '
-                + _EXAMPLE
-            )
-        arrays += found
-    left, right, output = arrays
-    return Einsum(left, right, output)
+    remaining = side
+    while remaining.strip():
+        match = _ARRAY.match(remaining)
+        if not match:
+            raise BadSharding(f'"{remaining.strip()}" is not an array. {_EXAMPLE}')
+        arrays.append(_array(match))
+        remaining = re.sub(r"^\s*[.·*@]\s*", "", remaining[match.end() :])
+    return arrays
 
 
 def _array(match: re.Match[str]) -> Array:
-    text = match["dims"]
-    dims = tuple(_dim(part) for part in _split(text)) if text.strip() else ()
-    sums = _axes(match["sums"].strip()) if match["sums"] else ()
-    return Array(match["name"] or "", dims, sums)
+    dims: list[Dim] = []
+    if match["dims"].strip():
+        dims = [_dim(text) for text in _split(match["dims"])]
+    partial: tuple[str, ...] = ()
+    if match["sums"]:
+        partial = _axes(match["sums"].strip())
+    return Array(match["name"] or "", tuple(dims), partial)
 
 
 def _split(text: str) -> list[str]:
@@ -83,7 +92,9 @@ def _dim(text: str) -> Dim:
     match = _DIM.match(text.strip())
     if not match:
         raise BadSharding(f'"{text.strip()}" is not a dim. Write I, I_X, I_XY or I_{{data,fsdp}}.')
-    return Dim(match[1], _axes(match[2]) if match[2] else ())
+    if not match[2]:
+        return Dim(match[1])
+    return Dim(match[1], _axes(match[2]))
 
 
 def _axes(text: str) -> tuple[str, ...]:

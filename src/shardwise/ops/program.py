@@ -1,7 +1,7 @@
-"""A training step as works: matmuls and collectives with counts, derived from terms and rules.
+"""The program of a training step: matmuls and collectives, derived from terms and sharding rules.
 
-The program is derived once for a table of rules. Its costs are functions of mesh sizes, which may
-be numbers (one strategy, to explain) or arrays (a million, to search).
+The program is derived once for a table of rules. Its costs are functions of mesh sizes, which are
+numbers (to explain one strategy) or arrays (to search a million).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shardwise.ops.sharded import Move, Program, derive
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.strategy.rules import Rules, layout
 
-# Activations that lie between blocks, split over the sequence by `tensor` too.
-KEPT_SPLIT = frozenset(
+# Activations between blocks, which sequence parallelism shards over `tensor` too.
+RESIDUAL_ACTIVATIONS = frozenset(
     {"layer_input", "middle", "attention_output", "ffn_output", "shared_output"}
     | {"q_latent", "kv_latent", "mamba_output", "latent", "latent_output"}
 )
@@ -32,8 +32,9 @@ class Matmul:
     """One local matmul, `count` times a microbatch.
 
     Args:
-        name: of the product: that of its term, and of the gradient in the backward pass.
-        pieces: parts of its tokens that are multiplied one after the other.
+        name: name of its term, and of the gradient in the backward pass.
+        group: index of the layer group.
+        pieces: number of chunks of its tokens that are multiplied one after the other.
     """
 
     term: Term
@@ -43,7 +44,7 @@ class Matmul:
     program: Program
     sizes: Mapping[str, Num]
     share: Num
-    group: int = 0  # of layers of one kind
+    group: int = 0
     pieces: int = 1
 
     def flops(self, mesh: Mapping[str, Num]) -> Num:
@@ -53,22 +54,25 @@ class Matmul:
     def arrays(self, mesh: Mapping[str, Num]) -> Iterator[tuple[Array, Num]]:
         """(array, elements read or written in HBM by one chip), each input and output once.
 
-        With each piece a weight is read again, and a sum of gradients read and written.
+        Every piece reads the weight again, or reads and writes the sum of its gradients.
         """
         local = self.program.local
         for array in (*local.inputs, local.output):
-            if array.base not in ON_CHIP:
-                times = 1 if "T" in array.names else self.pieces
-                if array is local.output:
-                    times = 2 * times - 1
-                yield array, self.count * times * array.local_elements(self.sizes, mesh)
+            if array.base in ON_CHIP:
+                continue
+            times = self.pieces
+            if "T" in array.names:
+                times = 1
+            if array is local.output:
+                times = 2 * times - 1
+            yield array, self.count * times * array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One collective, `count` times a microbatch, its time booked on a mesh role.
+    """One collective, `count` times a microbatch, attributed to a mesh role.
 
-    Sums of whole gradients (`data`) wait for the last microbatch: `count` times a step.
+    AllReduces of gradients (`data`) follow the last microbatch: `count` times a step.
     """
 
     term: Term
@@ -78,94 +82,114 @@ class Transfer:
     role: str
     move: Move
     sizes: Mapping[str, Num]
-    group: int = 0  # of layers of one kind
+    group: int = 0
 
     def times(self, n_microbatches: Num) -> Num:
-        """How often it happens in a step."""
-        return self.count * (1 if self.role == "data" else n_microbatches)
+        """Number of occurrences in a step."""
+        if self.role == "data":
+            return self.count
+        return self.count * n_microbatches
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
-        """Elements of one occurrence, summed over the shards that it joins (V of the book)."""
+        """Elements of one occurrence, summed over the shards that it joins (V in the book)."""
         return self.move.joined_bytes(self.sizes, mesh, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """An array that a layer keeps for its backward pass, `count` of them in the model."""
+    """An array that a layer saves for its backward pass, `count` of them in the model."""
 
     array: Array
     count: int
     sizes: Mapping[str, Num]
-    group: int = 0  # of layers of one kind
+    group: int = 0
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
-        """Elements that one chip keeps, all `count` together."""
+        """Elements that one chip saves, all `count` together."""
         return self.count * self.array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Everything that one chip does for a microbatch, and what each layer keeps of it."""
+    """The matmuls and collectives of one chip for a microbatch.
+
+    Args:
+        kept: all arrays that the backward pass reads.
+        weights: names of the arrays that are weights.
+    """
 
     matmuls: tuple[Matmul, ...]
     transfers: tuple[Transfer, ...]
-    kept: tuple[Kept, ...]  # all that the backward pass reads
+    kept: tuple[Kept, ...]
     logits: Kept
-    weights: frozenset[str]  # names of the weights among the arrays
+    weights: frozenset[str]
 
     def of(self, batch: Num) -> Step:
-        """The same works for so many sequences."""
+        """The step for a batch of `batch` sequences."""
 
-        def sized(work: Any) -> Any:
-            return replace(work, sizes={**work.sizes, "B": batch})
+        def with_batch(item: Any) -> Any:
+            return replace(item, sizes={**item.sizes, "B": batch})
 
         return replace(
             self,
-            matmuls=tuple(map(sized, self.matmuls)),
-            transfers=tuple(map(sized, self.transfers)),
-            kept=tuple(map(sized, self.kept)),
-            logits=sized(self.logits),
+            matmuls=tuple(map(with_batch, self.matmuls)),
+            transfers=tuple(map(with_batch, self.transfers)),
+            kept=tuple(map(with_batch, self.kept)),
+            logits=with_batch(self.logits),
         )
 
-    def in_chunks(self, n: int) -> Step:
-        """The same works with the products of the unembedding in `n` pieces: see `loss_chunks`."""
-        if n == 1:
+    def in_chunks(self, n_chunks: int) -> Step:
+        """The step with the matmuls of the unembedding in chunks: see `loss_chunks`."""
+        if n_chunks == 1:
             return self
-        matmuls = [replace(m, pieces=n) if m.term.module == "unembed" else m for m in self.matmuls]
+        matmuls = []
+        for matmul in self.matmuls:
+            if matmul.term.module == "unembed":
+                matmul = replace(matmul, pieces=n_chunks)
+            matmuls.append(matmul)
         return replace(self, matmuls=tuple(matmuls))
 
     @property
     def layer_inputs(self) -> tuple[Kept, ...]:
-        """What enters each layer: all that is kept under remat `full`."""
-        return tuple(k for k in self.kept if k.array.name == "layer_input")
+        """The inputs of the layers: the only saved arrays under remat `full`."""
+        return tuple(saved for saved in self.kept if saved.array.name == "layer_input")
 
 
 def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsum:
-    """Lay every array of an einsum out by the table."""
-
-    def laid_out(array: Array) -> Array:
+    """Apply sharding rules to every array of an einsum."""
+    if einsum.chosen:  # tokens are sent to their experts, whose weights do not move
+        rules = _expert_rules(rules)
+    arrays = []
+    for array in (*einsum.inputs, einsum.output):
+        kind = "activations"
         if array.name in weights:
             kind = "weights"
-        else:
-            kind = "residual" if array.name in RESIDUAL else "activations"
-        return array.with_axes(layout(rules, kind, array.names))
-
-    if einsum.chosen:  # tokens are sent to their experts, which stay where they are
-        rules = {
-            row: tuple(a for a in axes if a != "expert") if row.startswith("weights.") else axes
-            for row, axes in rules.items()
-            if row != "weights.E"
-        }
-    left, right, output = map(laid_out, (*einsum.inputs, einsum.output))
+        elif array.name in RESIDUAL:
+            kind = "residual"
+        arrays.append(array.with_axes(layout(rules, kind, array.names)))
+    left, right, output = arrays
     return Einsum(left, right, output, einsum.chosen)
 
 
+def _expert_rules(rules: Rules) -> Rules:
+    """The rules without the axis `expert` on weights."""
+    without_expert = {}
+    for row, axes in rules.items():
+        if row == "weights.E":
+            continue
+        if row.startswith("weights."):
+            axes = tuple(axis for axis in axes if axis != "expert")
+        without_expert[row] = axes
+    return without_expert
+
+
 def training_step(config: ModelConfig, batch: Num, seq: int, rules: Rules, *, remat: str) -> Step:
-    """Derive the works of one microbatch of a step.
+    """Derive the matmuls and collectives of one microbatch of a step.
 
     Args:
         config: the model.
-        batch, seq: sequences of a microbatch, on all chips together, and their length in tokens.
+        batch: sequences of a microbatch, on all chips together.
+        seq: tokens of a sequence.
         rules: the sharding table.
         remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
     """
@@ -176,7 +200,7 @@ def training_step(config: ModelConfig, batch: Num, seq: int, rules: Rules, *, re
 def _derived(
     config: ModelConfig, seq: int, rows: tuple[tuple[str, tuple[str, ...]], ...], remat: str
 ) -> Step:
-    """The works of one sequence: the algebra does not depend on sizes."""
+    """The step for one sequence, since the algebra does not depend on sizes."""
     rules = dict(rows)
     common: dict[str, Num] = {"B": 1, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
     matmuls: list[Matmul] = []
@@ -186,16 +210,25 @@ def _derived(
     for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
         derive_terms(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
-        # A layer that is computed again keeps what it gathers for its backward pass at once.
-        again = ("remat", "backward") if remat == "full" else ("backward",)
-        read = _read_backward(group.layer, terms)
+        # The backward pass right after a recomputed forward pass reuses what this gathered.
+        phases: tuple[str, ...] = ("backward",)
+        if remat == "full":
+            phases = ("remat", "backward")
         derive_terms(
-            terms, group.count, again, common, rules, matmuls, transfers, again=read, group=i
+            terms,
+            group.count,
+            phases,
+            common,
+            rules,
+            matmuls,
+            transfers,
+            recomputed=_read_backward(group.layer, terms),
+            group=i,
         )
-        kept += _kept(config, i, common, rules)
+        kept += _saved(config, i, common, rules)
         weights |= weight_names(terms)
     outer = outer_terms(config)
-    # The gathered unembedding is still at hand in its backward pass, which follows at once.
+    # The backward pass of the unembedding follows at once and reuses the gathered weight.
     derive_terms(outer, 1, ("forward", "backward"), common, rules, matmuls, transfers)
     logits = shard_einsum(outer[1].einsum, weight_names(outer[1:]), rules).output
     return Step(
@@ -208,8 +241,8 @@ def _derived(
 
 
 def weight_names(terms: tuple[Term, ...]) -> frozenset[str]:
-    """Weights are the right-hand sides outside the attention core."""
-    return frozenset(t.einsum.right.name for t in terms if t.block != "core")
+    """Names of the weights: the right inputs outside the attention core."""
+    return frozenset(term.einsum.right.name for term in terms if term.block != "core")
 
 
 def derive_terms(
@@ -220,22 +253,22 @@ def derive_terms(
     rules: Rules,
     matmuls: list[Matmul],
     transfers: list[Transfer],
-    again: frozenset[str] = frozenset(),
+    recomputed: frozenset[str] = frozenset(),
     group: int = 0,
 ) -> None:
-    """Add the works of phases. A move that several terms of a block need happens once in them.
+    """Append the matmuls and collectives of phases; terms of a block share equal collectives.
 
     Args:
-        again: the terms of phase `remat`.
-        group: of layers of one kind.
+        recomputed: names of the terms in phase `remat`.
+        group: index of the layer group.
     """
     weights = weight_names(terms)
-    seen: set[tuple[str, Move]] = set()
-    for phase, term in _in_order(terms, phases, again):
-        einsum = shard_einsum(term.einsum, weights, rules)
+    shared_moves: set[tuple[str, Move]] = set()
+    for phase, term in _in_order(terms, phases, recomputed):
+        forward_einsum = shard_einsum(term.einsum, weights, rules)
         sizes = {**common, **term.sizes}
-        for name, one in _of_phase(term, einsum, phase):
-            program = derive(one)
+        for name, einsum in _of_phase(term, forward_einsum, phase):
+            program = derive(einsum)
             matmuls.append(
                 Matmul(
                     term=term,
@@ -249,10 +282,10 @@ def derive_terms(
                 )
             )
             for move in program.moves:
-                if move.kind == "slice" or (term.block, move) in seen:
+                if move.kind == "slice" or (term.block, move) in shared_moves:
                     continue
-                seen.add((term.block, move))
-                if phase == "backward" and _kept_as_used(move):
+                shared_moves.add((term.block, move))
+                if phase == "backward" and _saved_gathered(move):
                     continue
                 transfers.append(
                     Transfer(
@@ -269,37 +302,50 @@ def derive_terms(
 
 
 def _in_order(
-    terms: tuple[Term, ...], phases: tuple[str, ...], again: frozenset[str]
+    terms: tuple[Term, ...], phases: tuple[str, ...], recomputed: frozenset[str]
 ) -> Iterator[tuple[str, Term]]:
     for phase in phases:
-        for term in terms[::-1] if phase == "backward" else terms:
-            if phase != "remat" or term.name in again:
+        ordered = terms
+        if phase == "backward":
+            ordered = terms[::-1]
+        for term in ordered:
+            if phase != "remat" or term.name in recomputed:
                 yield phase, term
 
 
 def _read_backward(layer: Layer, terms: tuple[Term, ...]) -> frozenset[str]:
-    """The terms whose output the backward pass reads: the last product of a block ends in a sum,
-    which only a norm behind it, or the next block of the layer, would read."""
-    normed = layer.norms in ("post", "both")
-    between = ("attn.out", "mamba.out") if layer.has_both and not layer.parallel else ()
-    return frozenset(
-        t.name for t in terms if normed or t.einsum.output.name != "y" or t.name in between
-    )
+    """Names of the terms whose output the backward pass reads.
+
+    The last matmul of a block ends in a sum, which only a norm behind it, or the next block of the
+    layer, reads.
+    """
+    has_post_norm = layer.norms in ("post", "both")
+    read_by_next_block: tuple[str, ...] = ()
+    if layer.has_both and not layer.parallel:
+        read_by_next_block = ("attn.out", "mamba.out")
+    names = set()
+    for term in terms:
+        ends_block = term.einsum.output.name == "y"
+        if has_post_norm or not ends_block or term.name in read_by_next_block:
+            names.add(term.name)
+    return frozenset(names)
 
 
 def _role(move: Move, weights: frozenset[str]) -> str:
-    """The role of a collective by what it moves, whatever the sizes of its axes.
+    """The mesh role of a collective, whatever the sizes of its axes.
 
-    Shards of weights are `fsdp` traffic, also where `context` is what shards them; sums of
-    gradients that leave them whole are `data` traffic; all else is its innermost axis's.
+    Collectives on shards of weights or gradients are `fsdp`, also where `context` shards them;
+    AllReduces of gradients are `data`; all others have the role of their innermost axis.
     """
-    if move.before.base in weights:
-        return "fsdp" if {"fsdp", "context"} & {*move.axes} else "data"
-    return min(move.axes, key=INSIDE_OUT.index)
+    if move.before.base not in weights:
+        return min(move.axes, key=INSIDE_OUT.index)
+    if "fsdp" in move.axes or "context" in move.axes:
+        return "fsdp"
+    return "data"
 
 
-def _kept_as_used(move: Move) -> bool:
-    """Inputs of blocks are kept as gathered over `tensor`; weights, keys and values are not."""
+def _saved_gathered(move: Move) -> bool:
+    """Whether the gathered array is saved: inputs of blocks are, weights, keys and values not."""
     return move.kind == "all_gather" and move.before.name in RESIDUAL
 
 
@@ -313,22 +359,24 @@ def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Ein
     yield f"{term.name}.d_{einsum.right.name}", d_right
 
 
-def _kept(config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules) -> Iterator[Kept]:
-    """The activations of the i-th kind of layer, as the backward pass reads them."""
+def _saved(config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules) -> Iterator[Kept]:
+    """The activations of layer group i that the backward pass reads."""
     group = config.groups[i]
     for row in layer_activations(config, group.layer):
-        kind = "residual" if row.name in KEPT_SPLIT else "activations"
+        kind = "activations"
+        if row.name in RESIDUAL_ACTIVATIONS:
+            kind = "residual"
         names = ("B", "T", *row.dims)
         array = Array(row.name, tuple(map(Dim, names)))
         sizes = {**common, **dict(zip(row.dims, row.shape, strict=True))}
-        laid_out = array.with_axes(layout(rules, kind, names))
-        yield Kept(array=laid_out, count=group.count, sizes=sizes, group=i)
+        sharded = array.with_axes(layout(rules, kind, names))
+        yield Kept(array=sharded, count=group.count, sizes=sizes, group=i)
 
 
 def weight_elements(
     dims: tuple[str, ...], shape: tuple[int, ...], rules: Rules, mesh: Mapping[str, Num]
 ) -> Num:
-    """Elements of one weight that one chip holds under the table (padded where uneven)."""
+    """Elements of one weight on one chip under sharding rules, padded where uneven."""
     axes = layout(rules, "weights", dims)
     total: Num = 1
     for dim, size in zip(dims, shape, strict=True):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num
 from shardwise.errors import BadSharding
-from shardwise.ops.einsum import Array, Dim, Einsum, shards
+from shardwise.ops.einsum import Array, Einsum, shards
 
 # mesh axis -> the dim that it shards in the local product, or None
 Assignment = dict[str, str | None]
@@ -38,14 +38,16 @@ class Move:
         """V of the book: the bytes of the array summed over the shards that the move joins."""
         if self.kind == "all_gather":
             return self.after.local_elements(sizes, mesh) * element
-        local = self.before.local_elements(sizes, mesh) * element
-        return local * shards(self.axes, mesh) if self.kind == "all_to_all" else local
+        n_bytes = self.before.local_elements(sizes, mesh) * element
+        if self.kind == "all_to_all":
+            n_bytes = n_bytes * shards(self.axes, mesh)
+        return n_bytes
 
     def __str__(self) -> str:
-        from shardwise.ops.collective import SHOWN
+        from shardwise.ops.collective import DISPLAY_NAMES
         from shardwise.ops.einsum import axes_text
 
-        name = SHOWN.get(self.kind, "Slice")
+        name = DISPLAY_NAMES.get(self.kind, "Slice")
         return f"{name}_{axes_text(self.axes)}({self.before}) -> {self.after}"
 
 
@@ -64,41 +66,45 @@ class Program:
 
     def local_flops(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the fullest chip."""
-        dims = {
-            d.name: d for a in (*self.local.inputs, self.local.output) for d in a.dims if d.axes
-        }
-        held = dict(sizes)
-        for name, dim in dims.items():
-            held[name] = -(-sizes[name] // shards(dim.axes, mesh))
-        return self.local.flops(held)
+        local_sizes = dict(sizes)
+        for array in (*self.local.inputs, self.local.output):
+            for dim in array.dims:
+                if dim.axes:
+                    local_sizes[dim.name] = -(-sizes[dim.name] // shards(dim.axes, mesh))
+        return self.local.flops(local_sizes)
 
 
 def axes_of(einsum: Einsum) -> tuple[str, ...]:
     """The mesh axes that an einsum names, in order."""
-    arrays = (*einsum.inputs, einsum.output)
-    return tuple(dict.fromkeys(a for array in arrays for a in (*array.axes, *array.partial)))
+    axes: list[str] = []
+    for array in (*einsum.inputs, einsum.output):
+        axes += (*array.axes, *array.partial)
+    return tuple(dict.fromkeys(axes))
 
 
 def derive(einsum: Einsum) -> Program:
-    """The book's choice for each axis.
+    """Choose the program by the book's rule for each axis.
 
-    Keep an output dim where an input has it sharded that way (cases 1, 2 and 4), or a kept dim
-    that both inputs shard; else sum over a dim that both shard (case 3); else gather.
+    The axis shards an output dim if an input is sharded that way (cases 1, 2 and 4), or a dim that
+    both inputs shard and the output has; else a contracting dim that both shard (case 3). Else the
+    input is gathered.
     """
     assignment: Assignment = {}
     for axis in axes_of(einsum):
-        kept = einsum.output.where(axis)
-        held = [array.where(axis) for array in einsum.inputs]
-        summed = [d for d in held if d in einsum.contracting]
-        both = len(summed) == 2 and summed[0] == summed[1]
-        if kept is not None and kept in held:
-            assignment[axis] = kept
-        elif held[0] == held[1] and held[0] in einsum.output.names:
-            assignment[axis] = held[0]
-        elif summed and (both or axis in einsum.output.partial or _slices(einsum, axis)):
-            assignment[axis] = summed[0]
-        else:
-            assignment[axis] = None
+        output_dim = einsum.output.where(axis)
+        left_dim = einsum.left.where(axis)
+        right_dim = einsum.right.where(axis)
+        contracting = [dim for dim in (left_dim, right_dim) if dim in einsum.contracting]
+        both_contract = len(contracting) == 2 and left_dim == right_dim
+        assignment[axis] = None
+        if output_dim is not None and output_dim in (left_dim, right_dim):
+            assignment[axis] = output_dim
+        elif left_dim == right_dim and left_dim in einsum.output.names:
+            assignment[axis] = left_dim
+        elif contracting and (
+            both_contract or axis in einsum.output.partial or _slices(einsum, axis)
+        ):
+            assignment[axis] = contracting[0]
     return build(einsum, assignment)
 
 
@@ -109,52 +115,53 @@ def _slices(einsum: Einsum, axis: str) -> bool:
 
 
 def choices(einsum: Einsum) -> Iterator[Program]:
-    """Every way to run the einsum: for each axis each dim it may shard, and not at all."""
+    """Every program for an einsum: each axis shards each dim that it may, or none."""
     axes = axes_of(einsum)
     options: list[list[str | None]] = []
     for axis in axes:
-        keep_sum = axis in einsum.output.partial
-        dims = einsum.contracting if keep_sum else einsum.dims
-        used: list[str | None] = [d for d in dims if _used(einsum, axis, d)]
-        options.append(used if keep_sum else [*used, None])
-    seen = set()
-    for picks in itertools.product(*options):
-        assignment = dict(zip(axes, picks, strict=True))
+        useful: list[str | None] = [dim for dim in einsum.dims if _is_useful(einsum, axis, dim)]
+        if axis in einsum.output.partial:
+            options.append([dim for dim in useful if dim in einsum.contracting])
+        else:
+            options.append([*useful, None])
+    programs = set()
+    for dims in itertools.product(*options):
         try:
-            program = build(einsum, assignment)
+            program = build(einsum, dict(zip(axes, dims, strict=True)))
         except BadSharding:
             continue
-        if program not in seen:
-            seen.add(program)
+        if program not in programs:
+            programs.add(program)
             yield program
 
 
-def _used(einsum: Einsum, axis: str, dim: str) -> bool:
-    """Whether sharding `dim` over `axis` can pay: some array is laid out so already."""
+def _is_useful(einsum: Einsum, axis: str, dim: str) -> bool:
+    """Whether some array has `dim` sharded over `axis`, or the output is to be such a sum."""
     return any(array.where(axis) == dim for array in (*einsum.inputs, einsum.output)) or (
         dim in einsum.contracting and axis in einsum.output.partial
     )
 
 
 def build(einsum: Einsum, assignment: Assignment) -> Program:
-    """The program in which each mesh axis shards the dim that `assignment` gives it.
+    """Build the program in which each mesh axis shards its dim of `assignment`.
 
     Raises:
-        BadSharding: when the output asks for a partial sum that this does not leave.
+        BadSharding: the output is a partial sum over an axis that shards no contracting dim.
     """
     layout: dict[str, tuple[str, ...]] = {}
     for axis, dim in assignment.items():
         if dim is not None:
             layout[dim] = (*layout.get(dim, ()), axis)
     layout = {dim: _ordered(einsum, dim, axes) for dim, axes in layout.items()}
-    inputs, before = [], []
+    inputs = []
+    before: list[Move] = []
     for array in einsum.inputs:
         target = array.with_axes(layout)
-        before += list(_moves(array, target))
+        before += _moves(array, target)
         inputs.append(target)
-    summed = tuple(a for a, d in assignment.items() if d in einsum.contracting)
-    product = einsum.output.with_axes(layout, summed)
-    missing = [a for a in einsum.output.partial if a not in summed]
+    partial = tuple(axis for axis, dim in assignment.items() if dim in einsum.contracting)
+    product = einsum.output.with_axes(layout, partial)
+    missing = [axis for axis in einsum.output.partial if axis not in partial]
     if missing:
         raise BadSharding(
             f"{einsum.output} is to stay a partial sum over {', '.join(missing)}, but no summed "
@@ -167,102 +174,110 @@ def build(einsum: Einsum, assignment: Assignment) -> Program:
 def _ordered(einsum: Einsum, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
     """One order of a dim's axes for all arrays: J_XY and J_YX are different blocks.
 
-    It is that of the array which is already cut by most of these axes.
+    The array that is sharded over most of these axes determines it.
     """
-    written = [
-        tuple(a for a in d.axes if a in axes)
-        for array in (*einsum.inputs, einsum.output)
-        for d in array.dims
-        if d.name == dim
-    ]
-    longest = max(written, key=len, default=())
-    return (*longest, *(a for a in axes if a not in longest))
+    longest: tuple[str, ...] = ()
+    for array in (*einsum.inputs, einsum.output):
+        if dim in array.names:
+            common = tuple(axis for axis in _axes_of(array, dim) if axis in axes)
+            longest = max(longest, common, key=len)
+    return (*longest, *(axis for axis in axes if axis not in longest))
 
 
-def _moves(have: Array, want: Array) -> Iterator[Move]:
+def _moves(source: Array, target: Array) -> Iterator[Move]:
     """Collectives from one layout to another: reduce, exchange, gather, then slice.
 
     I_XY is cut by X first: a chip's block can be cut further by an axis that comes last, and only
     the last axis can be exchanged or gathered without mixing up the blocks.
     """
-    at = have
-    for move in _reductions(have, want):
+    current = source
+    for move in _reductions(source, target):
         yield move
-        at = move.after
-    while leaving := _leaving(at, want):
-        move = _exchange(at, want, leaving) or _gather(at, want, leaving)
+        current = move.after
+    while surplus := _surplus_axes(current, target):
+        move = _exchange(current, target, surplus) or _gather(current, target, surplus)
         yield move
-        at = move.after
-    sliced = tuple(a for a in want.axes if a not in at.axes)
+        current = move.after
+    sliced = tuple(axis for axis in target.axes if axis not in current.axes)
     if sliced:
-        yield Move("slice", sliced, at, want)
+        yield Move("slice", sliced, current, target)
 
 
-def _reductions(have: Array, want: Array) -> Iterator[Move]:
-    """Sums that are scattered where the output wants them, and the others in one AllReduce."""
-    at = have
-    gone = [a for a in have.partial if a not in want.partial]
-    for dim in want.dims:
-        now = _axes_of(at, dim.name)
-        new = tuple(a for a in dim.axes if a in gone)
-        if new and dim.axes[: len(now) + len(new)] == (*now, *new):
-            left = tuple(a for a in at.partial if a not in new)
-            after = _resharded(at, dim.name, (*now, *new), left)
-            yield Move("reduce_scatter", new, at, after)
-            at = after
-    plain = tuple(a for a in at.partial if a in gone)
-    if plain:
-        left = tuple(a for a in at.partial if a not in plain)
-        yield Move("all_reduce", plain, at, replace(at, partial=left))
+def _reductions(source: Array, target: Array) -> Iterator[Move]:
+    """ReduceScatters over axes that shard a dim of the target, then one AllReduce."""
+    current = source
+    reduced = [axis for axis in source.partial if axis not in target.partial]
+    for dim in target.dims:
+        axes = _axes_of(current, dim.name)
+        scattered = tuple(axis for axis in dim.axes if axis in reduced)
+        if scattered and dim.axes[: len(axes) + len(scattered)] == (*axes, *scattered):
+            partial = tuple(axis for axis in current.partial if axis not in scattered)
+            after = _resharded(current, dim.name, (*axes, *scattered), partial)
+            yield Move("reduce_scatter", scattered, current, after)
+            current = after
+    unscattered = tuple(axis for axis in current.partial if axis in reduced)
+    if unscattered:
+        partial = tuple(axis for axis in current.partial if axis not in unscattered)
+        yield Move("all_reduce", unscattered, current, replace(current, partial=partial))
 
 
-def _leaving(at: Array, want: Array) -> dict[str, tuple[str, ...]]:
-    """Dim -> its last axes that the wanted layout does not have there."""
-    found = {}
-    for dim in at.dims:
-        target = _axes_of(want, dim.name)
-        same = 0
-        while dim.axes[same : same + 1] and dim.axes[: same + 1] == target[: same + 1]:
-            same += 1
-        if dim.axes[same:]:
-            found[dim.name] = dim.axes[same:]
-    return found
+def _surplus_axes(current: Array, target: Array) -> dict[str, tuple[str, ...]]:
+    """Dim -> its last axes that the target does not have there."""
+    surplus = {}
+    for dim in current.dims:
+        target_axes = _axes_of(target, dim.name)
+        n_common = 0
+        for axis, target_axis in zip(dim.axes, target_axes, strict=False):
+            if axis != target_axis:
+                break
+            n_common += 1
+        if dim.axes[n_common:]:
+            surplus[dim.name] = dim.axes[n_common:]
+    return surplus
 
 
-def _goes_to(at: Array, want: Array, axis: str, source: str) -> str | None:
-    """The dim to which an exchange can bring an axis at once."""
-    target = want.where(axis)
-    if target is None or target == source:
+def _exchange_dim(current: Array, target: Array, axis: str, source_dim: str) -> str | None:
+    """The dim to which one exchange can move an axis, in the order of the target."""
+    dim = target.where(axis)
+    if dim is None or dim == source_dim:
         return None
-    now = (*_axes_of(at, target), axis)
-    return target if _axes_of(want, target)[: len(now)] == now else None
+    axes = (*_axes_of(current, dim), axis)
+    if _axes_of(target, dim)[: len(axes)] != axes:
+        return None
+    return dim
 
 
-def _exchange(at: Array, want: Array, leaving: Mapping[str, tuple[str, ...]]) -> Move | None:
-    for source, axes in leaving.items():
-        target = _goes_to(at, want, axes[-1], source)
-        if target is not None:
-            after = _resharded(at, source, _axes_of(at, source)[:-1], at.partial)
-            after = _resharded(after, target, (*_axes_of(at, target), axes[-1]), at.partial)
-            return Move("all_to_all", axes[-1:], at, after)
+def _exchange(current: Array, target: Array, surplus: Mapping[str, tuple[str, ...]]) -> Move | None:
+    for source_dim, axes in surplus.items():
+        dim = _exchange_dim(current, target, axes[-1], source_dim)
+        if dim is not None:
+            after = _resharded(
+                current, source_dim, _axes_of(current, source_dim)[:-1], current.partial
+            )
+            after = _resharded(after, dim, (*_axes_of(current, dim), axes[-1]), current.partial)
+            return Move("all_to_all", axes[-1:], current, after)
     return None
 
 
-def _gather(at: Array, want: Array, leaving: Mapping[str, tuple[str, ...]]) -> Move:
-    """Gather the last axes of one dim, up to one that an exchange can take."""
-    source, axes = next(iter(leaving.items()))
+def _gather(current: Array, target: Array, surplus: Mapping[str, tuple[str, ...]]) -> Move:
+    """Gather the last axes of one dim, down to one that can be exchanged instead."""
+    dim, axes = next(iter(surplus.items()))
     n = 1
-    while n < len(axes) and _goes_to(at, want, axes[-n - 1], source) is None:
+    while n < len(axes) and _exchange_dim(current, target, axes[-n - 1], dim) is None:
         n += 1
-    after = _resharded(at, source, _axes_of(at, source)[:-n], at.partial)
-    return Move("all_gather", axes[-n:], at, after)
+    after = _resharded(current, dim, _axes_of(current, dim)[:-n], current.partial)
+    return Move("all_gather", axes[-n:], current, after)
 
 
-def _axes_of(array: Array, dim: str) -> tuple[str, ...]:
-    return next(d.axes for d in array.dims if d.name == dim)
+def _axes_of(array: Array, name: str) -> tuple[str, ...]:
+    return next(dim.axes for dim in array.dims if dim.name == name)
 
 
-def _resharded(array: Array, dim: str, axes: tuple[str, ...], partial: tuple[str, ...]) -> Array:
-    """The same array with one dim over other axes."""
-    dims = tuple(Dim(d.name, axes, d.stored) if d.name == dim else d for d in array.dims)
-    return replace(array, dims=dims, partial=partial)
+def _resharded(array: Array, name: str, axes: tuple[str, ...], partial: tuple[str, ...]) -> Array:
+    """The same array with one dim sharded over other axes."""
+    dims = []
+    for dim in array.dims:
+        if dim.name == name:
+            dim = replace(dim, axes=axes)
+        dims.append(dim)
+    return replace(array, dims=tuple(dims), partial=partial)

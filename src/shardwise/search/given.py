@@ -1,4 +1,4 @@
-"""What a search is given of a strategy: made once, and handed on as it is."""
+"""The fixed part of a strategy in a search: sizes, options and limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Choices = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Fixed(Mapping[str, Value]):
-    """Sizes of mesh roles, numbers and words that are fixed, and largest sizes; hashable.
+    """Fixed sizes of mesh roles, fixed options, and largest sizes; hashable.
 
     Args:
-        chosen: names with their values, in the order in which they were given.
-        max_sizes: mesh roles with their largest sizes.
+        chosen: (name, value), in the order of the input.
+        max_sizes: (mesh role, largest size).
     """
 
     chosen: tuple[tuple[str, Value], ...] = ()
@@ -35,7 +35,7 @@ class Fixed(Mapping[str, Value]):
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The fixed sizes and numbers, without the words."""
+        """The fixed sizes and numeric options."""
         return {name: n for name, n in self.chosen if isinstance(n, int)}
 
     @property
@@ -45,21 +45,21 @@ class Fixed(Mapping[str, Value]):
 
     @property
     def names(self) -> list[str]:
-        """Everything that is fixed or bounded."""
+        """Names of all fixed values and limits."""
         return [*self, *dict(self.max_sizes)]
 
     def change(self, **chosen: Value) -> Fixed:
-        """The same with some values more, or others."""
+        """Add or replace some fixed values."""
         return fixed_of({**self, **chosen}, dict(self.max_sizes))
 
     def only(self, **chosen: Value) -> Fixed:
-        """These values in place of all others, under the same largest sizes."""
+        """Replace all fixed values; the largest sizes stay."""
         return fixed_of(chosen, dict(self.max_sizes))
 
     def __str__(self) -> str:
-        """`, tensor 8, pipe at most 4`."""
+        """A suffix for messages: `, tensor 8, pipe at most 4`."""
         parts = [f", {name} {value}" for name, value in self.chosen]
-        parts += [f", {name} at most {n}" for name, n in self.max_sizes]
+        parts += [f", {role} at most {size}" for role, size in self.max_sizes]
         return "".join(parts)
 
 
@@ -67,7 +67,7 @@ NOTHING = Fixed()
 
 
 def fixed_of(chosen: Choices, max_sizes: Mapping[str, int] | None = None) -> Fixed:
-    """The value of two mappings."""
+    """Build a `Fixed` from two mappings."""
     return Fixed(tuple(chosen.items()), tuple((max_sizes or {}).items()))
 
 
@@ -77,14 +77,15 @@ def checked(
     words: Mapping[str, tuple[str, ...]],
     numbers: tuple[str, ...],
 ) -> Fixed:
-    """The value of two mappings, after names and values that no strategy has are refused.
+    """Build a `Fixed` from two mappings and check its names and values.
 
     Args:
-        words: names of words -> what each may be.
-        numbers: names of numbers that are no mesh role.
+        words: name of a word option -> its legal values.
+        numbers: names of numeric options other than mesh roles.
 
     Raises:
-        UnknownName: a name or a word that is none. BadShape: a size that is no whole number from 1.
+        UnknownName: a name, or the value of a word option, does not exist.
+        BadShape: a size is not a positive integer.
     """
     fixed = fixed_of(chosen or {}, max_sizes)
     problems: list[str] = []
@@ -107,5 +108,9 @@ def checked(
 def _bad_size(name: str, value: Value) -> list[str]:
     if not isinstance(value, int):
         return [f"{name} {value!r} is not a whole number."]
-    least = 0 if name == "zero" else 1
-    return [f"{name} {value} is below 1."] if value < least else []
+    minimum = 1
+    if name == "zero":
+        minimum = 0
+    if value < minimum:
+        return [f"{name} {value} is below {minimum}."]
+    return []

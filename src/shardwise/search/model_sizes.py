@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from shardwise.models import ModelConfig, Moe
+from shardwise.models.checks import near_divisors
 
 # The fewest tokens of a sequence that a chip holds under context parallelism in any published run.
 # Matmuls and attention over fewer tokens leave their tiles unfilled, so a search goes no further.
@@ -49,3 +50,31 @@ def n_experts(config: ModelConfig) -> int:
     """Experts to shard over chips: the greatest common divisor over all layers, or 1."""
     routed = [g.layer.ffn.n_experts for g in config.groups if isinstance(g.layer.ffn, Moe)]
     return math.gcd(*routed) if routed else 1
+
+
+def tensor_problems(config: ModelConfig, tensor: int) -> list[str]:
+    """The widths and heads that `tensor` shards do not divide, with sizes that do."""
+    widths = tensor_widths(config)
+    uneven = []
+    for name, width in widths.items():
+        if width % tensor:
+            uneven.append(f"{name} {width:,} (/{tensor} = {width / tensor:.1f})")
+    if uneven:
+        sizes = near_divisors(math.gcd(*widths.values()), tensor)
+        return [f"tensor {tensor} does not divide: {', '.join(uneven)}. Sizes that do: {sizes}."]
+    if not kv_heads_divide(config, tensor):
+        return [f"tensor {tensor} and n_kv_heads {config.n_kv_heads}: neither divides the other."]
+    return []
+
+
+def expert_problems(config: ModelConfig, expert: int) -> list[str]:
+    """Why the experts do not divide over `expert` chips, with sizes that do."""
+    experts = n_experts(config)
+    if experts % expert == 0:
+        return []
+    if experts == 1:
+        return [f"expert {expert}: {config.name} has no experts to shard; leave it at 1."]
+    return [
+        f"expert {expert} does not divide {experts} experts. Sizes that do: "
+        f"{near_divisors(experts, expert)}."
+    ]

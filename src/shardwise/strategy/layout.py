@@ -1,11 +1,11 @@
-"""A layout: how one training step is split, in the numbers that frameworks call parallelism.
+"""Layouts of a training step: the degrees of parallelism, the schedule, remat and offload.
 
-A published run states one, in the words of its framework.
+Published runs state a layout in the terms of their framework.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
@@ -26,26 +26,26 @@ from shardwise.vocabulary import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What layouts have in common that are evaluated together: words, where sizes are numbers.
+    """The part of a layout that layouts have in common when they are evaluated as arrays.
 
     Args:
-        zero: 0 nothing sharded, 1 optimizer, 2 and gradients, 3 and weights (FSDP).
-        schedule: Of the pipeline; "none" without one.
-        recomputed: Parts of a layer that run again in the backward pass (remat): those of a policy,
+        zero: ZeRO stage: 0 shards nothing, 1 the optimizer, 2 gradients too, 3 weights too (FSDP).
+        schedule: pipeline schedule; "none" without a pipeline.
+        recomputed: parts of a layer that the backward pass recomputes (remat): those of a policy,
             `REMAT_POLICIES["dots"]`, or any of `PARTS`.
-        remat_layers: Layers (of the model, or of a stage in a pipeline) that remat applies to;
-            None for all.
-        sequence_parallel: Activations between blocks are sharded over `tensor` too.
-        context_kind: One of `CONTEXT_KINDS`.
-        expert_tensor: Ways to split the matrices of one expert; None for as many as `tensor`. With
-            fewer, whole experts lie on the rest of `tensor`, and the degree of expert parallelism
-            is expert x tensor / expert_tensor.
-        offload: What waits in host memory: state or activations, or the results of named parts.
-        offload_layers: Layers that offload applies to; None for all.
-        overlap: Communication that runs under computation.
-        loss_chunks: Pieces of a chip's tokens, of a microbatch, whose logits exist one after the
-            other (fused linear cross entropy). Published long contexts need it: 256k tokens of a
-            128k vocabulary are 269 GB of logits in one piece.
+        remat_layers: layers (of the model, or of a pipeline stage) that remat applies to; None for
+            all.
+        sequence_parallel: activations between blocks are sharded over `tensor` too.
+        context_kind: one of `CONTEXT_KINDS`.
+        expert_tensor: tensor shards of one expert's matrices; None for `tensor`. With fewer, the
+            chips of `tensor` hold different experts, and the degree of expert parallelism is
+            expert x tensor / expert_tensor.
+        offload: state, activations or results of named parts that are offloaded to host memory.
+        offload_layers: layers that offload applies to; None for all.
+        overlap: communication that overlaps with compute.
+        loss_chunks: chunks of a microbatch's tokens on a chip whose logits are computed one after
+            the other (fused linear cross entropy). Published long contexts need it: 256k tokens of
+            a 128k vocabulary have 269 GB of logits.
     """
 
     zero: int = 0
@@ -62,7 +62,7 @@ class Form:
 
     @property
     def policy(self) -> str:
-        """The remat policy by its name, or the parts that run again."""
+        """The name of the remat policy, or the recomputed parts separated by commas."""
         for name, parts in REMAT_POLICIES.items():
             if parts == self.recomputed:
                 return name
@@ -70,31 +70,31 @@ class Form:
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether the layers are split into the stages of a pipeline."""
+        """Whether the layers are divided into pipeline stages."""
         return self.schedule != NO_SCHEDULE
 
     @property
     def full_remat(self) -> bool:
-        """Whether layers under remat run again as a whole."""
+        """Whether remat recomputes whole layers."""
         return LAYER in self.recomputed
 
     @property
     def passes_on(self) -> bool:
-        """Whether chips of `tensor` pass their tokens on while products run."""
+        """Whether chips of `tensor` pass tokens on during matmuls (collective matmul)."""
         return self.sequence_parallel and "tp_comm" in self.overlap
 
     def recomputes(self, part: str) -> bool:
-        """Whether a layer under remat runs this part of `PARTS` again in the backward pass."""
+        """Whether the backward pass of a layer under remat recomputes this part of `PARTS`."""
         return self.full_remat or part in self.recomputed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts(Form):
-    """Many layouts of one form: arrays of sizes, one element for each layout.
+    """Layouts of one form as arrays, one element for each layout.
 
     Args:
-        sizes: Chips by role of the mesh.
-        micro_batch, n_microbatches, virtual: As in `Layout`.
+        sizes: mesh role -> chips.
+        micro_batch, n_microbatches, virtual: see `Layout`.
     """
 
     sizes: Mapping[str, Num]
@@ -105,17 +105,17 @@ class Layouts(Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Form):
-    """How a training step is laid over the chips.
+    """The layout of a training step.
 
-    Global batch = micro_batch x n_microbatches x data x fsdp x expert. What ZeRO shards, it shards
-    over data, fsdp and context (and over expert, for weights that are no expert's).
+    The global batch is micro_batch x n_microbatches x data x fsdp x expert sequences. ZeRO shards
+    over data, fsdp and context (and the weights outside the experts over expert too).
 
     Args:
-        mesh: Chips by role. `data` x `fsdp` x `expert` is the data-parallel degree of Megatron:
-            `expert` is the share of the data ranks that expert parallelism takes.
-        micro_batch: Sequences that one data shard computes at once.
-        n_microbatches: Microbatches of one step, through a pipeline or accumulated.
-        virtual: Chunks of layers that each stage of an interleaved schedule holds.
+        mesh: chips by role. Megatron's data-parallel degree is `data` x `fsdp` x `expert`: `expert`
+            is the part of the data ranks that expert parallelism uses.
+        micro_batch: sequences that one data shard computes at once.
+        n_microbatches: microbatches of one step, through a pipeline or accumulated.
+        virtual: chunks of layers on each stage of an interleaved schedule.
     """
 
     mesh: Mesh
@@ -129,38 +129,39 @@ class Layout(Form):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Chips by role of the mesh."""
+        """Mesh role -> chips."""
         return self.mesh.sizes
 
     @property
     def data_shards(self) -> int:
-        """Parts that the batch is cut into: data x fsdp x expert."""
+        """Number of shards of the batch: data x fsdp x expert."""
         return int(data_shards(self.sizes))
 
     @property
     def global_batch(self) -> int:
-        """Sequences of one step."""
+        """Sequences in one step."""
         return self.micro_batch * self.n_microbatches * self.data_shards
 
     @property
     def expert_degree(self) -> int:
-        """Ranks among which the experts of one layer are dealt out."""
+        """Degree of expert parallelism: the number of shards of a layer's experts."""
         return int(expert_degree(self, self.sizes))
 
 
 def data_shards(sizes: Mapping[str, Num]) -> Num:
-    """Parts that the batch is cut into: data x fsdp x expert."""
+    """Number of shards of the batch: data x fsdp x expert."""
     return sizes["data"] * sizes["fsdp"] * sizes["expert"]
 
 
 def expert_degree(form: Form, sizes: Mapping[str, Num]) -> Num:
-    """Ranks among which the experts of one layer are dealt out."""
-    whole = sizes["tensor"] // form.expert_tensor if form.expert_tensor else 1
-    return sizes["expert"] * whole
+    """Degree of expert parallelism: the number of shards of a layer's experts."""
+    if not form.expert_tensor:
+        return sizes["expert"]
+    return sizes["expert"] * (sizes["tensor"] // form.expert_tensor)
 
 
-def _counts(layout: Layout) -> list[str]:
-    given = {
+def _counts(layout: Layout) -> Iterator[str]:
+    counts = {
         "micro_batch": layout.micro_batch,
         "n_microbatches": layout.n_microbatches,
         "virtual": layout.virtual,
@@ -169,78 +170,78 @@ def _counts(layout: Layout) -> list[str]:
         "offload_layers": layout.offload_layers,
         "loss_chunks": layout.loss_chunks,
     }
-    return [f"{name} {n} is below 1." for name, n in given.items() if n is not None and n < 1]
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            yield f"{name} {count} is below 1."
 
 
-def _names(layout: Layout) -> list[str]:
-    problems = []
+def _names(layout: Layout) -> Iterator[str]:
     if layout.zero not in range(4):
-        problems.append(f"zero {layout.zero} is not a stage of ZeRO: 0, 1, 2 or 3.")
-    asked = [("schedule", layout.schedule, (NO_SCHEDULE, *schedules.names()))]
-    asked += [("context kind", layout.context_kind, CONTEXT_KINDS)]
-    asked += [("recomputed part", part, (*PARTS, LAYER)) for part in layout.recomputed]
-    asked += [("offload", name, OFFLOADS) for name in layout.offload]
-    asked += [("overlap", name, OVERLAPS) for name in layout.overlap]
-    for what, name, known in asked:
-        if name not in known:
-            problems.append(f'unknown {what} "{name}". {nearest(name, known)}')
-    return problems
+        yield f"zero {layout.zero} is not a stage of ZeRO: 0, 1, 2 or 3."
+    options: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+        ("schedule", (layout.schedule,), (NO_SCHEDULE, *schedules.names())),
+        ("context kind", (layout.context_kind,), CONTEXT_KINDS),
+        ("recomputed part", layout.recomputed, (*PARTS, LAYER)),
+        ("offload", layout.offload, OFFLOADS),
+        ("overlap", layout.overlap, OVERLAPS),
+    )
+    for option, values, legal_values in options:
+        for value in values:
+            if value not in legal_values:
+                yield f'unknown {option} "{value}". {nearest(value, legal_values)}'
 
 
-def _pipeline(layout: Layout) -> list[str]:
-    stages, schedule = layout.mesh.pipe, layout.schedule
-    problems = []
-    if (stages > 1) != (schedule != NO_SCHEDULE):
-        need = "needs a schedule" if stages > 1 else f'has no use for schedule "{schedule}"'
-        problems.append(f"pipe {stages} {need}: a pipeline has both or neither.")
+def _pipeline(layout: Layout) -> Iterator[str]:
+    stages = layout.mesh.pipe
+    schedule = layout.schedule
+    if stages > 1 and schedule == NO_SCHEDULE:
+        yield f"pipe {stages} needs a schedule: a pipeline has both or neither."
+    if stages == 1 and schedule != NO_SCHEDULE:
+        yield (
+            f'pipe {stages} has no use for schedule "{schedule}": a pipeline has both or neither.'
+        )
     if (layout.virtual > 1) != schedules.chunked(schedule):
-        problems.append(
+        yield (
             f'virtual {layout.virtual} under schedule "{schedule}": interleaved stages hold 2 or '
             "more chunks, those of other schedules 1."
         )
-    return problems
 
 
-def _sharding(layout: Layout) -> list[str]:
-    mesh, problems = layout.mesh, []
+def _sharding(layout: Layout) -> Iterator[str]:
+    mesh = layout.mesh
     if mesh.fsdp > 1 and layout.zero != 3:
-        problems.append(
+        yield (
             f"fsdp {mesh.fsdp} with zero {layout.zero}: fsdp shards weights, which is zero 3. "
-            "Ranks that keep whole weights are data."
+            "Ranks with replicated weights are data."
         )
     if layout.sequence_parallel and mesh.tensor == 1:
-        problems.append("sequence_parallel with tensor 1: it shards over tensor, 2 or more.")
+        yield "sequence_parallel with tensor 1: it shards over tensor, 2 or more."
     if layout.expert_tensor and mesh.tensor % layout.expert_tensor:
-        problems.append(
-            f"expert_tensor {layout.expert_tensor} does not divide tensor {mesh.tensor}."
-        )
-    return problems
+        yield f"expert_tensor {layout.expert_tensor} does not divide tensor {mesh.tensor}."
 
 
-def _remat(layout: Layout) -> list[str]:
-    problems = []
+def _remat(layout: Layout) -> Iterator[str]:
     if layout.full_remat and len(layout.recomputed) > 1:
-        problems.append(
-            f"recomputed {', '.join(layout.recomputed)}: {LAYER} is all parts; name it alone."
-        )
+        yield f"recomputed {', '.join(layout.recomputed)}: {LAYER} is all parts; name it alone."
     if layout.remat_layers is not None and not layout.recomputed:
-        problems.append(f"remat_layers {layout.remat_layers} with remat none: nothing to apply to.")
+        yield f"remat_layers {layout.remat_layers} with remat none: nothing to apply to."
     if layout.offload_layers is not None and not layout.offload:
-        problems.append(f"offload_layers {layout.offload_layers} with nothing to offload.")
-    return problems
+        yield f"offload_layers {layout.offload_layers} with nothing to offload."
 
 
 def table(form: Form) -> Rules:
-    """The sharding table of all layouts of a form, with every axis, whatever its size.
+    """The sharding rules of a form, with every axis whatever its size.
 
-    Weights are split over `fsdp` and `context` under ZeRO-3 only; without sequence parallelism the
-    residual is whole over `tensor`. Whole experts are dealt out over `tensor` too.
+    Weights are sharded over `fsdp` and `context` under ZeRO-3 only, and the residual over `tensor`
+    under sequence parallelism only.
     """
-    rules = dict(TRAIN)
-    for row in [r for r in rules if form.zero < 3 and "fsdp" in rules[r]]:
-        if row.startswith("weights."):
-            del rules[row]
-    rules["activations.B"] = rules["residual.B"] = ("data", "fsdp", "expert")
+    rules = {}
+    for row, axes in TRAIN.items():
+        is_fsdp_weight = row.startswith("weights.") and "fsdp" in axes
+        if form.zero == 3 or not is_fsdp_weight:
+            rules[row] = axes
+    rules["activations.B"] = ("data", "fsdp", "expert")
+    rules["residual.B"] = ("data", "fsdp", "expert")
     if not form.sequence_parallel:
         rules["residual.T"] = ("context",)
     if form.expert_tensor == 1:
@@ -249,5 +250,5 @@ def table(form: Form) -> Rules:
 
 
 def rules_of(layout: Layout) -> Rules:
-    """The sharding table of a layout: the axes that it has."""
+    """The sharding rules of a layout, with the axes of its mesh."""
     return only(table(layout), layout.sizes)

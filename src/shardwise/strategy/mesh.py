@@ -1,19 +1,20 @@
-"""Roles of mesh axes, their sizes, and where they lie on the hardware."""
+"""Mesh axes: their roles and sizes, and their placement on the links of a machine."""
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from shardwise.errors import BadShape, NoStrategy
+from shardwise.errors import BadShape, NoStrategy, raise_all
 from shardwise.hardware import Chip, Shape, Switched, System, Torus
 from shardwise.strategy.span import Ring, Span, Tier, join
 
-FEW_WAYS = 64  # to lay a mesh over a torus: so many are all tried, of more the best on every axis
+MAX_EXHAUSTIVE = 64  # placements on a torus; with more, only undominated ones are returned
 
-# From the inside out: the axis whose traffic nothing hides lies closest together.
+# Innermost first: the axis whose traffic overlaps least gets the links closest together.
 INSIDE_OUT = ("tensor", "context", "expert", "fsdp", "data", "pipe")
 
 
@@ -33,9 +34,7 @@ class Mesh:
     pipe: int = 1
 
     def __post_init__(self) -> None:
-        bad = [f"{role} {n} is below 1." for role, n in self.sizes.items() if n < 1]
-        if bad:
-            raise BadShape(*bad)
+        raise_all(BadShape, [f"{role} {n} is below 1." for role, n in self.sizes.items() if n < 1])
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -46,7 +45,7 @@ class Mesh:
         return math.prod(self.sizes.values())
 
     def __str__(self) -> str:
-        return " x ".join(f"{r} {n}" for r, n in self.sizes.items() if n > 1) or "one chip"
+        return " x ".join(f"{role} {n}" for role, n in self.sizes.items() if n > 1) or "one chip"
 
 
 ROLES = tuple(f.name for f in fields(Mesh))
@@ -54,7 +53,7 @@ ROLES = tuple(f.name for f in fields(Mesh))
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The links under every mesh axis, and the torus they lie on (empty when switched)."""
+    """The links under every mesh axis, and the shape of their torus (empty when switched)."""
 
     spans: tuple[tuple[str, Span], ...]
     shape: tuple[int, ...] = ()
@@ -62,36 +61,42 @@ class Placement:
 
     def span(self, axes: tuple[str, ...]) -> Span:
         """The links under several mesh axes taken as one."""
-        found = [span for axis, span in self.spans if axis in axes]
-        if len(found) < 2:
-            return found[0] if found else Span()
-        return join(tuple(found), self.shape, self.wrapped)
+        spans = tuple(span for axis, span in self.spans if axis in axes)
+        if not spans:
+            return Span()
+        if len(spans) == 1:
+            return spans[0]
+        return join(spans, self.shape, self.wrapped)
 
     @property
     def lengths(self) -> tuple[int, ...] | None:
-        """Lengths of the torus axes under the mesh axes when each lies on one whole one."""
-        rings = [span.rings for _, span in self.spans]
-        if any(len(r) != 1 for r in rings):
-            return None
-        on = [r[0].axis for r in rings]
-        whole = all(r[0].size == self.shape[r[0].axis] for r in rings)
-        return tuple(self.shape[a] for a in on) if whole else None
+        """Lengths of the torus axes under the mesh axes; None unless each covers exactly one."""
+        lengths = []
+        for _, span in self.spans:
+            if len(span.rings) != 1 or span.rings[0].size != self.shape[span.rings[0].axis]:
+                return None
+            lengths.append(span.rings[0].size)
+        return tuple(lengths)
 
     def describe(self, axis: str) -> str:
         """`4 of 20 on y + 2 of 28 on z`, `8 in the node`, ..."""
         span = dict(self.spans).get(axis, Span())
-        parts = [_ring_text(r, self.shape) for r in span.rings if r.size > 1]
-        place = {"node": "in the node", "scale-out": "across nodes", "dcn": "across slices"}
-        parts += [f"{t.size} {place[t.name]}" for t in span.tiers if t.size > 1]
+        parts = [_ring_text(ring, self.shape) for ring in span.rings if ring.size > 1]
+        places = {"node": "in the node", "scale-out": "across nodes", "dcn": "across slices"}
+        parts += [f"{tier.size} {places[tier.name]}" for tier in span.tiers if tier.size > 1]
         return " + ".join(parts) or "not used"
 
 
 def _ring_text(ring: Ring, shape: tuple[int, ...]) -> str:
     letter = "xyzw"[ring.axis]
-    if ring.size == shape[ring.axis]:
-        return f"all {ring.size} on {letter}{' (ring)' if ring.closed else ' (line)'}"
-    apart = f", {ring.stride} apart" if ring.stride > 1 else ""
-    return f"{ring.size} of {shape[ring.axis]} on {letter}{apart}"
+    if ring.size < shape[ring.axis]:
+        text = f"{ring.size} of {shape[ring.axis]} on {letter}"
+        if ring.stride > 1:
+            text += f", {ring.stride} apart"
+        return text
+    if ring.closed:
+        return f"all {ring.size} on {letter} (ring)"
+    return f"all {ring.size} on {letter} (line)"
 
 
 def place(
@@ -99,181 +104,210 @@ def place(
     sizes: dict[str, int],
     *,
     order: tuple[str, ...] = INSIDE_OUT,
-    lend: bool = False,
+    borrow: bool = False,
     best: bool = False,
 ) -> tuple[Placement, ...]:
-    """Every way to lay mesh axes of these sizes over the system's links.
+    """Enumerate the placements of mesh axes on the links of a machine.
 
     Args:
         system: the machine.
-        sizes: mesh axis -> size. Chips that no axis uses stay idle.
-        order: mesh axes from the inside out; on one physical axis the inner lie contiguously.
-        lend: torus axes that no mesh axis uses carry a share of every collective.
-        best: only placements of which no other takes in more bytes a second on every mesh axis.
+        sizes: mesh axis -> size. Chips beyond their product stay idle.
+        order: mesh axes from the innermost out; on one torus axis the inner ones are contiguous.
+        borrow: collectives also use the links of torus axes that no mesh axis uses.
+        best: leave out placements that another one matches or beats in bandwidth on every mesh
+            axis, when there are many.
 
     Raises:
-        NoStrategy: when the sizes do not factor over the machine.
+        NoStrategy: the sizes do not factor over the machine.
     """
-    names = [a for a in order if sizes.get(a, 1) > 1]
-    names += [a for a in sizes if a not in order and sizes[a] > 1]
-    total = math.prod(sizes[a] for a in names)
+    names = [name for name in order if sizes.get(name, 1) > 1]
+    names += [name for name in sizes if name not in order and sizes[name] > 1]
+    total = math.prod(sizes[name] for name in names)
     if total > system.n_chips or system.n_chips % total:
         raise NoStrategy(
-            f"{' x '.join(str(sizes[a]) for a in names)} = {total:,} does not divide the "
+            f"{' x '.join(str(sizes[name]) for name in names)} = {total:,} does not divide the "
             f"{system.n_chips:,} chips of {system.name}."
         )
-    inner = {a: sizes[a] for a in names}
-    slices = max(1, total // system.chips_per_slice)
-    dcn = _across_slices(inner, names, system, slices) if slices > 1 else {}
+    sizes_in_slice = {name: sizes[name] for name in names}
+    n_slices = max(1, total // system.chips_per_slice)
+    slice_tiers = {}
+    if n_slices > 1:
+        slice_tiers = _slice_tiers(sizes_in_slice, names, system, n_slices)
+        for name, tier in slice_tiers.items():
+            sizes_in_slice[name] //= tier.size
     if isinstance(system.topology, Torus):
-        found = tuple(_on_torus(system.chip, system.topology, inner, names, lend=lend, best=best))
+        torus = system.topology
+        placements = tuple(
+            _on_torus(system.chip, torus, sizes_in_slice, names, borrow=borrow, best=best)
+        )
     else:
-        found = tuple(_on_switches(system, system.topology, inner, names))
-    if not found:
-        wanted = ", ".join(f"{a} {sizes[a]}" for a in names)
-        raise NoStrategy(f"{wanted} cannot be laid over {system.name}: sizes do not factor.")
-    return tuple(_with_tiers(p, dcn) for p in found)
+        placements = tuple(_on_switches(system, system.topology, sizes_in_slice, names))
+    if not placements:
+        axes = ", ".join(f"{name} {sizes[name]}" for name in names)
+        raise NoStrategy(f"{axes} cannot be placed on {system.name}: sizes do not factor.")
+    return tuple(_with_tiers(placement, slice_tiers) for placement in placements)
 
 
-def _across_slices(
-    inner: dict[str, int], names: list[str], system: System, slices: int
+def _slice_tiers(
+    sizes: dict[str, int], names: list[str], system: System, n_slices: int
 ) -> dict[str, Tier]:
-    """Give the slices to the outermost axes; `inner` keeps what is left inside a slice."""
+    """Distribute the slices over the mesh axes, `data` and then the outermost first."""
     rate = system.chip.need("dcn_bytes_per_s_per_chip")
-    left, found = slices, {}
-    for axis in ["data", *(a for a in reversed(names) if a != "data")]:
-        if axis not in inner:
-            continue
-        take = math.gcd(inner[axis], left)
-        if take > 1:
-            found[axis] = Tier("dcn", take, rate)
-            inner[axis] //= take
-            left //= take
-    if left > 1:
-        raise NoStrategy(f"{slices} slices do not divide over {', '.join(names)}.")
-    return found
+    tiers = {}
+    remaining = n_slices
+    outermost_first = names[::-1]
+    for name in sorted(outermost_first, key=lambda name: name != "data"):
+        size = math.gcd(sizes[name], remaining)
+        if size > 1:
+            tiers[name] = Tier("dcn", size, rate)
+            remaining //= size
+    if remaining > 1:
+        raise NoStrategy(f"{n_slices} slices do not divide over {', '.join(names)}.")
+    return tiers
 
 
 def _on_torus(
-    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], *, lend: bool, best: bool
+    chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], *, borrow: bool, best: bool
 ) -> Iterator[Placement]:
-    rate, hop = chip.need("ici.link_bytes_per_s_one_way"), chip.need("ici.hop_s")
-    ends = tuple(zip(torus.shape, torus.wrapped, strict=True))
-    seen = set()
-    every = _factorings(tuple(sizes[a] for a in names), torus.shape)
-    for factors in _undominated(tuple(every), torus, names) if best else every:
-        # Equal physical axes may be exchanged: keep one of each such set.
-        same = tuple(sorted(zip(ends, *factors, strict=True)))
-        if same in seen:
+    rate = chip.need("ici.link_bytes_per_s_one_way")
+    hop_s = chip.need("ici.hop_s")
+    factorings = list(_factorings(tuple(sizes[name] for name in names), torus.shape))
+    if best:
+        factorings = _undominated(factorings, torus, names)
+    torus_axes = tuple(zip(torus.shape, torus.wrapped, strict=True))
+    canonical_forms = set()
+    for factors in factorings:
+        # Placements that only exchange equal torus axes are the same.
+        canonical = tuple(sorted(zip(torus_axes, *factors, strict=True)))
+        if canonical in canonical_forms:
             continue
-        seen.add(same)
-        spans, stride = [], (1,) * len(torus.shape)
-        used = [any(parts[a] > 1 for parts in factors) for a in range(len(torus.shape))]
-        idle = tuple(
-            Ring(a, n, 1, torus.wrapped[a], rate)
-            for a, n in enumerate(torus.shape)
-            if lend and n > 1 and not used[a]
-        )
+        canonical_forms.add(canonical)
+        borrowed: tuple[Ring, ...] = ()
+        if borrow:
+            borrowed = _idle_rings(torus, factors, rate)
+        spans = []
+        stride = (1,) * len(torus.shape)
         for name, parts in zip(names, factors, strict=True):
-            spans.append((name, _runs(torus, parts, stride, rate, hop, idle)))
-            stride = tuple(s * n for s, n in zip(stride, parts, strict=True))
+            spans.append((name, _torus_span(torus, parts, stride, rate, hop_s, borrowed)))
+            stride = tuple(map(operator.mul, stride, parts))
         yield Placement(tuple(spans), torus.shape, torus.wrapped)
 
 
+def _idle_rings(torus: Torus, factors: tuple[Shape, ...], rate: float) -> tuple[Ring, ...]:
+    """The torus axes that no mesh axis uses."""
+    rings = []
+    for axis, size in enumerate(torus.shape):
+        if size > 1 and all(parts[axis] == 1 for parts in factors):
+            rings.append(Ring(axis, size, 1, torus.wrapped[axis], rate))
+    return tuple(rings)
+
+
 @functools.lru_cache(maxsize=65536)
-def _runs(
-    torus: Torus, parts: Shape, stride: Shape, rate: float, hop: float, lent: tuple[Ring, ...]
+def _torus_span(
+    torus: Torus,
+    parts: Shape,
+    strides: Shape,
+    rate: float,
+    hop_s: float,
+    borrowed: tuple[Ring, ...],
 ) -> Span:
-    """The links of one mesh axis. Many placements share it."""
-    rings = [
-        Ring(axis, n, apart, torus.wrapped[axis] and n * apart == torus.shape[axis], rate)
-        for axis, (n, apart) in enumerate(zip(parts, stride, strict=True))
-        if n > 1
-    ]
-    return Span(tuple(rings), hop, lent=lent)
+    """The links of one mesh axis; cached, since many placements share it."""
+    rings = []
+    for axis, (size, stride) in enumerate(zip(parts, strides, strict=True)):
+        if size > 1:
+            closed = torus.wrapped[axis] and size * stride == torus.shape[axis]
+            rings.append(Ring(axis, size, stride, closed, rate))
+    return Span(tuple(rings), hop_s, borrowed=borrowed)
 
 
 def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
-    """Every way to write each size as a product over the axes of what is left of `shape`."""
+    """Every way to write each size as a product over what the previous ones leave of `shape`."""
     if not sizes:
         yield ()
         return
     for parts in _splits(sizes[0], shape):
-        rest = tuple(n // p for n, p in zip(shape, parts, strict=True))
-        for tail in _factorings(sizes[1:], rest):
-            yield (parts, *tail)
+        remaining = tuple(map(operator.floordiv, shape, parts))
+        for other_parts in _factorings(sizes[1:], remaining):
+            yield (parts, *other_parts)
 
 
 def _undominated(
-    every: tuple[tuple[Shape, ...], ...], torus: Torus, names: list[str]
-) -> Iterator[tuple[Shape, ...]]:
-    """The ways of which no other gives every mesh axis at least its links.
+    factorings: list[tuple[Shape, ...]], torus: Torus, names: list[str]
+) -> list[tuple[Shape, ...]]:
+    """The factorings that no other one matches or beats in bandwidth on every mesh axis.
 
-    A mesh axis takes in bytes over all its runs: two links of a closed one, one of a line, shared
-    by as many groups as its stride. What `pipe` sends goes over one link, the slowest decides.
+    A mesh axis receives over all its rings: over two links of a closed one, one of a line, shared
+    by as many groups as its stride. `pipe` sends over one link, so that the slowest one decides.
     """
-    if len(every) <= FEW_WAYS or not every[0]:
-        yield from every
-        return
+    if len(factorings) <= MAX_EXHAUSTIVE or not factorings[0]:
+        return factorings
     import numpy as np
 
-    factors = np.array(every)  # way, mesh axis, torus axis
+    factors = np.array(factorings)  # factoring, mesh axis, torus axis
     ends = np.cumprod(factors, axis=1)
     closed = (ends == np.array(torus.shape)) & np.array(torus.wrapped)
     links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
     if "pipe" in names:
         sends = np.where(factors > 1, factors / ends, np.inf).min(axis=2)
         links[:, names.index("pipe")] = sends[:, names.index("pipe")]
-    kept: list[int] = []
-    for i in np.argsort(-links.sum(axis=1), kind="stable"):
-        if not (links[kept] >= links[i]).all(axis=1).any():
-            kept.append(int(i))
-    yield from (every[i] for i in sorted(kept))
+    best: list[int] = []
+    for index in np.argsort(-links.sum(axis=1), kind="stable"):
+        if not (links[best] >= links[index]).all(axis=1).any():
+            best.append(int(index))
+    return [factorings[index] for index in sorted(best)]
 
 
 @functools.lru_cache(maxsize=65536)
 def _splits(size: int, shape: Shape) -> tuple[Shape, ...]:
     """Every way to write `size` as a product with one factor dividing each axis of `shape`."""
     if not shape:
-        return ((),) if size == 1 else ()
-    return tuple(
-        (first, *rest)
-        for first in range(shape[0], 0, -1)
-        if shape[0] % first == 0 and size % first == 0
-        for rest in _splits(size // first, shape[1:])
-    )
+        if size == 1:
+            return ((),)
+        return ()
+    splits = []
+    for factor in range(shape[0], 0, -1):
+        if shape[0] % factor == 0 and size % factor == 0:
+            splits += [(factor, *others) for others in _splits(size // factor, shape[1:])]
+    return tuple(splits)
 
 
 def _on_switches(
     system: System, machine: Switched, sizes: dict[str, int], names: list[str]
 ) -> Iterator[Placement]:
-    """Fill the NVLink domain from the inside out; what is left of each axis goes across nodes."""
-    chip, room = system.chip, min(machine.domain, machine.n_gpus)
+    """Fill the NVLink domain with the innermost axes first; the rest of each axis spans nodes."""
+    chip = system.chip
+    node_latency_s = 0.0
+    if chip.node:
+        node_latency_s = chip.node.latency_s or 0.0
+    network_latency_s = 0.0
+    if chip.scale_out:
+        network_latency_s = chip.scale_out.latency_s or 0.0
+    domain = min(machine.domain, machine.n_gpus)
+    reduces = system.in_network_reduction
     spans = []
     for name in names:
-        inside = math.gcd(sizes[name], room)
+        inside = math.gcd(sizes[name], domain)
         outside = sizes[name] // inside
-        if outside > 1 and room // inside > 1 and inside < sizes[name] and name == names[0]:
+        if outside > 1 and domain // inside > 1 and inside < sizes[name] and name == names[0]:
             return  # the innermost axis would straddle nodes unevenly
-        room //= inside
+        domain //= inside
         tiers = []
         if inside > 1:
             rate = chip.need("node.bytes_per_s_per_gpu_one_way")
-            latency = chip.node.latency_s if chip.node and chip.node.latency_s else 0.0
-            tiers.append(Tier("node", inside, rate, latency, system.in_network_reduction))
+            tiers.append(Tier("node", inside, rate, node_latency_s, reduces))
         if outside > 1:
             rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
-            latency = (chip.scale_out.latency_s if chip.scale_out else None) or 0.0
-            tiers.append(Tier("scale-out", outside, rate, latency, system.in_network_reduction))
+            tiers.append(Tier("scale-out", outside, rate, network_latency_s, reduces))
         spans.append((name, Span(tiers=tuple(tiers))))
     yield Placement(tuple(spans))
 
 
-def _with_tiers(placement: Placement, dcn: dict[str, Tier]) -> Placement:
-    if not dcn:
+def _with_tiers(placement: Placement, tiers: dict[str, Tier]) -> Placement:
+    """Add a tier to the spans of some mesh axes."""
+    if not tiers:
         return placement
     spans = dict(placement.spans)
-    for axis, tier in dcn.items():
-        old = spans.get(axis, Span())
-        spans[axis] = replace(old, tiers=(*old.tiers, tier))
+    for name, tier in tiers.items():
+        span = spans.get(name, Span())
+        spans[name] = replace(span, tiers=(*span.tiers, tier))
     return Placement(tuple(spans.items()), placement.shape, placement.wrapped)

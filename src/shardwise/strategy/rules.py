@@ -1,11 +1,12 @@
-"""The table of a strategy: which mesh axes shard which dim, in plain strings.
+"""Sharding rules: which mesh axes shard which dim, in plain strings.
 
     weights.D      fsdp, context, expert   gathered before use, gradients reduce-scattered
     weights.F      tensor
     activations.B  data, fsdp              the batch
     residual.T     context, tensor         between blocks the sequence is split over tensor too
 
-One table says what the estimator communicates, what a compiler must emit and what JAX is told.
+One table determines what the estimator communicates, what a compiler must emit and the shardings
+that JAX gets.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ TRAIN: Rules = {
 
 
 def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Dim -> mesh axes of one array. Where two dims ask for an axis, the earlier row has it.
+    """Dim -> mesh axes of one array; an axis that two rows list goes to the earlier row.
 
-    Experts are dealt out with the matrices (and biases of several widths) whose first dim they are;
-    every chip scores all of them, with the whole router.
+    `weights.E` shards arrays whose first of several dims is E. The router is not one of them: every
+    chip scores all experts.
 
     Args:
         rules: the table.
@@ -52,21 +53,25 @@ def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[st
     >>> layout(TRAIN, "weights", ("D", "Q"))
     {'D': ('fsdp', 'context', 'expert')}
     """
+    axes_of_dim: dict[str, tuple[str, ...]] = {}
     used: set[str] = set()
-    found = {}
     for row, axes in rules.items():
         row_kind, dim = row.split(".", 1)
-        scored = row == "weights.E" and (dims[0] != "E" or len(dims) == 1)
-        if row_kind != kind or dim not in dims or scored:
+        is_router = row == "weights.E" and (dims[0] != "E" or len(dims) == 1)
+        if row_kind != kind or dim not in dims or is_router:
             continue
-        free = tuple(a for a in axes if a not in used)
-        if free:
-            found[dim] = free
-            used.update(free)
-    return found
+        unused = tuple(axis for axis in axes if axis not in used)
+        if unused:
+            axes_of_dim[dim] = unused
+            used.update(unused)
+    return axes_of_dim
 
 
-def only(rules: Rules, axes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """The rows as a mesh uses them: without the axes of size 1, without empty rows."""
-    kept = {row: tuple(a for a in names if axes.get(a, 1) > 1) for row, names in rules.items()}
-    return {row: names for row, names in kept.items() if names}
+def only(rules: Rules, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """The rules on a mesh: without axes of size 1, and without rows that become empty."""
+    on_mesh = {}
+    for row, axes in rules.items():
+        large = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
+        if large:
+            on_mesh[row] = large
+    return on_mesh

@@ -1,15 +1,15 @@
-"""How an engine that serves a model is laid over its chips, in the words of serving frameworks.
+"""Layouts of serving engines, in the terms of serving frameworks.
 
-The sharding table is that of training without its backward pass, with three choices:
+The sharding rules are those of a forward pass in training, with three choices:
 
-- `weights`: "stationary" keeps every weight where it is and splits heads and MLP width over
-  `tensor`; "2d" splits D over `fsdp` as well, activations too (book §7, app. B); "gathered" splits
-  weights over `fsdp` and gathers them before each use, as training does.
-- `kv`: where `tensor` is larger than the key and value heads, they are "copied" (what engines on
-  GPUs do), or the cache is split over the "batch" (two AllToAlls a layer) or over the "sequence"
-  (partial results are joined). Book §7.
-- `expert`: the batch of attention is split over it and dense weights are copied (data-parallel
-  attention), while experts are dealt out.
+- `weights`: "stationary" moves no weights and shards heads and MLP width over `tensor`; "2d" also
+  shards D over `fsdp`, for weights and activations (book §7, app. B); "gathered" shards weights
+  over `fsdp` and gathers them before each use, as training does.
+- `kv`: where `tensor` exceeds the number of KV heads, the cache is replicated ("copied", as engines
+  on GPUs do), or sharded over the "batch" (two AllToAlls per layer) or over the "sequence" (partial
+  results are combined). Book §7.
+- `expert`: this axis shards experts and the batch of attention, and replicates dense weights
+  (data-parallel attention).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeForm:
-    """What layouts of engines have in common that are evaluated together.
+    """The part of a layout that engines have in common when they are evaluated as arrays.
 
     Args:
         weights: one of `WEIGHT_LAYOUTS`.
         kv: one of `KV_SPLITS`.
-        expert_tensor: ways to split the matrices of one expert; None for as many as `tensor`. With
-            1, whole experts lie on the chips of `tensor` too.
+        expert_tensor: tensor shards of one expert's matrices; None for `tensor`. With 1, the chips
+            of `tensor` hold different experts.
     """
 
     weights: str = "stationary"
@@ -41,28 +41,28 @@ class ServeForm:
 
     def __post_init__(self) -> None:
         problems = []
-        words = (("weights", self.weights, WEIGHT_LAYOUTS), ("kv", self.kv, KV_SPLITS))
-        for what, word, known in words:
-            if word not in known:
-                problems.append(f'unknown {what} "{word}". {nearest(word, known)}')
+        options = (("weights", self.weights, WEIGHT_LAYOUTS), ("kv", self.kv, KV_SPLITS))
+        for option, value, legal_values in options:
+            if value not in legal_values:
+                problems.append(f'unknown {option} "{value}". {nearest(value, legal_values)}')
         raise_all(BadShape, problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLayouts(ServeForm):
-    """Many layouts of one form: arrays of sizes by role of the mesh."""
+    """Layouts of one form as arrays: `sizes` maps mesh roles to one size per layout."""
 
     sizes: Mapping[str, Num]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLayout(ServeForm):
-    """How an engine is laid over chips.
+    """The layout of one engine.
 
     Args:
-        mesh: chips by role. `data` counts engines that share nothing, `tensor` splits heads and
-            MLP width, `expert` deals out experts and the batch, `context` splits the tokens of a
-            prompt, `pipe` the layers, `fsdp` D as `weights` says.
+        mesh: chips by role. `data` is the number of independent engines, `tensor` shards heads and
+            MLP width, `expert` experts and the batch, `context` the tokens of a prompt, `pipe` the
+            layers, and `fsdp` D (see `weights`).
     """
 
     mesh: Mesh
@@ -93,13 +93,17 @@ class ServeLayout(ServeForm):
 
 
 def serve_table(form: ServeForm) -> Rules:
-    """The sharding table of all layouts of a form, with every axis, whatever its size.
+    """The sharding rules of a form, with every axis whatever its size.
 
-    Rows are tokens of a pass, whichever sequence they belong to, so `context` splits them too.
+    B counts the tokens of a pass, of any sequence, so that `context` shards B too.
     """
-    rules: dict[str, tuple[str, ...]] = {r: a for r, a in TRAIN.items() if a == ("tensor",)}
-    batch = ("expert", "context") + (("fsdp",) if form.weights == "gathered" else ())
-    rules["activations.B"] = rules["residual.B"] = batch
+    rules: dict[str, tuple[str, ...]]
+    rules = {row: axes for row, axes in TRAIN.items() if axes == ("tensor",)}
+    batch_axes: tuple[str, ...] = ("expert", "context")
+    if form.weights == "gathered":
+        batch_axes = ("expert", "context", "fsdp")
+    rules["activations.B"] = batch_axes
+    rules["residual.B"] = batch_axes
     if form.weights != "stationary":
         rules |= {f"weights.{dim}": ("fsdp",) for dim in ("D", "Q", "C", "C'")}
     if form.weights == "2d":
@@ -109,5 +113,5 @@ def serve_table(form: ServeForm) -> Rules:
 
 
 def serve_rules(layout: ServeLayout) -> Rules:
-    """The sharding table of a layout: the axes that it has."""
+    """The sharding rules of a layout, with the axes of its mesh."""
     return only(serve_table(layout), layout.sizes)

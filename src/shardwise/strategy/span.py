@@ -1,4 +1,4 @@
-"""What a collective runs over: the physical links under one mesh axis, or under several.
+"""Spans: the physical links under one mesh axis, or under several, that a collective runs over.
 
 A torus gives `Ring`s, one for each physical axis that the mesh axis uses. A switched machine
 gives `Tier`s: the NVLink domain, then the scale-out network. Slices add a tier for DCN.
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 class Ring:
     """A run of `size` chips along one torus axis, `stride` chips apart.
 
-    Groups that interleave with a stride share each link, so each has 1/stride of it. A run that
-    covers its axis closes over the wraparound link; a part of an axis is a line.
+    Groups that interleave with a stride share each link, so each has 1/stride of it. A run over a
+    whole axis with a wraparound link is a closed ring; over a part of an axis it is a line.
     """
 
     axis: int
@@ -26,89 +26,106 @@ class Ring:
 
     @property
     def share_bytes_per_s(self) -> float:
-        """One direction of one link, as far as this run has it."""
+        """Bandwidth of one direction of one link, the share of this run."""
         return self.link_bytes_per_s_one_way / self.stride
 
     @property
     def at_once(self) -> Ring:
-        """The same with links that take no time."""
+        """A copy whose links take no time."""
         return replace(self, link_bytes_per_s_one_way=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """`size` members behind a switch, each with its own port while all the others use theirs."""
+    """`size` members behind a switch, each with its own port at the full rate."""
 
     name: str
     size: int
     bytes_per_s: float
     latency_s: float = 0.0
-    reduces: bool = False  # the switch adds (SHARP): an AllReduce sends each byte once
+    reduces: bool = False  # in the switch (SHARP): an AllReduce sends each byte once
 
     @property
     def is_node(self) -> bool:
-        """Whether it joins the chips of one node, not nodes or slices."""
+        """Whether it connects the chips of a node, rather than nodes or slices."""
         return self.name == "node"
 
     @property
     def at_once(self) -> Tier:
-        """The same with links that take no time."""
+        """A copy whose links take no time."""
         return replace(self, bytes_per_s=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The links of one mesh axis: torus runs first, then tiers from the inside out.
+    """The links of one mesh axis: torus runs first, then tiers, the innermost first.
 
-    `lent` are idle torus axes whose links carry a part of the traffic: each plane across them
+    `borrowed` are idle torus axes whose links carry a part of the traffic: each plane across them
     moves its share of the array, and they bring the shares together.
     """
 
     rings: tuple[Ring, ...] = ()
     hop_s: float = 0.0
     tiers: tuple[Tier, ...] = ()
-    lent: tuple[Ring, ...] = ()
+    borrowed: tuple[Ring, ...] = ()
 
     @property
     def size(self) -> int:
-        """Chips that the axis joins."""
-        return self.ring_size * math.prod(t.size for t in self.tiers)
+        """Chips that the axis connects."""
+        return self.ring_size * math.prod(tier.size for tier in self.tiers)
 
     @property
     def inside(self) -> Span:
-        """The same with no time spent outside the nodes or slices."""
-        return replace(self, tiers=tuple(t if t.is_node else t.at_once for t in self.tiers))
+        """A copy with no time spent outside the nodes or slices."""
+        tiers = []
+        for tier in self.tiers:
+            if not tier.is_node:
+                tier = tier.at_once
+            tiers.append(tier)
+        return replace(self, tiers=tuple(tiers))
 
     @property
     def outside(self) -> Span:
-        """The same with no time spent on the torus or inside the nodes."""
+        """A copy with no time spent on the torus or inside the nodes."""
+        tiers = []
+        for tier in self.tiers:
+            if tier.is_node:
+                tier = tier.at_once
+            tiers.append(tier)
         return replace(
             self,
-            rings=tuple(r.at_once for r in self.rings),
-            lent=tuple(r.at_once for r in self.lent),
-            tiers=tuple(t.at_once if t.is_node else t for t in self.tiers),
+            rings=tuple(ring.at_once for ring in self.rings),
+            borrowed=tuple(ring.at_once for ring in self.borrowed),
+            tiers=tuple(tiers),
         )
 
     @property
     def ring_size(self) -> int:
-        """Chips that it joins on the torus."""
-        return math.prod(r.size for r in self.rings)
+        """Chips that the axis connects on the torus."""
+        return math.prod(ring.size for ring in self.rings)
+
+
+TIER_ORDER = ("node", "scale-out", "dcn")
 
 
 def join(spans: tuple[Span, ...], shape: tuple[int, ...], wrapped: tuple[bool, ...]) -> Span:
-    """Several mesh axes as one: runs that continue each other on a torus axis become one run."""
-    rings = _join_rings([r for s in spans for r in s.rings], shape, wrapped)
+    """Merge several mesh axes: runs that continue each other on a torus axis become one run."""
+    rings: list[Ring] = []
     tiers: dict[str, Tier] = {}
-    for tier in (t for s in spans for t in s.tiers):
-        old = tiers.get(tier.name)
-        size = tier.size * (old.size if old else 1)
-        tiers[tier.name] = Tier(tier.name, size, tier.bytes_per_s, tier.latency_s, tier.reduces)
-    order = {"node": 0, "scale-out": 1, "dcn": 2}
+    borrowed: tuple[Ring, ...] = ()
+    for span in spans:
+        rings += span.rings
+        borrowed = borrowed or span.borrowed
+        for tier in span.tiers:
+            size = tier.size
+            if tier.name in tiers:
+                size *= tiers[tier.name].size
+            tiers[tier.name] = replace(tier, size=size)
     return Span(
-        rings,
-        max(s.hop_s for s in spans),
-        tuple(sorted(tiers.values(), key=lambda t: order[t.name])),
-        next((s.lent for s in spans if s.lent), ()),
+        _join_rings(rings, shape, wrapped),
+        max(span.hop_s for span in spans),
+        tuple(sorted(tiers.values(), key=lambda tier: TIER_ORDER.index(tier.name))),
+        borrowed,
     )
 
 
@@ -116,8 +133,10 @@ def _join_rings(
     rings: list[Ring], shape: tuple[int, ...], wrapped: tuple[bool, ...]
 ) -> tuple[Ring, ...]:
     joined: list[Ring] = []
-    for ring in sorted(rings, key=lambda r: (r.axis, r.stride)):
-        last = joined[-1] if joined else None
+    for ring in sorted(rings, key=lambda ring: (ring.axis, ring.stride)):
+        last = None
+        if joined:
+            last = joined[-1]
         if last and last.axis == ring.axis and last.stride * last.size == ring.stride:
             size = last.size * ring.size
             closed = wrapped[ring.axis] and size * last.stride == shape[ring.axis]

@@ -125,7 +125,7 @@ BAD = [
     (f"{PLAN} --mesh fsdp=8 --fix tensor=2", 2, "✗ --mesh gives the whole split, --fix and --max"),
     (f"{PLAN} --mesh fsdp=8 --max tensor=2", 2, "✗ --mesh gives the whole split, --fix and --max"),
     (f"{PLAN} --fix tensor=3", 2, "✗ tensor 3 leaves 8,960 / 3 = 2986.67 chips for the other axes"),
-    (f"{PLAN} --fix expert=2", 2, "✗ expert 2: llama3-70b has no experts to deal out; leave it"),
+    (f"{PLAN} --fix expert=2", 2, "✗ expert 2: llama3-70b has no experts to shard; leave it"),
     (f"{PLAN} --fix pipe=224", 2, "✗ pipe 224: 80 layers leave 144 of 224 places in equal stages"),
     (f"{PLAN} --fix schedule=1f2b", 2, '✗ unknown schedule "1f2b". Close: "1f1b".\n'),
     (

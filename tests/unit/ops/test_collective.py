@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwise.errors import BadInput, UnknownName
 from shardwise.ops import collective
-from shardwise.ops.collective import ADJOINT, KINDS, SHOWN, price, received_bytes, time_s
+from shardwise.ops.collective import ADJOINT, DISPLAY_NAMES, KINDS, price, received_bytes, time_s
 from shardwise.strategy.span import Ring, Span, Tier
 
 W1 = 4.5e10  # one direction of one link
@@ -27,8 +27,8 @@ def line(n: int, axis: int = 0, stride: int = 1) -> Ring:
     return Ring(axis, n, stride, False, W1)
 
 
-def torus(*rings: Ring, hop: float = 0.0, lent: tuple[Ring, ...] = ()) -> Span:
-    return Span(rings, hop, lent=lent)
+def torus(*rings: Ring, hop: float = 0.0, borrowed: tuple[Ring, ...] = ()) -> Span:
+    return Span(rings, hop, borrowed=borrowed)
 
 
 def switched(*sizes_and_rates: tuple[int, float], reduces: bool = False) -> Span:
@@ -102,10 +102,10 @@ def test_no_chip_takes_in_more_than_its_links_bring(
 
 
 def test_idle_axes_are_lent() -> None:
-    lent = torus(ring(4), lent=(ring(4, 1), ring(4, 2)))
+    lent = torus(ring(4), borrowed=(ring(4, 1), ring(4, 2)))
     assert time_s("all_gather", V, lent) == pytest.approx(V / (6 * W1), rel=1e-12)
     assert time_s("all_gather", 1.0, replace(lent, hop_s=HOP)) == pytest.approx(6 * HOP)
-    nothing = Span(lent=(ring(4),))
+    nothing = Span(borrowed=(ring(4),))
     assert time_s("all_gather", V, nothing) == 0
 
 
@@ -249,7 +249,7 @@ def test_adjoints() -> None:
         "reduce_scatter", "all_gather", "all_to_all",
     ]  # fmt: skip
     assert all(ADJOINT[ADJOINT[kind]] == kind for kind in KINDS)
-    assert set(SHOWN) == set(ADJOINT) == set(KINDS)
+    assert set(DISPLAY_NAMES) == set(ADJOINT) == set(KINDS)
 
 
 def test_bytes_that_a_chip_takes_in() -> None:

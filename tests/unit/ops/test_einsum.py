@@ -131,8 +131,8 @@ def test_a_sum_over_one_input_alone_is_refused() -> None:
     with pytest.raises(BadSharding) as error:
         parse_einsum("A[I,J] . B[K,L] -> C[I,L]")
     assert error.value.problems == (
-        "dim J of A[I,J] is in neither B[K,L] nor the output: a sum over one input alone is no "
+        "dim J of A[I,J] is in neither B[K,L] nor the output: a sum over one input alone is not a "
         "matmul.",
-        "dim K of B[K,L] is in neither A[I,J] nor the output: a sum over one input alone is no "
+        "dim K of B[K,L] is in neither A[I,J] nor the output: a sum over one input alone is not a "
         "matmul.",
     )

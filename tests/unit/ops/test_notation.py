@@ -126,7 +126,7 @@ def test_an_array_that_is_refused(text: str, told: str) -> None:
         ("A[I,J] . B[J,K] -> ", "has 0 arrays after the arrow, not 1"),
         ("A[I,J] + B[J,K] -> C[I,K]", '"+ B[J,K]" is not an array'),
         ("A[I,J] . B[J,K] -> C[I,M]", "C[I,M] has dim M, which neither input has."),
-        ("A[I,J] {U_X} . B[J,K] -> C[I,K]", "is an unreduced sum; reduce an input before"),
+        ("A[I,J] {U_X} . B[J,K] -> C[I,K]", "is a partial sum; reduce an input before"),
         ("A[I_X,J_X] . B[J,K] -> C[I,K]", "A[I_X,J_X] uses mesh axis X twice"),
     ],
 )

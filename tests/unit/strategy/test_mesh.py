@@ -108,11 +108,11 @@ def test_mesh_axes_that_fill_torus_axes_in_order() -> None:
 @pytest.mark.parametrize("lend", [False, True])
 def test_idle_axes_are_lent_when_asked(lend: bool) -> None:
     system = parse_system("v5p:4x4x8")
-    for placement in place(system, {"X": 4}, order=("X",), lend=lend):
+    for placement in place(system, {"X": 4}, order=("X",), borrow=lend):
         span = dict(placement.spans)["X"]
         idle = 3 - len({r.axis for r in span.rings})
-        assert len(span.lent) == (idle if lend else 0)
-        assert not {r.axis for r in span.rings} & {r.axis for r in span.lent}
+        assert len(span.borrowed) == (idle if lend else 0)
+        assert not {r.axis for r in span.rings} & {r.axis for r in span.borrowed}
 
 
 @given(st.sampled_from(GPUS), st.data())
@@ -184,7 +184,7 @@ def test_a_whole_mesh_over_slices(name: str, data: st.DataObject) -> None:
         ("v5e:4x4", {"fsdp": 3}, "3 = 3 does not divide the 16 chips of v5e:4x4."),
         ("v5e:4x4", {"tensor": 2, "fsdp": 16}, "2 x 16 = 32 does not divide the 16 chips"),
         ("v5e:4x4", {"fsdp": 32}, "does not divide the 16 chips"),
-        ("h100:24", {"tensor": 6, "fsdp": 4}, "tensor 6, fsdp 4 cannot be laid over h100:24"),
+        ("h100:24", {"tensor": 6, "fsdp": 4}, "tensor 6, fsdp 4 cannot be placed on h100:24"),
     ],
 )
 def test_a_mesh_that_no_placement_has(name: str, sizes: dict[str, int], told: str) -> None:

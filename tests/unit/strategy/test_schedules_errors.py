@@ -52,8 +52,8 @@ def test_dualpipe_tells_all_at_once() -> None:
 
 def test_too_few_microbatches() -> None:
     assert problems("zb-h1", 8, 4) == (
-        "4 microbatches are fewer than the 8 stages, too few for zb-h1 to put weight gradients "
-        "off (arXiv 2401.10241 §2.1). Nearest: 8; or 1f1b.",
+        "4 microbatches are fewer than the 8 stages, too few for zb-h1 to defer weight "
+        "gradients (arXiv 2401.10241 §2.1). Nearest: 8; or 1f1b.",
     )
     assert problems("zb-v", 8, 8) == (
         "8 microbatches are fewer than the 15 forward passes with which zb-v fills 8 stages "
@@ -94,6 +94,6 @@ def test_layers_that_do_not_divide() -> None:
     with pytest.raises(BadShape) as caught:
         schedules.find("interleaved").layers(30, 4, 2)
     assert caught.value.problems == (
-        "30 layers do not divide over the 8 parts that interleaved cuts them into (4 stages, 2 "
+        "30 layers do not divide over the 8 parts of interleaved (4 stages, 2 "
         "chunks on each): 3.75. Layers that do: 24, 32. Stages that do: 1, 3, 5, 15.",
     )

@@ -118,8 +118,8 @@ def test_an_order_that_waits_for_itself_is_told() -> None:
     with pytest.raises(BadInput) as caught:
         simulate(order, 1.0, 1.0, 1.0)
     assert caught.value.problems == (
-        "stage 0 waits for ever at B0: what it needs comes later or never.",
-        "stage 1 waits for ever at F0: what it needs comes later or never.",
+        "stage 0 waits forever at B0: an event that it needs never runs.",
+        "stage 1 waits forever at F0: an event that it needs never runs.",
     )
 
 

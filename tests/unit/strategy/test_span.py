@@ -53,10 +53,10 @@ def test_tiers_multiply_from_the_inside_out() -> None:
 def test_what_is_lent_stays_lent() -> None:
     lent = (Ring(1, 4, 1, True, W1),)
     one, two = (
-        Span((Ring(0, 4, 1, False, W1),), 1e-6, lent=lent),
-        Span((Ring(0, 4, 4, True, W1),), 1e-6, lent=lent),
+        Span((Ring(0, 4, 1, False, W1),), 1e-6, borrowed=lent),
+        Span((Ring(0, 4, 4, True, W1),), 1e-6, borrowed=lent),
     )
-    assert join((one, two), SHAPE, WRAPPED).lent == lent
+    assert join((one, two), SHAPE, WRAPPED).borrowed == lent
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4])

@@ -195,7 +195,7 @@ def _write(asked: rank.Request, found: rank.Ranking) -> serving.ServingPlan:
             prefill=_servers(chosen.reader) if chosen.reader else None,
             disaggregated=chosen.reader is not None,
             n_chips=chosen.chips,
-            searched="machine" if asked.sized else "chip",
+            searched="machine" if asked.machine_is_given else "chip",
             rule=found.rule,
             fixed=dict(asked.fixed),
             most=dict(asked.fixed.max_sizes),

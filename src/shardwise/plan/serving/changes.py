@@ -14,7 +14,7 @@ from shardwise.plan.serving.reasons import gathered, on_twice
 from shardwise.plan.serving.refusals import NARROWER
 from shardwise.plan.serving.time_parts import usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.evaluate import fewest_heads, whole
+from shardwise.search.serving.evaluate import batch_unit, min_kv_heads
 from shardwise.search.serving.rank import Request
 from shardwise.strategy.serving_layout import ServeForm, ServeLayout
 from shardwise.units import bytes_per_element
@@ -189,7 +189,7 @@ def _alike(differs: Difference, here: Candidate, config: ModelConfig, job: Serve
     server = here.server
     found = []
     for form in forms(server, config):
-        if here.batch % whole(config, form, form.sizes):
+        if here.batch % batch_unit(config, form, form.sizes):
             continue
         try:
             rates = replace(server.rates, job=job)
@@ -202,7 +202,7 @@ def _alike(differs: Difference, here: Candidate, config: ModelConfig, job: Serve
 
 def forms(server: Server, config: ModelConfig) -> Iterator[ServeLayout]:
     """The layout with every way to lay caches over `tensor` that makes sense."""
-    mesh, heads = server.layout.mesh, fewest_heads(config)
+    mesh, heads = server.layout.mesh, min_kv_heads(config)
     for kv in KV_SPLITS if mesh.tensor > heads else ("copied",):
         words = {f: getattr(server.layout, f) for f in ServeForm.__dataclass_fields__}
         yield ServeLayout(**{**words, "kv": kv}, mesh=mesh)

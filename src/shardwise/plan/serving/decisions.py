@@ -23,7 +23,7 @@ from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.time_parts import critical_batch
 from shardwise.search import fit
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.evaluate import fewest_heads
+from shardwise.search.serving.evaluate import min_kv_heads
 
 
 def path(chosen: Candidate, plan: ServingPlan) -> tuple[Decision, ...]:
@@ -131,7 +131,7 @@ def _tensor(chosen: Candidate) -> Iterator[Decision]:
 def _caches(chosen: Candidate) -> Iterator[Decision]:
     """By heads, then by sequences or along them."""
     server = chosen.server
-    tensor, heads = server.layout.mesh.tensor, fewest_heads(server.config)
+    tensor, heads = server.layout.mesh.tensor, min_kv_heads(server.config)
     if not server.config.attentions or tensor < 2:
         return
     met, kv = tensor <= heads, server.layout.kv

@@ -18,7 +18,7 @@ from shardwise.plan.serving.estimate import usd
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.time_parts import critical_batch, decode_range, sides, usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.evaluate import whole
+from shardwise.search.serving.evaluate import batch_unit
 from shardwise.search.serving.rank import Request, rank
 from shardwise.search.training.problem import relinked
 
@@ -178,7 +178,10 @@ def _sides(server: Server, batch: int) -> dict[str, float]:
 def _batches(here: Candidate) -> list[int]:
     """From the fewest sequences, each several times that before, to as many as fit."""
     server = here.server
-    unit, most = int(whole(server.config, server.layout, server.layout.sizes)), server.max_batch
+    unit, most = (
+        int(batch_unit(server.config, server.layout, server.layout.sizes)),
+        server.max_batch,
+    )
     step = STEP
     while unit * step ** (ROWS - 1) < most:
         step *= 2

@@ -127,9 +127,9 @@ def gathered(server: Server) -> Server | None:
 
 def _laid(server: Server, mesh: Mesh) -> Placement:
     """Where a mesh of the same chips lies."""
-    from shardwise.search.serving.layouts import on
+    from shardwise.search.serving.layouts import engine_machine
 
-    return place(*on(server.system, mesh), best=True)[0]
+    return place(*engine_machine(server.system, mesh), best=True)[0]
 
 
 def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:

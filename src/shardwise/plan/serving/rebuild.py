@@ -14,7 +14,7 @@ from shardwise.plan.schema.serving import Servers, ServingPlan
 from shardwise.plan.training.rebuild import system_of
 from shardwise.search.given import fixed_of
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.layouts import on, side_by_side
+from shardwise.search.serving.layouts import engine_machine, engines_per_machine
 from shardwise.search.serving.rank import Request
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.serving_layout import ServeLayout
@@ -72,7 +72,7 @@ def _server(
     asked: Request, model: ModelConfig, job: Serve, system: System, told: Servers
 ) -> Server:
     here = system if told.hardware == system.name else _machine(system.chip, told.hardware)
-    room = side_by_side(system, told.n_chips) if asked.sized else 1
+    room = engines_per_machine(system, told.n_chips) if asked.machine_is_given else 1
     layout = ServeLayout(
         mesh=Mesh(**{**told.mesh, "data": room}),
         weights=told.weights,
@@ -104,7 +104,7 @@ def _machine(chip: Chip, name: str) -> System:
 def _placement(system: System, mesh: Mesh, told: Servers) -> Placement:
     """The placement that the plan describes, among all of its mesh."""
     wanted = {role: where for role, where in told.placement.items() if role != "data"}
-    for placement in place(*on(system, mesh)):
+    for placement in place(*engine_machine(system, mesh)):
         if all(placement.describe(role) == where for role, where in wanted.items()):
             return placement
     raise BadFile(

@@ -9,7 +9,7 @@ from shardwise import units
 from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseError
 from shardwise.estimate.serving.memory import max_batch, weights_bytes
 from shardwise.search import fit
-from shardwise.search.serving.evaluate import forms, legal, whole
+from shardwise.search.serving.evaluate import batch_unit, forms, legal
 from shardwise.search.serving.layouts import machines
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.workload import Serve
@@ -41,7 +41,7 @@ def _not_legal(asked: Request) -> NoStrategy:
 
 
 def _name(asked: Request) -> str:
-    return asked.where.name if asked.sized else f"a machine of {asked.chip.name}"
+    return asked.where.name if asked.machine_is_given else f"a machine of {asked.chip.name}"
 
 
 def _does_not_fit(asked: Request) -> DoesNotFit:
@@ -54,7 +54,7 @@ def _does_not_fit(asked: Request) -> DoesNotFit:
 def shortage(asked: Request) -> tuple[str, bool]:
     """Why nothing fits, and whether a larger machine would help."""
     job, chip = min(asked.jobs, key=_bytes), asked.chip
-    every = asked.sites()
+    every = asked.engines()
     if every is None:
         return f"no engine of {asked.config.name} fits {_name(asked)}.", False
     hbm, ideal = chip.need("hbm.capacity"), asked.rates(job).ideal
@@ -67,7 +67,7 @@ def shortage(asked: Request) -> tuple[str, bool]:
         held = weights_bytes(asked.config, form, sizes, job)
         fits = max_batch(asked.config, form, sizes, job, hbm, ideal=ideal)
         least = min(least, float(held.min()))
-        unit = whole(asked.config, form, sizes)
+        unit = batch_unit(asked.config, form, sizes)
         rounded = fits // unit * unit * sizes["data"]
         most = max(most, float(rounded.max()))
         units_of |= {int(u) for u in (unit * sizes["data"])[rounded > 0]}
@@ -123,7 +123,7 @@ def _smallest(asked: Request, job: Serve) -> Iterator[str]:
 def _nearest(asked: Request) -> Iterator[str]:
     """Other machines and dtypes that meet the bounds."""
     job, offers = asked.job, []
-    if asked.sized and not job.batch and not asked.fixed:
+    if asked.machine_is_given and not job.batch and not asked.fixed:
         offers += _meets(replace(asked, where=asked.chip), "")
     if not asked.fixed and len(asked.jobs) == 1:
         for dtype in NARROWER[asked.chip.kind]:
@@ -150,5 +150,5 @@ def _meets(asked: Request, words: str) -> list[str]:
     except ShardwiseError:
         return []
     name = best.server.system.name
-    many = f" × {best.server.count}" if best.server.count > 1 and not asked.sized else ""
+    many = f" × {best.server.count}" if best.server.count > 1 and not asked.machine_is_given else ""
     return [f"{words}{name}{many} ({units.show_seconds(best.tpot_s)} a token)"]

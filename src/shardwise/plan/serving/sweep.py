@@ -24,7 +24,7 @@ from shardwise.plan.serving.time_parts import (
 )
 from shardwise.plan.sweep_grid import HARDWARE, combinations, values_of
 from shardwise.search.serving.candidate import Candidate
-from shardwise.search.serving.layouts import NUMBERS, WORDS
+from shardwise.search.serving.layouts import NUMBER_OPTIONS, WORD_OPTIONS
 from shardwise.search.serving.rank import rank
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.workload import Serve
@@ -34,7 +34,7 @@ DTYPES = ("dtype", "kv_dtype", "compute")  # of weights; of caches, products whe
 JOB = tuple(
     field.name for field in dataclasses.fields(Serve) if field.name not in ("weights", "kv")
 )
-LAYOUT = (*(role for role in INSIDE_OUT if role != "context"), *NUMBERS, *WORDS)
+LAYOUT = (*(role for role in INSIDE_OUT if role != "context"), *NUMBER_OPTIONS, *WORD_OPTIONS)
 OPTIONS = (*DTYPES, *(name for name in JOB if name not in DTYPES), *LAYOUT)
 
 

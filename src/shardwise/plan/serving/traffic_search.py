@@ -20,8 +20,8 @@ from shardwise.plan.schema.traffic import Engines, TrafficEstimate, Tried
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.deployments import FULL
-from shardwise.search.serving.evaluate import GRID, whole
+from shardwise.search.serving.deployments import MAX_LOAD
+from shardwise.search.serving.evaluate import BATCH_GRID, batch_unit
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
 from shardwise.strategy.serving_layout import ServeLayout
@@ -248,7 +248,7 @@ def _added(n: int, times: int) -> int:
 def _no_fuller(one: Candidate, told: TrafficEstimate) -> int:
     """A batch that the engine is allowed to run."""
     server = one.server
-    unit = int(whole(server.config, server.layout, server.layout.sizes))
+    unit = int(batch_unit(server.config, server.layout, server.layout.sizes))
     return min(one.batch, max(unit, told.max_sequences // unit * unit))
 
 
@@ -260,7 +260,7 @@ def resized(one: Candidate, servers: int, readers: int, rate: float) -> Candidat
     busy = 0.0
     if reader:
         full, _ = prefill_only(reader.engine, reader.job, 1.0)
-        busy = min(FULL, rate / (readers * float(full)))
+        busy = min(MAX_LOAD, rate / (readers * float(full)))
     batch = one.batch if one.job.batch else _batch(server, rate, reads=reader is None)
     return replace(one, server=server, reader=reader, chips=chips, busy=busy, batch=batch)
 
@@ -268,11 +268,11 @@ def resized(one: Candidate, servers: int, readers: int, rate: float) -> Candidat
 def _batch(server: Server, rate: float, *, reads: bool) -> int:
     import numpy as np
 
-    unit = int(whole(server.config, server.layout, server.layout.sizes))
-    every = np.array(GRID) * unit
+    unit = int(batch_unit(server.config, server.layout, server.layout.sizes))
+    every = np.array(BATCH_GRID) * unit
     fits = every[every <= max(unit, server.max_batch)]
     find = colocated if reads else decode_only
-    serves = find(server.engine, server.job, fits).requests_per_s * server.count * FULL >= rate
+    serves = find(server.engine, server.job, fits).requests_per_s * server.count * MAX_LOAD >= rate
     return int(fits[serves.argmax()] if serves.any() else fits[-1])
 
 

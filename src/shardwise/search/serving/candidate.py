@@ -1,4 +1,4 @@
-"""One deployment in numbers: its engines, their passes, memory, latency and rates."""
+"""A serving deployment in numbers: engines, forward passes, memory, latency and rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardwise.estimate.serving.steady_state import (
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.serving.evaluate import whole
+from shardwise.search.serving.evaluate import batch_unit
 from shardwise.strategy.mesh import Placement
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
@@ -29,11 +29,11 @@ from shardwise.workload import Serve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Engines of one kind.
+    """Identical engines.
 
     Args:
-        system: the machine that one of them, or several side by side, lie on.
-        count: engines.
+        system: the machine that holds one engine, or several replicas.
+        count: number of engines.
     """
 
     config: ModelConfig
@@ -46,12 +46,12 @@ class Server:
 
     @property
     def engine(self) -> Engine:
-        """At the expected rates."""
+        """An engine at the expected rates."""
         return self._at(self.rates)
 
     @property
     def ideal(self) -> Engine:
-        """At the chip's peaks."""
+        """An engine at the chip's peak rates."""
         return self._at(ServeRates(chip=self.rates.chip, job=self.job))
 
     def _at(self, rates: ServeRates) -> Engine:
@@ -60,26 +60,22 @@ class Server:
 
     @property
     def n_chips(self) -> int:
-        """Of one engine."""
+        """Chips of one engine."""
         return self.layout.n_chips
 
     @property
     def max_batch(self) -> int:
-        """Sequences of the whole context that fit in one engine, in whole parts."""
-        layout, chip = self.layout, self.rates.chip
-        unit = int(whole(self.config, layout, layout.sizes))
-        most = max_batch(
-            self.config,
-            layout,
-            layout.sizes,
-            self.job,
-            chip.need("hbm_bytes"),
-            ideal=self.rates.ideal,
+        """Sequences of the full context that fit in one engine, a multiple of `batch_unit`."""
+        layout = self.layout
+        unit = int(batch_unit(self.config, layout, layout.sizes))
+        capacity = self.rates.chip.need("hbm_bytes")
+        limit = max_batch(
+            self.config, layout, layout.sizes, self.job, capacity, ideal=self.rates.ideal
         )
-        return int(most) // unit * unit
+        return int(limit) // unit * unit
 
     def memory(self, batch: int) -> Memory:
-        """Of the fullest chip with `batch` sequences in an engine."""
+        """Memory of the fullest chip with `batch` sequences in an engine."""
         return engine_memory(
             self.config,
             self.layout,
@@ -91,21 +87,27 @@ class Server:
         )
 
     def decode(self, batch: int, *, ideal: bool = False) -> PassTime:
-        """One pass of the sequences that generate."""
-        engine = self.ideal if ideal else self.engine
-        here = in_flight(engine, batch)
-        return engine.decode(here, self.job.mean_context, 1 + self.job.drafted)
+        """A decoding pass of an engine with `batch` sequences."""
+        engine = self._ideal_or_expected(ideal=ideal)
+        n_sequences = in_flight(engine, batch)
+        return engine.decode(n_sequences, self.job.mean_context, 1 + self.job.drafted)
 
     def per_token(self, seconds: float) -> float:
-        """From a pass to a token of a sequence: drafted passes over the tokens that are kept."""
+        """Seconds per accepted token of a sequence, from those of one (speculative) pass."""
         job = self.job
         return float(speculative_token_s(seconds, job.acceptance, job.drafted, job.draft_cost))
 
     def prefill(self, *, ideal: bool = False) -> PassTime:
-        """A prompt on an idle engine, one on each part of its batch."""
-        job, engine = self.job, self.ideal if ideal else self.engine
-        n = prompts_per_pass(engine)
-        return engine.prefill(n, job.prompt_tokens, job.prompt_tokens - job.fresh_tokens)
+        """The prefill pass of an idle engine, with one prompt on each shard of its batch."""
+        job = self.job
+        engine = self._ideal_or_expected(ideal=ideal)
+        n_prompts = prompts_per_pass(engine)
+        return engine.prefill(n_prompts, job.prompt_tokens, job.prompt_tokens - job.fresh_tokens)
+
+    def _ideal_or_expected(self, *, ideal: bool) -> Engine:
+        if ideal:
+            return self.ideal
+        return self.engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +115,12 @@ class Candidate:
     """A deployment.
 
     Args:
-        server: what generates, and reads where there is no `reader`.
+        server: engines that decode, and also prefill where there is no `reader`.
         batch: sequences that decode at once in one engine.
-        reader, busy: engines that only read prompts, and the share of their time.
-        chips: that are paid for.
-        transfer_s: of a prompt's caches between two engines.
+        reader: prefill engines of a disaggregated deployment, or None.
+        busy: share of the time in which the prefill engines work.
+        chips: number of chips that are paid for.
+        transfer_s: seconds to send the KV cache of a prompt from one engine to another.
     """
 
     server: Server
@@ -133,18 +136,19 @@ class Candidate:
 
     @property
     def steady(self) -> SteadyState:
-        """Means of one engine that generates."""
-        find = decode_only if self.reader else colocated
-        return find(self.server.engine, self.job, self.batch)
+        """SteadyState-state means of one engine that decodes."""
+        if self.reader:
+            return decode_only(self.server.engine, self.job, self.batch)
+        return colocated(self.server.engine, self.job, self.batch)
 
     @property
     def tpot_s(self) -> float:
-        """Mean seconds between two tokens of a sequence."""
+        """TPOT: mean seconds between two tokens of a sequence."""
         return float(self.steady.tpot_s)
 
     @property
     def ttft_s(self) -> float:
-        """Mean seconds to the first token, with those of the server around the engine."""
+        """TTFT: mean seconds to the first token, with the server's overhead for a request."""
         server_s = self.server.rates.overhead.request_s
         if not self.reader:
             return float(self.steady.ttft_s) + server_s
@@ -153,28 +157,28 @@ class Candidate:
 
     @property
     def most_requests_per_s(self) -> float:
-        """Requests that end a second when all engines are full."""
-        ends = self.server.count * float(self.steady.requests_per_s)
+        """Requests per second that the deployment completes when all engines are full."""
+        decoded = self.server.count * float(self.steady.requests_per_s)
         if not self.reader:
-            return ends
-        reads, _ = prefill_only(self.reader.engine, self.job, self.busy)
-        return min(ends, self.reader.count * float(reads))
+            return decoded
+        prefilled, _ = prefill_only(self.reader.engine, self.job, self.busy)
+        return min(decoded, self.reader.count * float(prefilled))
 
     @property
     def most_tokens_per_s(self) -> float:
-        """Tokens that are generated when all engines are full."""
+        """Generated tokens per second when all engines are full."""
         if self.reader and self.job.output:
             return self.most_requests_per_s * self.job.output
         return self.server.count * float(self.steady.tokens_per_s)
 
     @property
     def requests_per_s(self) -> float:
-        """Requests that end: as many as come, or can be."""
+        """Requests per second: the job's arrival rate, or the maximum where it states none."""
         return self.job.rate or self.most_requests_per_s
 
     @property
     def tokens_per_s(self) -> float:
-        """Generated."""
+        """Generated tokens per second at `requests_per_s`."""
         if self.job.rate and self.job.output:
             return self.job.rate * self.job.output
         return self.most_tokens_per_s

@@ -1,4 +1,4 @@
-"""Which deployment to take: the cheapest within the bounds, else the knee; and the front."""
+"""Choose among deployments: the best within the latency bounds, the knee, the Pareto front."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from shardwise.errors import NoStrategy
 from shardwise.search.serving.deployments import Points
 from shardwise.workload import Serve
 
-DIGITS = 9  # values that differ by the order of their sums alone are equal
+DIGITS = 9  # significant ones: sums in another order count as equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What the search chooses a deployment by, among those within the bounds.
+    """The criterion that a search chooses by, among deployments within the bounds.
 
     Args:
-        aim: fewest chips, most tokens/s/chip, or the knee: most of tokens/s/chip times tokens/s of
-            a sequence.
-        percentile: share of the requests within the bounds; None where their means are.
+        aim: fewest chips; highest tokens/s/chip; or the knee, the highest product of tokens/s/chip
+            and tokens/s of a sequence.
+        percentile: share of the requests that must meet the bounds; None where their means must.
     """
 
     aim: Literal["chips", "throughput", "knee"]
@@ -33,97 +33,104 @@ class Rule:
 
 
 def per_chip(points: Points, job: Serve) -> Num:
-    """Generated tokens per second and chip: as many as are asked for, or can be."""
+    """Generated tokens per second per chip, at the job's request rate where it states one."""
     import numpy as np
 
-    made = points.tokens_per_s
+    tokens_per_s = points.tokens_per_s
     if job.rate and job.output:
-        made = np.minimum(made, job.rate * job.output)
-    return made / points.chips
+        tokens_per_s = np.minimum(tokens_per_s, job.rate * job.output)
+    return tokens_per_s / points.chips
 
 
 def within(points: Points, job: Serve) -> Num:
-    """Whether the means meet the bounds of the job."""
-    good = points.chips > 0
+    """Whether the mean latencies meet the bounds of the job."""
+    meets_bounds = points.chips > 0
     if job.tpot_s:
-        good = good & (points.tpot_s <= job.tpot_s)
+        meets_bounds = meets_bounds & (points.tpot_s <= job.tpot_s)
     if job.ttft_s:
-        good = good & (points.ttft_s <= job.ttft_s)
-    return good
+        meets_bounds = meets_bounds & (points.ttft_s <= job.ttft_s)
+    return meets_bounds
 
 
 def ordered(
-    points: Points, job: Serve, *, sized: bool, name: Callable[[int], str] = str
+    points: Points, job: Serve, *, machine_is_given: bool, name: Callable[[int], str] = str
 ) -> tuple[Num, Rule]:
-    """The deployments that meet the bounds, the one to take first, and the rule of the order.
+    """The deployments that meet the bounds, best first, and the rule behind the order.
 
     Args:
-        sized: the machine is given.
-        name: of a point, for the refusal.
+        machine_is_given: the machine is fixed, so that fewer chips save nothing.
+        name: text for a point, for the error message.
 
     Raises:
-        NoStrategy: none meets the bounds.
+        NoStrategy: no deployment meets the bounds.
     """
     import numpy as np
 
     rows = within(points, job).nonzero()[0]
     if not len(rows):
         raise NoStrategy(*unmet(points, job, name))
-    some = points.take(rows)
-    each, tpot = _rounded(per_chip(some, job)), _rounded(some.tpot_s)
-    fewest = Rule(aim="chips", rate=job.rate, ttft_s=job.ttft_s, tpot_s=job.tpot_s)
+    legal = points.take(rows)
+    throughput = _rounded(per_chip(legal, job))
+    tpot = _rounded(legal.tpot_s)
+    rule = Rule(aim="chips", rate=job.rate, ttft_s=job.ttft_s, tpot_s=job.tpot_s)
     if job.rate:
-        order = np.lexsort((some.ttft_s, tpot, some.chips))
-        return rows[order], fewest
+        order = np.lexsort((legal.ttft_s, tpot, legal.chips))
+        return rows[order], rule
     if job.tpot_s or job.ttft_s:
-        first = np.zeros(len(some)) if sized else some.chips
-        order = np.lexsort((some.ttft_s, tpot, -each, first))
-        return rows[order], replace(fewest, aim="throughput") if sized else fewest
-    order = np.lexsort((some.ttft_s, -_rounded(each / tpot)))
-    _, firsts = np.unique(some.chips[order], return_index=True)
-    knees = order[firsts]  # of every number of chips its knee, the one of most tokens/s/chip first
-    knees = knees[np.lexsort((some.chips[knees], -each[knees]))]
-    return rows[np.concatenate([knees, np.delete(order, firsts)])], Rule(aim="knee")
+        chips = legal.chips
+        if machine_is_given:
+            chips = np.zeros(len(legal))
+            rule = replace(rule, aim="throughput")
+        order = np.lexsort((legal.ttft_s, tpot, -throughput, chips))
+        return rows[order], rule
+    order = np.lexsort((legal.ttft_s, -_rounded(throughput / tpot)))
+    _, first = np.unique(legal.chips[order], return_index=True)
+    knees = order[first]  # the knee of every chip count, the highest tokens/s/chip first
+    knees = knees[np.lexsort((legal.chips[knees], -throughput[knees]))]
+    return rows[np.concatenate([knees, np.delete(order, first)])], Rule(aim="knee")
 
 
 def front(points: Points, job: Serve) -> Num:
-    """Deployments than which none has both less time per token and more tokens/s/chip.
+    """The Pareto front of TPOT and tokens/s/chip.
 
-    All that meet the bound on the first token, where some do.
+    Only deployments that meet the TTFT bound take part, unless no deployment meets it.
     """
     import numpy as np
 
     rows = (points.ttft_s <= (job.ttft_s or np.inf)).nonzero()[0]
     if not len(rows):
         rows = np.arange(len(points))
-    each, tpot = _rounded(per_chip(points, job))[rows], _rounded(points.tpot_s)[rows]
-    order = np.lexsort((points.ttft_s[rows], -each, tpot))
-    best = np.maximum.accumulate(each[order])
-    return rows[order[np.r_[True, best[1:] > best[:-1]]]] if len(order) else order
+    throughput = _rounded(per_chip(points, job))[rows]
+    tpot = _rounded(points.tpot_s)[rows]
+    order = np.lexsort((points.ttft_s[rows], -throughput, tpot))
+    if not len(order):
+        return order
+    best = np.maximum.accumulate(throughput[order])
+    return rows[order[np.r_[True, best[1:] > best[:-1]]]]
 
 
 def unmet(points: Points, job: Serve, name: Callable[[int], str]) -> list[str]:
-    """Which bound fails, and what comes nearest."""
-    told = []
+    """The latency bounds that no deployment meets, each with the deployment nearest to it."""
+    problems = []
     ms = units.show_seconds
     if job.tpot_s and not (points.tpot_s <= job.tpot_s).any():
-        told.append(
+        problems.append(
             f"no deployment meets --tpot {ms(job.tpot_s)}: the fastest takes "
             f"{ms(float(points.tpot_s.min()))} a token ({name(int(points.tpot_s.argmin()))})."
         )
     if job.ttft_s and not (points.ttft_s <= job.ttft_s).any():
-        told.append(
-            f"no deployment meets --ttft {ms(job.ttft_s)}: the first token takes "
-            f"{ms(float(points.ttft_s.min()))} at least ({name(int(points.ttft_s.argmin()))})."
+        problems.append(
+            f"no deployment meets --ttft {ms(job.ttft_s)}: the first token takes at least "
+            f"{ms(float(points.ttft_s.min()))} ({name(int(points.ttft_s.argmin()))})."
         )
-    if not told and job.tpot_s and job.ttft_s:
-        soon = points.ttft_s <= job.ttft_s
-        told.append(
+    if not problems and job.tpot_s and job.ttft_s:
+        tpot_s = float(points.tpot_s[points.ttft_s <= job.ttft_s].min())
+        ttft_s = float(points.ttft_s[points.tpot_s <= job.tpot_s].min())
+        problems.append(
             f"no deployment meets both bounds: within --ttft {ms(job.ttft_s)} a token takes "
-            f"{ms(float(points.tpot_s[soon].min()))}, within --tpot {ms(job.tpot_s)} the first "
-            f"{ms(float(points.ttft_s[points.tpot_s <= job.tpot_s].min()))}."
+            f"{ms(tpot_s)}, within --tpot {ms(job.tpot_s)} the first {ms(ttft_s)}."
         )
-    return told
+    return problems
 
 
 def _rounded(values: Num) -> Num:

@@ -1,46 +1,48 @@
-"""Deployments as arrays: engines that do both, or engines that read beside engines that generate.
+"""Deployments as arrays: colocated engines, or disaggregated prefill and decode engines.
 
-Latency and throughput are means over equal requests (`estimate.serving.steady_state`), not
+Latency and throughput are means over equal requests (`estimate.serving.steady_state`), without
 percentiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from shardwise.arrays import Num
 from shardwise.estimate.serving.attention import kv_shards
 from shardwise.hardware import Chip, Switched, System
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_cache_bytes
-from shardwise.search.serving.evaluate import BUSY, Block
+from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock
 from shardwise.workload import Serve
 
-# Engines are planned for so much of the requests that they can end: means know no bursts.
-FULL = 0.9
-SERVERS = (1, 2, 3, 4)  # engines that generate, where the number of chips is free
+MAX_LOAD = 0.9  # planned share of the largest request rate: means do not include bursts
+DECODE_COUNTS = (1, 2, 3, 4)  # numbers of decode engines to try when the chip count is free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Deployments, one element each.
+    """Deployments, one array element each.
 
     Args:
-        block, point: what generates: a block and its operating point.
-        reader, site, busy: what reads: a block, its engine, an index of `BUSY`; -1 where engines
-            do both.
-        engines, readers: how many of each.
-        chips: of the deployment: what is paid for.
-        tokens_per_s, requests_per_s: at most; requests 0 where no length of answers is stated.
-        transfer_s: of a prompt's keys and values from one engine to the other.
+        block: block of the decode engines (which also prefill, unless disaggregated).
+        point: operating point in that block.
+        reader: block of the prefill engines; -1 for colocated deployments, as in the next two.
+        reader_row: prefill engine in that block.
+        load: index in `PREFILL_LOADS`.
+        engines, readers: numbers of decode and prefill engines.
+        chips: number of chips that are paid for.
+        tokens_per_s, requests_per_s: maximum rates.
+        transfer_s: seconds to send the KV cache of a prompt from one engine to another.
     """
 
     block: Num
     point: Num
     reader: Num
-    site: Num
-    busy: Num
+    reader_row: Num
+    load: Num
     engines: Num
     readers: Num
     chips: Num
@@ -54,236 +56,306 @@ class Points:
         return len(self.chips)
 
     def take(self, rows: Num) -> Points:
-        """Some of them."""
+        """The elements at the indices `rows`."""
         return Points(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def joined(parts: Sequence[Points]) -> Points:
-    """Several as one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePool:
+    """Candidate engines of one kind for a disaggregated deployment, one array element each.
+
+    Args:
+        block: block of the engine.
+        row: prefill engine of the block, or operating point for decoding.
+        load: index in `PREFILL_LOADS`; 0 for decode engines.
+        chips: chips of one engine.
+        seconds: mean time of a prefill, or of a decoding pass.
+        requests_per_s: requests per second that one engine completes.
+        kv_shards: chips that hold different parts of a KV cache.
+    """
+
+    block: Num
+    row: Num
+    load: Num
+    chips: Num
+    seconds: Num
+    requests_per_s: Num
+    kv_shards: Num
+
+    def take(self, rows: Num) -> EnginePool:
+        """The elements at the indices `rows`."""
+        return EnginePool(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+Arrays = TypeVar("Arrays", Points, EnginePool)
+
+
+def concatenate(parts: Sequence[Arrays]) -> Arrays:
+    """Concatenate several values, field by field."""
     import numpy as np
 
-    names = [f.name for f in fields(Points)]
-    return Points(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names})
+    columns = {}
+    for column in fields(parts[0]):
+        columns[column.name] = np.concatenate([getattr(part, column.name) for part in parts])
+    return type(parts[0])(**columns)
 
 
-def together(blocks: Sequence[Block], job: Serve, *, sized: bool) -> list[Points]:
-    """Deployments whose engines read and generate."""
+def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bool) -> list[Points]:
+    """Deployments whose engines both prefill and decode."""
     import numpy as np
 
-    found = []
+    deployments = []
     for i, block in enumerate(blocks):
-        here, steady = block.sites.take(block.row), block.steady
-        room = here.sizes["data"] if sized else np.full(len(here), np.inf)
-        engines = here.sizes["data"] if sized else np.ones(len(here))
-        chips = np.array([s.n_chips for s in here.systems])[here.system].astype(float)
+        steady = block.steady
+        engines = block.engines.take(block.row)
+        n_points = len(engines)
+        if machine_is_given:
+            n_engines = engines.sizes["data"]
+            max_engines = n_engines
+        else:
+            n_engines = np.ones(n_points)
+            max_engines = np.full(n_points, np.inf)
+        machine_chips = np.array([system.n_chips for system in engines.systems])
+        chips = machine_chips[engines.system_index].astype(float)
         if job.rate:
-            engines = np.ceil(job.rate / (FULL * steady.requests_per_s))
-            chips = engines * here.engine_chips
-        none = np.full(len(here), -1)
-        every = Points(
-            block=np.full(len(here), i),
-            point=np.arange(len(here)),
-            reader=none,
-            site=none,
-            busy=none,
-            engines=engines,
-            readers=np.zeros(len(here)),
+            n_engines = np.ceil(job.rate / (MAX_LOAD * steady.requests_per_s))
+            chips = n_engines * engines.engine_chips
+        no_reader = np.full(n_points, -1)
+        points = Points(
+            block=np.full(n_points, i),
+            point=np.arange(n_points),
+            reader=no_reader,
+            reader_row=no_reader,
+            load=no_reader,
+            engines=n_engines,
+            readers=np.zeros(n_points),
             chips=chips,
             tpot_s=steady.tpot_s,
             ttft_s=steady.ttft_s + block.rates.overhead.request_s,
-            tokens_per_s=engines * steady.tokens_per_s,
-            requests_per_s=engines * steady.requests_per_s,
-            transfer_s=np.zeros(len(here)),
+            tokens_per_s=n_engines * steady.tokens_per_s,
+            requests_per_s=n_engines * steady.requests_per_s,
+            transfer_s=np.zeros(n_points),
         )
-        found.append(every.take((engines <= room).nonzero()[0]))
-    return found
+        deployments.append(points.take((n_engines <= max_engines).nonzero()[0]))
+    return deployments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
-    """Engines of one kind that are worth it: none of their size is both faster and busier."""
-
-    block: Num
-    place: Num
-    busy: Num
-    chips: Num
-    seconds: Num
-    rate: Num
-    ways: Num
-
-    def take(self, rows: Num) -> _Side:
-        return _Side(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-def apart(
-    config: ModelConfig, blocks: Sequence[Block], job: Serve, limit: int, *, sized: bool
+def disaggregated(
+    config: ModelConfig,
+    blocks: Sequence[EngineBlock],
+    job: Serve,
+    max_chips: int,
+    *,
+    machine_is_given: bool,
 ) -> list[Points]:
-    """Deployments with engines of their own for prompts, the caches sent between them.
+    """Deployments with separate prefill engines, which send KV caches to the decode engines.
 
     Args:
-        limit: chips of all of them at most.
-        sized: the chips are given, and all are paid for.
+        max_chips: limit on the chips of all engines together.
+        machine_is_given: the chip count is fixed, and all chips are paid for.
     """
-    found = []
-    for one in dict.fromkeys(b.job for b in blocks):
-        some = [i for i, b in enumerate(blocks) if b.job == one]
-        read, generate = _readers(config, blocks, some), _generators(config, blocks, some, job)
-        found += _pairs(config, blocks[some[0]], one, read, generate, limit, sized=sized)
-    return found
-
-
-def _readers(config: ModelConfig, blocks: Sequence[Block], some: Sequence[int]) -> _Side:
-    import numpy as np
-
-    sides = []
-    for i in some:
-        here = blocks[i].sites
-        n, k = len(here), len(BUSY)
-        sides.append(
-            _Side(
-                block=np.full(n * k, i),
-                place=np.tile(np.arange(n), k),
-                busy=np.repeat(np.arange(k), n),
-                chips=np.tile(here.engine_chips, k),
-                seconds=np.broadcast_to(blocks[i].reading_s, (k, n)).ravel(),
-                rate=np.broadcast_to(blocks[i].reads_per_s, (k, n)).ravel(),
-                ways=np.tile(_ways(config, blocks[i], here.sizes), k),
-            )
+    deployments = []
+    indices_by_job: dict[Serve, list[int]] = {}
+    for i, block in enumerate(blocks):
+        indices_by_job.setdefault(block.job, []).append(i)
+    for dtype_job, indices in indices_by_job.items():
+        deployments += _pairs(
+            config,
+            blocks[indices[0]],
+            dtype_job,
+            _prefill_pool(config, blocks, indices),
+            _decode_pool(config, blocks, indices, job),
+            max_chips,
+            machine_is_given=machine_is_given,
         )
-    return _best(_both(sides))
+    return deployments
 
 
-def _generators(
-    config: ModelConfig, blocks: Sequence[Block], some: Sequence[int], job: Serve
-) -> _Side:
+def _prefill_pool(
+    config: ModelConfig, blocks: Sequence[EngineBlock], indices: Sequence[int]
+) -> EnginePool:
     import numpy as np
 
-    sides = []
-    for i in some:
+    pools = []
+    n_loads = len(PREFILL_LOADS)
+    for i in indices:
         block = blocks[i]
-        here = block.sites.take(block.row)
-        sides.append(
-            _Side(
-                block=np.full(len(here), i),
-                place=np.arange(len(here)),
-                busy=np.zeros(len(here), int),
-                chips=here.engine_chips,
-                seconds=block.steady.pass_s,
-                rate=block.batch / block.steady.pass_s / (job.output or 1),
-                ways=_ways(config, block, here.sizes),
-            )
+        engines = block.engines
+        n_engines = len(engines)
+        shape = (n_loads, n_engines)
+        pool = EnginePool(
+            block=np.full(n_engines * n_loads, i),
+            row=np.tile(np.arange(n_engines), n_loads),
+            load=np.repeat(np.arange(n_loads), n_engines),
+            chips=np.tile(engines.engine_chips, n_loads),
+            seconds=np.broadcast_to(block.prefill_s, shape).ravel(),
+            requests_per_s=np.broadcast_to(block.prefills_per_s, shape).ravel(),
+            kv_shards=np.tile(_kv_shards(config, block, engines.sizes), n_loads),
         )
-    return _best(_both(sides))
+        pools.append(pool)
+    return _undominated(concatenate(pools))
 
 
-def _both(sides: Sequence[_Side]) -> _Side:
+def _decode_pool(
+    config: ModelConfig, blocks: Sequence[EngineBlock], indices: Sequence[int], job: Serve
+) -> EnginePool:
     import numpy as np
 
-    names = [f.name for f in fields(_Side)]
-    return _Side(**{n: np.concatenate([getattr(s, n) for s in sides]) for n in names})
+    pools = []
+    for i in indices:
+        block = blocks[i]
+        engines = block.engines.take(block.row)
+        n_points = len(engines)
+        pool = EnginePool(
+            block=np.full(n_points, i),
+            row=np.arange(n_points),
+            load=np.zeros(n_points, int),
+            chips=engines.engine_chips,
+            seconds=block.steady.pass_s,
+            requests_per_s=block.batch / block.steady.pass_s / (job.output or 1),
+            kv_shards=_kv_shards(config, block, engines.sizes),
+        )
+        pools.append(pool)
+    return _undominated(concatenate(pools))
 
 
-def _best(side: _Side) -> _Side:
-    """The front of seconds against rate, of each number of chips."""
+def _undominated(pool: EnginePool) -> EnginePool:
+    """The Pareto front of seconds and requests per second, for each number of chips."""
     import numpy as np
 
-    order = np.lexsort((-side.rate, side.seconds, side.chips))
-    keep = []
-    chips, most = -1.0, 0.0
-    for i, n, rate in zip(order, side.chips[order], side.rate[order], strict=True):
-        if n != chips:
-            chips, most = n, 0.0
-        if rate > most:
-            keep.append(i)
-            most = rate
-    return side.take(np.array(keep, int))
+    order = np.lexsort((-pool.requests_per_s, pool.seconds, pool.chips))
+    rows = []
+    current_chips = -1.0
+    best_rate = 0.0
+    for row in order:
+        chips = pool.chips[row]
+        rate = pool.requests_per_s[row]
+        if chips != current_chips:
+            current_chips = chips
+            best_rate = 0.0
+        if rate > best_rate:
+            rows.append(row)
+            best_rate = rate
+    return pool.take(np.array(rows, int))
 
 
-def _ways(config: ModelConfig, block: Block, sizes: object) -> Num:
-    """Chips that hold different parts of a cache: so many links carry it."""
+def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]) -> Num:
+    """Chips that hold different parts of a KV cache, so that as many links send it."""
     import numpy as np
 
-    attentions = [a for a, _ in config.attentions]
-    n = len(sizes["tensor"])  # type: ignore[index]
-    return kv_shards(attentions[0], block.form, sizes) if attentions else np.ones(n)  # type: ignore[arg-type]
+    if not config.attentions:
+        return np.ones(len(sizes["tensor"]))
+    attention, _ = config.attentions[0]
+    return kv_shards(attention, block.form, sizes)
 
 
-def link(chip: Chip, systems: Sequence[System], chips: Num, *, sized: bool) -> Num:
+def _cache_link(
+    chip: Chip, systems: Sequence[System], chips: Num, *, machine_is_given: bool
+) -> Num:
     """Bytes per second of one chip's slowest link between two engines of a deployment.
 
     GPUs of one domain use its switches, others the network between nodes; engines on one TPU slice
-    its ICI, on several slices DCN.
+    use its ICI, on several slices DCN.
 
     Raises:
-        UnknownFigure: the chip has no figure for it.
+        UnknownFigure: the chip's file does not state the bandwidth.
     """
     import numpy as np
 
     if chip.ici:
-        inside = sized and systems[0].n_slices == 1
-        rate = chip.need("ici.link" if inside else "dcn.bandwidth")
-        return np.full_like(chips, rate)
+        figure = "dcn.bandwidth"
+        if machine_is_given and systems[0].n_slices == 1:
+            figure = "ici.link"
+        return np.full_like(chips, chip.need(figure))
     topology = systems[0].topology
-    domain = topology.domain if isinstance(topology, Switched) else 1
-    near = chips <= domain
-    node = chip.need("node.egress") if near.any() else 0.0
-    out = chip.need("scale_out.egress") if not near.all() else 0.0
-    return np.where(near, node, out)
+    domain = 1
+    if isinstance(topology, Switched):
+        domain = topology.domain
+    in_domain = chips <= domain
+    node_rate = 0.0
+    network_rate = 0.0
+    if in_domain.any():
+        node_rate = chip.need("node.egress")
+    if not in_domain.all():
+        network_rate = chip.need("scale_out.egress")
+    return np.where(in_domain, node_rate, network_rate)
+
+
+def _engine_counts(
+    job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: int, *, machine_is_given: bool
+) -> Iterator[tuple[Num, Num]]:
+    """(prefill engines, decode engines) to try for each pair of an element of both pools."""
+    import numpy as np
+
+    prefill_rate = prefill.requests_per_s
+    decode_rate = decode.requests_per_s
+    if job.rate:
+        yield np.ceil(job.rate / prefill_rate), np.ceil(job.rate / (MAX_LOAD * decode_rate))
+    elif machine_is_given:
+        balanced = max_chips / (prefill.chips + decode.chips * prefill_rate / decode_rate)
+        for n_prefill in (np.floor(balanced), np.ceil(balanced)):
+            yield n_prefill, np.floor((max_chips - n_prefill * prefill.chips) / decode.chips)
+    else:
+        for count in DECODE_COUNTS:
+            yield np.ceil(count * decode_rate / prefill_rate), np.full_like(decode_rate, count)
+        yield np.ones_like(decode_rate), np.floor(prefill_rate / decode_rate)
 
 
 def _pairs(
     config: ModelConfig,
-    block: Block,
+    block: EngineBlock,
     job: Serve,
-    read: _Side,
-    generate: _Side,
-    limit: int,
+    prefill_pool: EnginePool,
+    decode_pool: EnginePool,
+    max_chips: int,
     *,
-    sized: bool,
+    machine_is_given: bool,
 ) -> list[Points]:
-    """Every pair of engines in the ratio that serves most."""
+    """Every pair of a prefill and a decode engine, in the ratio with the highest request rate."""
     import numpy as np
 
-    p, d = (i.ravel() for i in np.indices((len(read.chips), len(generate.chips))))
-    reads, ends = read.rate[p], generate.rate[d]
-    n_read, n_end = read.chips[p], generate.chips[d]
-    counts = []
-    if job.rate:
-        counts = [(np.ceil(job.rate / reads), np.ceil(job.rate / (FULL * ends)))]
-    elif sized:
-        even = limit / (n_read + n_end * reads / ends)
-        for x in (np.floor(even), np.ceil(even)):
-            counts.append((x, np.floor((limit - x * n_read) / n_end)))
-    else:
-        counts = [(np.ceil(y * ends / reads), np.full_like(ends, y)) for y in SERVERS]
-        counts.append((np.ones_like(ends), np.floor(reads / ends)))
-    n_bytes = kv_cache_bytes(config, job.prompt_tokens, job.kv)
-    ways = np.minimum(read.ways[p], generate.ways[d])
-    server_s, found = block.rates.overhead.request_s, []
-    for x, y in counts:
-        used = x * n_read + y * n_end
-        rows = ((x >= 1) & (y >= 1) & (used <= limit)).nonzero()[0]
+    shape = (len(prefill_pool.chips), len(decode_pool.chips))
+    prefill_index, decode_index = np.indices(shape).reshape(2, -1)
+    every_prefill = prefill_pool.take(prefill_index)
+    every_decode = decode_pool.take(decode_index)
+    cache_bytes = kv_cache_bytes(config, job.prompt_tokens, job.kv)
+    server_s = block.rates.overhead.request_s
+    deployments = []
+    for prefill_counts, decode_counts in _engine_counts(
+        job, every_prefill, every_decode, max_chips, machine_is_given=machine_is_given
+    ):
+        total_chips = prefill_counts * every_prefill.chips + decode_counts * every_decode.chips
+        legal = (prefill_counts >= 1) & (decode_counts >= 1) & (total_chips <= max_chips)
+        rows = legal.nonzero()[0]
         if not len(rows):
             continue
-        x, y, used, r, g = x[rows], y[rows], used[rows], p[rows], d[rows]
-        requests = np.minimum(x * reads[rows], y * ends[rows])
-        rate = link(block.rates.chip, block.sites.systems, used, sized=sized)
-        sent = n_bytes / (ways[rows] * rate)
-        found.append(
-            Points(
-                block=generate.block[g],
-                point=generate.place[g],
-                reader=read.block[r],
-                site=read.place[r],
-                busy=read.busy[r],
-                engines=y,
-                readers=x,
-                chips=np.full_like(used, limit) if sized and not job.rate else used,
-                tpot_s=generate.seconds[g],
-                ttft_s=read.seconds[r] + sent + generate.seconds[g] + server_s,
-                tokens_per_s=requests * (job.output or 1),
-                requests_per_s=requests,
-                transfer_s=sent,
-            )
+        prefill = every_prefill.take(rows)
+        decode = every_decode.take(rows)
+        n_prefill = prefill_counts[rows]
+        n_decode = decode_counts[rows]
+        chips = total_chips[rows]
+        requests = np.minimum(n_prefill * prefill.requests_per_s, n_decode * decode.requests_per_s)
+        link_rate = _cache_link(
+            block.rates.chip, block.engines.systems, chips, machine_is_given=machine_is_given
         )
-    return found
+        n_links = np.minimum(prefill.kv_shards, decode.kv_shards)
+        transfer_s = cache_bytes / (n_links * link_rate)
+        if machine_is_given and not job.rate:
+            chips = np.full_like(chips, max_chips)
+        points = Points(
+            block=decode.block,
+            point=decode.row,
+            reader=prefill.block,
+            reader_row=prefill.row,
+            load=prefill.load,
+            engines=n_decode,
+            readers=n_prefill,
+            chips=chips,
+            tpot_s=decode.seconds,
+            ttft_s=prefill.seconds + transfer_s + decode.seconds + server_s,
+            tokens_per_s=requests * (job.output or 1),
+            requests_per_s=requests,
+            transfer_s=transfer_s,
+        )
+        deployments.append(points)
+    return deployments

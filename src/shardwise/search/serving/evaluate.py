@@ -1,189 +1,227 @@
-"""Engines under all forms with all batches, as arrays: latency, throughput, what fits."""
+"""Evaluate candidate engines under all forms and batches, as arrays: latency, rates, memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from shardwise.arrays import Num
+from shardwise.arrays import Num, maximum
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.steady_state import SteadyState, colocated, prefill_only
 from shardwise.models import Attention, ModelConfig
 from shardwise.search.given import Choices
-from shardwise.search.serving.layouts import Sites
+from shardwise.search.serving.layouts import CandidateEngines
 from shardwise.strategy.serving_layout import ServeForm, ServeLayout, ServeLayouts
 from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
-# Sequences of an engine that are tried: powers of two and their halves between, and what fits.
-GRID = [n for k in range(17) for n in (2**k, 3 * 2 ** (k - 1)) if n == int(n)]
-PROBE = 64  # sequences at which placements of one mesh are compared: their order is the links'
-# ServingEfficiency of its time that an engine of prompts may read: more means longer waiting.
-BUSY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+# Batches of an engine to try, in units of `batch_unit`: powers of two and 1.5 times these.
+BATCH_GRID = [1, *(n for k in range(1, 17) for n in (2**k, 3 * 2 ** (k - 1)))]
+PROBE_BATCH = (
+    64  # sequences for which placements of one mesh are compared; links decide their order
+)
+# Shares of the time in which a prefill engine works; with more, prompts queue for longer.
+PREFILL_LOADS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Engines of one form in one dtype, and the batches of each that fit.
+class EngineBlock:
+    """Engines of one form in one dtype, with the batches that fit.
+
+    An operating point is an engine with a batch.
 
     Args:
-        row: of each operating point, its engine among `sites`.
-        batch: sequences that decode at once in one engine.
-        steady: means of one engine that reads prompts and generates.
-        busy, reading_s, reads_per_s: of engines that only read prompts: share of the time, seconds
-            to read a prompt with waiting, prompts per second; one row for each of `BUSY`.
+        row: index in `engines`, for each operating point.
+        batch: sequences that decode at once in one engine, for each operating point.
+        steady: means of one engine that both prefills and decodes, for each operating point.
+        prefill_s: seconds of a prefill with queueing, for each of `PREFILL_LOADS` (rows) and each
+            engine (columns), when the engine only prefills.
+        prefills_per_s: prompts per second, in the same shape.
     """
 
     job: Serve
     form: ServeForm
     rates: ServeRates
-    sites: Sites
+    engines: CandidateEngines
     row: Num
     batch: Num
     steady: SteadyState
-    reading_s: Num
-    reads_per_s: Num
+    prefill_s: Num
+    prefills_per_s: Num
 
     def layout(self, row: int) -> ServeLayout:
         """The layout of one engine."""
-        words = {name: getattr(self.form, name) for name in ServeForm.__dataclass_fields__}
-        return ServeLayout(**words, mesh=self.sites.meshes[row])
+        return ServeLayout(**_form_fields(self.form), mesh=self.engines.meshes[row])
 
 
 def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
-    """Every form; weights are gathered only when it is asked for: a mistake in serving."""
-    weights = (fixed["weights"],) if "weights" in fixed else ("stationary", "2d")
-    kv = (fixed["kv"],) if "kv" in fixed else KV_SPLITS
-    experts: tuple[int | None, ...] = (None, 1) if config.is_moe else (None,)
+    """The forms to search; "gathered" weights, which rarely pay in serving, only on request."""
+    weight_layouts = ["stationary", "2d"]
+    kv_splits = list(KV_SPLITS)
+    expert_tensors: list[int | None] = [None]
+    if config.is_moe:
+        expert_tensors.append(1)
+    if "weights" in fixed:
+        weight_layouts = [str(fixed["weights"])]
+    if "kv" in fixed:
+        kv_splits = [str(fixed["kv"])]
     if "expert_tensor" in fixed:
-        experts = (int(fixed["expert_tensor"]),)
-    for w in weights:
-        for k in kv:
-            for e in experts:
-                yield ServeForm(weights=str(w), kv=str(k), expert_tensor=e)
+        expert_tensors = [int(fixed["expert_tensor"])]
+    for weights in weight_layouts:
+        for kv in kv_splits:
+            for expert_tensor in expert_tensors:
+                yield ServeForm(weights=weights, kv=kv, expert_tensor=expert_tensor)
 
 
 def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed: Choices) -> Num:
-    """Which engines a form makes sense for."""
-    split = sizes["fsdp"] > 1
-    good = split if form.weights != "stationary" else ~split
-    if form.weights == "2d" and "fsdp" not in fixed:  # one engine wider than tensor alone splits
-        good = good & (sizes["pipe"] * sizes["context"] == 1)
+    """Which engines can use a form."""
+    is_legal = sizes["fsdp"] > 1
+    if form.weights == "stationary":
+        is_legal = ~is_legal
+    if form.weights == "2d" and "fsdp" not in fixed:  # instead of pipe and context, not with them
+        is_legal = is_legal & (sizes["pipe"] * sizes["context"] == 1)
     if form.kv != "copied" and "kv" not in fixed:
-        good = good & (sizes["tensor"] > fewest_heads(config))
+        is_legal = is_legal & (sizes["tensor"] > min_kv_heads(config))
     if form.expert_tensor:
-        good = good & (sizes["tensor"] > 1) & (sizes["tensor"] % form.expert_tensor == 0)
-    return good
+        is_legal = is_legal & (sizes["tensor"] > 1) & (sizes["tensor"] % form.expert_tensor == 0)
+    return is_legal
 
 
-def fewest_heads(config: ModelConfig) -> int:
-    """Ways that caches can be split by heads in every layer."""
-    return min((_heads(a) for a, _ in config.attentions), default=1)
+def min_kv_heads(config: ModelConfig) -> int:
+    """The fewest heads of any layer's KV cache; the latent cache of MLA counts as one head."""
+    return min((_kv_heads(attention) for attention, _ in config.attentions), default=1)
 
 
-def _heads(a: Attention) -> int:
-    return 1 if a.mla else a.n_kv_heads
+def _kv_heads(attention: Attention) -> int:
+    if attention.mla:
+        return 1
+    return attention.n_kv_heads
 
 
-def whole(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    """Sequences of which an engine needs a multiple, so that each part has whole ones."""
-    from shardwise.arrays import maximum
-
-    unit = sizes["expert"] * sizes["pipe"] * (sizes["fsdp"] if form.weights == "gathered" else 1)
+def batch_unit(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
+    """The smallest batch of an engine: one sequence for each shard of the batch."""
+    unit = sizes["expert"] * sizes["pipe"]
+    if form.weights == "gathered":
+        unit = unit * sizes["fsdp"]
     if form.kv == "batch":
-        unit = unit * maximum(1, sizes["tensor"] // fewest_heads(config))
+        unit = unit * maximum(1, sizes["tensor"] // min_kv_heads(config))
     return unit
 
 
 def blocks(
-    config: ModelConfig, every: Sites, options: Sequence[tuple[Serve, ServeRates]], fixed: Choices
-) -> list[Block]:
-    """All operating points that fit, by form and dtype."""
-    chosen = best_placed(config, every, *options[0], fixed)
-    found = []
+    config: ModelConfig,
+    engines: CandidateEngines,
+    options: Sequence[tuple[Serve, ServeRates]],
+    fixed: Choices,
+) -> list[EngineBlock]:
+    """All operating points that fit, by form and dtype.
+
+    Args:
+        options: the job in each dtype, with the rates of the chip for it.
+    """
+    placed = best_placed(config, engines, *options[0], fixed)
+    evaluated = []
     for form in forms(config, fixed):
-        rows = legal(config, form, chosen.sizes, fixed).nonzero()[0]
-        if len(rows):
-            here = chosen.take(rows)
-            found += [b for o in options if (b := block(config, form, here, *o)) is not None]
-    return found
+        rows = legal(config, form, placed.sizes, fixed).nonzero()[0]
+        if not len(rows):
+            continue
+        of_form = placed.take(rows)
+        for job, rates in options:
+            block = engine_block(config, form, of_form, job, rates)
+            if block is not None:
+                evaluated.append(block)
+    return evaluated
 
 
 def best_placed(
-    config: ModelConfig, every: Sites, job: Serve, rates: ServeRates, fixed: Choices
-) -> Sites:
-    """Of each mesh on each machine, the placement where a decoding pass is shortest."""
+    config: ModelConfig, engines: CandidateEngines, job: Serve, rates: ServeRates, fixed: Choices
+) -> CandidateEngines:
+    """For each mesh on each machine, the placement with the fastest decoding pass."""
     import numpy as np
 
-    seconds = np.zeros(len(every))
+    seconds = np.zeros(len(engines))
     for form in (ServeForm(), ServeForm(weights="2d")):
-        rows = legal(config, form, every.sizes, fixed).nonzero()[0]
+        rows = legal(config, form, engines.sizes, fixed).nonzero()[0]
         if len(rows):
-            engine = _engine(config, form, every.take(rows), rates)
-            seconds[rows] = engine.decode(PROBE, job.mean_context).step_s
+            engine = _engine(config, form, engines.take(rows), rates)
+            seconds[rows] = engine.decode(PROBE_BATCH, job.mean_context).step_s
     best: dict[tuple[int, object], int] = {}
-    for i in np.argsort(seconds, kind="stable"):
-        best.setdefault((int(every.system[i]), every.meshes[i]), int(i))
-    return every.take(np.array(sorted(best.values())))
+    for row in np.argsort(seconds, kind="stable"):
+        best.setdefault((int(engines.system_index[row]), engines.meshes[row]), int(row))
+    return engines.take(np.array(sorted(best.values())))
 
 
-def block(
-    config: ModelConfig, form: ServeForm, here: Sites, job: Serve, rates: ServeRates
-) -> Block | None:
-    """The operating points of a form, or None where not one sequence fits."""
+def engine_block(
+    config: ModelConfig,
+    form: ServeForm,
+    engines: CandidateEngines,
+    job: Serve,
+    rates: ServeRates,
+) -> EngineBlock | None:
+    """The operating points of a form, or None if no engine fits a single sequence."""
     import numpy as np
 
     capacity = rates.chip.need("hbm_bytes")
-    unit = whole(config, form, here.sizes)
-    most = max_batch(config, form, here.sizes, job, capacity, ideal=rates.ideal)
-    most = np.broadcast_to(np.minimum(np.floor(most / unit) * unit, GRID[-1] * unit), len(here))
-    row, batch = _given(job, here, unit, most) if job.batch else _grid(unit, most)
-    if not len(row):
+    unit = batch_unit(config, form, engines.sizes)
+    limit = max_batch(config, form, engines.sizes, job, capacity, ideal=rates.ideal)
+    limit = np.minimum(np.floor(limit / unit) * unit, BATCH_GRID[-1] * unit)
+    limit = np.broadcast_to(limit, len(engines))
+    if job.batch:
+        engine_rows, batch = _shared_batch(job.batch, engines, unit, limit)
+    else:
+        engine_rows, batch = _grid_batches(unit, limit)
+    if not len(engine_rows):
         return None
-    there, index = np.unique(row, return_inverse=True)
-    here = here.take(there)
-    points = here.take(index)
-    steady = colocated(_engine(config, form, points, rates), job, batch)
-    busy = np.array(BUSY)[:, None]
-    reads, seconds = prefill_only(_engine(config, form, here, rates), job, busy)
-    return Block(
+    used_rows, row = np.unique(engine_rows, return_inverse=True)
+    used = engines.take(used_rows)
+    steady = colocated(_engine(config, form, used.take(row), rates), job, batch)
+    loads = np.array(PREFILL_LOADS)[:, None]
+    prefills_per_s, prefill_s = prefill_only(_engine(config, form, used, rates), job, loads)
+    return EngineBlock(
         job=job,
         form=form,
         rates=rates,
-        sites=here,
-        row=index,
+        engines=used,
+        row=row,
         batch=batch,
         steady=steady,
-        reading_s=seconds,
-        reads_per_s=reads,
+        prefill_s=prefill_s,
+        prefills_per_s=prefills_per_s,
     )
 
 
-def _engine(config: ModelConfig, form: ServeForm, here: Sites, rates: ServeRates) -> Engine:
-    words = {name: getattr(form, name) for name in ServeForm.__dataclass_fields__}
-    layouts = ServeLayouts(**words, sizes=here.sizes)
-    return Engine(config=config, layout=layouts, costs=here.costs, rates=rates)
+def _form_fields(form: ServeForm) -> dict[str, Any]:
+    return {name: getattr(form, name) for name in ServeForm.__dataclass_fields__}
 
 
-def _grid(unit: Num, most: Num) -> tuple[Num, Num]:
-    """(engine, batch) of every batch of the grid that fits, and of the largest."""
+def _engine(
+    config: ModelConfig, form: ServeForm, engines: CandidateEngines, rates: ServeRates
+) -> Engine:
+    layouts = ServeLayouts(**_form_fields(form), sizes=engines.sizes)
+    return Engine(config=config, layout=layouts, costs=engines.costs, rates=rates)
+
+
+def _grid_batches(unit: Num, limit: Num) -> tuple[Num, Num]:
+    """(engine, batch) of every batch of the grid up to `limit`, and of `limit` itself."""
     import numpy as np
 
-    batches = np.array(GRID)[None, :] * unit[:, None]
-    batches = np.concatenate([batches, most[:, None]], axis=1)
-    fits = batches <= most[:, None]
-    fits[:, -1] = (most >= unit) & ~(batches[:, :-1] == most[:, None]).any(axis=1)
+    batches = np.array(BATCH_GRID)[None, :] * unit[:, None]
+    batches = np.concatenate([batches, limit[:, None]], axis=1)
+    fits = batches <= limit[:, None]
+    limit_in_grid = (batches[:, :-1] == limit[:, None]).any(axis=1)
+    fits[:, -1] = (limit >= unit) & ~limit_in_grid
     row, column = fits.nonzero()
     return row, batches[row, column]
 
 
-def _given(job: Serve, here: Sites, unit: Num, most: Num) -> tuple[Num, Num]:
-    """(engine, batch) where the engines of a machine share `job.batch` evenly."""
+def _shared_batch(total: int, engines: CandidateEngines, unit: Num, limit: Num) -> tuple[Num, Num]:
+    """(engine, batch) where the engines of a machine share a batch of `total` evenly."""
     import numpy as np
 
-    each = (job.batch or 0) / here.sizes["data"]
-    fits = (each == np.floor(each)) & (each % unit == 0) & (each <= most)
+    batch = total / engines.sizes["data"]
+    fits = (batch == np.floor(batch)) & (batch % unit == 0) & (batch <= limit)
     row = fits.nonzero()[0]
-    return row, each[row]
+    return row, batch[row]

@@ -1,7 +1,8 @@
-"""Engines that a model and machines of one chip admit: their meshes, and where they lie."""
+"""Candidate engines: the meshes that a model and the machines of one chip allow, and placements."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,38 +18,43 @@ from shardwise.search import fit
 from shardwise.search.given import Choices, Fixed, checked
 from shardwise.search.model_sizes import (
     divisors,
+    expert_problems,
     kv_heads_divide,
     n_experts,
+    tensor_problems,
     tensor_widths,
     worth_cutting,
 )
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.stages import filled
+from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 from shardwise.workload import Serve
 
-# Engines of a chip without a size: up to 32 times the smallest that holds the weights, which no
-# bound on latency is known to need, and 256 chips, the largest slice of v5e.
-TIMES, MOST_CHIPS = 32, 256
-THIN = 3  # slices whose sides differ by more are left to those who ask for them
+# The largest engine to try when the number of chips is free, relative to the smallest one that
+# holds the weights (no latency bound is known to need more), and in chips (the largest v5e slice).
+MAX_GROWTH = 32
+MAX_CHIPS = 256
+MAX_ASPECT_RATIO = 3  # of a slice's sides; more elongated slices are searched only on request
 
-WORDS: dict[str, tuple[str, ...]] = {"weights": WEIGHT_LAYOUTS, "kv": KV_SPLITS}
-NUMBERS = ("expert_tensor",)
+WORD_OPTIONS: dict[str, tuple[str, ...]] = {"weights": WEIGHT_LAYOUTS, "kv": KV_SPLITS}
+NUMBER_OPTIONS = ("expert_tensor",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sites:
-    """Engines on machines: one element each, of all forms.
+class CandidateEngines:
+    """Engines placed on machines, one array element each.
 
     Args:
-        systems: the machines; `system` has the index of each element's.
-        meshes: of one engine; `data` counts the engines that the machine has room for.
-        sizes: role -> chips.
-        costs: of collectives.
+        systems: the machines.
+        system_index: index in `systems` of each engine's machine.
+        meshes: mesh of one engine; its `data` is the number of engines that fit on the machine.
+        sizes: mesh role -> chips.
+        costs: time of collectives.
     """
 
     systems: Sequence[System]
-    system: Num
+    system_index: Num
     meshes: Sequence[Mesh]
     placements: Sequence[Placement]
     sizes: Mapping[str, Num]
@@ -60,200 +66,233 @@ class Sites:
     @property
     def engine_chips(self) -> Num:
         """Chips of one engine."""
-        return math.prod(n for role, n in self.sizes.items() if role != "data")
+        return math.prod(size for role, size in self.sizes.items() if role != "data")
 
-    def take(self, rows: Num) -> Sites:
-        """Some of the elements, or some of them several times."""
-        return Sites(
+    def take(self, rows: Num) -> CandidateEngines:
+        """The engines at the indices `rows`, which may repeat."""
+        return CandidateEngines(
             systems=self.systems,
-            system=self.system[rows],
-            meshes=[self.meshes[i] for i in rows],
-            placements=[self.placements[i] for i in rows],
-            sizes={role: n[rows] for role, n in self.sizes.items()},
+            system_index=self.system_index[rows],
+            meshes=[self.meshes[row] for row in rows],
+            placements=[self.placements[row] for row in rows],
+            sizes={role: size[rows] for role, size in self.sizes.items()},
             costs=self.costs.take(rows),
         )
 
 
 def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
-    """Machines of a chip, each of which one engine fills, smallest first."""
-    held = parameters(config).total * _weight_bytes(job)
-    holds = next((n for _, n in fit.sizes(chip) if n * chip.need("hbm_bytes") > held), 1)
-    most = min(TIMES * holds, max(MOST_CHIPS, 4 * holds))
-    if not chip.ici:
-        domain = chip.node.n_gpus if chip.node else None
-        # Without a figure for what joins nodes, or cards, an engine ends where links do.
-        joined = most if chip.scale_out else domain if chip.node else 1
-        counts = [n for _, n in fit.sizes(chip) if holds <= n <= min(most, joined or 1)]
-        return [
-            System(
-                name=f"{chip.name}:{n}",
-                chip=chip,
-                topology=Switched(n_gpus=n, domain=domain or n),
-            )
-            for n in counts
-        ]
-    slices = [s for s in legal_slices(chip) if holds <= s.n_chips <= most]
-    compact = [s for s in slices if max(s.shape) <= THIN * min(s.shape)]
-    return [System(name=f"{chip.name}:{s}", chip=chip, topology=s) for s in compact or slices]
+    """The machines of a chip that a single engine may fill, smallest first."""
+    weight_bytes = parameters(config).total * bytes_per_element(job.weights)
+    min_chips = 1
+    for _, n_chips in fit.sizes(chip):
+        if n_chips * chip.need("hbm_bytes") > weight_bytes:
+            min_chips = n_chips
+            break
+    max_chips = min(MAX_GROWTH * min_chips, max(MAX_CHIPS, 4 * min_chips))
+    if chip.ici:
+        return _slices(chip, min_chips, max_chips)
+    return _switched_machines(chip, min_chips, max_chips)
 
 
-def _weight_bytes(job: Serve) -> float:
-    from shardwise.units import bytes_per_element
+def _slices(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
+    slices = [torus for torus in legal_slices(chip) if min_chips <= torus.n_chips <= max_chips]
+    compact = [torus for torus in slices if max(torus.shape) <= MAX_ASPECT_RATIO * min(torus.shape)]
+    systems = []
+    for torus in compact or slices:
+        systems.append(System(name=f"{chip.name}:{torus}", chip=chip, topology=torus))
+    return systems
 
-    return bytes_per_element(job.weights)
+
+def _switched_machines(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
+    domain = None
+    if chip.node:
+        domain = chip.node.n_gpus
+    if not chip.scale_out:
+        # The bandwidth beyond a node, or beyond a single card, is unknown.
+        max_chips = min(max_chips, domain or 1)
+    systems = []
+    for _, n_chips in fit.sizes(chip):
+        if min_chips <= n_chips <= max_chips:
+            topology = Switched(n_gpus=n_chips, domain=domain or n_chips)
+            systems.append(System(name=f"{chip.name}:{n_chips}", chip=chip, topology=topology))
+    return systems
 
 
-def sites(
+def candidate_engines(
     config: ModelConfig,
     job: Serve,
     systems: Sequence[System],
     fixed: Fixed,
     *,
-    filling: bool,
-) -> Sites | None:
-    """Every legal engine on every useful placement, or None where there is none.
+    fills_machine: bool,
+) -> CandidateEngines | None:
+    """Every legal engine under every useful placement, or None if no engine is legal.
 
     Args:
-        filling: an engine takes all chips of its machine; else as many as fit lie side by side.
+        fills_machine: an engine uses all chips of its machine. Otherwise the machine holds as many
+            engines as fit.
     """
     import numpy as np
 
-    rows: list[tuple[int, Mesh, Placement]] = []
+    system_index: list[int] = []
+    meshes: list[Mesh] = []
+    placements: list[Placement] = []
     for i, system in enumerate(systems):
-        for mesh in engines(config, system, job, fixed, filling=filling):
+        for mesh in engine_meshes(config, system, job, fixed, fills_machine=fills_machine):
             try:
-                ways = place(*on(system, mesh), best=True)
+                of_mesh = place(*engine_machine(system, mesh), best=True)
             except NoStrategy:
                 continue
-            rows += [(i, mesh, way) for way in ways]
-    if not rows:
+            system_index += [i] * len(of_mesh)
+            meshes += [mesh] * len(of_mesh)
+            placements += of_mesh
+    if not placements:
         return None
-    table = np.array([list(mesh.sizes.values()) for _, mesh, _ in rows], dtype=float)
+    table = np.array([list(mesh.sizes.values()) for mesh in meshes], dtype=float)
     distinct: dict[Placement, int] = {}
-    index = [distinct.setdefault(way, len(distinct)) for _, _, way in rows]
-    return Sites(
+    cost_index = []
+    for placement in placements:
+        cost_index.append(distinct.setdefault(placement, len(distinct)))
+    return CandidateEngines(
         systems=systems,
-        system=np.array([i for i, _, _ in rows]),
-        meshes=[mesh for _, mesh, _ in rows],
-        placements=[way for _, _, way in rows],
-        sizes={role: table[:, k] for k, role in enumerate(Mesh().sizes)},
-        costs=CollectiveCost(list(distinct)).take(np.array(index)),
+        system_index=np.array(system_index),
+        meshes=meshes,
+        placements=placements,
+        sizes={role: table[:, column] for column, role in enumerate(Mesh().sizes)},
+        costs=CollectiveCost(list(distinct)).take(np.array(cost_index)),
     )
 
 
-def on(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
-    """What to lay where: engines fill a torus, and lie each by itself in domains of switches."""
+def engine_machine(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
+    """The machine and the mesh sizes to place an engine with.
+
+    On a torus all replicas are placed together. On switches every replica has the same placement,
+    so that one of them is placed on a machine of its size.
+    """
     if not isinstance(system.topology, Switched):
         return system, mesh.sizes
-    n = mesh.n_chips // mesh.data
-    alone = Switched(n_gpus=n, domain=system.topology.domain)
-    own = System(
+    n_chips = mesh.n_chips // mesh.data
+    machine = System(
         name=system.name,
         chip=system.chip,
-        topology=alone,
+        topology=Switched(n_gpus=n_chips, domain=system.topology.domain),
         in_network_reduction=system.in_network_reduction,
     )
-    return own, {**mesh.sizes, "data": 1}
+    return machine, {**mesh.sizes, "data": 1}
 
 
-def side_by_side(system: System, n: int) -> int:
-    """Engines of `n` chips that a machine has room for; 0 where one cannot lie on it."""
+def engines_per_machine(system: System, n_chips: int) -> int:
+    """Number of engines of `n_chips` chips that fit on a machine; 0 if the chips do not divide."""
     topology = system.topology
     if not isinstance(topology, Switched):
-        return system.n_chips // n if system.n_chips % n == 0 else 0
+        if system.n_chips % n_chips:
+            return 0
+        return system.n_chips // n_chips
     domain = min(topology.domain, topology.n_gpus)
-    if n <= domain:
-        return topology.n_gpus // domain * (domain // n)
-    return topology.n_gpus // n if n % domain == 0 else 0
+    if n_chips <= domain:
+        return topology.n_gpus // domain * (domain // n_chips)
+    if n_chips % domain:
+        return 0
+    return topology.n_gpus // n_chips
 
 
-def engines(
+def engine_meshes(
     config: ModelConfig,
     system: System,
     job: Serve,
     fixed: Fixed,
     *,
-    filling: bool,
+    fills_machine: bool,
 ) -> Iterator[Mesh]:
-    """Every mesh of an engine, with as many engines as the machine has room for."""
-    chips, d_model = system.n_chips, config.d_model
-    widths = math.gcd(*tensor_widths(config).values())
-    lengths = [1, *(2**k for k in range(1, 17) if worth_cutting(job.prompt_tokens, 2**k))]
-    limits = dict(fixed.max_sizes)
-    split_d = fixed.get("weights", "2d") != "stationary"
-    options = {
-        "tensor": [n for n in divisors(widths) if kv_heads_divide(config, n)],
+    """Every legal mesh of an engine, with `data` the number of replicas that fit on the machine."""
+    total_chips = system.n_chips
+    max_sizes = dict(fixed.max_sizes)
+    options = _role_sizes(config, job, fixed, total_chips)
+    for sizes in _products(list(options.items()), total_chips):
+        n_chips = math.prod(sizes.values())
+        replicas = engines_per_machine(system, n_chips)
+        if not replicas or (fills_machine and n_chips != total_chips):
+            continue
+        if fixed.get("data", replicas) == replicas and replicas <= max_sizes.get("data", replicas):
+            yield Mesh(data=replicas, **sizes)
+
+
+def _role_sizes(
+    config: ModelConfig, job: Serve, fixed: Fixed, total_chips: int
+) -> dict[str, list[int]]:
+    """The legal sizes of every mesh role but `data`, each for itself."""
+    max_sizes = dict(fixed.max_sizes)
+    common_width = math.gcd(*tensor_widths(config).values())
+    powers_of_two = [2**exponent for exponent in range(1, 17)]
+    sizes = {
+        "tensor": [n for n in divisors(common_width) if kv_heads_divide(config, n)],
         "expert": divisors(n_experts(config)),
         "pipe": [n for n in range(1, config.n_layers + 1) if filled(config.n_layers, n)],
-        "context": lengths,
-        "fsdp": [n for n in divisors(d_model) if n <= chips] if split_d else [1],
+        "context": [1, *(n for n in powers_of_two if worth_cutting(job.prompt_tokens, n))],
+        "fsdp": [1],
     }
-    for role, every in options.items():
+    if fixed.get("weights", "2d") != "stationary":
+        sizes["fsdp"] = divisors(config.d_model)
+    for role, legal_sizes in sizes.items():
+        limit = max_sizes.get(role, total_chips)
         if role in fixed:
-            asked = int(fixed[role])
-            options[role] = [asked] if asked in every or role == "context" else []
-        options[role] = [n for n in options[role] if n <= limits.get(role, chips)]
-    for n, mesh in _products(list(options.items()), chips):
-        count = side_by_side(system, n)
-        if not count or (filling and n != chips):
-            continue
-        if fixed.get("data", count) == count and count <= limits.get("data", count):
-            yield Mesh(data=count, **mesh)
+            size = int(fixed[role])
+            is_legal = size in legal_sizes or role == "context"
+            legal_sizes = [size] if is_legal else []
+        sizes[role] = [size for size in legal_sizes if size <= limit]
+    return sizes
 
 
 def _products(
-    options: Sequence[tuple[str, Sequence[int]]], chips: int
-) -> Iterator[tuple[int, dict[str, int]]]:
-    """Every choice of one size for each role whose product is at most `chips`."""
+    options: Sequence[tuple[str, Sequence[int]]], max_product: int
+) -> Iterator[dict[str, int]]:
+    """Every choice of one size for each role whose product is at most `max_product`."""
     if not options:
-        yield 1, {}
+        yield {}
         return
-    role, every = options[0]
-    for size in every:
-        if size > chips:
-            break
-        for n, rest in _products(options[1:], chips // size):
-            yield size * n, {role: size, **rest}
+    role, role_sizes = options[0]
+    for size in itertools.takewhile(lambda size: size <= max_product, role_sizes):
+        for other_sizes in _products(options[1:], max_product // size):
+            yield {role: size, **other_sizes}
 
 
 def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = None) -> Fixed:
-    """What a search is given, after names and values that no engine has are refused.
+    """Check the sizes and options that the user fixed for a search.
 
     Raises:
-        UnknownName: a name or a word that is none. BadShape: a size that is no whole number from 1.
+        UnknownName: a name, or the value of a word option, does not exist.
+        BadShape: a size is not a positive integer.
     """
-    return checked(chosen, max_sizes, WORDS, NUMBERS)
+    return checked(chosen, max_sizes, WORD_OPTIONS, NUMBER_OPTIONS)
 
 
 def problems(config: ModelConfig, system: System | None, fixed: Fixed) -> list[str]:
-    """Every reason why given sizes of an engine are not legal, each with what would be."""
-    n = {**Mesh().sizes, **{r: k for r, k in fixed.items() if isinstance(k, int)}}
-    found = []
-    widths = tensor_widths(config)
-    bad = [f"{k} {v:,} (/{n['tensor']})" for k, v in widths.items() if v % n["tensor"]]
-    if bad:
-        works = near_divisors(math.gcd(*widths.values()), n["tensor"])
-        found.append(
-            f"tensor {n['tensor']} does not divide: {', '.join(bad)}. Sizes that do: {works}."
+    """Every reason why the fixed sizes of an engine are not legal, with sizes that are."""
+    sizes = {**Mesh().sizes, **fixed.sizes}
+    return [
+        *tensor_problems(config, sizes["tensor"]),
+        *expert_problems(config, sizes["expert"]),
+        *_other_problems(config, system, sizes),
+    ]
+
+
+def _other_problems(
+    config: ModelConfig, system: System | None, sizes: Mapping[str, int]
+) -> Iterator[str]:
+    pipe = sizes["pipe"]
+    if pipe > config.n_layers or not filled(config.n_layers, pipe):
+        yield f"pipe {pipe} does not divide {config.n_layers} layers into even stages."
+    fsdp = sizes["fsdp"]
+    if config.d_model % fsdp:
+        yield (
+            f"fsdp {fsdp} does not divide d_model {config.d_model:,}. Sizes that do: "
+            f"{near_divisors(config.d_model, fsdp)}."
         )
-    elif not kv_heads_divide(config, n["tensor"]):
-        found.append(
-            f"tensor {n['tensor']} and n_kv_heads {config.n_kv_heads}: neither divides the other."
+    n_chips = math.prod(sizes.values())
+    if system is None:
+        return
+    if n_chips > system.n_chips or not engines_per_machine(system, n_chips // sizes["data"]):
+        yield (
+            f"engines with {n_chips:,} chips in all do not divide the {system.n_chips:,} chips of "
+            f"{system.name}."
         )
-    experts = n_experts(config)
-    if experts % n["expert"]:
-        works = near_divisors(experts, n["expert"])
-        told = f"does not divide {experts} experts. Sizes that do: {works}."
-        none = f"{config.name} has no experts to deal out; leave it at 1."
-        found.append(f"expert {n['expert']}: {none if experts == 1 else told}")
-    if n["pipe"] > config.n_layers or not filled(config.n_layers, n["pipe"]):
-        found.append(f"pipe {n['pipe']} does not cut {config.n_layers} layers into even stages.")
-    if config.d_model % n["fsdp"]:
-        works = near_divisors(config.d_model, n["fsdp"])
-        found.append(f"fsdp {n['fsdp']} does not divide d_model {config.d_model:,}: {works}.")
-    chips = math.prod(n.values())
-    if system and (chips > system.n_chips or not side_by_side(system, chips // n["data"])):
-        found.append(
-            f"{chips:,} chips of the engines do not divide the {system.n_chips:,} of {system.name}."
-        )
-    return found

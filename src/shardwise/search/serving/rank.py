@@ -1,4 +1,4 @@
-"""Search of serving deployments: engines, batches, dtypes, one kind of engine or two."""
+"""Search serving deployments: engines, batches and dtypes, colocated or disaggregated."""
 
 from __future__ import annotations
 
@@ -16,46 +16,52 @@ from shardwise.search.given import NOTHING, Fixed
 from shardwise.search.serving import choose
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.choose import Rule
-from shardwise.search.serving.deployments import Points, apart, joined, together
-from shardwise.search.serving.evaluate import BUSY, Block, blocks
-from shardwise.search.serving.layouts import Sites, machines, sites
+from shardwise.search.serving.deployments import Points, colocated, concatenate, disaggregated
+from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock, blocks
+from shardwise.search.serving.layouts import CandidateEngines, candidate_engines, machines
 from shardwise.strategy.mesh import Mesh
+from shardwise.units import bytes_per_element
 from shardwise.workload import Serve
 
-SHOWN = 5  # deployments of a front that are shown
-SLOWEST = 0.2  # seconds per token: a front ends there, at the 300 words a minute that people read
+SHOWN = 5  # deployments of the Pareto front in a plan
+MAX_TPOT_S = 0.2  # a front ends there: 300 words a minute, about the speed of reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a search found.
+    """The result of a search.
 
     Args:
-        candidates: the one to take, then the best of each other layout.
-        rule: what it was taken by.
-        front: least time per token against most tokens/s/chip.
+        candidates: the best deployment, then the best of every other layout.
+        rule: the criterion that the best one was chosen by.
+        front: Pareto front of TPOT and tokens/s/chip.
         n_points: operating points that fit.
-        others: best deployment of the other kind, where both were looked at.
+        machine_is_given: the search was on one machine, not on all machines of a chip.
+        other: best disaggregated deployment where a colocated one was chosen, and the reverse;
+            None where only one kind was searched.
+        n_engines: engines that were evaluated.
     """
 
     candidates: list[Candidate]
     rule: Rule
     front: list[Candidate]
     n_points: int
-    sized: bool
+    machine_is_given: bool
     other: Candidate | None = None
     n_engines: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is searched.
+    """The input of a search.
 
     Args:
         where: a machine, or a chip whose machines are searched.
-        jobs: the same work in several dtypes.
-        fixed: sizes and words that are fixed, and largest sizes.
-        disaggregate: True and False ask for one kind; None looks at both where there are bounds.
+        jobs: one workload in several dtypes.
+        fixed: fixed sizes and options, and largest sizes.
+        peak: use the chip's peak rates.
+        disaggregate: search only disaggregated (True) or only colocated deployments (False); None
+            compares both if the job has bounds.
     """
 
     config: ModelConfig
@@ -67,201 +73,223 @@ class Request:
 
     @property
     def chip(self) -> Chip:
-        return self.where.chip if isinstance(self.where, System) else self.where
+        if isinstance(self.where, System):
+            return self.where.chip
+        return self.where
 
     @property
-    def sized(self) -> bool:
-        """Whether the machine is given."""
+    def machine_is_given(self) -> bool:
+        """Whether the search is on one machine."""
         return isinstance(self.where, System)
 
     @property
     def job(self) -> Serve:
-        """What all dtypes have in common."""
+        """The workload, in the first of the dtypes."""
         return self.jobs[0]
 
     @property
     def looks_at_both(self) -> bool:
-        """Whether engines of one kind and of two kinds are compared."""
+        """Whether colocated and disaggregated deployments are compared."""
         job = self.job
         bounded = job.rate or job.ttft_s or job.tpot_s
         return self.disaggregate is None and bool(bounded) and job.output is not None
 
     def rates(self, job: Serve) -> ServeRates:
-        """What the chip reaches, or its peaks."""
+        """The rates that the chip is expected to reach, or its peaks."""
         if self.peak:
             return ServeRates(chip=self.chip, job=job)
-        found = serving_efficiency(self.chip.name, self.chip.kind)
-        return ServeRates(chip=self.chip, job=job, efficiency=found, overhead=DEFAULT_OVERHEAD)
+        efficiency = serving_efficiency(self.chip.name, self.chip.kind)
+        return ServeRates(chip=self.chip, job=job, efficiency=efficiency, overhead=DEFAULT_OVERHEAD)
 
-    def sites(self) -> Sites | None:
-        """Every engine to look at."""
+    def engines(self) -> CandidateEngines | None:
+        """Every legal engine with its placements; None if no engine is legal."""
         if isinstance(self.where, System):
             systems = [self.where]
         else:
-            systems = machines(self.config, self.where, min(self.jobs, key=_weight))
-        return sites(self.config, self.job, systems, self.fixed, filling=not self.sized)
+            smallest = min(self.jobs, key=lambda job: bytes_per_element(job.weights))
+            systems = machines(self.config, self.where, smallest)
+        return candidate_engines(
+            self.config, self.job, systems, self.fixed, fills_machine=not self.machine_is_given
+        )
 
 
-def _weight(job: Serve) -> float:
-    from shardwise.units import bytes_per_element
-
-    return bytes_per_element(job.weights)
-
-
-def rank(asked: Request, keep: int = SHOWN, *, each_reader: bool = False) -> Ranking:
-    """The deployment to take, with what it was compared to.
+def rank(request: Request, keep: int = SHOWN, *, each_reader: bool = False) -> Ranking:
+    """Search for the best deployment, and the best of every other layout.
 
     Args:
-        each_reader: engines beside other readers of prompts are other deployments.
+        keep: number of other layouts.
+        each_reader: deployments with other prefill engines count as other layouts.
 
     Raises:
-        NoLegalEngine: no engine is legal. NoStrategy: none meets the bounds.
-        DoesNotFit: no engine holds one sequence, or the batch that is asked for.
-        UnknownFigure: a figure that the chip's file does not have.
+        NoLegalEngine: no engine is legal.
+        NoStrategy: no deployment meets the bounds.
+        DoesNotFit: no engine fits one sequence, or the requested batch.
+        UnknownFigure: the chip's file lacks a figure.
     """
-    every = asked.sites()
-    if every is None:
+    engines = request.engines()
+    if engines is None:
         raise NoLegalEngine("no engine is legal.")
-    options = [(job, asked.rates(job)) for job in asked.jobs]
-    found = blocks(asked.config, every, options, asked.fixed)
-    if not found:
+    options = [(job, request.rates(job)) for job in request.jobs]
+    evaluated = blocks(request.config, engines, options, request.fixed)
+    if not evaluated:
         raise DoesNotFit("nothing fits.")
-    both = _points(asked, found)
-    every_point = joined([p for p in both if len(p)])
+    parts = _deployments(request, evaluated)
+    points = concatenate(parts)
     order, rule = choose.ordered(
-        every_point,
-        asked.job,
-        sized=asked.sized,
-        name=lambda i: _named(candidate(asked.config, found, every_point, i)),
+        points,
+        request.job,
+        machine_is_given=request.machine_is_given,
+        name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
     )
-    candidates = _ranked(asked, found, every_point, order, keep + 1, each_reader=each_reader)
-    chosen = candidates[0]
+    candidates = _best_layouts(request, evaluated, points, order, keep + 1, each_reader=each_reader)
+    other = None
+    if request.looks_at_both:
+        other = _other_kind(request, evaluated, parts, candidates[0])
     return Ranking(
         candidates=candidates,
         rule=rule,
-        front=_front(asked, found, every_point),
-        n_points=len(every_point),
-        sized=asked.sized,
-        other=_other(asked, found, both, chosen) if asked.looks_at_both else None,
-        n_engines=sum(len(b.sites) for b in found),
+        front=_front(request, evaluated, points),
+        n_points=len(points),
+        machine_is_given=request.machine_is_given,
+        other=other,
+        n_engines=sum(len(block.engines) for block in evaluated),
     )
 
 
-def _points(asked: Request, found: Sequence[Block]) -> list[Points]:
-    """Deployments with one kind of engine, then with two."""
-    job, both = asked.job, []
-    if asked.disaggregate is not True:
-        both += together(found, job, sized=asked.sized)
-    if asked.disaggregate or asked.looks_at_both:
-        limit = max(s.n_chips for b in found for s in b.sites.systems)
-        limit = limit if asked.sized or not job.rate else 10**9
+def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Points]:
+    """Colocated deployments, then disaggregated ones, without empty arrays."""
+    job = request.job
+    machine_is_given = request.machine_is_given
+    parts: list[Points] = []
+    if request.disaggregate is not True:
+        parts += colocated(evaluated, job, machine_is_given=machine_is_given)
+    if request.disaggregate or request.looks_at_both:
+        max_chips = max(system.n_chips for block in evaluated for system in block.engines.systems)
+        if job.rate and not machine_is_given:
+            max_chips = 10**9
         try:
-            both += apart(asked.config, found, job, limit, sized=asked.sized)
+            parts += disaggregated(
+                request.config, evaluated, job, max_chips, machine_is_given=machine_is_given
+            )
         except UnknownFigure:
-            if asked.disaggregate:
+            if request.disaggregate:
                 raise
-    if not any(len(p) for p in both):
-        raise NoStrategy(*_too_slow(asked, found))
-    return both
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        raise NoStrategy(_machine_too_small(request, evaluated))
+    return parts
 
 
-def _too_slow(asked: Request, found: Sequence[Block]) -> list[str]:
-    """When the given machine has too few chips."""
-    where, rate = asked.where, asked.job.rate
-    name = where.name
-    if rate:
-        most = max(
-            float((b.sites.sizes["data"][b.row] * b.steady.requests_per_s).max()) for b in found
-        )
-        return [
-            f"{name} serves {most:.3g} requests/s at most; --rate {rate:g}/s needs more chips. "
-            f"How many: shardwise plan {asked.config.name} {asked.chip.name} --serve --rate "
-            f"{rate:g}/s"
-        ]
-    return [f"{name} has no room for two kinds of engines. Leave --disaggregate out."]
-
-
-def candidate(config: ModelConfig, found: Sequence[Block], points: Points, i: int) -> Candidate:
-    """One of the points in numbers."""
-    block = found[int(points.block[i])]
-    row = int(points.point[i])
-    reader = None
-    if points.reader[i] >= 0:
-        other = found[int(points.reader[i])]
-        reader = _server(config, other, int(points.site[i]), int(points.readers[i]))
-    return Candidate(
-        server=_server(config, block, int(block.row[row]), int(points.engines[i])),
-        batch=int(block.batch[row]),
-        reader=reader,
-        busy=BUSY[int(points.busy[i])] if reader else 0.0,
-        chips=int(points.chips[i]),
-        transfer_s=float(points.transfer_s[i]),
+def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> str:
+    name = request.where.name
+    rate = request.job.rate
+    if not rate:
+        return f"{name} has too few chips for prefill and decode engines. Omit --disaggregate."
+    max_rates = []
+    for block in evaluated:
+        rates = block.engines.sizes["data"][block.row] * block.steady.requests_per_s
+        max_rates.append(float(rates.max()))
+    return (
+        f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
+        f"chips. For their number run: shardwise plan {request.config.name} {request.chip.name} "
+        f"--serve --rate {rate:g}/s"
     )
 
 
-def _named(one: Candidate) -> str:
-    """What an engine is, in a refusal: `tensor 16 on v5e:4x4, batch 1`."""
-    mesh = Mesh(**{**one.server.layout.sizes, "data": 1})
-    return f"{mesh} on {one.server.system.name}, batch {one.batch:,}"
+def candidate(
+    config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
+) -> Candidate:
+    """The deployment at one index of `points`."""
+    block = evaluated[int(points.block[index])]
+    point = int(points.point[index])
+    reader = None
+    busy = 0.0
+    if points.reader[index] >= 0:
+        prefill_block = evaluated[int(points.reader[index])]
+        row = int(points.reader_row[index])
+        reader = _server(config, prefill_block, row, int(points.readers[index]))
+        busy = PREFILL_LOADS[int(points.load[index])]
+    return Candidate(
+        server=_server(config, block, int(block.row[point]), int(points.engines[index])),
+        batch=int(block.batch[point]),
+        reader=reader,
+        busy=busy,
+        chips=int(points.chips[index]),
+        transfer_s=float(points.transfer_s[index]),
+    )
 
 
-def _server(config: ModelConfig, block: Block, row: int, count: int) -> Server:
-    here = block.sites
+def _describe(deployment: Candidate) -> str:
+    """A short description for error messages: `tensor 16 on v5e:4x4, batch 1`."""
+    server = deployment.server
+    mesh = Mesh(**{**server.layout.sizes, "data": 1})
+    return f"{mesh} on {server.system.name}, batch {deployment.batch:,}"
+
+
+def _server(config: ModelConfig, block: EngineBlock, row: int, count: int) -> Server:
+    engines = block.engines
     return Server(
         config=config,
         job=block.job,
-        system=here.systems[int(here.system[row])],
+        system=engines.systems[int(engines.system_index[row])],
         layout=block.layout(row),
-        placement=here.placements[row],
+        placement=engines.placements[row],
         rates=block.rates,
         count=count,
     )
 
 
-def _front(asked: Request, found: Sequence[Block], points: Points) -> list[Candidate]:
-    """Some of the front, evenly between its ends on a scale of ratios."""
+def _front(request: Request, evaluated: Sequence[EngineBlock], points: Points) -> list[Candidate]:
+    """Points of the Pareto front, spaced evenly in the logarithm of TPOT."""
     import numpy as np
 
-    rows = choose.front(points, asked.job)
-    rows = rows[: max(1, int((points.tpot_s[rows] <= SLOWEST).sum()))]
-    place = np.log(points.tpot_s[rows])
-    wanted = np.linspace(place[0], place[-1], SHOWN)
-    near = sorted({int(abs(place - w).argmin()) for w in wanted})
-    return [candidate(asked.config, found, points, int(rows[i])) for i in near]
+    rows = choose.front(points, request.job)
+    rows = rows[: max(1, int((points.tpot_s[rows] <= MAX_TPOT_S).sum()))]
+    log_tpot = np.log(points.tpot_s[rows])
+    nearest = set()
+    for target in np.linspace(log_tpot[0], log_tpot[-1], SHOWN):
+        nearest.add(int(abs(log_tpot - target).argmin()))
+    return [candidate(request.config, evaluated, points, int(rows[i])) for i in sorted(nearest)]
 
 
-def _ranked(
-    asked: Request,
-    found: Sequence[Block],
+def _best_layouts(
+    request: Request,
+    evaluated: Sequence[EngineBlock],
     points: Points,
     order: Num,
     keep: int,
     *,
     each_reader: bool,
 ) -> list[Candidate]:
-    """The best deployment of each engine that generates, and of each kind, best first."""
+    """The best deployment of each decode engine, colocated and disaggregated, best first."""
     best: dict[tuple[int, ...], int] = {}
-    for i in order:
-        block, reader = int(points.block[i]), int(points.reader[i])
-        engine = int(found[block].row[int(points.point[i])])
-        reads = (reader, int(points.site[i])) if each_reader else (int(reader >= 0),)
-        best.setdefault((block, engine, *reads), int(i))
+    for index in order:
+        block = int(points.block[index])
+        reader = int(points.reader[index])
+        engine = int(evaluated[block].row[int(points.point[index])])
+        layout: tuple[int, ...] = (block, engine, int(reader >= 0))
+        if each_reader:
+            layout = (block, engine, reader, int(points.reader_row[index]))
+        best.setdefault(layout, int(index))
         if len(best) >= keep:
             break
-    return [candidate(asked.config, found, points, i) for i in best.values()]
+    return [candidate(request.config, evaluated, points, index) for index in best.values()]
 
 
-def _other(
-    asked: Request, found: Sequence[Block], both: Sequence[Points], chosen: Candidate
+def _other_kind(
+    request: Request,
+    evaluated: Sequence[EngineBlock],
+    parts: Sequence[Points],
+    chosen: Candidate,
 ) -> Candidate | None:
-    """The best deployment of the kind that was not taken, or None where it meets no bound."""
-    split = chosen.reader is None
-    parts = [p for p in both if len(p) and (p.reader[0] >= 0) == split]
-    if not parts:
+    """The best deployment of the kind that was not chosen, or None if it misses the bounds."""
+    chosen_is_colocated = chosen.reader is None
+    other_parts = [part for part in parts if (part.reader[0] >= 0) == chosen_is_colocated]
+    if not other_parts:
         return None
-    points = joined(parts)
+    points = concatenate(other_parts)
     try:
-        order, _ = choose.ordered(points, asked.job, sized=asked.sized)
+        order, _ = choose.ordered(points, request.job, machine_is_given=request.machine_is_given)
     except NoStrategy:
         return None
-    return candidate(asked.config, found, points, int(order[0]))
+    return candidate(request.config, evaluated, points, int(order[0]))

@@ -1,4 +1,4 @@
-"""Which meshes a model, a batch and a machine admit, and why others are refused."""
+"""The meshes that a model, a batch and a machine allow, and the reasons why others are refused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 from shardwise.search.model_sizes import (
     divisors,
+    expert_problems,
     kv_heads_divide,
     n_experts,
+    tensor_problems,
     tensor_widths,
     worth_cutting,
 )
@@ -26,79 +28,75 @@ from shardwise.workload import Train
 def problems(
     config: ModelConfig, system: System, job: Train, sizes: Mapping[str, int], *, whole: bool
 ) -> list[str]:
-    """Every reason why sizes of mesh roles are not legal, each with what would be.
+    """Every reason why the sizes of mesh roles are not legal, with sizes that are.
 
     Args:
-        sizes: role -> size; a role that is not given counts as 1.
-        whole: the sizes are a whole mesh, not a part of one that a search may complete.
+        sizes: role -> size; a missing role counts as 1.
+        whole: the sizes are a complete mesh. Otherwise a search may still add to them.
     """
-    n = {**Mesh().sizes, **sizes}
-    found = _chips(system, sizes, whole=whole)
-    found += _tensor(config, n["tensor"])
-    found += _layers(config, n["pipe"], n["expert"])
-    shards = data_shards(n)
+    all_sizes = {**Mesh().sizes, **sizes}
+    return [
+        *_chip_problems(system, sizes, whole=whole),
+        *tensor_problems(config, all_sizes["tensor"]),
+        *_stage_problems(config, all_sizes["pipe"]),
+        *expert_problems(config, all_sizes["expert"]),
+        *_batch_problems(config, job, all_sizes),
+    ]
+
+
+def _chip_problems(system: System, sizes: Mapping[str, int], *, whole: bool) -> Iterator[str]:
+    """Why the mesh does not have the machine's number of chips."""
+    chips = system.n_chips
+    used = math.prod(sizes.values())
+    mesh = _product_text(sizes) or "one chip"
+    if whole and used != chips:
+        yield f"{mesh} is {used:,} chips; {system.name} has {chips:,}."
+    elif chips % used:
+        yield (
+            f"{mesh} leaves {chips:,} / {used:,} = {chips / used:.2f} chips for the other axes, "
+            f"not a whole number. Products that divide: {near_divisors(chips, used)}."
+        )
+
+
+def _product_text(sizes: Mapping[str, int]) -> str:
+    """`tensor 8 x pipe 4`, without roles of size 1."""
+    return " x ".join(f"{role} {size}" for role, size in sizes.items() if size > 1)
+
+
+def _stage_problems(config: ModelConfig, pipe: int) -> Iterator[str]:
+    """Why the layers do not fill the stages of a pipeline."""
+    if _stages_fill(config, pipe):
+        return
+    slots = -(-config.n_layers // pipe) * pipe
+    legal = [n for n in range(1, config.n_layers + 1) if _stages_fill(config, n)]
+    nearest = sorted(legal, key=lambda n: abs(n - pipe))[:6]
+    yield (
+        f"pipe {pipe}: {config.n_layers} layers leave {slots - config.n_layers} of {slots} "
+        f"places in equal stages empty. Sizes that fill them: "
+        f"{', '.join(map(str, sorted(nearest)))}."
+    )
+
+
+def _batch_problems(config: ModelConfig, job: Train, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Why sequences, tokens and d_model do not divide over their shards."""
+    shards = data_shards(sizes)
     if job.batch % shards:
-        split = " x ".join(f"{r} {n[r]}" for r in ("data", "fsdp", "expert") if n[r] > 1)
-        found.append(
-            f"{job.batch:,} sequences do not divide over {shards:,} shards ({split}). Nearest "
+        mesh = _product_text({role: sizes[role] for role in ("data", "fsdp", "expert")})
+        yield (
+            f"{job.batch:,} sequences do not divide over {shards:,} shards ({mesh}). Nearest "
             f"batches that do: {near_multiples(job.batch, shards)}."
         )
-    if job.seq % n["context"]:
-        found.append(
-            f"{job.seq:,} tokens of a sequence do not divide over context {n['context']}. Sizes "
-            f"that do: {near_divisors(job.seq, n['context'])}."
-        )
-    if config.d_model % (n["fsdp"] * n["context"]):
-        found.append(
-            f"d_model {config.d_model:,} does not divide over fsdp {n['fsdp']} x context "
-            f"{n['context']}. Give a part to data."
-        )
-    return found
-
-
-def _chips(system: System, sizes: Mapping[str, int], *, whole: bool) -> list[str]:
-    """The mesh against the number of chips."""
-    chips, used = system.n_chips, math.prod(sizes.values())
-    asked = " x ".join(f"{r} {n}" for r, n in sizes.items() if n > 1) or "one chip"
-    if whole and used != chips:
-        return [f"{asked} is {used:,} chips; {system.name} has {chips:,}."]
-    if chips % used:
-        return [
-            f"{asked} leaves {chips:,} / {used:,} = {chips / used:.2f} chips for the other axes, "
-            f"not a whole number. Whole here: {near_divisors(chips, used)}."
-        ]
-    return []
-
-
-def _tensor(config: ModelConfig, tensor: int) -> list[str]:
-    """The widths that tensor parallelism splits."""
-    widths = tensor_widths(config)
-    bad = [f"{k} {v:,} (/{tensor} = {v / tensor:.1f})" for k, v in widths.items() if v % tensor]
-    if bad:
-        works = near_divisors(math.gcd(*widths.values()), tensor)
-        return [f"tensor {tensor} does not divide: {', '.join(bad)}. Sizes that do: {works}."]
-    if not kv_heads_divide(config, tensor):
-        return [f"tensor {tensor} and n_kv_heads {config.n_kv_heads}: neither divides the other."]
-    return []
-
-
-def _layers(config: ModelConfig, pipe: int, expert: int) -> Iterator[str]:
-    """What pipeline stages and expert parallelism deal out."""
-    if not _stages_fill(config, pipe):
-        places = -(-config.n_layers // pipe) * pipe
-        fits = [n for n in range(1, config.n_layers + 1) if _stages_fill(config, n)]
-        near = sorted(sorted(fits, key=lambda n: abs(n - pipe))[:6])
+    context = sizes["context"]
+    if job.seq % context:
         yield (
-            f"pipe {pipe}: {config.n_layers} layers leave {places - config.n_layers} of {places} "
-            f"places in equal stages empty. Sizes that fill them: {', '.join(map(str, near))}."
+            f"{job.seq:,} tokens of a sequence do not divide over context {context}. Sizes "
+            f"that do: {near_divisors(job.seq, context)}."
         )
-    experts = n_experts(config)
-    if expert > 1 and experts == 1:
-        yield f"expert {expert}: {config.name} has no experts to deal out; leave it at 1."
-    elif experts % expert:
+    fsdp = sizes["fsdp"]
+    if config.d_model % (fsdp * context):
         yield (
-            f"expert {expert} does not divide {experts} experts. Sizes that do: "
-            f"{near_divisors(experts, expert)}."
+            f"d_model {config.d_model:,} does not divide over fsdp {fsdp} x context {context}. "
+            "Move a factor of fsdp to data."
         )
 
 
@@ -107,135 +105,141 @@ def _stages_fill(config: ModelConfig, pipe: int) -> bool:
     return pipe <= config.n_layers and bool(filled(config.n_layers, pipe))
 
 
-def near_multiples(n: int, of: int) -> str:
-    """The multiples of `of` below and above n."""
-    below, above = n // of * of, -(-n // of) * of
-    return f"{below:,}, {above:,}" if below else f"{above:,}"
+def near_multiples(n: int, factor: int) -> str:
+    """The positive multiples of `factor` below and above n: "8, 12"."""
+    below = n // factor * factor
+    above = -(-n // factor) * factor
+    if not below:
+        return f"{above:,}"
+    return f"{below:,}, {above:,}"
 
 
 def legal_meshes(
     config: ModelConfig, system: System, job: Train, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
-    """Every mesh that divides evenly; layers need only fill the stages of `pipe`.
+    """Every mesh whose sizes divide the model and the batch; `pipe` may leave places empty.
 
     Args:
-        fixed: roles whose size is given.
+        fixed: role -> size of the roles that are fixed.
     """
-    chips = system.n_chips
-    widths = math.gcd(*tensor_widths(config).values())
-    experts = n_experts(config)
-    for tensor in _sizes(widths, "tensor", fixed):
+    for tensor, context, shards in _tensor_and_context(config, job.seq, system.n_chips, fixed):
+        for pipe in _sizes(shards, "pipe", fixed):
+            data_parallel = shards // pipe
+            if job.batch % data_parallel or not _stages_fill(config, pipe):
+                continue
+            for expert in _sizes(math.gcd(n_experts(config), data_parallel), "expert", fixed):
+                ranks = data_parallel // expert
+                max_fsdp = math.gcd(ranks, config.d_model // context)
+                for fsdp in _sizes(max_fsdp, "fsdp", fixed):
+                    data = ranks // fsdp
+                    if fixed.get("data", data) == data:
+                        yield Mesh(
+                            data=data,
+                            fsdp=fsdp,
+                            tensor=tensor,
+                            context=context,
+                            expert=expert,
+                            pipe=pipe,
+                        )
+
+
+def _tensor_and_context(
+    config: ModelConfig, seq: int, chips: int, fixed: Mapping[str, int]
+) -> Iterator[tuple[int, int, int]]:
+    """(tensor, context, remaining factor of the chips) that divide the model and the sequence."""
+    common_width = math.gcd(*tensor_widths(config).values())
+    for tensor in _sizes(common_width, "tensor", fixed):
         if chips % tensor or not kv_heads_divide(config, tensor):
             continue
-        for context in _sizes(math.gcd(chips // tensor, job.seq), "context", fixed):
-            rest = chips // tensor // context
-            if config.d_model % context:
-                continue
-            for pipe in _sizes(rest, "pipe", fixed):
-                shards = rest // pipe
-                if job.batch % shards or not _stages_fill(config, pipe):
-                    continue
-                for expert in _sizes(math.gcd(experts, shards), "expert", fixed):
-                    ranks = shards // expert
-                    whole = math.gcd(ranks, config.d_model // context)
-                    for fsdp in _sizes(whole, "fsdp", fixed):
-                        data = ranks // fsdp
-                        if fixed.get("data", data) == data:
-                            yield Mesh(
-                                data=data,
-                                fsdp=fsdp,
-                                tensor=tensor,
-                                context=context,
-                                expert=expert,
-                                pipe=pipe,
-                            )
+        for context in _sizes(math.gcd(chips // tensor, seq), "context", fixed):
+            if config.d_model % context == 0:
+                yield tensor, context, chips // tensor // context
 
 
 def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
-    """Divisors of n, or the one size that was asked for when it is one of them."""
-    if role in fixed:
-        return [fixed[role]] if n % fixed[role] == 0 else []
-    return divisors(n)
+    """The divisors of n; if the role is fixed, only its size."""
+    if role not in fixed:
+        return divisors(n)
+    if n % fixed[role]:
+        return []
+    return [fixed[role]]
 
 
 def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
-    """Over how many shards a search splits a batch on all chips without a pipeline."""
-    found = set()
-    widths = math.gcd(*tensor_widths(config).values())
-    for tensor in divisors(widths):
-        if system.n_chips % tensor or not kv_heads_divide(config, tensor):
-            continue
-        rest = system.n_chips // tensor
-        for context in divisors(math.gcd(rest, seq)):
-            if config.d_model % context == 0 and worth_cutting(seq, context):
-                found.add(rest // context)
-    return sorted(found)
+    """The numbers of batch shards in a search on all chips without a pipeline."""
+    numbers = set()
+    for _, context, shards in _tensor_and_context(config, seq, system.n_chips, {}):
+        if worth_cutting(seq, context):
+            numbers.add(shards)
+    return sorted(numbers)
 
 
 def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
-    """Whether heads can be exchanged for tokens: each chip needs whole ones. True elsewhere."""
-    split = sizes["tensor"] * sizes["context"]
-    fits = split > 0
+    """Whether the heads divide over `tensor` x `context`, which only "ulysses" requires."""
+    shards = sizes["tensor"] * sizes["context"]
+    fits = shards > 0
     if form.context_kind != "ulysses":
         return fits
-    for a, _ in config.attentions:
-        fits = fits & (a.n_heads % split == 0)
-        if not a.mla:
-            fits = fits & ((a.n_kv_heads % split == 0) | (split % a.n_kv_heads == 0))
+    for attention, _ in config.attentions:
+        fits = fits & (attention.n_heads % shards == 0)
+        if not attention.mla:
+            kv_heads = attention.n_kv_heads
+            fits = fits & ((kv_heads % shards == 0) | (shards % kv_heads == 0))
     return fits
 
 
 def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
-    """Whether each chip has as many experts where whole ones lie on chips of `tensor` too."""
+    """Whether the experts divide over their chips where `expert_tensor` adds chips of `tensor`."""
     degree = expert_degree(form, sizes)
     return (n_experts(config) % degree == 0) | (degree == sizes["expert"])
 
 
-def chunks_fit(split: Layout | Layouts, seq: int) -> Num:
-    """Whether chunks of the loss are of as many tokens each."""
-    return split.micro_batch * seq // split.sizes["context"] % split.loss_chunks == 0
+def chunks_fit(layout: Layout | Layouts, seq: int) -> Num:
+    """Whether all chunks of the loss have the same number of tokens."""
+    return layout.micro_batch * seq // layout.sizes["context"] % layout.loss_chunks == 0
 
 
 def chunk_problems(layout: Layout, seq: int) -> list[str]:
-    """Why there are no such chunks of the loss."""
+    """Why the tokens of a chip do not divide into the chunks of the loss."""
     if chunks_fit(layout, seq):
         return []
-    tokens = layout.micro_batch * seq // layout.mesh.context
-    near = max(n for n in divisors(tokens) if n <= layout.loss_chunks)
+    context = layout.mesh.context
+    tokens = layout.micro_batch * seq // context
+    largest = max(n for n in divisors(tokens) if n <= layout.loss_chunks)
     return [
         f"loss_chunks {layout.loss_chunks} does not divide the {tokens:,} tokens of a chip "
-        f"(micro_batch {layout.micro_batch} x {seq:,} over context {layout.mesh.context}). "
-        f"{near} does."
+        f"(micro_batch {layout.micro_batch} x {seq:,} over context {context}). {largest} does."
     ]
 
 
 def layout_problems(config: ModelConfig, layout: Layout, seq: int) -> list[str]:
-    """What of a layout's words does not go with its mesh: schedule, heads for tokens, experts,
-    chunks of the loss.
+    """Why the form of a layout is not legal on its mesh: schedule, attention, experts, loss.
 
     Raises:
-        BadShape: numbers that the schedule cannot have.
+        BadShape: the schedule cannot have these numbers of stages, microbatches and chunks.
     """
-    found = []
+    reasons = []
     if not context_fits(config, layout, layout.sizes):
-        found.append(
-            f"ulysses deals {config.n_heads} heads out over tensor {layout.mesh.tensor} x context "
-            f"{layout.mesh.context}: each chip needs whole ones. Take context_kind ring."
+        reasons.append(
+            f"ulysses shards {config.n_heads} heads over tensor {layout.mesh.tensor} x context "
+            f"{layout.mesh.context}, which does not divide them. Use context_kind ring."
         )
     if not experts_fit(config, layout, layout.sizes):
-        found.append(
-            f"expert_tensor {layout.expert_tensor} deals {n_experts(config)} experts out over "
-            f"{layout.expert_degree} chips of tensor and expert. Take fewer of either."
+        reasons.append(
+            f"expert_tensor {layout.expert_tensor} shards {n_experts(config)} experts over "
+            f"{layout.expert_degree} chips of tensor and expert, which does not divide them. Use "
+            "fewer of either."
         )
-    found += chunk_problems(layout, seq)
+    reasons += chunk_problems(layout, seq)
     if not layout.is_pipelined:
-        return found
-    schedule, stages = find(layout.schedule), layout.mesh.pipe
+        return reasons
+    schedule = find(layout.schedule)
+    stages = layout.mesh.pipe
     chunks = schedule.chunks or layout.virtual
     schedule.check(stages, layout.n_microbatches, chunks)
     if not filled(config.n_layers, schedule.parts(stages, chunks)):
-        found.append(
+        reasons.append(
             f"{config.n_layers} layers fill less than {FILLED:.0%} of the places in {stages} "
-            f"stages of {chunks} chunks. Take fewer chunks."
+            f"stages of {chunks} chunks. Use fewer chunks."
         )
-    return found
+    return reasons

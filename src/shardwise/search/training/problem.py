@@ -15,7 +15,7 @@ from shardwise.search.training import rank as train
 from shardwise.search.training.rank import Candidate, Ranking
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Placement
-from shardwise.strategy.span import Span, Tier
+from shardwise.strategy.span import Span
 from shardwise.workload import Train
 
 # Tier of a placement -> the figure of the chip that has its rate.
@@ -76,17 +76,13 @@ def relinked(placement: Placement, chip: Chip) -> Placement:
 
 def _relinked_span(span: Span, chip: Chip) -> Span:
     link_rate = 0.0
-    if span.rings or span.lent:
+    if span.rings or span.borrowed:
         link_rate = chip.need("ici.link")
     return replace(
         span,
         rings=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.rings),
-        lent=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.lent),
+        borrowed=tuple(replace(ring, link_bytes_per_s_one_way=link_rate) for ring in span.borrowed),
         tiers=tuple(
             replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name])) for tier in span.tiers
         ),
     )
-
-
-def _relinked_tier(tier: Tier, chip: Chip) -> Tier:
-    return replace(tier, bytes_per_s=chip.need(TIER_FIGURES[tier.name]))

@@ -1,7 +1,7 @@
-"""What a strategy hangs on: how its step answers to each number, and where the answer changes.
+"""Sensitivity of a strategy to each number of its machine and job: elasticities, break-evens.
 
-The layout stays and one number is multiplied. What is asked then: does another side bind the lower
-bound, is another strategy of the ranking faster, does the strategy still fit?
+The layout stays and one number is multiplied by a factor. A break-even is the factor at which the
+lower bound changes sides, another strategy of the ranking becomes faster, or memory fills up.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.hardware import System, Torus
@@ -31,24 +32,22 @@ HARDWARE = {
     "scale_out_bandwidth": "scale_out",
     "dcn_bandwidth": "dcn",
 }
-WORK = ("batch", "seq")
-
 NUDGE = 1e-3  # relative change for the slope: small against any change of what binds
-OCTAVES = 6  # break-evens are looked for between 1/64 and 64 times the number
-RIVALS = 4  # other strategies that may become faster
-CLOSE = 1e-3  # relative, of a break-even
+OCTAVES = 6  # break-evens are searched between 1/64 and 64 times the number
+MAX_RIVALS = 4  # other strategies that may become faster
+TOLERANCE = 1e-3  # relative, of a break-even
 
-State = str | Mesh  # what holds at a factor
+State = str | Mesh  # a state of the strategy that may change with the factor: see `_Probe`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Where something changes, on the way from the present number.
+    """The nearest value of a number at which the state of a strategy changes.
 
     Args:
-        factor, value: of the number.
-        to: what it is beyond it: "communication" or "chip" for what binds, "fits" or "does not
-            fit", or the mesh of the faster strategy.
+        factor: `value` over the present value.
+        to: the state beyond it: "communication" or "chip" for the side that binds, "fits" or "does
+            not fit", or the mesh of the faster strategy.
     """
 
     factor: float
@@ -58,11 +57,11 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """The best strategy at another size of the work.
+    """The best strategy at another batch or sequence length.
 
     Args:
-        same: it has the mesh of the plan.
-        problem: why there is none.
+        same: whether it has the mesh of the plan.
+        problem: why no strategy exists, or None.
     """
 
     factor: float
@@ -75,16 +74,17 @@ class Searched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """One number of the machine or the work.
+    """Sensitivity to one number of the machine or the job.
 
     Args:
-        value: what it is, in `unit`.
+        value: the present value, in `unit`.
         elasticity: relative change of the expected step over that of the number, at one layout;
-            over factors of 2 for batch and seq. None where the layout exists at this size only.
-        binds, overtaken, fits: the nearest break-evens between 1/64 and 64 times the number (powers
-            of 2 for batch and seq): another side binds the lower bound, another strategy is faster,
-            the memory is enough or not. None where there is none.
-        searched: batch and seq: the best strategies at half and twice the size.
+            over factors of 2 for batch and seq. None if the layout is legal at this size only.
+        binds: the nearest break-even between 1/64 and 64 times the number (a power of 2 for batch
+            and seq) beyond which the other side binds the lower bound; None without one.
+        overtaken: the same for another strategy that is faster.
+        fits: the same for whether the memory suffices.
+        searched: the best strategies at half and twice the batch or sequence length.
     """
 
     name: str
@@ -98,36 +98,43 @@ class Sensitivity:
 
 
 def used(system: System) -> tuple[str, ...]:
-    """The numbers of `HARDWARE` that a machine has and uses."""
-    topology, chips = system.topology, system.n_chips
+    """The names in `HARDWARE` that matter for a machine."""
+    topology = system.topology
+    names = ["peak_flops", "hbm_bandwidth", "hbm_capacity"]
     if isinstance(topology, Torus):
-        links = ["ici_bandwidth"] if topology.n_chips > 1 else []
+        if topology.n_chips > 1:
+            names.append("ici_bandwidth")
     else:
-        links = ["node_bandwidth"] if chips > 1 and topology.domain > 1 else []
-        links += ["scale_out_bandwidth"] if topology.n_nodes > 1 else []
-    links += ["dcn_bandwidth"] if system.n_slices > 1 else []
-    return ("peak_flops", "hbm_bandwidth", "hbm_capacity", *links)
+        if system.n_chips > 1 and topology.domain > 1:
+            names.append("node_bandwidth")
+        if topology.n_nodes > 1:
+            names.append("scale_out_bandwidth")
+    if system.n_slices > 1:
+        names.append("dcn_bandwidth")
+    return tuple(names)
 
 
 def sensitivities(
     case: Case, others: Sequence[Candidate], *, search: bool = True
 ) -> dict[str, Sensitivity]:
-    """Every number that the machine uses and the work has, by name.
+    """Sensitivities to the machine's numbers and to batch and sequence length, by name.
 
     Args:
         case: the plan.
         others: strategies that could be faster, best first.
         search: also search at half and twice the batch and the length: a second or more each.
     """
-    rivals = tuple(case.of(other) for other in others if other.fits)[:RIVALS]
-    found = {
-        name: _hardware(_Probe(case, rivals, _scaling(HARDWARE[name])), name)
-        for name in used(case.system)
-    }
+    fitting = [case.of(other) for other in others if other.fits]
+    rivals = tuple(fitting[:MAX_RIVALS])
+    by_name = {}
+    for name in used(case.system):
+        by_name[name] = _hardware(_Probe(case, rivals, _scaling(HARDWARE[name])), name)
     for name, change in (("batch", with_batch), ("seq", with_seq)):
-        probe = _Probe(case, rivals, change)
-        found[name] = _work(probe, name, tuple(_searched(case, name)) if search else ())
-    return found
+        sensitivity = _workload(_Probe(case, rivals, change), name)
+        if search:
+            sensitivity = replace(sensitivity, searched=tuple(_search(case, name)))
+        by_name[name] = sensitivity
+    return by_name
 
 
 Change = Callable[[Case, float], Case | None]
@@ -138,13 +145,15 @@ def _scaling(name: str) -> Change:
 
 
 def with_batch(case: Case, factor: float) -> Case | None:
-    """The layout with more or fewer microbatches, or larger ones where these are not whole."""
-    layout, batch = case.layout, factor * case.job.batch
-    many, large = factor * layout.n_microbatches, factor * layout.micro_batch
-    if many >= 1 and many == int(many):
-        layout = replace(layout, n_microbatches=int(many))
-    elif large >= 1 and large == int(large):
-        layout = replace(layout, micro_batch=int(large))
+    """The case with `factor` times the microbatches, or times their size; None if not legal."""
+    layout = case.layout
+    batch = factor * case.job.batch
+    n_microbatches = factor * layout.n_microbatches
+    micro_batch = factor * layout.micro_batch
+    if n_microbatches >= 1 and n_microbatches == int(n_microbatches):
+        layout = replace(layout, n_microbatches=int(n_microbatches))
+    elif micro_batch >= 1 and micro_batch == int(micro_batch):
+        layout = replace(layout, micro_batch=int(micro_batch))
     else:
         return None
     if layout.is_pipelined:
@@ -156,18 +165,19 @@ def with_batch(case: Case, factor: float) -> Case | None:
 
 
 def with_seq(case: Case, factor: float) -> Case | None:
-    """The layout with longer or shorter sequences."""
-    seq, mesh = factor * case.job.seq, case.layout.mesh
+    """The case with sequences of `factor` times the length; None if not legal."""
+    seq = factor * case.job.seq
+    mesh = case.layout.mesh
     if seq % (mesh.context * mesh.tensor):
         return None
     return _resized(case, "seq", int(seq))
 
 
 def _resized(case: Case, name: str, size: int) -> Case | None:
-    """The case with another batch or length; None beyond what any batch is."""
-    job = case.job
+    """The case with another batch or sequence length; None if the size is out of range."""
+    sizes = {"batch": case.job.batch, "seq": case.job.seq, name: size}
     try:
-        job = replace(job, batch=size) if name == "batch" else replace(job, seq=size)
+        job = replace(case.job, batch=sizes["batch"], seq=sizes["seq"])
     except BadInput:
         return None
     return replace(case, job=job)
@@ -180,154 +190,198 @@ class _Probe:
     case: Case
     rivals: tuple[Case, ...]
     change: Change
-    known: dict[tuple[int, float], Candidate | None] = field(default_factory=dict)
+    cache: dict[tuple[int, float], Candidate | None] = field(default_factory=dict)
 
     def at(self, factor: float, rival: int = -1) -> Candidate | None:
-        """The case, or a rival by its index; None where it cannot be."""
+        """The case, or a rival by its index; None if it is not legal at this factor."""
         key = (rival, factor)
-        if key not in self.known:
-            case = self.case if rival < 0 else self.rivals[rival]
+        if key not in self.cache:
+            case = self.case
+            if rival >= 0:
+                case = self.rivals[rival]
             changed = self.change(case, factor)
-            self.known[key] = changed.evaluate() if changed else None
-        return self.known[key]
+            self.cache[key] = None
+            if changed:
+                self.cache[key] = changed.evaluate()
+        return self.cache[key]
+
+    def step_s(self, factor: float) -> float | None:
+        """The expected step of the case."""
+        candidate = self.at(factor)
+        if candidate is None:
+            return None
+        return float(candidate.time.step_s)
 
     def binds(self, factor: float) -> str | None:
-        """What the lower bound is made of."""
-        found = self.at(factor)
-        if found is None:
+        """The side that binds the lower bound: "communication" or "chip"."""
+        candidate = self.at(factor)
+        if candidate is None:
             return None
-        roofline = found.roofline
-        return "communication" if roofline.lower_s > roofline.on_chip_s else "chip"
+        if candidate.roofline.lower_s > candidate.roofline.on_chip_s:
+            return "communication"
+        return "chip"
 
     def fits(self, factor: float) -> str | None:
-        """Whether the memory is enough."""
-        found = self.at(factor)
-        if found is None:
+        """Whether the memory suffices: "fits" or "does not fit"."""
+        candidate = self.at(factor)
+        if candidate is None:
             return None
-        return "fits" if found.fits else "does not fit"
+        if candidate.fits:
+            return "fits"
+        return "does not fit"
 
     def fastest(self, factor: float) -> Mesh | None:
-        """The mesh of the fastest rival that fits and is faster than the case, or its own."""
-        mine = self.at(factor)
-        if mine is None:
+        """The mesh of the fastest strategy among the case and the rivals that fit."""
+        best = self.at(factor)
+        if best is None:
             return None
-        best = mine
         for i in range(len(self.rivals)):
-            other = self.at(factor, i)
-            if other and other.fits and other.time.step_s < best.time.step_s * (1 - CLOSE):
-                best = other
+            rival = self.at(factor, i)
+            if rival and rival.fits and rival.time.step_s < best.time.step_s * (1 - TOLERANCE):
+                best = rival
         return best.mesh
 
 
 def _hardware(probe: _Probe, name: str) -> Sensitivity:
-    chip, number = probe.case.system.chip, HARDWARE[name]
-    path = f"peak.{probe.case.job.compute}" if number == PEAKS else OVERRIDES[number]
-    value = get(chip, path)
-    low, high = _step(probe, 1 - NUDGE), _step(probe, 1 + NUDGE)
-    slope = math.log(high / low) / math.log((1 + NUDGE) / (1 - NUDGE)) if low and high else None
-    return _told(probe, name, unit_of(path) or "", float(value), slope)  # type: ignore[arg-type]
+    number = HARDWARE[name]
+    if number == PEAKS:
+        path = f"peak.{probe.case.job.compute}"
+    else:
+        path = OVERRIDES[number]
+    value: Any = get(probe.case.system.chip, path)
+    elasticity = _elasticity(probe, (1 - NUDGE, 1 + NUDGE))
+    return _sensitivity(probe, name, unit_of(path) or "", float(value), elasticity)
 
 
-def _work(probe: _Probe, name: str, searched: tuple[Searched, ...]) -> Sensitivity:
-    job = probe.case.job
-    value, unit = (job.batch, "sequences") if name == "batch" else (job.seq, "tokens")
-    ends = [(factor, _step(probe, factor)) for factor in (0.5, 1.0, 2.0)]
-    there = [(factor, step) for factor, step in ends if step]
-    slope = None
-    if len(there) > 1:
-        (low, before), (high, after) = there[0], there[-1]
-        slope = math.log(after / before) / math.log(high / low)
-    told = _told(probe, name, unit, float(value), slope, whole=True)
-    return replace(told, searched=searched)
+def _workload(probe: _Probe, name: str) -> Sensitivity:
+    unit = {"batch": "sequences", "seq": "tokens"}[name]
+    elasticity = _elasticity(probe, (0.5, 1.0, 2.0))
+    value = float(_size(probe.case, name))
+    return _sensitivity(probe, name, unit, value, elasticity, powers_of_two=True)
 
 
-def _step(probe: _Probe, factor: float) -> float | None:
-    found = probe.at(factor)
-    return float(found.time.step_s) if found else None
+def _size(case: Case, name: str) -> int:
+    return {"batch": case.job.batch, "seq": case.job.seq}[name]
 
 
-def _told(
-    probe: _Probe, name: str, unit: str, value: float, slope: float | None, *, whole: bool = False
+def _elasticity(probe: _Probe, factors: Sequence[float]) -> float | None:
+    """The slope of log step time over log factor, between the outer factors that are legal."""
+    steps = [(factor, step) for factor in factors if (step := probe.step_s(factor))]
+    if len(steps) < 2:
+        return None
+    low, low_step = steps[0]
+    high, high_step = steps[-1]
+    return math.log(high_step / low_step) / math.log(high / low)
+
+
+def _sensitivity(
+    probe: _Probe,
+    name: str,
+    unit: str,
+    value: float,
+    elasticity: float | None,
+    *,
+    powers_of_two: bool = False,
 ) -> Sensitivity:
-    def crossing(state: Callable[[float], State | None]) -> BreakEven | None:
-        found = nearest(state, whole=whole)
-        if found is None:
+    def break_even(state: Callable[[float], State | None]) -> BreakEven | None:
+        change = nearest(state, powers_of_two=powers_of_two)
+        if change is None:
             return None
-        factor, there = found
-        to = there.sizes if isinstance(there, Mesh) else there
-        return BreakEven(factor=factor, value=factor * value, to=to)
+        factor, new_state = change
+        if isinstance(new_state, Mesh):
+            return BreakEven(factor=factor, value=factor * value, to=new_state.sizes)
+        return BreakEven(factor=factor, value=factor * value, to=new_state)
 
     return Sensitivity(
         name=name,
         unit=unit,
         value=value,
-        elasticity=slope,
-        binds=crossing(probe.binds),
-        overtaken=crossing(probe.fastest),
-        fits=crossing(probe.fits),
+        elasticity=elasticity,
+        binds=break_even(probe.binds),
+        overtaken=break_even(probe.fastest),
+        fits=break_even(probe.fits),
     )
 
 
 def nearest(
-    state: Callable[[float], State | None], *, whole: bool = False
+    state: Callable[[float], State | None], *, powers_of_two: bool = False
 ) -> tuple[float, State] | None:
-    """The factor nearest to 1 at which a state changes, and what it changes to.
+    """The factor nearest to 1 at which a state changes, and the new state.
 
-    Octave by octave to both sides, then by bisection; `whole` leaves it at powers of 2. A state of
-    None ends its side. Two changes within one octave count as none.
+    The search goes octave by octave to both sides, then bisects. A state of None ends its side.
+    Two changes within one octave go unnoticed.
+
+    Args:
+        powers_of_two: return the end of the octave, without bisection.
     """
-    now = state(1.0)
+    present = state(1.0)
     open_sides = {1, -1}
     for octave in range(1, OCTAVES + 1):
-        found: list[tuple[float, State]] = []
+        changes: list[tuple[float, State]] = []
         for side in sorted(open_sides):
-            there = state(2.0 ** (side * octave))
-            if there is None:
+            inner = 2.0 ** (side * (octave - 1))
+            outer = 2.0 ** (side * octave)
+            outer_state = state(outer)
+            if outer_state is None:
                 open_sides.discard(side)
-            elif there != now:
-                inner, outer = 2.0 ** (side * (octave - 1)), 2.0 ** (side * octave)
-                found.append((outer, there) if whole else _bisect(state, now, inner, outer))
-        if found:
-            return min(found, key=lambda pair: abs(math.log(pair[0])))
+            elif outer_state != present and powers_of_two:
+                changes.append((outer, outer_state))
+            elif outer_state != present:
+                changes.append(_bisect(state, present, inner, outer))
+        if changes:
+            return min(changes, key=lambda change: abs(math.log(change[0])))
     return None
 
 
 def _bisect(
-    state: Callable[[float], State | None], now: State | None, inner: float, outer: float
+    state: Callable[[float], State | None], present: State | None, inner: float, outer: float
 ) -> tuple[float, State]:
-    """The last factor, coming from `inner`, that is not in the present state any more."""
-    while abs(math.log(outer / inner)) > CLOSE:
+    """The factor nearest to `inner` with another state, and this state."""
+    while abs(math.log(outer / inner)) > TOLERANCE:
         middle = math.sqrt(inner * outer)
-        inner, outer = (middle, outer) if state(middle) == now else (inner, middle)
+        if state(middle) == present:
+            inner = middle
+        else:
+            outer = middle
     return outer, state(outer) or ""
 
 
-def _searched(case: Case, name: str) -> Iterator[Searched]:
-    """The best at half and twice the work."""
-    job = case.job
-    before = job.batch if name == "batch" else job.seq
+def _search(case: Case, name: str) -> Iterator[Searched]:
+    """The best strategies at half and twice the batch or sequence length."""
     for factor in (0.5, 2.0):
-        value, best, problem = factor * before, None, None
-        other = _resized(case, name, int(value)) if value == int(value) else None
-        if other is None:
-            problem = f"{value:g} is not whole, or too many"
-        else:
-            try:
-                best = other.rank(keep=1).candidates[0]
-            except NoStrategy as error:
-                problem = error.problems[0]
-        if best and not best.fits:
-            best, problem = None, "nothing fits"
+        value = factor * _size(case, name)
+        best, problem = _search_at(case, name, value)
+        if best is None:
+            yield Searched(
+                factor=factor, value=value, step_s=None, mesh=None, same=False, problem=problem
+            )
+            continue
         yield Searched(
             factor=factor,
             value=value,
-            step_s=float(best.time.step_s) if best else None,
-            mesh=best.mesh.sizes if best else None,
-            same=bool(best and best.mesh == case.layout.mesh),
-            problem=problem,
+            step_s=float(best.time.step_s),
+            mesh=best.mesh.sizes,
+            same=best.mesh == case.layout.mesh,
+            problem=None,
         )
 
 
-def order(found: Mapping[str, Sensitivity]) -> list[Sensitivity]:
-    """The numbers that move the step most, first."""
-    return sorted(found.values(), key=lambda s: -abs(s.elasticity or 0.0))
+def _search_at(case: Case, name: str, value: float) -> tuple[Candidate | None, str | None]:
+    """(the best strategy that fits, None), or (None, the reason why there is none)."""
+    resized = None
+    if value == int(value):
+        resized = _resized(case, name, int(value))
+    if resized is None:
+        return None, f"{value:g} is not a whole number, or too large"
+    try:
+        best = resized.rank(keep=1).candidates[0]
+    except NoStrategy as error:
+        return None, error.problems[0]
+    if not best.fits:
+        return None, "nothing fits"
+    return best, None
+
+
+def order(sensitivities: Mapping[str, Sensitivity]) -> list[Sensitivity]:
+    """The sensitivities with the largest elasticity first."""
+    return sorted(sensitivities.values(), key=lambda item: -abs(item.elasticity or 0.0))

@@ -1,10 +1,10 @@
-"""Pipeline schedules: lists of events, from which bubble, memory and a timeline all follow.
+"""Pipeline schedules: events per stage, with closed forms of bubble and memory, and timelines.
 
 In: stages p, microbatches m, chunks of layers on each stage v. Out: each stage's events in order
 (`Schedule.order`), when they run (`simulate`), and closed forms of bubble and activations in flight
-that take numbers or arrays. Layer 2: knows neither models nor hardware, only seconds per event.
+that take numbers or arrays. Layer 2: depends on neither models nor hardware, only on seconds.
 
-One file per schedule: a file placed here that defines `SCHEDULE` is found by itself.
+One file per schedule: every file here that defines `SCHEDULE` is registered.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path as _File
 
 from shardwise.errors import UnknownName
 from shardwise.strategy.schedules._event import Event, Kind, Order, Path, line, vee
-from shardwise.strategy.schedules._schedule import Rule, Schedule, Times, multiples
-from shardwise.strategy.schedules._simulate import Durations, Span, Timeline, simulate
+from shardwise.strategy.schedules._schedule import Condition, Schedule, Times, multiples
+from shardwise.strategy.schedules._simulate import Durations, TimedEvent, Timeline, simulate
 from shardwise.strategy.schedules._writer import Writer
 
 __all__ = [
+    "Condition",
     "Durations",
     "Event",
     "Kind",
     "Order",
     "Path",
-    "Rule",
     "Schedule",
-    "Span",
+    "TimedEvent",
     "Timeline",
     "Times",
     "Writer",
@@ -48,8 +48,8 @@ def schedules() -> dict[str, Schedule]:
     """Every schedule of this folder, by name, in the order of publication."""
     files = sorted(_File(__file__).parent.glob("[a-z]*.py"))
     modules = [importlib.import_module(f"{__name__}.{file.stem}") for file in files]
-    every: list[Schedule] = sorted((m.SCHEDULE for m in modules), key=lambda s: s.published)
-    return {schedule.name: schedule for schedule in every}
+    by_date = sorted(modules, key=lambda module: module.SCHEDULE.published)
+    return {module.SCHEDULE.name: module.SCHEDULE for module in by_date}
 
 
 def names() -> tuple[str, ...]:
@@ -62,23 +62,23 @@ def names() -> tuple[str, ...]:
 
 
 def searched() -> tuple[str, ...]:
-    """Names of the schedules that a search tries without being asked for them."""
+    """Names of the schedules that a search tries by default."""
     return tuple(name for name, schedule in schedules().items() if schedule.searched)
 
 
 def chunked(name: str) -> bool:
-    """Whether stages of the schedule hold a number of chunks that is to be chosen."""
+    """Whether the number of chunks per stage is a choice."""
     return name in schedules() and schedules()[name].chunks is None
 
 
 def find(name: str) -> Schedule:
-    """The schedule of that name or alias.
+    """Look up a schedule by its name or an alias.
 
     Raises:
-        UnknownName: no such schedule, with the close ones.
+        UnknownName: no schedule has this name; the message lists similar ones.
     """
-    wanted = name.lower().replace("_", "-")
+    normalized = name.lower().replace("_", "-")
     for schedule in schedules().values():
-        if wanted in (schedule.name, *schedule.aliases):
+        if normalized in (schedule.name, *schedule.aliases):
             return schedule
     raise UnknownName("pipeline schedule", name, names())

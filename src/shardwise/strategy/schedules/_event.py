@@ -1,8 +1,8 @@
-"""What a pipeline does: events in the order in which each stage runs them.
+"""Pipeline events, and the order in which each stage runs them.
 
-A path is the way of a microbatch through the model: the (stage, chunk) that it visits in turn. The
-layers are cut into as many equal parts as a path is long. A schedule with one path sends every
-microbatch along it; with two, microbatch i takes path i mod 2.
+A path is the sequence of (stage, chunk) that a microbatch visits; the layers are divided into as
+many equal parts as a path is long. A schedule with one path sends every microbatch along it; with
+two, microbatch i takes path i mod 2.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Kind = Literal["F", "B", "W"]
-Place = tuple[int, int]
-Path = tuple[Place, ...]
+Path = tuple[tuple[int, int], ...]  # (stage, chunk) of each step
 
 
 class Event(NamedTuple):
-    """One piece of work of a stage, on one of its chunks of layers, for one microbatch.
+    """One pass of a stage through one of its chunks of layers, for one microbatch.
 
-    `F` is the forward pass, `B` the backward pass to the input, `W` the gradient of the weights.
-    Where no `W` follows, `B` is the whole backward pass. A `paired` event runs together with the
-    next one of its stage: both start when both can, and both end at once.
+    `F` is the forward pass, `B` the gradient of the input, `W` the gradient of the weights. Without
+    a later `W`, `B` is the full backward pass. A `paired` event overlaps with the next one of its
+    stage: both start when both can, and end at the same time.
     """
 
     stage: int
@@ -30,12 +29,15 @@ class Event(NamedTuple):
     paired: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.microbatch}{f'/{self.chunk}' if self.chunk else ''}"
+        text = f"{self.kind}{self.microbatch}"
+        if self.chunk:
+            text += f"/{self.chunk}"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A pipeline's events: for each stage those that it runs, in that order."""
+    """The events of every stage, in execution order, and the paths of the microbatches."""
 
     stages: tuple[tuple[Event, ...], ...]
     paths: tuple[Path, ...]
@@ -45,32 +47,38 @@ class Order:
         return self.paths[microbatch % len(self.paths)]
 
     def n_held(self, stage: int, after_b: float = 1.0) -> tuple[float, int]:
-        """Most chunks of activations that `stage` holds at once, and the event that gets there.
+        """Peak number of chunks of activations on `stage`, and the event that reaches it.
 
-        A chunk is held from its forward pass on until its last backward event.
+        The activations of a chunk are held from its forward to its last backward event.
 
         Args:
             stage: index of the stage.
-            after_b: share of a chunk's activations that is kept between `B` and `W`: what the
-                gradients of the weights still need.
+            after_b: share of a chunk's activations that is held between `B` and `W`, for the
+                gradients of the weights.
 
         Returns:
             The peak in chunks, and the index in `stages[stage]` of the first event to reach it.
         """
-        split = {(e.microbatch, e.chunk) for e in self.stages[stage] if e.kind == "W"}
-        whole = kept = peak = 0.0
-        at = 0
-        for i, event in enumerate(self.stages[stage]):
+        events = self.stages[stage]
+        with_w = {(event.microbatch, event.chunk) for event in events if event.kind == "W"}
+        before_b = 0.0
+        waiting_for_w = 0.0
+        peak = 0.0
+        peak_index = 0
+        for index, event in enumerate(events):
             if event.kind == "F":
-                whole += 1
+                before_b += 1
             elif event.kind == "W":
-                kept -= 1
+                waiting_for_w -= 1
             else:
-                whole -= 1
-                kept += (event.microbatch, event.chunk) in split
-            if whole + kept * after_b > peak:
-                peak, at = whole + kept * after_b, i
-        return peak, at
+                before_b -= 1
+                if (event.microbatch, event.chunk) in with_w:
+                    waiting_for_w += 1
+            n_chunks = before_b + waiting_for_w * after_b
+            if n_chunks > peak:
+                peak = n_chunks
+                peak_index = index
+        return peak, peak_index
 
 
 def line(stages: int, chunks: int = 1) -> Path:
@@ -83,10 +91,11 @@ def line(stages: int, chunks: int = 1) -> Path:
 
 
 def vee(stages: int) -> Path:
-    """Down the stages with chunk 0 and up again with chunk 1: the ends meet on the first stage.
+    """Down the stages with chunk 0 and back with chunk 1, so that the first stage has both ends.
 
     >>> vee(2)
     ((0, 0), (1, 0), (1, 1), (0, 1))
     """
-    down = tuple((stage, 0) for stage in range(stages))
-    return down + tuple((stage, 1) for stage in reversed(range(stages)))
+    down = [(stage, 0) for stage in range(stages)]
+    up = [(stage, 1) for stage in reversed(range(stages))]
+    return (*down, *up)

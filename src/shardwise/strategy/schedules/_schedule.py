@@ -1,4 +1,4 @@
-"""What every pipeline schedule has: its order of events, and closed forms for what follows."""
+"""The base class of pipeline schedules: the order of events, and closed forms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shardwise.strategy.schedules._event import Event, Order, Path, line
 class Times:
     """Seconds of one event: one chunk of layers of one stage, for one microbatch.
 
-    `f` forward, `b` backward to the input, `w` gradients of the weights. `send` passes before
-    another stage can use a result. `pair` is a forward and a whole backward pass that run together,
-    f + b + w where nothing is gained.
+    `f` is the forward pass, `b` the gradient of the input, `w` the gradient of the weights. Another
+    stage can use a result after `send`. `pair` is a forward and a full backward pass that overlap;
+    None for f + b + w, without a gain.
     """
 
     f: Num
@@ -29,85 +29,97 @@ class Times:
 
     @property
     def one(self) -> Num:
-        """f + b + w: all the work of one chunk for one microbatch."""
+        """f + b + w: all passes of one chunk for one microbatch."""
         return self.f + self.b + self.w
 
     @property
     def together(self) -> Num:
         """`pair`, or f + b + w."""
-        return self.one if self.pair is None else self.pair
+        if self.pair is None:
+            return self.one
+        return self.pair
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A condition on the numbers of a schedule (arrays too), and what to say when it fails."""
+class Condition:
+    """A condition on p, m and v (numbers or arrays), and the message when it fails."""
 
-    ok: Num
-    say: Callable[[], str]
+    holds: Num
+    message: Callable[[], str]
 
 
 class Schedule(ABC):
     """A pipeline schedule for p stages, m microbatches and v chunks of layers on each stage.
 
-    Closed forms take numbers or arrays and hold where `legal` says yes.
+    Closed forms take numbers or arrays and are valid where `legal` is true.
+
+    Attributes:
+        source: paper or code that publishes the schedule.
+        published: year and month; of equally fast schedules the older one is chosen.
+        searched: whether a search tries it by default.
+        holds_less: whether the fullest stage holds fewer activations than under 1F1B.
+        pairs: whether forward and backward passes overlap and hide each other's communication.
+        splits_backward: whether some `B` have a separate `W`.
+        weight_copies: number of copies of the layers over all stages.
+        chunks: chunks on each stage; None for a choice of 2 or more.
     """
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str]
-    published: ClassVar[
-        str
-    ]  # year and month: of schedules as fast as each other the older is taken
-    searched: ClassVar[bool] = True  # does a search try it without being asked?
-    holds_less: ClassVar[bool] = False  # fewer activations than 1F1B on the fullest stage?
-    pairs: ClassVar[bool] = False  # does a forward pass hide what a backward pass sends, and back?
-    splits_backward: ClassVar[bool] = False  # do some `B` have a `W` of their own?
-    weight_copies: ClassVar[int] = 1  # times that the layers lie on the stages, taken together
-    chunks: ClassVar[int | None] = 1  # chunks on each stage; None: 2 or more, to be chosen
+    published: ClassVar[str]
+    searched: ClassVar[bool] = True
+    holds_less: ClassVar[bool] = False
+    pairs: ClassVar[bool] = False
+    splits_backward: ClassVar[bool] = False
+    weight_copies: ClassVar[int] = 1
+    chunks: ClassVar[int | None] = 1
 
     def __repr__(self) -> str:
         return self.name
 
     @abstractmethod
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
-        """What `stage` runs, in order."""
+        """The events of `stage` in execution order."""
 
     @abstractmethod
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """Seconds of a step in which the busiest stage waits: makespan less its work."""
+        """Seconds of a step in which the busiest stage is idle: makespan less its work."""
 
     @abstractmethod
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """Most chunks of activations that `stage` holds at once.
+        """Peak number of chunks of activations on `stage`.
 
         Args:
             stages, microbatches, chunks: p, m, v.
             stage: index of the stage.
-            after_b: share of a chunk's activations that is kept between `B` and `W`.
+            after_b: share of a chunk's activations that is held between `B` and `W`.
         """
 
-    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:
-        """What p, m and v must satisfy beyond being whole numbers from 1 on."""
+    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Condition, ...]:
+        """Conditions on p, m and v beyond being positive integers."""
         return ()
 
     def paths(self, stages: int, chunks: int) -> tuple[Path, ...]:
-        """The ways of microbatches through stages and chunks."""
+        """The paths of microbatches through stages and chunks."""
         return (line(stages, chunks),)
 
     def parts(self, stages: Num, chunks: Num) -> Num:
-        """Equal parts that the layers are cut into: the length of a path."""
+        """Number of equal parts of the layers: the length of a path."""
         return stages * chunks // self.weight_copies
 
     @property
     def ends_meet(self) -> bool:
         """Whether the first stage has both ends of the model."""
         paths = self.paths(2, self.chunks or 2)
-        return any(p[0][0] == 0 for p in paths) and any(p[-1][0] == 0 for p in paths)
+        first_stages = [path[0][0] for path in paths]
+        last_stages = [path[-1][0] for path in paths]
+        return 0 in first_stages and 0 in last_stages
 
     def work(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """Seconds that the busiest stage works in a step: m v (f + b + w)."""
+        """Seconds of a step in which the busiest stage works: m v (f + b + w)."""
         return microbatches * chunks // self.weight_copies * times.one
 
     def step(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
@@ -118,35 +130,40 @@ class Schedule(ABC):
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """m last + first: seconds by which the ends of the model lengthen a step.
+        """Seconds that embedding and head add to a step: m last + first.
 
         Exact without sends for `gpipe`, and for `1f1b` while last >= first. Otherwise an upper
-        bound, m max + min: `simulate` takes seconds for every stage and chunk.
+        bound, m max + min; `simulate` is exact.
 
         Args:
             stages, microbatches, chunks: p, m, v.
-            first, last: seconds per microbatch, all passes together, that the first and the last
-                part of the layers take more than the others: embedding; final norm, logits, loss.
+            first, last: extra seconds per microbatch, all passes together, of the first part of the
+                layers (embedding) and of the last one (final norm, logits, loss).
         """
-        most = microbatches * maximum(first, last) + minimum(first, last)
-        return where(stages > 1, most, microbatches * (first + last))
+        bound = microbatches * maximum(first, last) + minimum(first, last)
+        return where(stages > 1, bound, microbatches * (first + last))
 
     def legal(self, stages: Num, microbatches: Num, chunks: Num) -> Num:
-        """Can this schedule run so? True or False for each element."""
-        count = chunks == self.chunks if self.chunks else chunks >= 2
-        found = (stages >= 1) & (microbatches >= 1) & count
-        for rule in self.rules(maximum(stages, 1), microbatches, chunks):
-            found = found & rule.ok
-        return found
+        """Whether the schedule admits these numbers, elementwise."""
+        is_legal = chunks >= 2
+        if self.chunks:
+            is_legal = chunks == self.chunks
+        is_legal = (stages >= 1) & (microbatches >= 1) & is_legal
+        for condition in self.rules(maximum(stages, 1), microbatches, chunks):
+            is_legal = is_legal & condition.holds
+        return is_legal
 
     def check(self, stages: int, microbatches: int, chunks: int) -> None:
-        """Raise what keeps this schedule from running so.
+        """Check that the schedule admits these numbers.
 
         Raises:
-            BadShape: with every problem and the nearest numbers that work.
+            BadShape: every problem, with the nearest legal numbers.
         """
-        given = {"stages": stages, "microbatches": microbatches}
-        problems = [f"{n} {what} is below 1." for what, n in given.items() if n < 1]
+        problems = []
+        if stages < 1:
+            problems.append(f"{stages} stages is below 1.")
+        if microbatches < 1:
+            problems.append(f"{microbatches} microbatches is below 1.")
         if self.chunks and chunks != self.chunks:
             problems.append(
                 f"{chunks} chunks on a stage: {self.name} has {self.chunks} ({self.source})."
@@ -157,52 +174,58 @@ class Schedule(ABC):
                 "With one chunk take 1f1b."
             )
         if stages >= 1:
-            rules = self.rules(stages, microbatches, chunks)
-            problems += [rule.say() for rule in rules if not rule.ok]
+            for condition in self.rules(stages, microbatches, chunks):
+                if not condition.holds:
+                    problems.append(condition.message())
         raise_all(BadShape, problems)
 
     def order(self, stages: int, microbatches: int, chunks: int | None = None) -> Order:
-        """Every stage's events in the order in which it runs them.
+        """The events of every stage in execution order.
 
         Args:
             stages, microbatches: p, m.
-            chunks: v; the schedule's own number, or 2, when left out.
+            chunks: v; by default the schedule's fixed number, or 2.
 
         Raises:
-            BadShape: numbers that this schedule cannot have.
+            BadShape: the schedule does not admit these numbers.
         """
-        v = chunks if chunks is not None else self.chunks or 2
-        self.check(stages, microbatches, v)
-        rows = (tuple(self.events(stage, stages, microbatches, v)) for stage in range(stages))
-        return Order(stages=tuple(rows), paths=self.paths(stages, v))
+        if chunks is None:
+            chunks = self.chunks or 2
+        self.check(stages, microbatches, chunks)
+        events = []
+        for stage in range(stages):
+            events.append(tuple(self.events(stage, stages, microbatches, chunks)))
+        return Order(stages=tuple(events), paths=self.paths(stages, chunks))
 
     def layers(self, n_layers: int, stages: int, chunks: int) -> tuple[tuple[range, ...], ...]:
         """The layers of every chunk of every stage.
 
         Raises:
-            BadShape: layers that cannot be cut into equal parts.
+            BadShape: the layers do not divide into equal parts.
         """
         parts = self.parts(stages, chunks)
         if n_layers % parts:
             raise BadShape(self._uneven(n_layers, stages, chunks, parts))
         size = n_layers // parts
-        found: list[list[range]] = [[range(0)] * chunks for _ in range(stages)]
+        ranges = [[range(0)] * chunks for _ in range(stages)]
         for path in self.paths(stages, chunks):
-            for i, (stage, chunk) in enumerate(path):
-                found[stage][chunk] = range(i * size, (i + 1) * size)
-        return tuple(tuple(row) for row in found)
+            for part, (stage, chunk) in enumerate(path):
+                ranges[stage][chunk] = range(part * size, (part + 1) * size)
+        return tuple(map(tuple, ranges))
 
     def _uneven(self, n_layers: int, stages: int, chunks: int, parts: int) -> str:
-        fits = [p for p in range(1, n_layers + 1) if n_layers % self.parts(p, chunks) == 0]
-        near = sorted(sorted(fits, key=lambda p: abs(p - stages))[:4])
+        legal = [n for n in range(1, n_layers + 1) if n_layers % self.parts(n, chunks) == 0]
+        nearest = sorted(sorted(legal, key=lambda n: abs(n - stages))[:4])
         return (
-            f"{n_layers} layers do not divide over the {parts} parts that {self.name} cuts them "
-            f"into ({stages} stages, {chunks} chunks on each): {n_layers / parts:.4g}. Layers that "
-            f"do: {multiples(n_layers, parts)}. Stages that do: {', '.join(map(str, near))}."
+            f"{n_layers} layers do not divide over the {parts} parts of {self.name} ({stages} "
+            f"stages, {chunks} chunks on each): {n_layers / parts:.4g}. Layers that do: "
+            f"{multiples(n_layers, parts)}. Stages that do: {', '.join(map(str, nearest))}."
         )
 
 
-def multiples(n: int, of: int, least: int = 1) -> str:
-    """The multiples of `of` on either side of `n`, none below `least`: "8, 12"."""
-    low = max(n // of * of, -(-least // of) * of)
-    return f"{low}, {low + of}" if low < n else f"{low}"
+def multiples(n: int, factor: int, minimum: int = 1) -> str:
+    """The multiples of `factor` on either side of `n`, none below `minimum`: "8, 12"."""
+    low = max(n // factor * factor, -(-minimum // factor) * factor)
+    if low >= n:
+        return f"{low}"
+    return f"{low}, {low + factor}"

@@ -1,4 +1,4 @@
-"""Run a schedule: every event starts as soon as its inputs and its stage are there."""
+"""Run a schedule: every event starts as soon as its inputs and its stage are ready."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardwise.errors import BadInput, BadShape
+from shardwise.errors import BadInput, BadShape, raise_all
 from shardwise.strategy.schedules._event import Event, Kind, Order
 
-# One figure for every event, one for each stage, or one for each chunk of each stage.
+# One number for every event, one for each stage, or one for each chunk of each stage.
 Durations = float | Sequence[float] | Sequence[Sequence[float]]
 
 
-class Span(NamedTuple):
+class TimedEvent(NamedTuple):
     """An event with its start and end in seconds from the start of the step."""
 
     event: Event
@@ -23,35 +23,35 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When every event of a pipeline ran. Bubbles are what is between them."""
+    """Start and end of every event of a pipeline; bubbles are the gaps."""
 
     order: Order
-    stages: tuple[tuple[Span, ...], ...]
+    stages: tuple[tuple[TimedEvent, ...], ...]
     busy_s: tuple[float, ...]
 
     @property
     def makespan_s(self) -> float:
         """Seconds from the first start to the last end."""
-        return max(spans[-1].end_s for spans in self.stages)
+        return max(events[-1].end_s for events in self.stages)
 
     @property
     def idle_s(self) -> tuple[float, ...]:
-        """For each stage, the seconds of the step in which it waits: makespan less work."""
+        """Idle seconds of each stage in a step: makespan less work."""
         return tuple(self.makespan_s - busy for busy in self.busy_s)
 
     @property
     def window_s(self) -> tuple[float, ...]:
-        """For each stage, seconds from its own first start to its own last end.
+        """Seconds from the first start to the last end of each stage.
 
-        The longest is what a step costs when a stage goes on to the next step without waiting for
-        the others, which needs an optimizer that does not (2401.10241 §4, post-validation).
+        The longest is the time of a step whose stages start the next step without waiting for each
+        other, which needs an optimizer that allows it (2401.10241 §4, post-validation).
         """
-        return tuple(spans[-1].end_s - spans[0].start_s for spans in self.stages)
+        return tuple(events[-1].end_s - events[0].start_s for events in self.stages)
 
-    def peak(self, stage: int, after_b: float = 1.0) -> tuple[float, Span]:
-        """Most chunks of activations held at once on `stage`, and the span that gets there."""
-        held, at = self.order.n_held(stage, after_b)
-        return held, self.stages[stage][at]
+    def peak(self, stage: int, after_b: float = 1.0) -> tuple[float, TimedEvent]:
+        """Peak number of chunks of activations on `stage`, and the event that reaches it."""
+        n_chunks, index = self.order.n_held(stage, after_b)
+        return n_chunks, self.stages[stage][index]
 
 
 def simulate(
@@ -62,131 +62,162 @@ def simulate(
     send_s: float = 0.0,
     pair_s: Durations | None = None,
 ) -> Timeline:
-    """When each event of `order` runs.
+    """Simulate a pipeline: the start and end of every event of `order`.
 
     Args:
-        order: events of each stage, in its order.
-        f_s, b_s, w_s: seconds of one event: the forward pass of one chunk, the backward pass to
-            its input, its gradients of weights. A `B` without a `W` lasts b_s + w_s.
+        order: events of each stage, in execution order.
+        f_s, b_s, w_s: seconds of one event: the forward pass of one chunk, the gradient of its
+            input, the gradient of its weights. A `B` without a `W` takes b_s + w_s.
         send_s: seconds from the end of an event until another stage can use its result. Sending
             does not occupy a stage.
-        pair_s: seconds of two events that run together; by default as long as one after the other.
+        pair_s: seconds of two paired events; by default the sum of both.
 
     Raises:
         BadShape: durations for another number of stages or chunks.
-        BadInput: an order that waits for itself.
+        BadInput: a deadlock: some events wait for each other.
     """
-    run = _Run(order, _per_chunk(order, {"F": f_s, "B": b_s, "W": w_s}), send_s)
+    durations = {"F": f_s, "B": b_s, "W": w_s}
     if pair_s is not None:
-        run.pair = _per_chunk(order, {"pair": pair_s})["pair"]
-    return run.finish()
+        durations["pair"] = pair_s
+    return _Simulation(order, _per_chunk(order, durations), send_s).run()
 
 
-def _per_chunk(order: Order, given: dict[str, Durations]) -> dict[str, list[list[float]]]:
-    """Every figure as one number for each chunk of each stage."""
-    n, chunks = len(order.stages), 1 + max(chunk for path in order.paths for _, chunk in path)
-    found, problems = {}, []
-    for name, value in given.items():
-        if isinstance(value, Sequence):
-            rows = [list(v) if isinstance(v, Sequence) else [v] * chunks for v in value]
+def _per_chunk(order: Order, durations: dict[str, Durations]) -> dict[str, list[list[float]]]:
+    """The durations as one number for each chunk of each stage."""
+    n_stages = len(order.stages)
+    n_chunks = 1 + max(chunk for path in order.paths for _, chunk in path)
+    per_chunk = {}
+    problems = []
+    for name, value in durations.items():
+        rows = _rows(value, n_stages, n_chunks)
+        if len(rows) != n_stages:
+            problems.append(
+                f"{name} durations for {len(rows)} stages; the schedule has {n_stages}."
+            )
+        for stage, row in enumerate(rows):
+            if len(row) != n_chunks:
+                problems.append(
+                    f"{name} durations of stage {stage} for {len(row)} chunks; the schedule has "
+                    f"{n_chunks}."
+                )
+        per_chunk[name] = rows
+    raise_all(BadShape, problems)
+    return per_chunk
+
+
+def _rows(value: Durations, n_stages: int, n_chunks: int) -> list[list[float]]:
+    if not isinstance(value, Sequence):
+        return [[value] * n_chunks for _ in range(n_stages)]
+    rows = []
+    for of_stage in value:
+        if isinstance(of_stage, Sequence):
+            rows.append(list(of_stage))
         else:
-            rows = [[value] * chunks for _ in range(n)]
-        if len(rows) != n:
-            problems.append(f"{name} durations for {len(rows)} stages; the schedule has {n}.")
-        problems += [
-            f"{name} durations of stage {i} for {len(row)} chunks; the schedule has {chunks}."
-            for i, row in enumerate(rows)
-            if len(row) != chunks
-        ]
-        found[name] = rows
-    if problems:
-        raise BadShape(*problems)
-    return found
+            rows.append([of_stage] * n_chunks)
+    return rows
 
 
-class _Run:
-    """The state of a simulation: what has ended, and where each stage stands."""
+class _Simulation:
+    """The state of a simulation: the timed events of each stage so far."""
 
     def __init__(self, order: Order, seconds: dict[str, list[list[float]]], send_s: float) -> None:
-        self.order, self.seconds, self.send_s = order, seconds, send_s
-        self.pair: list[list[float]] | None = None
-        self.at = [{place: i for i, place in enumerate(path)} for path in order.paths]
-        self.split = {e[:1] + e[2:4] for events in order.stages for e in events if e.kind == "W"}
-        self.ended: dict[tuple[Kind, int, int], float] = {}
-        self.spans: list[list[Span]] = [[] for _ in order.stages]
-        self.busy = [0.0] * len(order.stages)
+        self.order = order
+        self.seconds = seconds
+        self.send_s = send_s
+        self.positions = []  # for each path: (stage, chunk) -> position
+        for path in order.paths:
+            self.positions.append({place: position for position, place in enumerate(path)})
+        self.with_w = set()  # (stage, microbatch, chunk) whose `B` has a separate `W`
+        for events in order.stages:
+            for event in events:
+                if event.kind == "W":
+                    self.with_w.add((event.stage, event.microbatch, event.chunk))
+        self.end_s: dict[tuple[Kind, int, int], float] = {}  # kind, microbatch, position
+        self.stages: list[list[TimedEvent]] = [[] for _ in order.stages]
+        self.busy_s = [0.0] * len(order.stages)
 
-    def finish(self) -> Timeline:
-        """Go round the stages, each as far as it can, until all are through."""
-        left = {stage for stage, events in enumerate(self.order.stages) if events}
-        while left:
-            moved = [stage for stage in sorted(left) if self.advance(stage)]
-            if not moved:
-                raise BadInput(*(self._stuck(stage) for stage in sorted(left)))
-            left -= {s for s in moved if len(self.spans[s]) == len(self.order.stages[s])}
-        return Timeline(
-            order=self.order, stages=tuple(map(tuple, self.spans)), busy_s=tuple(self.busy)
-        )
+    def run(self) -> Timeline:
+        """Advance the stages in turn, each as far as possible, until all have finished."""
+        unfinished = [stage for stage, events in enumerate(self.order.stages) if events]
+        while unfinished:
+            advanced = [stage for stage in unfinished if self.advance(stage)]
+            if not advanced:
+                raise BadInput(*map(self._deadlock, unfinished))
+            unfinished = [stage for stage in unfinished if not self._finished(stage)]
+        stages = tuple(map(tuple, self.stages))
+        return Timeline(order=self.order, stages=stages, busy_s=tuple(self.busy_s))
+
+    def _finished(self, stage: int) -> bool:
+        return len(self.stages[stage]) == len(self.order.stages[stage])
 
     def advance(self, stage: int) -> bool:
-        """Run what `stage` can run now; say whether there was anything."""
-        events, spans = self.order.stages[stage], self.spans[stage]
-        before = len(spans)
-        while len(spans) < len(events):
-            i = len(spans)
-            group = events[i : i + 2] if events[i].paired else events[i : i + 1]
-            ready = [self._ready(event) for event in group]
-            if None in ready:
-                break
-            free = spans[-1].end_s if spans else 0.0
-            start = max(free, *(r for r in ready if r is not None))
-            took = self._seconds(group)
-            self.busy[stage] += took
+        """Run every event of `stage` that is ready; return whether there was any."""
+        events = self.order.stages[stage]
+        timed = self.stages[stage]
+        n_before = len(timed)
+        while not self._finished(stage):
+            group = events[len(timed) : len(timed) + 1]
+            if group[0].paired:
+                group = events[len(timed) : len(timed) + 2]
+            start = 0.0
+            if timed:
+                start = timed[-1].end_s
             for event in group:
-                spans.append(Span(event, start, start + took))
-                place = self._place(event)
-                self.ended[event.kind, event.microbatch, place] = start + took
-        return len(spans) > before
+                ready_s = self._ready_s(event)
+                if ready_s is None:
+                    return len(timed) > n_before
+                start = max(start, ready_s)
+            duration = self._duration_s(group)
+            self.busy_s[stage] += duration
+            for event in group:
+                timed.append(TimedEvent(event, start, start + duration))
+                key = (event.kind, event.microbatch, self._position(event))
+                self.end_s[key] = start + duration
+        return len(timed) > n_before
 
-    def _place(self, event: Event) -> int:
-        return self.at[event.microbatch % len(self.at)][event.stage, event.chunk]
+    def _position(self, event: Event) -> int:
+        """The position of an event on the path of its microbatch."""
+        return self.positions[event.microbatch % len(self.positions)][event.stage, event.chunk]
 
-    def _ready(self, event: Event) -> float | None:
-        """Seconds at which the inputs of `event` are on its stage; None while one is missing."""
-        i, latest = event.microbatch, 0.0
-        place, path = self._place(event), self.order.path(i)
-        for kind, source in needs(event.kind, place, len(path)):
-            end = self.ended.get((kind, i, source))
-            if end is None:
+    def _ready_s(self, event: Event) -> float | None:
+        """Seconds when the inputs of `event` are on its stage; None before they are known."""
+        path = self.order.path(event.microbatch)
+        latest = 0.0
+        for kind, position in needs(event.kind, self._position(event), len(path)):
+            end_s = self.end_s.get((kind, event.microbatch, position))
+            if end_s is None:
                 return None
-            far = path[source][0] != event.stage
-            latest = max(latest, end + self.send_s if far else end)
+            source_stage, _ = path[position]
+            if source_stage != event.stage:
+                end_s += self.send_s
+            latest = max(latest, end_s)
         return latest
 
-    def _seconds(self, group: tuple[Event, ...]) -> float:
+    def _duration_s(self, group: tuple[Event, ...]) -> float:
         """Seconds of one event or of a pair."""
-        if len(group) == 2 and self.pair is not None:
-            return self.pair[group[0].stage][group[0].chunk]
-        return sum(self._alone(event) for event in group)
+        if len(group) == 2 and "pair" in self.seconds:
+            return self.seconds["pair"][group[0].stage][group[0].chunk]
+        return sum(self._unpaired_s(event) for event in group)
 
-    def _alone(self, event: Event) -> float:
-        own = self.seconds[event.kind][event.stage][event.chunk]
-        if event.kind != "B" or self._is_split(event):
-            return own
-        return own + self.seconds["W"][event.stage][event.chunk]
+    def _unpaired_s(self, event: Event) -> float:
+        seconds = self.seconds[event.kind][event.stage][event.chunk]
+        if event.kind == "B" and (event.stage, event.microbatch, event.chunk) not in self.with_w:
+            seconds += self.seconds["W"][event.stage][event.chunk]
+        return seconds
 
-    def _is_split(self, event: Event) -> bool:
-        return (event.stage, event.microbatch, event.chunk) in self.split
-
-    def _stuck(self, stage: int) -> str:
-        event = self.order.stages[stage][len(self.spans[stage])]
-        return f"stage {stage} waits for ever at {event}: what it needs comes later or never."
+    def _deadlock(self, stage: int) -> str:
+        event = self.order.stages[stage][len(self.stages[stage])]
+        return f"stage {stage} waits forever at {event}: an event that it needs never runs."
 
 
-def needs(kind: Kind, place: int, length: int) -> tuple[tuple[Kind, int], ...]:
-    """The events that must have ended: kind, and place on the same microbatch's path."""
-    if kind == "F":
-        return (("F", place - 1),) if place else ()
+def needs(kind: Kind, position: int, length: int) -> tuple[tuple[Kind, int], ...]:
+    """(kind, position) of the events on the same microbatch's path that must end first."""
     if kind == "W":
-        return (("B", place),)
-    return (("F", place), ("B", place + 1)) if place + 1 < length else (("F", place),)
+        return (("B", position),)
+    if kind == "B":
+        if position + 1 == length:
+            return (("F", position),)
+        return (("F", position), ("B", position + 1))
+    if position == 0:
+        return ()
+    return (("F", position - 1),)

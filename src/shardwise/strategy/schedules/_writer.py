@@ -1,36 +1,41 @@
-"""A small language for the events of a stage."""
+"""A notation for the events of a stage."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from shardwise.strategy.schedules._event import Event, Kind
 
 
 class Writer:
-    """Collects a stage's events from words: `F0 B0 F1+ B1~ W`.
+    """Builds a stage's list of events from words: `F0 B0 F1+ B1~ W`.
 
-    A letter and a chunk; each takes the next microbatch of its chunk. `+` pairs an event with the
-    one after it. `~` puts the weights of a backward pass off, and `W` does the oldest put off.
+    Each word is a kind and a chunk, for the next microbatch of this chunk. `+` pairs an event with
+    the one after it. `~` defers the `W` of a backward pass, and `W` runs the oldest deferred one.
     """
 
     def __init__(self, stage: int, paths: int = 1) -> None:
-        self.stage, self.paths = stage, paths
-        self.found: list[Event] = []
-        self._next: dict[str, int] = {}
-        self._put_off: deque[tuple[int, int]] = deque()
+        self.stage = stage
+        self.paths = paths
+        self.events: list[Event] = []
+        self._counts: Counter[str] = Counter()
+        self._deferred: deque[tuple[int, int]] = deque()
 
     def add(self, words: str, times: int = 1) -> None:
-        """`words`, over and over. With two paths, chunk 0 takes even microbatches and 1 odd."""
+        """Append `words`, repeated. With two paths, chunk 0 takes even microbatches and 1 odd."""
         for word in words.split() * times:
             if word == "W":
-                microbatch, chunk = self._put_off.popleft()
-                self.found.append(Event(self.stage, "W", microbatch, chunk))
+                microbatch, chunk = self._deferred.popleft()
+                self.events.append(Event(self.stage, "W", microbatch, chunk))
                 continue
-            i, chunk = self._next.get(word[:2], 0), int(word[1])
-            self._next[word[:2]] = i + 1
-            microbatch = i * self.paths + (chunk if self.paths > 1 else 0)
-            kind: Kind = "F" if word[0] == "F" else "B"
-            self.found.append(Event(self.stage, kind, microbatch, chunk, word.endswith("+")))
+            kind: Kind = "B"
+            if word[0] == "F":
+                kind = "F"
+            chunk = int(word[1])
+            microbatch = self._counts[word[:2]] * self.paths
+            if self.paths > 1:
+                microbatch += chunk
+            self._counts[word[:2]] += 1
+            self.events.append(Event(self.stage, kind, microbatch, chunk, word.endswith("+")))
             if word.endswith("~"):
-                self._put_off.append((microbatch, chunk))
+                self._deferred.append((microbatch, chunk))

@@ -1,15 +1,15 @@
 """DualPipe: microbatches from both ends at once (DeepSeek-V3 report, arXiv 2412.19437, 2024-12).
 
-Each stage holds two of p parts of the layers: its own, and that of the stage opposite. Even
+Each stage holds two of p parts of the layers, its own and that of the opposite stage. Even
 microbatches go down the stages with chunk 0, odd ones up with chunk 1. In the middle of the step
-the forward pass of one direction runs together with the backward pass of the other.
+the forward pass of one direction overlaps with the backward pass of the other.
 """
 
 from __future__ import annotations
 
 from shardwise.arrays import Num, maximum
 from shardwise.strategy.schedules._event import Event, Path, line
-from shardwise.strategy.schedules._schedule import Rule, Schedule, Times
+from shardwise.strategy.schedules._schedule import Condition, Schedule, Times
 from shardwise.strategy.schedules._writer import Writer
 
 
@@ -24,24 +24,25 @@ class DualPipe(Schedule):
     weight_copies = 2
     chunks = 2
 
-    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:
-        p, m = stages, microbatches
+    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Condition, ...]:
+        p = stages
+        m = microbatches
         return (
-            Rule(
+            Condition(
                 p % 2 == 0,
                 lambda: (
                     f"{p} stages are odd, and dualpipe pairs each with the one opposite. "
-                    f"Nearest: {f'{p - 1}, ' if p > 1 else ''}{p + 1}."
+                    f"Nearest: {', '.join(str(n) for n in (p - 1, p + 1) if n)}."
                 ),
             ),
-            Rule(
+            Condition(
                 m % 2 == 0,
                 lambda: (
                     f"{m} microbatches are odd, and dualpipe sends half of them each way. "
                     f"Nearest: {max(m - 1, 2 * p)}, {max(m + 1, 2 * p + 2)}."
                 ),
             ),
-            Rule(
+            Condition(
                 m >= 2 * p,
                 lambda: (
                     f"{m} microbatches are fewer than dualpipe's least for {p} stages, 2 p = "
@@ -57,42 +58,48 @@ class DualPipe(Schedule):
         """The eight phases of the source, for a stage `near` places from the nearer end."""
         near = min(stage, stages - 1 - stage)
         inner = stages // 2 - 1 - near
-        run = Writer(stage, paths=2)
-        own, other = (0, 1) if stage < stages // 2 else (1, 0)  # own: what enters at the nearer end
+        writer = Writer(stage, paths=2)
+        near_chunk = int(stage >= stages // 2)  # of the microbatches that enter at the nearer end
+        chunks_of_letters = str.maketrans({"a": str(near_chunk), "z": str(1 - near_chunk)})
 
         def add(words: str, times: int = 1) -> None:
-            run.add(words.replace("a", str(own)).replace("z", str(other)), times)
+            writer.add(words.translate(chunks_of_letters), times)
 
         add("Fa", 2 * inner)
         add("Fa Fz", near + 1)
         add("Bz~ W Fz", inner)
-        # In the very middle the first two do not run together: both neighbours wait for a result.
-        add("Fa+ Bz Fz+ Ba" if inner else "Fa Bz Fz+ Ba")
+        if inner:
+            add("Fa+ Bz Fz+ Ba")
+        else:  # the middle stages do not pair the first two: their neighbours wait for a result
+            add("Fa Bz Fz+ Ba")
         add("Fa+ Bz Fz+ Ba", microbatches // 2 - stages + near)
         add("Bz Fz+ Ba", inner)
-        left = ["Bz", "Ba"] * (near + 1)
-        add(" ".join(left[: near + 1]))
-        add(" ".join(f"{word}~" for word in left[near + 1 :]))
+        remaining = ["Bz", "Ba"] * (near + 1)
+        for word in remaining[: near + 1]:
+            add(word)
+        for word in remaining[near + 1 :]:
+            add(f"{word}~")
         add("W Ba~", inner)
         add("W", near + 1)
-        return run.found
+        return writer.events
 
     def work(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """m - p - 1 pairs and p + 1 microbatches outside of pairs, on the two stages in the middle.
+        """m - p - 1 pairs and p + 1 unpaired microbatches, on the two stages in the middle.
 
-        The others have fewer pairs, so they work longer where pairs save time, and wait less.
+        The others have fewer pairs: where pairs save time, they work longer and wait less.
         """
-        alone = stages + 1
-        return (microbatches - alone) * times.together + alone * times.one
+        unpaired = stages + 1
+        return (microbatches - unpaired) * times.together + unpaired * times.one
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """k (F&B - F - B - W) + max(2 k F, (k-1) F + k B) + k max(B - W, 0), with k = p/2 - 1.
 
-        Where F = B it is the source's k (F&B + B' - 3 W) with B' = B + W, its whole backward pass;
-        elsewhere the source leaves out the pair in the middle that is none. Exact, and with sends
-        up to about F; a lower bound above.
+        Where F = B it is the source's k (F&B + B' - 3 W) with B' = B + W, its full backward pass;
+        elsewhere the source counts the unpaired events in the middle as a pair. Exact, also with
+        sends up to about F; a lower bound above.
         """
-        half, c = maximum(stages // 2, 1), times.send  # below 2 stages nothing is legal
+        half = maximum(stages // 2, 1)  # fewer than 2 stages are not legal
+        c = times.send
         k = half - 1
         fill = maximum(2 * k * times.f, (k - 1) * times.f + k * (times.b + c))
         drain = k * maximum(times.b - times.w + c, 0.0)
@@ -103,13 +110,13 @@ class DualPipe(Schedule):
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """m/2 (first + last) at most: each end of the stages is first for half, last for half."""
+        """At most m/2 (first + last): both end stages are first for one half."""
         return microbatches / 2 * (first + last)
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """p + 1 chunks, each a p-th of the layers, on every stage."""
+        """p + 1 chunks, each 1/p of the layers, on every stage."""
         return stages + 1 + 0 * stage
 
 

@@ -9,31 +9,31 @@ from shardwise.strategy.schedules._writer import Writer
 
 
 class GPipe(Schedule):
-    """All forward, all backward: the smallest program, the most memory."""
+    """All forward, then all backward passes: the smallest program and the most memory."""
 
     name = "gpipe"
     aliases = ("afab",)
     source = "arXiv 1811.06965"
     published = "2018-11"
-    searched = False  # it takes as long as 1F1B and holds more
+    searched = False  # as slow as 1F1B with more memory
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
-        run = Writer(stage)
-        run.add("F0", microbatches)
-        run.add("B0", microbatches)
-        return run.found
+        writer = Writer(stage)
+        writer.add("F0", microbatches)
+        writer.add("B0", microbatches)
+        return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """(p-1)(F + B + W + 2 send). Exact; over m (F + B + W) it is (p-1)/m (2104.04473 §2.2.1).
 
-        Backward passes run first in, first out, so that last stage and first keep the same order.
+        Backward passes run first in, first out, so that all stages have the same order.
         """
         return (stages - 1) * (times.one + 2 * times.send)
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """m: everything is kept until the last forward pass is through."""
+        """m: all activations are held until the last forward pass ends."""
         return microbatches + 0 * stage
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.strategy.schedules._event import Event
-from shardwise.strategy.schedules._schedule import Rule, Schedule, Times, multiples
+from shardwise.strategy.schedules._schedule import Condition, Schedule, Times, multiples
 
 
 class Interleaved(Schedule):
-    """1F1B's bubble over v, for v times the sends and more memory at the first stages."""
+    """1F1B's bubble divided by v, for v times the sends and more memory on the first stages."""
 
     name = "interleaved"
     aliases = ("interleaved-1f1b", "vpp")
@@ -16,10 +16,11 @@ class Interleaved(Schedule):
     published = "2021-04"
     chunks = None
 
-    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:
-        p, m = stages, microbatches
+    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Condition, ...]:
+        p = stages
+        m = microbatches
         return (
-            Rule(
+            Condition(
                 m % p == 0,
                 lambda: (
                     f"{m} microbatches are not a multiple of {p} stages ({m / p:.4g}), which "
@@ -30,19 +31,19 @@ class Interleaved(Schedule):
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
         n = microbatches * chunks
-        ahead = min(n, 2 * (stages - 1 - stage) + (chunks - 1) * stages)
-        found: list[Event] = []
-        for i in range(-ahead, n):
-            if ahead + i < n:
-                microbatch, chunk = _turn(ahead + i, stages, chunks)
-                found.append(Event(stage, "F", microbatch, chunk))
+        warmup = min(n, 2 * (stages - 1 - stage) + (chunks - 1) * stages)
+        events: list[Event] = []
+        for i in range(-warmup, n):
+            if warmup + i < n:
+                microbatch, chunk = _microbatch_and_chunk(warmup + i, stages, chunks)
+                events.append(Event(stage, "F", microbatch, chunk))
             if i >= 0:
-                microbatch, chunk = _turn(i, stages, chunks)
-                found.append(Event(stage, "B", microbatch, chunks - 1 - chunk))
-        return found
+                microbatch, chunk = _microbatch_and_chunk(i, stages, chunks)
+                events.append(Event(stage, "B", microbatch, chunks - 1 - chunk))
+        return events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """(p-1)(F + B + W) + 2 send (p v - 1), times of one chunk: a v-th of a stage's.
+        """(p-1)(F + B + W) + 2 send (p v - 1), in times of one chunk: 1/v of a stage's.
 
         Exact up to a send of min(F, B + W); a lower bound above. Over the work: (p-1)/(v m).
         """
@@ -52,24 +53,24 @@ class Interleaved(Schedule):
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """m last + p first: the other end's share of one group of p microbatches is not hidden.
+        """m last + p first: the first part of one group of p microbatches is exposed.
 
         Exact without sends while last >= first; at most m first + p last otherwise.
         """
-        most = microbatches * maximum(first, last) + stages * minimum(first, last)
-        return where(stages > 1, most, microbatches * (first + last))
+        bound = microbatches * maximum(first, last) + stages * minimum(first, last)
+        return where(stages > 1, bound, microbatches * (first + last))
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """min(m v, (v+1) p - 2 stage - 1) chunks, each a v-th of the stage's layers."""
+        """min(m v, (v+1) p - 2 stage - 1) chunks, each 1/v of the stage's layers."""
         return minimum(microbatches * chunks, (chunks + 1) * stages - 2 * stage - 1)
 
 
-def _turn(i: int, stages: int, chunks: int) -> tuple[int, int]:
-    """Microbatch and chunk of a stage's i-th pass: p microbatches through one chunk, then on."""
-    group, rest = divmod(i, stages * chunks)
-    chunk, microbatch = divmod(rest, stages)
+def _microbatch_and_chunk(i: int, stages: int, chunks: int) -> tuple[int, int]:
+    """Microbatch and chunk of a stage's i-th pass: groups of p microbatches, chunk by chunk."""
+    group, position = divmod(i, stages * chunks)
+    chunk, microbatch = divmod(position, stages)
     return group * stages + microbatch, chunk
 
 

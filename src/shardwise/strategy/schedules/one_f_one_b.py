@@ -1,4 +1,4 @@
-"""1F1B (PipeDream-Flush): a backward pass as soon as there is one (arXiv 2104.04473, 2021-04)."""
+"""1F1B (PipeDream-Flush): backward passes as soon as possible (arXiv 2104.04473, 2021-04)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class OneFOneB(Schedule):
     published = "2020-06"  # as PipeDream-Flush: arXiv 2006.09503
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
-        ahead = min(microbatches, stages - 1 - stage)
-        run = Writer(stage)
-        run.add("F0", ahead)
-        run.add("F0 B0", microbatches - ahead)
-        run.add("B0", ahead)
-        return run.found
+        warmup = min(microbatches, stages - 1 - stage)
+        writer = Writer(stage)
+        writer.add("F0", warmup)
+        writer.add("F0 B0", microbatches - warmup)
+        writer.add("B0", warmup)
+        return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """(p-1)(F + B + W + 2 send) + 2 send (m-1 - ceil((m-1)/p)). Exact, for any send.
 
-        Nothing is ahead of its use: a microbatch's way to the last stage and back takes as long as
-        its first stage works on others, so every send that is not the step's first is paid again.
+        There is no slack: the first stage has just enough work for the time that a microbatch takes
+        to the last stage and back, so that every further send lengthens the step.
         """
         after_first = microbatches - 1
-        again = after_first - ceil_div(after_first, stages)
-        return (stages - 1) * (times.one + 2 * times.send) + 2 * times.send * again
+        exposed_sends = after_first - ceil_div(after_first, stages)
+        return (stages - 1) * (times.one + 2 * times.send) + 2 * times.send * exposed_sends
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0

@@ -1,10 +1,10 @@
-"""ZB-H1: 1F1B whose gradients of weights wait and fill the bubble (arXiv 2401.10241, 2023-11)."""
+"""ZB-H1: 1F1B with weight gradients deferred into the bubble (arXiv 2401.10241, 2023-11)."""
 
 from __future__ import annotations
 
 from shardwise.arrays import Num, maximum, where
 from shardwise.strategy.schedules._event import Event
-from shardwise.strategy.schedules._schedule import Rule, Schedule, Times
+from shardwise.strategy.schedules._schedule import Condition, Schedule, Times
 from shardwise.strategy.schedules._writer import Writer
 
 
@@ -17,35 +17,37 @@ class ZeroBubbleH1(Schedule):
     published = "2023-11"
     splits_backward = True
 
-    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:
-        p, m = stages, microbatches
+    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Condition, ...]:
+        p = stages
+        m = microbatches
         return (
-            Rule(
+            Condition(
                 m >= p,
                 lambda: (
-                    f"{m} microbatches are fewer than the {p} stages, too few for zb-h1 to put "
-                    f"weight gradients off ({self.source}). Nearest: {p}; or 1f1b."
+                    f"{m} microbatches are fewer than the {p} stages, too few for zb-h1 to "
+                    f"defer weight gradients ({self.source}). Nearest: {p}; or 1f1b."
                 ),
             ),
         )
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
-        ahead = stages - 1 - stage
-        run = Writer(stage)
-        run.add("F0", ahead)
-        run.add("F0 B0~", stage)
-        run.add("F0 B0~ W", microbatches - ahead - stage)
-        run.add("B0~ W", ahead)
-        run.add("W", stage)
-        return run.found
+        warmup = stages - 1 - stage
+        writer = Writer(stage)
+        writer.add("F0", warmup)
+        writer.add("F0 B0~", stage)
+        writer.add("F0 B0~ W", microbatches - warmup - stage)
+        writer.add("B0~ W", warmup)
+        writer.add("W", stage)
+        return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """(p-1) max(F + B - W, B, F), and sends. Exact up to a send of W/2; a lower bound above.
 
         The source gives (p-1)(F + B - W), which holds while W is the shortest. Each send counts
-        4 (p-1), 2 (p-1) and 3 (p-1) times in the three; less where m is p and no steady state is.
+        4 (p-1), 2 (p-1) and 3 (p-1) times in the three; less at m = p, without a steady state.
         """
-        p, c = stages - 1, times.send
+        p = stages - 1
+        c = times.send
         short = where(microbatches > stages, 0, 1)
         fill = p * (times.f + times.b - times.w) + 2 * (p - short) * c
         return 2 * p * c + maximum(fill, p * times.b, p * times.f + (p - 2 * short) * c)
@@ -53,7 +55,7 @@ class ZeroBubbleH1(Schedule):
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """p: p - stage before `B`, and `stage` more that wait for `W`."""
+        """p: p - stage before `B`, and `stage` more between `B` and `W`."""
         return stages - stage + stage * after_b
 
 

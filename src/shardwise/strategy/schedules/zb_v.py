@@ -1,18 +1,18 @@
-"""ZB-V: two chunks on each stage, down and up again, no bubble inside (arXiv 2405.15362, 2024-05).
+"""ZB-V: two chunks on each stage in a V, no bubble inside (arXiv 2405.15362, 2024-05).
 
-The order is the one for F = B = W, the same whatever the times are.
+The order is the one for F = B = W, at any times.
 """
 
 from __future__ import annotations
 
 from shardwise.arrays import Num, maximum, where
 from shardwise.strategy.schedules._event import Event, Path, vee
-from shardwise.strategy.schedules._schedule import Rule, Schedule, Times
+from shardwise.strategy.schedules._schedule import Condition, Schedule, Times
 from shardwise.strategy.schedules._writer import Writer
 
 
 class ZeroBubbleV(Schedule):
-    """No stage waits between its first event and its last where F = B = W; 1F1B's memory."""
+    """No bubble between the first and the last event of a stage where F = B = W; 1F1B's memory."""
 
     name = "zb-v"
     aliases = ("zbv", "v-zb")
@@ -21,10 +21,11 @@ class ZeroBubbleV(Schedule):
     splits_backward = True
     chunks = 2
 
-    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Rule, ...]:
-        p, m = stages, microbatches
+    def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Condition, ...]:
+        p = stages
+        m = microbatches
         return (
-            Rule(
+            Condition(
                 m >= 2 * p - 1,
                 lambda: (
                     f"{m} microbatches are fewer than the {2 * p - 1} forward passes with which "
@@ -37,25 +38,29 @@ class ZeroBubbleV(Schedule):
         return (vee(stages),)
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
-        ahead = stages - 1 - stage
-        run = Writer(stage)
-        run.add("F0", 2 * ahead + 1)
-        run.add("F1 F0", stage)
-        run.add("F1 B1~ W", ahead + 1)
-        run.add("F0 B0~ W F1 B1~ W", microbatches - 2 * stages + stage + 1)
-        run.add("B0~ W F1 B1~ W", ahead)
-        run.add("B0~ B1~", stage)
-        run.add("B0~ W", ahead + 1)
-        run.add("W", 2 * stage)
-        return run.found
+        warmup = stages - 1 - stage
+        writer = Writer(stage)
+        writer.add("F0", 2 * warmup + 1)
+        writer.add("F1 F0", stage)
+        writer.add("F1 B1~ W", warmup + 1)
+        writer.add("F0 B0~ W F1 B1~ W", microbatches - 2 * stages + stage + 1)
+        writer.add("B0~ W F1 B1~ W", warmup)
+        writer.add("B0~ B1~", stage)
+        writer.add("B0~ W", warmup + 1)
+        writer.add("W", 2 * stage)
+        return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """(p-1) B where times are equal, and the longest of twelve paths where they are not.
 
-        Exact without sends; with them close, and never above. It is the whole step's: the sources
-        count none when no stage waits for others before the optimizer, see `Timeline.window_s`.
+        Exact without sends; with sends a close lower bound. The sources report no bubble, for an
+        optimizer in which no stage waits for others: see `Timeline.window_s`.
         """
-        p, (f, b, w, c) = stages - 1, (times.f, times.b, times.w, times.send)
+        p = stages - 1
+        f = times.f
+        b = times.b
+        w = times.w
+        c = times.send
         longest = maximum(
             p * b + (5 * p - 2) * c,
             b + (p - 1) * w + 3 * p * c,
@@ -75,13 +80,13 @@ class ZeroBubbleV(Schedule):
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """m (first + last) at most: stage 0 has both ends of the layers."""
+        """At most m (first + last): stage 0 has both ends of the model."""
         return microbatches * (first + last)
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """2 p chunks of half a stage on every stage, all of them before the first `B`."""
+        """2 p chunks of half a stage's layers on every stage, all before the first `B`."""
         return 2 * stages + 0 * stage
 
 

@@ -279,7 +279,7 @@ def test_a_limit_that_is_given() -> None:
         ({"tensor": 0}, BadShape, "tensor 0 is below 1."),
         ({"tensor": 12}, NotDivisible, "tensor 12 does not divide: n_heads 64 (/12 = 5.3)"),
         ({"fsdp": 3}, NotDivisible, "fsdp 3 leaves 128 / 3 = 42.67 chips for the other axes"),
-        ({"expert": 2}, NotDivisible, "expert 2: llama3-70b has no experts to deal out"),
+        ({"expert": 2}, NotDivisible, "expert 2: llama3-70b has no experts to shard"),
         ({"zero": 4}, BadShape, "zero 4 is not a stage of ZeRO"),
     ],
 )

@@ -13,9 +13,9 @@ from shardwise.hardware.chip import with_values
 from shardwise.search.given import NOTHING, fixed_of
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.choose import front, per_chip
-from shardwise.search.serving.deployments import apart, joined, together
-from shardwise.search.serving.evaluate import blocks, whole
-from shardwise.search.serving.layouts import engines, machines, side_by_side
+from shardwise.search.serving.deployments import colocated, concatenate, disaggregated
+from shardwise.search.serving.evaluate import batch_unit, blocks
+from shardwise.search.serving.layouts import engine_meshes, engines_per_machine, machines
 from shardwise.search.serving.rank import Request, rank
 
 LLAMA, MIXTRAL = sw.model("llama3-70b"), sw.model("mixtral-8x7b")
@@ -43,13 +43,13 @@ def test_arrays_and_numbers_agree(
     model: sw.ModelConfig, where: str, job: sw.Serve, disaggregate: bool | None, peak: bool
 ) -> None:
     request = asked(model, where, job, disaggregate=disaggregate, peak=peak)
-    every = request.sites()
+    every = request.engines()
     assert every is not None
     found = blocks(model, every, [(job, request.rates(job))], {})
-    parts = together(found, job, sized=request.sized)
+    parts = colocated(found, job, machine_is_given=request.machine_is_given)
     if disaggregate:
-        parts = apart(model, found, job, 16, sized=request.sized)
-    points = joined(parts)
+        parts = disaggregated(model, found, job, 16, machine_is_given=request.machine_is_given)
+    points = concatenate(parts)
     from shardwise.search.serving.rank import candidate
 
     for i in np.linspace(0, len(points) - 1, 40).astype(int):
@@ -62,7 +62,7 @@ def test_arrays_and_numbers_agree(
         assert memory.fits
         assert memory.total == memory.weights + memory.kv_cache + memory.other
         assert one.batch <= one.server.max_batch
-        assert one.batch % whole(model, one.server.layout, one.server.layout.sizes) == 0
+        assert one.batch % batch_unit(model, one.server.layout, one.server.layout.sizes) == 0
 
 
 def best(model: sw.ModelConfig, where: str, job: sw.Serve, **more: object) -> Candidate:
@@ -81,7 +81,7 @@ def test_a_faster_chip_is_never_slower(figure: str) -> None:
 
 def test_more_sequences_give_more_tokens() -> None:
     request = asked(LLAMA, "v5e:4x8", sw.Serve(context=4096), peak=True)
-    every = request.sites()
+    every = request.engines()
     assert every is not None
     for block in blocks(LLAMA, every, [(request.job, request.rates(request.job))], {}):
         for engine in np.unique(block.row):
@@ -93,10 +93,10 @@ def test_more_sequences_give_more_tokens() -> None:
 
 def test_nothing_beats_the_front() -> None:
     request = asked(LLAMA, "h100:8", CHAT)
-    every = request.sites()
+    every = request.engines()
     assert every is not None
     found = blocks(LLAMA, every, [(CHAT, request.rates(CHAT))], {})
-    points = joined(together(found, CHAT, sized=True))
+    points = concatenate(colocated(found, CHAT, machine_is_given=True))
     each, tpot = per_chip(points, CHAT), points.tpot_s
     for i in front(points, CHAT):
         assert not ((each > each[i] * (1 + 1e-8)) & (tpot < tpot[i] * (1 - 1e-8))).any()
@@ -124,7 +124,7 @@ def test_a_rate_is_served_by_as_many_engines_as_it_takes() -> None:
 def test_what_cannot_be_met_says_what_comes_nearest() -> None:
     with pytest.raises(NoStrategy, match=r"--tpot 1\.00 ms: the fastest takes .* \(tensor 16 on"):
         best(LLAMA, "v5e:4x4", sw.Serve(context=8192, tpot_s=0.001))
-    with pytest.raises(NoStrategy, match="requests/s at most"):
+    with pytest.raises(NoStrategy, match="serves at most"):
         best(LLAMA, "v5e:4x4", replace(CHAT, rate=1000.0))
     with pytest.raises(DoesNotFit):
         best(LLAMA, "v5e:2x2", CHAT)
@@ -149,10 +149,10 @@ def test_gathered_weights_are_never_taken_and_slower_when_asked_for() -> None:
 @pytest.mark.parametrize("where", ["v5e:4x4", "h100:24", "gb200:72"])
 def test_engines_fit_side_by_side(where: str) -> None:
     system = sw.hardware(where)
-    for mesh in engines(MIXTRAL, system, CHAT, NOTHING, filling=False):
+    for mesh in engine_meshes(MIXTRAL, system, CHAT, NOTHING, fills_machine=False):
         n = mesh.n_chips // mesh.data
         assert mesh.n_chips <= system.n_chips
-        assert mesh.data == side_by_side(system, n)
+        assert mesh.data == engines_per_machine(system, n)
         assert mesh.expert == 1 or 8 % mesh.expert == 0
 
 

@@ -100,7 +100,7 @@ def test_fixed_roles_are_kept() -> None:
             "tensor 12 does not divide: n_heads 64 (/12 = 5.3), d_ff 28,672 (/12 = 23",
         ),
         ({"tensor": 12}, "Sizes that do: 2, 4, 8, 16."),
-        ({"expert": 2}, "expert 2: llama3-70b has no experts to deal out; leave it at 1."),
+        ({"expert": 2}, "expert 2: llama3-70b has no experts to shard; leave it at 1."),
         (
             {"pipe": 32},
             "pipe 32: 80 layers leave 16 of 96 places in equal stages empty. Sizes that",
@@ -120,7 +120,7 @@ def test_fixed_roles_are_kept() -> None:
         ),
         (
             {"fsdp": 3},
-            "d_model 8,192 does not divide over fsdp 3 x context 1. Give a part to data.",
+            "d_model 8,192 does not divide over fsdp 3 x context 1. Move a factor of fsdp to data.",
         ),
     ],
 )

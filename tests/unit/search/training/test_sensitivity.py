@@ -142,7 +142,7 @@ def test_half_and_twice_the_work_are_searched() -> None:
     told = sensitivities(rebuild(plan), [])
     half, twice = told["batch"].searched
     assert (half.step_s, half.mesh, half.same) == (None, None, False)
-    assert half.problem == "0.5 is not whole, or too many"
+    assert half.problem == "0.5 is not a whole number, or too large"
     again = sw.plan(sw.model("llama3-8b"), sw.hardware("v5e:4x4"), sw.Train(batch=2, seq=2048))
     assert (twice.value, twice.step_s) == (2.0, again.step.expected)
     assert twice.mesh == again.strategy.mesh
@@ -156,7 +156,7 @@ def test_nearest_change() -> None:
 
     assert nearest(above(3.3)) == (pytest.approx(3.3, rel=1e-3), "b")
     assert nearest(above(0.3)) == (pytest.approx(0.3, rel=1e-3), "a")
-    assert nearest(above(3.3), whole=True) == (4.0, "b")
+    assert nearest(above(3.3), powers_of_two=True) == (4.0, "b")
     assert nearest(above(100)) is None
     # The nearer of two, on the scale of factors.
     assert nearest(lambda f: "in" if 0.6 < f < 3 else "out") == (

@@ -24,7 +24,7 @@ from shardwise.cli.verbs.serving.workload import (
 from shardwise.plan.serving import sweep
 from shardwise.report.serving import sweep as report
 from shardwise.report.tables import FORMATS
-from shardwise.search.serving.layouts import WORDS
+from shardwise.search.serving.layouts import WORD_OPTIONS
 
 
 def run(
@@ -50,10 +50,11 @@ def run(
     fsdp: options.FsdpAxis = "",
     data: options.ReplicaAxis = "",
     weights: Annotated[
-        str, strategy("--weights WORD", f"split of the weights: {', '.join(WORDS['weights'])}")
+        str,
+        strategy("--weights WORD", f"split of the weights: {', '.join(WORD_OPTIONS['weights'])}"),
     ] = "",
     kv: Annotated[
-        str, strategy("--kv WORD", f"split of the KV cache: {', '.join(WORDS['kv'])}")
+        str, strategy("--kv WORD", f"split of the KV cache: {', '.join(WORD_OPTIONS['kv'])}")
     ] = "",
     disaggregate: options.Disaggregate = None,
     peak: options.PeakRates = False,
@@ -78,8 +79,8 @@ def run(
         dtype=(dtype, dtypes),
         kv_dtype=(kv_dtype, dtypes),
         compute=(compute, dtypes),
-        weights=(weights, WORDS["weights"]),
-        kv=(kv, WORDS["kv"]),
+        weights=(weights, WORD_OPTIONS["weights"]),
+        kv=(kv, WORD_OPTIONS["kv"]),
     )
     number_options = read_numbers(
         inputs,

@@ -164,11 +164,11 @@ def parse_engine(mesh: str, fix: str) -> dict[str, int | str]:
     Raises:
         BadInput: with every part that is wrong.
     """
-    from shardwise.search.serving.layouts import NUMBERS, WORDS
+    from shardwise.search.serving.layouts import NUMBER_OPTIONS, WORD_OPTIONS
 
     if not (mesh or fix):
         return {}
-    settings = parse_settings(mesh or fix, WORDS, (*roles(), *NUMBERS, *WORDS))
+    settings = parse_settings(mesh or fix, WORD_OPTIONS, (*roles(), *NUMBER_OPTIONS, *WORD_OPTIONS))
     if not mesh:
         return settings
     engine: dict[str, int | str] = dict.fromkeys(roles(), 1)
