@@ -21,9 +21,9 @@ from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumber
 from shardwise.errors import BadInput, CheckFailed
 from shardwise.hardware import System
 from shardwise.plan.collectives import STEPS
-from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.common import Operation, Range
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Operation, Range
 from shardwise.plan.serving.rebuild import rebuild
 
 PROGRAM = "shardwise.runtime.serving.programs:{}_step"

@@ -18,7 +18,7 @@ from shardwise.check.compiling.targets import Target
 from shardwise.check.device_view import as_devices, of_chip
 from shardwise.check.verdict import Buffer, CheckedCollective, CompiledNumbers, Difference, Verdict
 from shardwise.errors import BadInput, CheckFailed, UnknownName
-from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.program import COLLECTIVES

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.errors import BadInput
+from shardwise.plan.schema.common import Operation
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Operation, Plan
+from shardwise.plan.schema.training import Plan
 
 STEPS = ("decode", "prefill")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwise.hardware import System
-from shardwise.plan.schema.training import XlaFlag
+from shardwise.plan.schema.common import XlaFlag
 
 _MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
 _GUIDANCE = "openxla/xla, docs/flags_guidance.md"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training import build
 from shardwise.strategy.layout import Layout

@@ -6,7 +6,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput, DoesNotFit, NotDivisible, UnknownName
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving_reasons import CriticalBatch
 from shardwise.plan.serving.build import search
 from shardwise.plan.serving.rebuild import rebuild

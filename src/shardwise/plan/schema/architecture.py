@@ -6,11 +6,34 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from shardwise.errors import BadFile
-from shardwise.models import Norm, Segment
+from shardwise.models import Norm, Segment, count
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
 from shardwise.models.model import ModelConfig
+from shardwise.plan.schema.common import PlannedModel
 
 T = TypeVar("T")
+
+
+def planned_model(model: ModelConfig) -> PlannedModel:
+    """The model of a plan."""
+    counts = count.parameters(model)
+    return PlannedModel(
+        name=model.name,
+        source=model.source,
+        family=model.family,
+        n_parameters=counts.total,
+        n_active_parameters=counts.active,
+        n_layers=model.n_layers,
+        d_model=model.d_model,
+        d_ff=model.d_ff,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        d_head=model.d_head,
+        vocab=model.vocab,
+        n_experts=model.n_experts,
+        experts_per_token=model.experts_per_token,
+        architecture=written(model),
+    )
 
 
 def written(value: Any) -> Any:

@@ -7,20 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile, nearest
+from shardwise.plan.schema.common import SCHEMA, Reason
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.serving_reasons import SERVING_REASONS
-from shardwise.plan.schema.training import LAYOUT_WORDS, SCHEMA, Plan, Reason
+from shardwise.plan.schema.training import LAYOUT_WORDS, Plan
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
 
 AnyPlan = Plan | ServingPlan
 WORDED = ("why", "alternatives", "pareto")  # rows that a document may carry the `text` of
-
-
-def encode(value: Any) -> bytes:
-    """Any result of Shardwise as JSON, indented for people and diffs."""
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
 def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
@@ -70,19 +64,6 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
             return decode(file.read(), os.fspath(path))
     except OSError as error:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}.") from None
-
-
-def write(value: Any, path: str | os.PathLike[str]) -> None:
-    """Write a plan, or its document with words, as plan.json.
-
-    Raises:
-        BadFile: it cannot be written.
-    """
-    try:
-        with open(path, "wb") as file:
-            file.write(encode(value) + b"\n")
-    except OSError as error:
-        raise BadFile(f"{os.fspath(path)}: {error.strerror}. Nothing was saved.") from None
 
 
 def _without_text(rows: Any) -> Any:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.plan.schema.traffic import TrafficEstimate
-from shardwise.plan.schema.training import (
-    SCHEMA,
+from shardwise.plan.schema.common import (
     Loss,
     MemoryBytes,
     Operation,
-    PlannedHardware,
-    PlannedModel,
+    PlanDocument,
     Range,
     RatesUsed,
     Reason,
 )
+from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.search.serving.choose import Rule
 
 
@@ -225,7 +223,7 @@ class ServingPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPlan:
+class ServingPlan(PlanDocument):
     """A deployment of a model that answers requests, with its prediction and reasons.
 
     `shardwise.load(path)` gives back an equal value.
@@ -234,9 +232,6 @@ class ServingPlan:
         pareto: of least time per token against most tokens/s/chip, fastest first.
     """
 
-    schema: str = SCHEMA
-    model: PlannedModel
-    hardware: PlannedHardware
     workload: ServedWork
     strategy: ServingStrategy
     estimate: ServingEstimate
@@ -259,16 +254,6 @@ class ServingPlan:
     def cost(self) -> ServingEstimate:
         """Where the dollars stand."""
         return self.estimate
-
-    def save(self, path: str) -> None:
-        """Write plan.json.
-
-        Raises:
-            BadFile: when it cannot be written.
-        """
-        from shardwise.plan.schema.json_io import write
-
-        write(self, path)
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{r} {n}" for r, n in self.strategy.mesh.items() if n > 1) or "one chip"

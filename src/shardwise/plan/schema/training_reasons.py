@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.plan.schema.training import Loss, Reason
+from shardwise.plan.schema.common import Loss, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

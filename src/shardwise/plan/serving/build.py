@@ -10,14 +10,15 @@ from shardwise.estimate.serving.load import decoding, prompts
 from shardwise.estimate.serving.steady_state import at_once, in_flight
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
+from shardwise.plan.machine import planned_hardware
 from shardwise.plan.schema import serving
+from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.serving import reasons, refusals
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.estimate import estimate, usd
 from shardwise.plan.serving.operations import operations
 from shardwise.plan.serving.time_parts import mesh_of
 from shardwise.plan.serving.traffic_search import STARTS, under_traffic
-from shardwise.plan.training.build import planned_hardware, planned_model
 from shardwise.search.given import Choices
 from shardwise.search.serving import rank
 from shardwise.search.serving.candidate import Candidate, Server

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from shardwise import units
 from shardwise.estimate.serving.steady_state import at_once, in_flight
-from shardwise.estimate.training.memory.peak import Memory
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
-from shardwise.plan.schema import serving, training
+from shardwise.plan.machine import memory_bytes
+from shardwise.plan.schema import serving
+from shardwise.plan.schema.common import RatesUsed
 from shardwise.plan.serving.time_parts import (
     bound,
     critical_batch,
@@ -40,11 +41,13 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
         utilisation=chosen.job.rate / most if chosen.job.rate and most else 1.0,
         usd_per_million_tokens=usd(chosen, hourly) if hourly else None,
         usd_per_hour=chosen.chips * hourly if hourly else None,
-        memory_bytes_per_chip=_memory(server.memory(chosen.batch)),
-        prefill_memory_bytes_per_chip=_memory(chosen.reader.memory(at_least_one(chosen.reader)))
+        memory_bytes_per_chip=memory_bytes(server.memory(chosen.batch)),
+        prefill_memory_bytes_per_chip=memory_bytes(
+            chosen.reader.memory(at_least_one(chosen.reader))
+        )
         if chosen.reader
         else None,
-        rates=training.RatesUsed(
+        rates=RatesUsed(
             name=shares.name, as_of=shares.as_of, source=shares.source, spread=shares.spread
         ),
     )
@@ -132,18 +135,4 @@ def usd(chosen: Candidate, hourly: float) -> serving.UsdPerMillion:
     return serving.UsdPerMillion(
         input=1e6 * share * per_s / (chosen.requests_per_s * job.prompt_tokens),
         output=1e6 * (1 - share) * per_s / chosen.tokens_per_s,
-    )
-
-
-def _memory(held: Memory) -> training.MemoryBytes:
-    return training.MemoryBytes(
-        weights=float(held.weights),
-        gradients=0.0,
-        optimizer=0.0,
-        activations=0.0,
-        kv_cache=float(held.kv_cache),
-        other=float(held.other),
-        total=float(held.total),
-        margin=float(held.margin),
-        capacity=held.capacity,
     )

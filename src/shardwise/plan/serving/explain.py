@@ -10,17 +10,16 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.hardware.scale import scaled
 from shardwise.plan.decisions import Decision
+from shardwise.plan.schema.common import Range, Reason
 from shardwise.plan.schema.serving import Prefill, ServingPlan
-from shardwise.plan.schema.training import Range, Reason
 from shardwise.plan.serving.changes import Change, Difference, changes, generating, told
 from shardwise.plan.serving.decisions import kv_context, path
 from shardwise.plan.serving.estimate import usd
-from shardwise.plan.serving.rebuild import rebuild
+from shardwise.plan.serving.rebuild import engine_placement, rebuild
 from shardwise.plan.serving.time_parts import critical_batch, decode_range, sides, usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import whole
 from shardwise.search.serving.rank import Request, rank
-from shardwise.search.training.problem import relinked
 
 ROWS = 6  # batches of a table, beside that of the plan
 STEP = 4  # from one to the next, more where that would be too many
@@ -209,11 +208,13 @@ def _what_if(here: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
     server = here.server
     system = scaled(server.system, factors)
     rates = replace(server.rates, chip=system.chip)
+    mesh = server.layout.mesh
+    links = {role: server.placement.describe(role) for role in mesh.sizes}
     there = replace(
         server,
         system=system,
         rates=rates,
-        placement=relinked(server.placement, system.chip),
+        placement=engine_placement(system, mesh, links),
     )
     job = replace(here.job, batch=here.batch * server.layout.mesh.data)
     asked = Request(config=server.config, where=system, jobs=[job], peak=rates.ideal)

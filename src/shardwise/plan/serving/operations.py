@@ -7,8 +7,8 @@ from dataclasses import replace
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.pass_time import pass_items
-from shardwise.plan.schema.training import Operation
-from shardwise.plan.training.operations import collective_operation, local_operation
+from shardwise.plan.operations import collective_operation, local_operation
+from shardwise.plan.schema.common import Operation
 
 
 def operations(engine: Engine, load: Load, phase: str) -> tuple[Operation, ...]:

@@ -10,6 +10,7 @@ from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import inference
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig
+from shardwise.plan.schema.common import Loss, Reason
 from shardwise.plan.schema.serving import ServingEstimate
 from shardwise.plan.schema.serving_reasons import (
     CriticalBatch,
@@ -21,7 +22,6 @@ from shardwise.plan.schema.serving_reasons import (
     TensorLimit,
     TwiceTheChips,
 )
-from shardwise.plan.schema.training import Loss, Reason
 from shardwise.plan.serving.time_parts import critical_batch, decode_range, parts
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.rank import Ranking, Request, rank

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from shardwise.errors import BadFile, ShardwiseError
 from shardwise.hardware import Chip, Switched, System, Torus
 from shardwise.hardware.shape import parse_shape
 from shardwise.hardware.torus import make_slice
 from shardwise.models import ModelConfig
+from shardwise.plan.machine import placement_of, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import Servers, ServingPlan
-from shardwise.plan.training.rebuild import system_of
 from shardwise.search.given import fixed_of
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.layouts import on, side_by_side
@@ -84,7 +85,7 @@ def _server(
         job=job,
         system=here,
         layout=layout,
-        placement=_placement(here, layout.mesh, told),
+        placement=engine_placement(here, layout.mesh, told.placement),
         rates=asked.rates(job),
         count=told.count,
     )
@@ -101,13 +102,11 @@ def _machine(chip: Chip, name: str) -> System:
     return System(name=name, chip=chip, topology=topology)
 
 
-def _placement(system: System, mesh: Mesh, told: Servers) -> Placement:
-    """The placement that the plan describes, among all of its mesh."""
-    wanted = {role: where for role, where in told.placement.items() if role != "data"}
-    for placement in place(*on(system, mesh)):
-        if all(placement.describe(role) == where for role, where in wanted.items()):
-            return placement
-    raise BadFile(
-        f"the plan's placement is none of {mesh} on {system.name}: "
-        f"{', '.join(f'{role} {where}' for role, where in told.placement.items())}."
-    )
+def engine_placement(system: System, mesh: Mesh, descriptions: Mapping[str, str]) -> Placement:
+    """The placement of one engine that a plan describes; `data` counts engines and has no links.
+
+    Raises:
+        BadFile: no placement of `mesh` on `system` has these descriptions.
+    """
+    links = {role: text for role, text in descriptions.items() if role != "data"}
+    return placement_of(links, place(*on(system, mesh)), mesh, system)

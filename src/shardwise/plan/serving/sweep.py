@@ -11,7 +11,7 @@ from shardwise.errors import DoesNotFit, ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
-from shardwise.plan.schema.training import Range
+from shardwise.plan.schema.common import Range
 from shardwise.plan.serving.build import request
 from shardwise.plan.serving.estimate import usd
 from shardwise.plan.serving.refusals import shortage

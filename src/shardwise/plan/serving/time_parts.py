@@ -6,7 +6,7 @@ from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.formulas import roofline
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, Moe
-from shardwise.plan.schema.training import Range
+from shardwise.plan.schema.common import Range
 from shardwise.search.serving.candidate import Server
 
 # Parts of a pass on the chip, in the words of a plan; the other parts are roles of the mesh.

@@ -8,10 +8,12 @@ from shardwise.errors import BadInput, NoStrategy, NotDivisible, raise_all
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.formulas import cost
 from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
-from shardwise.hardware import System, Torus
+from shardwise.hardware import System
 from shardwise.models import ModelConfig, count
+from shardwise.plan.machine import memory_bytes, planned_hardware
 from shardwise.plan.schema import training
-from shardwise.plan.schema.architecture import written
+from shardwise.plan.schema.architecture import planned_model
+from shardwise.plan.schema.common import Operation, RatesUsed
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import operations
 from shardwise.plan.xla_flags import flags_for
@@ -183,62 +185,13 @@ def _write(
     )
 
 
-def planned_model(model: ModelConfig) -> training.PlannedModel:
-    """The model of a plan."""
-    counts = count.parameters(model)
-    return training.PlannedModel(
-        name=model.name,
-        source=model.source,
-        family=model.family,
-        n_parameters=counts.total,
-        n_active_parameters=counts.active,
-        n_layers=model.n_layers,
-        d_model=model.d_model,
-        d_ff=model.d_ff,
-        n_heads=model.n_heads,
-        n_kv_heads=model.n_kv_heads,
-        d_head=model.d_head,
-        vocab=model.vocab,
-        n_experts=model.n_experts,
-        experts_per_token=model.experts_per_token,
-        architecture=written(model),
-    )
-
-
-def planned_hardware(system: System) -> training.PlannedHardware:
-    """The machine of a plan."""
-    return training.PlannedHardware(
-        name=system.name,
-        chip=system.chip.name,
-        topology=topology_text(system),
-        slices=system.n_slices,
-        n_chips=system.n_chips,
-        as_of=system.chip.as_of,
-        figures={
-            name: float(figure.value)
-            for name, figure in system.chip.figures.items()
-            if isinstance(figure.value, int | float)
-        },
-    )
-
-
-def topology_text(system: System) -> str:
-    """`torus 16x20x28, all axes wrap` or `2,048 nodes of 8`."""
-    topology = system.topology
-    if isinstance(topology, Torus):
-        wraps = [letter for letter, w in zip("xyzw", topology.wrapped, strict=False) if w]
-        ends = "all axes wrap" if len(wraps) == topology.n_axes else ", ".join(wraps) + " wraps"
-        return f"torus {topology}, {ends if wraps else 'no axis wraps'}"
-    return f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
-
-
 def _estimate(
     model: ModelConfig,
     system: System,
     job: Train,
     cal: Calibration,
     chosen: Candidate,
-    works: tuple[training.Operation, ...],
+    works: tuple[Operation, ...],
 ) -> training.Estimate:
     time, chips = chosen.time, system.n_chips
     peak = system.chip.peak(job.compute)
@@ -247,7 +200,6 @@ def _estimate(
     run = _run(expected, system, job)
     reference_s = compute_s(flops, chips, peak, REFERENCE_MFU)
     reference = _run(reference_s, system, job)
-    memory = chosen.memory
     return training.Estimate(
         step_s=reasons.step_range(chosen),
         bound=reasons.bound(chosen, works),
@@ -256,24 +208,12 @@ def _estimate(
         comm_s={role: float(t) for role, t in chosen.roofline.traffic_s.items() if t > 0},
         exposed_comm_s=sum(float(t) for t in time.comm_s.values()),
         expected_s=reasons.parts_of(chosen),
-        rates=training.RatesUsed(
-            name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread
-        ),
+        rates=RatesUsed(name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread),
         bubble_fraction=float(time.bubble_s) / expected,
         mfu=mfu(flops, expected, chips, peak),
         tokens_per_s=job.tokens_per_step / expected,
         tokens_per_s_per_chip=job.tokens_per_step / expected / chips,
-        memory_bytes_per_chip=training.MemoryBytes(
-            weights=float(memory.weights),
-            gradients=float(memory.gradients),
-            optimizer=float(memory.optimizer),
-            activations=float(memory.activations),
-            kv_cache=float(memory.kv_cache),
-            other=float(memory.other),
-            total=float(memory.total),
-            margin=float(memory.margin),
-            capacity=memory.capacity,
-        ),
+        memory_bytes_per_chip=memory_bytes(chosen.memory),
         run_s=run.seconds if run else None,
         chip_hours=run.chip_hours if run else None,
         usd=run.usd if run else None,

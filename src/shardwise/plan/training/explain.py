@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
 
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.hardware.scale import scaled
 from shardwise.plan.decisions import Decision
-from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Loss, Plan, Range, Reason
+from shardwise.plan.schema.common import Loss, Range, Reason
+from shardwise.plan.schema.training import Plan
 from shardwise.plan.training import reasons as why
 from shardwise.plan.training.crossovers import Crossover, crossovers
 from shardwise.plan.training.decisions import path
@@ -19,9 +18,6 @@ from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
 from shardwise.search.training.rank import Candidate
 from shardwise.search.training.sensitivity import Sensitivity, sensitivities
-
-if TYPE_CHECKING:
-    from shardwise.plan.serving.explain import ServingExplanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,32 +92,13 @@ class Explanation:
     what_if: WhatIf | None
 
 
-@overload
 def explain(
     plan: Plan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> Explanation: ...
-@overload
-def explain(
-    plan: ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> ServingExplanation: ...
-def explain(
-    plan: Plan | ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> Explanation | ServingExplanation:
-    """What binds a plan and by how much, what it hangs on, and the path that leads to it.
+) -> Explanation:
+    """What binds a training plan and by how much, and the path that leads to it.
 
-    Args:
-        plan: from `shardwise.plan`, or loaded.
-        what_if: numbers of the machine to multiply: `{"ici": 0.5, "flops": 2}`.
-        search: of training: also search at half and twice the batch and the length: four more
-            searches.
-
-    Raises:
-        BadFile: a plan that cannot be read again. BadInput: a number that the machine lacks.
+    Arguments and errors as in `shardwise.plan.api.explain`.
     """
-    if isinstance(plan, ServingPlan):
-        from shardwise.plan.serving import explain as serve_explain
-
-        return serve_explain.explain(plan, what_if)
     case = rebuild(plan)
     changed = what_if and _what_if(case, what_if)
     chosen = case.evaluate()
@@ -158,7 +135,7 @@ def sensitivity(plan: Plan, *, search: bool = True) -> dict[str, Sensitivity]:
     Raises:
         BadFile: a plan that cannot be read again. BadInput: a plan of serving.
     """
-    if isinstance(plan, ServingPlan):
+    if not isinstance(plan, Plan):
         raise BadInput("sensitivity is of training plans; sw.explain(plan) tells what buys what.")
     case = rebuild(plan)
     return sensitivities(case, _others(case), search=search)

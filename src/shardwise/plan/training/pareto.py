@@ -11,7 +11,7 @@ from shardwise.errors import NoStrategy, ShardwiseError
 from shardwise.formulas.flops import mfu
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
-from shardwise.plan.schema.training import Range
+from shardwise.plan.schema.common import Range
 from shardwise.plan.training import build, reasons, refusals
 from shardwise.search.given import Choices
 from shardwise.search.training import rank

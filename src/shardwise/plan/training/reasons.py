@@ -7,7 +7,8 @@ from typing import Literal
 
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
-from shardwise.plan.schema.training import Alternative, Loss, Operation, Range, Reason
+from shardwise.plan.schema.common import Loss, Operation, Range, Reason
+from shardwise.plan.schema.training import Alternative
 from shardwise.plan.schema.training_reasons import (
     Bubble,
     Communication,

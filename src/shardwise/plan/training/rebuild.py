@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from shardwise.errors import BadFile, ShardwiseError
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.hardware import System, parse_system
-from shardwise.hardware.chip import get, with_values
+from shardwise.plan.machine import placement_of, system_of
 from shardwise.plan.schema.architecture import model_of
-from shardwise.plan.schema.training import Plan, PlannedHardware
+from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
 from shardwise.search.training.problem import Case
-from shardwise.strategy.layout import Layout
-from shardwise.strategy.mesh import Placement, place
+from shardwise.strategy.mesh import place
 
 
 def rebuild(plan: Plan) -> Case:
@@ -37,7 +33,9 @@ def rebuild(plan: Plan) -> Case:
             system=system,
             job=plan.job,
             layout=layout,
-            placement=_placement(plan, system, layout),
+            placement=placement_of(
+                plan.strategy.placement, place(system, layout.sizes), layout.mesh, system
+            ),
             cal=PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name),
             fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
         )
@@ -45,37 +43,3 @@ def rebuild(plan: Plan) -> Case:
         raise
     except ShardwiseError as error:
         raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
-
-
-def system_of(planned: PlannedHardware) -> System:
-    """The machine of the plan's name with the figures that the plan was made with."""
-    system = parse_system(planned.name)
-    now = {
-        path: float(figure.value)
-        for path, figure in system.chip.figures.items()
-        if isinstance(figure.value, int | float)
-    }
-    then = planned.figures
-    changed = {path: then.get(path) for path in {*now, *then} if now.get(path) != then.get(path)}
-    if not changed:
-        return system
-    whole = {path: _like(get(system.chip, path), value) for path, value in changed.items()}
-    return replace(system, chip=with_values(system.chip, whole))
-
-
-def _like(now: object, value: float | None) -> float | int | None:
-    """Counts stay whole numbers."""
-    return int(value) if isinstance(now, int) and value is not None else value
-
-
-def _placement(plan: Plan, system: System, layout: Layout) -> Placement:
-    """The placement that the plan describes, among all of its mesh."""
-    told = plan.strategy.placement
-    every = place(system, layout.sizes)
-    for placement in every:
-        if all(placement.describe(role) == where for role, where in told.items()):
-            return placement
-    raise BadFile(
-        f"the plan's placement is none of {layout.mesh} on {system.name}: "
-        f"{', '.join(f'{role} {where}' for role, where in told.items())}."
-    )

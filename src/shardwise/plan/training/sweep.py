@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 from shardwise.errors import ShardwiseError
-from shardwise.hardware import Chip, System
+from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.plan.schema.training import Plan, Range
+from shardwise.plan.schema.common import Range
+from shardwise.plan.schema.training import Plan
 from shardwise.plan.sweep_grid import HARDWARE, combinations, values_of
 from shardwise.plan.training import build
 from shardwise.search.training.forms import names
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.workload import Serve, Train, held_in
-
-if TYPE_CHECKING:
-    from shardwise.plan.serving.sweep import ServingSweep
+from shardwise.workload import Train, held_in
 
 JOB = tuple(field.name for field in dataclasses.fields(Train))
 STRATEGY = names()
@@ -70,7 +68,6 @@ class Sweep:
         return [_flat(row) for row in self.rows]
 
 
-@overload
 def sweep(
     model: ModelConfig,
     system: System | Sequence[System],
@@ -79,29 +76,8 @@ def sweep(
     peak: bool = False,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
-) -> Sweep: ...
-@overload
-def sweep(
-    model: ModelConfig,
-    system: System | Chip | Sequence[System | Chip],
-    job: Serve,
-    *,
-    peak: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> ServingSweep: ...
-def sweep(
-    model: ModelConfig,
-    system: Any,
-    job: Train | Serve,
-    *,
-    peak: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> Sweep | ServingSweep:
+) -> Sweep:
     """The best plan for every combination of the options.
-
-    The options of serving, where `job` is `Serve`, stand at `plan.serve_sweep.sweep`.
 
     Args:
         model: the architecture.
@@ -118,10 +94,6 @@ def sweep(
     Raises:
         UnknownName: an option that is none. BadInput: one without values, or over 1,000 rows.
     """
-    if isinstance(job, Serve):
-        from shardwise.plan.serving import sweep as serve_sweep
-
-        return serve_sweep.sweep(model, system, job, peak=peak, progress=progress, **options)
     systems = [system] if isinstance(system, System) else list(system)
     values = values_of(options, OPTIONS, "a sweep")
     rows = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
+from shardwise.plan.schema.common import MemoryBytes
 from shardwise.plan.schema.serving import Servers, ServingPlan
-from shardwise.plan.schema.training import MemoryBytes
 from shardwise.report.serving.traffic import tables
 from shardwise.report.style import Block, bar, strong, table
 from shardwise.report.training.details import operation_row

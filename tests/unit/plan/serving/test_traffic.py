@@ -8,7 +8,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput, NoStrategy
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.serving.arrivals import Arrivals, read_arrivals, shared_share
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.traffic import CAPACITY_STEP, ENGINES, largest_rate, scaled

@@ -7,7 +7,8 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.formulas import goodput
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.training.failures import RESTART_S, STORAGE, with_failures
 
 HOURS = 3600.0

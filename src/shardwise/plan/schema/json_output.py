@@ -1,0 +1,28 @@
+"""Any result of Shardwise as JSON."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardwise.errors import BadFile
+
+
+def encode(value: Any) -> bytes:
+    """Any result of Shardwise as JSON, indented for people and diffs."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+def write(value: Any, path: str | os.PathLike[str]) -> None:
+    """Write a plan, or its document with words, as plan.json.
+
+    Raises:
+        BadFile: it cannot be written.
+    """
+    try:
+        with open(path, "wb") as file:
+            file.write(encode(value) + b"\n")
+    except OSError as error:
+        raise BadFile(f"{os.fspath(path)}: {error.strerror}. Nothing was saved.") from None
