@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, ShardwiseError
 from shardwise.estimate.training.memory.peak import Memory
 from shardwise.hardware import Chip, System, Torus, parse_system
 from shardwise.hardware.chip import get, with_values
@@ -72,6 +73,18 @@ def _figures(chip: Chip) -> dict[str, float]:
 def memory_bytes(memory: Memory) -> MemoryBytes:
     """The memory of a chip as a plan lists it, bytes."""
     return MemoryBytes(**{f.name: float(getattr(memory, f.name)) for f in fields(MemoryBytes)})
+
+
+@contextmanager
+def refuse_unreadable() -> Iterator[None]:
+    """Report every error while a plan is rebuilt as `BadFile`."""
+    try:
+        yield
+    except BadFile:
+        raise
+    except ShardwiseError as error:
+        problems = [f"the plan cannot be rebuilt: {problem}" for problem in error.problems]
+        raise BadFile(*problems) from None
 
 
 def placement_of(

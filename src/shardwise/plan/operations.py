@@ -11,7 +11,7 @@ from shardwise.plan.schema.common import Operation
 
 
 def local_operation(item: PricedItem, computed_flops: float = 0.0) -> Operation:
-    """Work of the chip itself."""
+    """The operation of an item that runs on the chip, without communication."""
     return Operation(
         name=item.name,
         phase=item.phase,
@@ -31,32 +31,35 @@ def local_operation(item: PricedItem, computed_flops: float = 0.0) -> Operation:
 
 
 def collective_operation(
-    item: PricedItem, sent: PricedItem, mesh: dict[str, int], *, hidden: bool = False
+    item: PricedItem, on_network: PricedItem, mesh: dict[str, int], *, hidden: bool = False
 ) -> Iterator[Operation]:
-    """A collective; none over one chip, or where nothing is sent.
+    """The operation of a collective; none over one chip, or without bytes to send.
 
     Args:
-        item: as it is priced.
-        sent: the same as it travels.
+        item: the priced item.
+        on_network: the collective that runs for it.
+        mesh: role -> size.
+        hidden: most of it overlaps with other work.
     """
-    axes = tuple(axis for axis in sent.axes if mesh[axis] > 1)
-    joined = float(sent.count * sent.joined_bytes)
-    if joined <= 0 or (item.axes and not axes):
+    axes = tuple(axis for axis in on_network.axes if mesh[axis] > 1)
+    joined_bytes = float(on_network.count * on_network.joined_bytes)
+    if joined_bytes <= 0 or (item.axes and not axes):
         return
+    received = collective.received_bytes(on_network.kind, joined_bytes, shards(axes, mesh))
     yield Operation(
         name=item.name,
         phase=item.phase,
-        expression=sent.expression(axes),
-        count=max(1, round(float(sent.count) * sent.arrays)),
+        expression=on_network.expression(axes),
+        count=max(1, round(float(on_network.count) * on_network.arrays)),
         flops=0.0,
         hbm_bytes=0.0,
-        collective=sent.kind,
+        collective=on_network.kind,
         role=item.role,
-        network_bytes=float(collective.received_bytes(sent.kind, joined, shards(axes, mesh))),
+        network_bytes=float(received),
         time_s=float(item.seconds),
         math_s=0.0,
         hbm_s=0.0,
         hidden=hidden,
-        joined_bytes=joined,
+        joined_bytes=joined_bytes,
         axes=axes,
     )

@@ -311,5 +311,5 @@ def test_the_steps_of_a_deployment() -> None:
     with pytest.raises(BadInput, match='steps decode and prefill, not "None"'):
         planned_collectives(made)
     train = plan("llama3-8b,n_layers=4", 8, 16, Layout(mesh=Mesh(data=8), n_microbatches=2))
-    with pytest.raises(BadInput, match='one step, and none is called "decode"'):
+    with pytest.raises(BadInput, match='a single step; step "decode"'):
         planned_collectives(train, "decode")

@@ -37,7 +37,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedHardware:
-    """The machine, and the figures that the plan used (SI units, as the chip's file has them)."""
+    """The machine, with the figures of its chip that the plan used (SI units)."""
 
     name: str
     chip: str
@@ -50,7 +50,7 @@ class PlannedHardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Seconds of a step.
+    """Seconds of a step, or of a pass of an engine.
 
     Args:
         lower: the roofline: every product at the peak, all communication hidden.
@@ -65,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBytes:
-    """Bytes per chip at the peak of the step; `margin` is kept free and in no sum."""
+    """Bytes per chip at the peak of the step; `total` excludes the `margin` that stays free."""
 
     weights: float
     gradients: float
@@ -85,10 +85,11 @@ class MemoryBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesUsed:
-    """The calibration behind `expected`: "peak" where the chip has none.
+    """The calibration behind `expected`; named "peak" where the chip has none.
 
     Args:
-        spread: 0.2 where 80 % of the published runs on the chip took within 20 % of the expected.
+        spread: 0.2 means that 80 % of the published runs on the chip took within 20 % of the
+            expected time.
     """
 
     name: str
@@ -99,18 +100,18 @@ class RatesUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One kind of work of the step on the busiest stage: a local matmul, or a collective.
+    """One kind of work of the step on the busiest stage: a local operation, or a collective.
 
     Args:
         network_bytes: received by one chip, in all occurrences.
         time_s: at peak rates, of all `count` occurrences together.
         math_s, hbm_s: the two sides of a matmul's roofline.
-        hidden: the strategy runs most of it beside other work.
-        joined_bytes: of a collective, in all occurrences: the array summed over the shards that it
-            joins (V of the book); of a permute, what a chip sends.
-        axes: of the mesh, over which a collective runs.
-        computed_flops: as the chip's kernels compute them: of attention more than `flops`, which is
-            what MFU counts.
+        hidden: most of it overlaps with other work.
+        joined_bytes: size of the array that a collective joins over its shards (V of the book), in
+            all occurrences; for a permute, the bytes that a chip sends.
+        axes: mesh axes over which a collective runs.
+        computed_flops: FLOPs that the chip's kernels compute. For attention they exceed `flops`,
+            which MFU counts.
     """
 
     name: str
@@ -133,9 +134,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why the plan is this one: a constraint, and how far it is (above 1: met).
+    """A constraint on the plan, and its margin (above 1: met).
 
-    The numbers behind it are fields of its subclasses, one for each constraint.
+    Subclasses, one for each constraint, have the numbers behind it as fields.
     """
 
     constraint: str
@@ -144,13 +145,13 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What another strategy or deployment loses on.
+    """The disadvantage of another strategy or deployment against the plan.
 
     Args:
-        kind: "memory", "time", "batch", "dtype", or "none" where both are alike.
-        part: of the step or pass, that takes longer.
-        amount: seconds more in that part; of memory, the need over what a chip has.
-        remat: of the other strategy, where it is not that of the plan.
+        kind: "memory", "time", "batch", "dtype", or "none" where there is no disadvantage.
+        part: the part of the step or pass that takes longer.
+        amount: extra seconds in that part; for memory, bytes needed over bytes available.
+        remat: policy of the other strategy, where it differs from the plan's.
     """
 
     kind: Literal["memory", "time", "batch", "dtype", "none"]
@@ -161,7 +162,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaFlag:
-    """An option of XLA's compiler that the program of a plan is compiled with, and why."""
+    """An option of XLA's compiler for the program of a plan, with its reason."""
 
     name: str
     value: str
@@ -170,11 +171,16 @@ class XlaFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument:
-    """A plan of any kind: `save` writes it, and `shardwise.load(path)` reads an equal value."""
+    """A plan for training or for serving. `shardwise.load(path)` reads back an equal value."""
 
     schema: str = SCHEMA
     model: PlannedModel
     hardware: PlannedHardware
+
+    def headline(self, mesh: dict[str, int], bound: str) -> str:
+        """`llama3-8b on v5e:4x4: fsdp 16, compute-bound`."""
+        sizes = " x ".join(f"{role} {n}" for role, n in mesh.items() if n > 1) or "one chip"
+        return f"{self.model.name} on {self.hardware.name}: {sizes}, {bound}-bound"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write plan.json.

@@ -9,17 +9,17 @@ from shardwise.errors import BadFile
 
 
 def encode(value: Any) -> bytes:
-    """Any result of Shardwise as JSON, indented for people and diffs."""
+    """Any result of Shardwise as JSON, indented."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
 def write(value: Any, path: str | os.PathLike[str]) -> None:
-    """Write a plan, or its document with words, as plan.json.
+    """Write a result, or a document of one, as a JSON file.
 
     Raises:
-        BadFile: it cannot be written.
+        BadFile: the file cannot be written.
     """
     try:
         with open(path, "wb") as file:

@@ -27,7 +27,7 @@ LAYOUT_WORDS = tuple(field.name for field in fields(Layout) if field.name != "me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWork:
-    """The work; `remat` as it was asked for, "auto" where the search took its choice."""
+    """The training job; `remat` is "auto" where the search chose the policy."""
 
     kind: str
     batch: int
@@ -40,13 +40,16 @@ class PlannedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStrategy(Form):
-    """A layout, where its axes lie, its sharding table, and what was chosen beside it.
+    """A layout, the placement of its axes, its sharding table, and the search that chose it.
 
     Args:
+        placement: role -> the links under its axis.
+        rules: dim -> mesh axes.
         virtual, micro_batch, n_microbatches: as in `Layout`.
-        remat: the policy of `recomputed` by its name, or the parts.
-        precision: dtypes by what is held or computed in them.
-        fixed, most: what the search was given; nothing where one layout was evaluated.
+        remat: name of the policy of `recomputed`, or its parts.
+        precision: dtype of weights, compute, gradients, reduce, moments and master.
+        fixed, most: choices and largest sizes that the search had to keep; empty where one layout
+            was evaluated.
     """
 
     mesh: dict[str, int]
@@ -65,7 +68,7 @@ class PlannedStrategy(Form):
         """The layout as a value.
 
         Raises:
-            BadShape: there is no such layout.
+            BadShape: the words and sizes do not form a layout.
         """
         words = {name: getattr(self, name) for name in LAYOUT_WORDS}
         return Layout(mesh=Mesh(**self.mesh), **words)
@@ -73,7 +76,7 @@ class PlannedStrategy(Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtMfu:
-    """The run at a model-FLOPs utilisation that was given, not predicted."""
+    """The run at an assumed model-FLOPs utilisation."""
 
     mfu: float
     step_s: float
@@ -87,11 +90,11 @@ class PlannedGoodput:
     """The run with failures, at the checkpoint interval of the highest goodput.
 
     Args:
-        mtbf_s: seconds between failures of one chip; `mtbf_of_run_s` of all.
-        checkpoint_bytes, storage_bytes_per_s: what is written, and by all hosts together.
-        goodput: share of the wall time that new steps get; `writing`, `redone` and `restarting` are
-            the others.
-        run_s, usd: of the whole run with them, where its tokens are given.
+        mtbf_s: mean seconds between failures of one chip; `mtbf_of_run_s` of any chip of the run.
+        checkpoint_bytes, storage_bytes_per_s: size of a checkpoint, and bandwidth of all hosts.
+        goodput: share of the wall time spent on new steps; `writing` checkpoints, `redone` steps
+            and `restarting` take the remainder.
+        run_s, usd: the whole run with failures; None without a number of tokens.
     """
 
     mtbf_s: float
@@ -112,14 +115,15 @@ class PlannedGoodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Every number that the plan predicts. MFU, run and money are at the expected step time.
+    """The predicted numbers. MFU, run and cost are at the expected step time.
 
     Args:
-        compute_s, hbm_s, comm_s: the roofline at peak rates, nothing hidden: FLOPs over the peak,
-            bytes of products over the HBM bandwidth, collectives by role.
-        expected_s: the expected step by what spends it; the sum is `step_s.expected`.
-        goodput: where failures were asked for.
-        joules: of the whole run at the chips' stated power, an upper bound for the chips alone.
+        compute_s, hbm_s, comm_s: the roofline at peak rates without overlap: FLOPs over the peak,
+            bytes of matmuls over the HBM bandwidth, collectives by role.
+        expected_s: parts of the expected step; their sum is `step_s.expected`.
+        joules: energy of the whole run at the chips' stated power, an upper bound that leaves out
+            hosts and cooling.
+        goodput: None unless failures were considered.
     """
 
     step_s: Range
@@ -145,7 +149,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another strategy, and what it loses on."""
+    """Another strategy, and its disadvantage against the plan."""
 
     mesh: dict[str, int]
     schedule: str
@@ -160,10 +164,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(PlanDocument):
-    """A strategy for a model, on a machine, for some work, with its prediction and reasons.
+    """A strategy to train a model on a machine, with its prediction and reasons.
 
-    `plan.estimate` holds the numbers; `plan.step`, `plan.memory` and `plan.cost` are short ways
-    to its parts. `shardwise.load(path)` gives back an equal value.
+    `plan.estimate` holds the numbers; `plan.step`, `plan.memory` and `plan.cost` are shortcuts to
+    its parts.
     """
 
     workload: PlannedWork
@@ -176,17 +180,19 @@ class Plan(PlanDocument):
 
     @property
     def layout(self) -> Layout:
-        """The layout that the plan takes."""
+        """The chosen layout."""
         return self.strategy.layout
 
     @property
     def job(self) -> Train:
-        """The work that it was planned for."""
-        work, strategy = self.workload, self.strategy
-        held = strategy.precision
-        dtypes: dict[str, Any] = {name: held[name] for name in PRECISION if held.get(name)}
-        dtypes["master"] = held.get("master")
-        if held.get("reduce") == held.get("gradients"):
+        """The training job of the plan."""
+        work = self.workload
+        strategy = self.strategy
+        dtypes: dict[str, Any] = {
+            name: strategy.precision[name] for name in PRECISION if strategy.precision.get(name)
+        }
+        dtypes["master"] = strategy.precision.get("master")
+        if dtypes.get("reduce") == dtypes.get("gradients"):
             dtypes.pop("reduce", None)
         return Train(
             batch=work.batch,
@@ -211,13 +217,12 @@ class Plan(PlanDocument):
 
     @property
     def cost(self) -> Estimate:
-        """Where `usd`, `run_s` and `chip_hours` stand."""
+        """The estimate, with `usd`, `run_s` and `chip_hours`."""
         return self.estimate
 
     def __str__(self) -> str:
-        mesh = " x ".join(f"{r} {n}" for r, n in self.strategy.mesh.items() if n > 1) or "one chip"
         step = self.step
         return (
-            f"{self.model.name} on {self.hardware.name}: {mesh}, {self.estimate.bound}-bound, "
+            f"{self.headline(self.strategy.mesh, self.estimate.bound)}, "
             f"{units.show_seconds(step.lower)} to {units.show_seconds(step.upper)} a step"
         )

@@ -209,9 +209,9 @@ def _write(asked: rank.Request, found: rank.Ranking) -> serving.ServingPlan:
     )
 
 
-def _servers(server: Server) -> serving.Servers:
+def _servers(server: Server) -> serving.PlannedEngines:
     layout, mesh = server.layout, mesh_of(server)
-    return serving.Servers(
+    return serving.PlannedEngines(
         mesh=mesh,
         placement={r: server.placement.describe(r) for r, n in mesh.items() if n > 1},
         rules=dict(serve_rules(layout)),

@@ -12,7 +12,7 @@ from shardwise.hardware.torus import make_slice
 from shardwise.models import ModelConfig
 from shardwise.plan.machine import placement_of, system_of
 from shardwise.plan.schema.architecture import model_of
-from shardwise.plan.schema.serving import Servers, ServingPlan
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.search.given import fixed_of
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.layouts import on, side_by_side
@@ -70,7 +70,7 @@ def _job(plan: ServingPlan) -> Serve:
 
 
 def _server(
-    asked: Request, model: ModelConfig, job: Serve, system: System, told: Servers
+    asked: Request, model: ModelConfig, job: Serve, system: System, told: PlannedEngines
 ) -> Server:
     here = system if told.hardware == system.name else _machine(system.chip, told.hardware)
     room = side_by_side(system, told.n_chips) if asked.sized else 1

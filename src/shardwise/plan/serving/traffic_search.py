@@ -16,7 +16,7 @@ from shardwise import units
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.estimate.serving.steady_state import aggregated, decoding_only, reading_only
 from shardwise.hardware import System
-from shardwise.plan.schema.traffic import Engines, TrafficEstimate, Tried
+from shardwise.plan.schema.traffic import Engines, TrafficEstimate, TriedDeployment
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
@@ -103,7 +103,7 @@ class _Search:
         self.known: set[tuple[Any, ...]] = set()
         self.levels: dict[int, int] = {}
         self.fails: dict[_Side, int] = {}  # engines of a kind, and the most that were too few
-        self.tried: list[Tried] = []
+        self.tried: list[TriedDeployment] = []
         self.refused: BadInput | None = None
         self.number = 0
 
@@ -174,7 +174,7 @@ class _Search:
             self.refused = error
             return None
         self.tried.append(
-            Tried(
+            TriedDeployment(
                 decode=_engines(one.server),
                 prefill=_engines(one.reader) if one.reader else None,
                 n_chips=one.chips,

@@ -1,10 +1,10 @@
-"""The inputs behind a plan, from the plan alone: so that it can be evaluated or searched again."""
+"""The inputs of a plan, rebuilt from the plan alone, to evaluate or to search again."""
 
 from __future__ import annotations
 
-from shardwise.errors import BadFile, ShardwiseError
+from shardwise.errors import BadFile
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.plan.machine import placement_of, system_of
+from shardwise.plan.machine import placement_of, refuse_unreadable, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
@@ -13,33 +13,29 @@ from shardwise.strategy.mesh import place
 
 
 def rebuild(plan: Plan) -> Case:
-    """The inputs behind a plan; evaluated again they give its numbers.
+    """The inputs of a plan, which evaluate to its numbers.
 
-    The plan's own figures of the chip count where the catalog has others today.
+    The chip has the figures of the plan, even where the catalog has others today.
 
     Raises:
-        BadFile: the plan's parts are no model, machine, work or layout; says which.
+        BadFile: a part of the plan is not a valid model, machine, workload or layout.
     """
-    try:
+    with refuse_unreadable():
         layout = plan.layout
         if layout.policy != plan.strategy.remat:
             raise BadFile(
-                f"the plan's remat {plan.strategy.remat} is not what its recomputed parts are: "
+                f"the plan's remat is {plan.strategy.remat}, but its recomputed parts are those of "
                 f"{layout.policy}. Change both, or plan again with --remat."
             )
         system = system_of(plan.hardware)
+        rates = PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name)
+        placements = place(system, layout.sizes)
         return Case(
             model=model_of(plan.model.architecture),
             system=system,
             job=plan.job,
             layout=layout,
-            placement=placement_of(
-                plan.strategy.placement, place(system, layout.sizes), layout.mesh, system
-            ),
-            cal=PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name),
+            placement=placement_of(plan.strategy.placement, placements, layout.mesh, system),
+            cal=rates,
             fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
         )
-    except BadFile:
-        raise
-    except ShardwiseError as error:
-        raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None

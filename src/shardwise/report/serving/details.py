@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.plan.schema.common import MemoryBytes
-from shardwise.plan.schema.serving import Servers, ServingPlan
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.report.serving.traffic import tables
 from shardwise.report.style import Block, bar, strong, table
 from shardwise.report.training.details import operation_row
@@ -36,7 +36,7 @@ def details(plan: ServingPlan) -> Iterator[Block]:
     yield table(heads, [operation_row(op) for op in plan.operations])
 
 
-def _servers(title: str, these: Servers, memory: MemoryBytes) -> Iterator[Block]:
+def _servers(title: str, these: PlannedEngines, memory: MemoryBytes) -> Iterator[Block]:
     yield ""
     yield strong(f"{title}: {these.count} of {these.n_chips} chips on {these.hardware}")
     yield table(["axis", "where"], [[f"  {a}", w] for a, w in these.placement.items()])

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
-from shardwise.plan.schema.serving import Servers, ServingPlan, ServingPoint
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPoint
 from shardwise.report.serving.details import details
 from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
 from shardwise.report.serving.traffic import seen
@@ -69,7 +69,7 @@ def _token(plan: ServingPlan) -> str:
     return units.show_seconds(told.traffic.tpot_s.p50 if told.traffic else told.tpot_s)
 
 
-def servers(these: Servers) -> str:
+def servers(these: PlannedEngines) -> str:
     """`2 engines of tensor 8 (kv batch) on h100:8`."""
     mesh = mesh_text({**these.mesh, "data": 1})
     words = [these.weights] * (these.weights != "stationary")

@@ -77,9 +77,9 @@ def test_the_plans_own_figures_count() -> None:
     [
         ("model", {"architecture": {}}, "is not a model"),
         ("model", {"architecture": {"groups": [{"layer": 3, "count": 1}]}}, "is not a model"),
-        ("hardware", {"name": "v5e:5x5x5"}, "cannot be read again"),
+        ("hardware", {"name": "v5e:5x5x5"}, "cannot be rebuilt"),
         ("strategy", {"placement": {"fsdp": "somewhere"}}, "has no placement of"),
-        ("strategy", {"remat": "mlp"}, "remat mlp is not what its recomputed parts are"),
+        ("strategy", {"remat": "mlp"}, "remat is mlp, but its recomputed parts are those of"),
         ("workload", {"batch": 0}, "not between 1 and"),
     ],
 )

@@ -1,0 +1,14 @@
+"""Comparison of two steps, or of two passes, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def largest_increase(chosen: Mapping[str, float], other: Mapping[str, float]) -> tuple[str, float]:
+    """The part that takes most more time in `other` than in `chosen`, and its extra seconds."""
+    extra_s = {}
+    for part in sorted({*chosen, *other}):
+        extra_s[part] = other.get(part, 0.0) - chosen.get(part, 0.0)
+    part = max(extra_s, key=lambda name: extra_s[name])
+    return part, extra_s[part]
