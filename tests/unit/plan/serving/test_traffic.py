@@ -148,7 +148,7 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     assert told.requests >= 2000  # the recording is repeated
     assert plan.workload.prompt == round(trace.prompt.mean())
     assert plan.workload.rate == pytest.approx(trace.rate)
-    assert plan.workload.cached == pytest.approx(shared_share(trace, again=True))
+    assert plan.workload.cached == pytest.approx(shared_share(trace, warm=True))
     assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
 
 
