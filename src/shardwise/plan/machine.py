@@ -87,6 +87,11 @@ def refuse_unreadable() -> Iterator[None]:
         raise BadFile(*problems) from None
 
 
+def links_of(placement: Placement, sizes: Mapping[str, int]) -> dict[str, str]:
+    """The links under each axis longer than 1, as a plan describes them."""
+    return {role: placement.describe(role) for role, size in sizes.items() if size > 1}
+
+
 def placement_of(
     descriptions: Mapping[str, str], placements: Iterable[Placement], mesh: Mesh, system: System
 ) -> Placement:

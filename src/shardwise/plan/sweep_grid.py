@@ -78,6 +78,11 @@ def values_of(options: Mapping[str, Any], names: Iterable[str], sweep: str) -> V
     return values
 
 
+def selected(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The options with these names."""
+    return {name: value for name, value in options.items() if name in names}
+
+
 def combinations(
     machines: Sequence[Machine], values: Values, results: str, progress: Progress | None
 ) -> Iterator[tuple[Machine, dict[str, Any], dict[str, Any]]]:

@@ -136,7 +136,7 @@ def read_arrivals(text: str, at: float = AT) -> Arrivals:
             f'unknown traffic "{text}". {nearest(kind, KINDS)} Or the path of a .csv or .jsonl.'
         )
     if kind != "bursty":
-        return Arrivals(kind=kind, variation=1.0 if kind == "poisson" else 0.0, at=at)
+        return Arrivals(kind=kind, variation=float(kind == "poisson"), at=at)
     variation = BURSTY
     if colon:
         try:
@@ -179,7 +179,9 @@ def _first(trace: Traffic) -> Traffic:
     """The first `MAX_TRACE` requests."""
     import numpy as np
 
-    return _rows(trace, np.arange(MAX_TRACE)) if len(trace) > MAX_TRACE else trace
+    if len(trace) <= MAX_TRACE:
+        return trace
+    return _rows(trace, np.arange(MAX_TRACE))
 
 
 def _repeated(trace: Traffic, n: float) -> Traffic:

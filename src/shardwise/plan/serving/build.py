@@ -11,7 +11,7 @@ from shardwise.estimate.serving.steady_state import at_once, in_flight
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.plan.arguments import check_types
-from shardwise.plan.machine import planned_hardware
+from shardwise.plan.machine import links_of, planned_hardware
 from shardwise.plan.schema import serving
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
@@ -204,7 +204,7 @@ def _engines(server: Server) -> serving.PlannedEngines:
     mesh = mesh_of(server)
     return serving.PlannedEngines(
         mesh=mesh,
-        placement={role: server.placement.describe(role) for role, n in mesh.items() if n > 1},
+        placement=links_of(server.placement, mesh),
         rules=dict(serve_rules(layout)),
         weights=layout.weights,
         kv=layout.kv,
@@ -217,7 +217,11 @@ def _engines(server: Server) -> serving.PlannedEngines:
 
 def _point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
     server = other.server
-    prefill_server = other.reader
+    prefill_mesh = None
+    n_prefill = 0
+    if other.reader:
+        prefill_mesh = mesh_of(other.reader)
+        n_prefill = other.reader.count
     return serving.ServingPoint(
         hardware=server.system.name,
         mesh=mesh_of(server),
@@ -227,8 +231,8 @@ def _point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
         dtype=other.job.weights,
         batch=other.batch,
         engines=server.count,
-        prefill_mesh=mesh_of(prefill_server) if prefill_server else None,
-        prefill_engines=prefill_server.count if prefill_server else 0,
+        prefill_mesh=prefill_mesh,
+        prefill_engines=n_prefill,
         n_chips=other.chips,
         tpot_s=other.tpot_s,
         ttft_s=other.ttft_s,

@@ -89,11 +89,16 @@ def change_of(
         other_engine: its engines have another mesh or machine.
     """
     server = candidate.server
+    mesh = None
+    hardware = None
+    if other_engine:
+        mesh = {**server.layout.sizes, "data": 1}
+        hardware = server.system.name
     return Change(
         differs=difference,
         batch=candidate.batch,
-        mesh={**server.layout.sizes, "data": 1} if other_engine else None,
-        hardware=server.system.name if other_engine else None,
+        mesh=mesh,
+        hardware=hardware,
         tpot_s=candidate.tpot_s,
         ttft_s=candidate.ttft_s,
         tokens_per_s_per_chip=candidate.tokens_per_s / candidate.chips,
@@ -177,7 +182,9 @@ def _with_kv_heads(attention: Attention, n_heads: int) -> Attention:
 
 
 def _with_window(attention: Attention) -> Attention:
-    return replace(attention, window=WINDOW) if attention.window is None else attention
+    if attention.window is not None:
+        return attention
+    return replace(attention, window=WINDOW)
 
 
 def _with_attention(config: ModelConfig, change: Callable[[Attention], Attention]) -> ModelConfig:

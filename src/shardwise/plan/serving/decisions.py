@@ -21,6 +21,7 @@ from shardwise.plan.decisions import (
     comparison,
 )
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.serving.reasons import tensor_limit
 from shardwise.plan.serving.time_parts import critical_batch
 from shardwise.search import fit
 from shardwise.search.serving.candidate import Candidate, Server
@@ -93,27 +94,21 @@ def _machine(chosen: Candidate) -> Iterator[Decision]:
 
 def _tensor(chosen: Candidate) -> Iterator[Decision]:
     """The limits of tensor parallelism, compute-bound and memory-bound."""
-    server = chosen.server
-    config = server.config
-    chip = server.rates.chip
-    tensor = server.layout.mesh.tensor
-    if tensor < 2 or config.is_moe:
+    rates = chosen.server.rates
+    bound = tensor_limit(chosen)
+    if bound is None:
         return
     try:
-        beta = inference.beta(chip)
-        dtype = server.rates.dtype(head=False)
-        alpha = thresholds.alpha(chip, "ici" if chip.ici else "node", dtype)
+        network = "ici" if rates.chip.ici else "node"
+        alpha = thresholds.alpha(rates.chip, network, rates.dtype(head=False))
     except ShardwiseError:
         return
-    n_axes = max(1, len(server.placement.span(("tensor",)).rings))
-    rows = int(in_flight(server.engine, chosen.batch))
-    compute_limit = float(thresholds.tensor_limit(config.d_ff, alpha, n_axes=n_axes))
-    limit = float(inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=n_axes))
+    compute_limit = thresholds.tensor_limit(bound.d_ff, alpha, n_axes=bound.axes)
     yield ServingTensor(
-        **comparison("tensor", tensor, limit, "chips", tensor),
-        compute_limit=compute_limit,
-        axes=n_axes,
-        rows=rows,
+        **comparison("tensor", bound.tensor, bound.limit, "chips", bound.tensor),
+        compute_limit=float(compute_limit),
+        axes=bound.axes,
+        rows=bound.rows,
     )
 
 

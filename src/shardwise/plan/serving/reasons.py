@@ -9,7 +9,6 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import inference
 from shardwise.hardware import Switched, System, Torus, legal_slices
-from shardwise.models import ModelConfig
 from shardwise.plan.losses import largest_increase
 from shardwise.plan.schema.common import Loss, Reason
 from shardwise.plan.schema.serving import ServingEstimate
@@ -42,10 +41,11 @@ def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tu
         estimate: the numbers of the chosen deployment.
     """
     chosen = ranking.candidates[0]
+    limit = tensor_limit(chosen)
     return (
         _decode_pass(estimate),
         _critical_batch(chosen, estimate),
-        *_tensor(request.config, chosen),
+        *([limit] if limit else []),
         *_gathered(chosen),
         *_twice_the_chips(request, chosen),
         *_disaggregation(request, ranking, chosen),
@@ -87,20 +87,24 @@ def _critical_batch(chosen: Candidate, estimate: ServingEstimate) -> Reason:
     )
 
 
-def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
-    """The book's limit of memory-bound tensor parallelism: Y < F / (B beta)."""
+def tensor_limit(chosen: Candidate) -> TensorLimit | None:
+    """The book's limit of memory-bound tensor parallelism: Y < F / (B beta).
+
+    None without tensor parallelism, for an MoE, and on chips without links.
+    """
     server = chosen.server
+    config = server.config
     tensor = server.layout.mesh.tensor
     if tensor < 2 or config.is_moe:
-        return
+        return None
     try:
         beta = inference.beta(server.rates.chip)
     except ShardwiseError:
-        return
+        return None
     rows = int(in_flight(server.engine, chosen.batch))
     n_axes = max(1, len(server.placement.span(("tensor",)).rings))
     limit = float(inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=n_axes))
-    yield TensorLimit(
+    return TensorLimit(
         margin=limit / tensor,
         tensor=tensor,
         limit=limit,

@@ -21,7 +21,14 @@ from shardwise.plan.serving.time_parts import (
     mesh_of,
     usual_compute,
 )
-from shardwise.plan.sweep_grid import HARDWARE, Progress, SweepTable, combinations, values_of
+from shardwise.plan.sweep_grid import (
+    HARDWARE,
+    Progress,
+    SweepTable,
+    combinations,
+    selected,
+    values_of,
+)
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.layouts import NUMBERS, WORDS
 from shardwise.search.serving.rank import rank
@@ -134,7 +141,7 @@ def _row(
 ) -> ServedRow:
     """The deployment of one combination, or the reason why there is none."""
     row = ServedRow(swept=swept, hardware=where.name)
-    fixed = {name: value for name, value in choices.items() if name in LAYOUT_OPTIONS}
+    fixed = selected(choices, LAYOUT_OPTIONS)
     chip = where if isinstance(where, Chip) else where.chip
     try:
         row_job = _job(job, choices, chip)
@@ -149,7 +156,7 @@ def _row(
 
 
 def _job(job: Serve, choices: Mapping[str, Any], chip: Chip) -> Serve:
-    job_fields = {name: value for name, value in choices.items() if name in JOB_OPTIONS}
+    job_fields = selected(choices, JOB_OPTIONS)
     if "dtype" in choices:
         dtype = choices["dtype"]
         dtypes = {"weights": dtype, "kv": dtype, "compute": usual_compute(dtype, chip)}
@@ -168,7 +175,11 @@ def _with_numbers(row: ServedRow, best: Candidate) -> ServedRow:
     step_s = decode_range(server, best.batch)
     sides = decode_sides(server, best.batch)
     bound = largest(sides)
+    cost: dict[str, Any] = {}
     usd = usd_per_million(best)
+    if usd:
+        cost["usd_per_million_input_tokens"] = usd.input
+        cost["usd_per_million_output_tokens"] = usd.output
     roofline_tokens_per_s = server.count * best.batch / server.per_token(step_s.lower)
     requests_per_s = None
     if best.job.output is not None:
@@ -194,8 +205,7 @@ def _with_numbers(row: ServedRow, best: Candidate) -> ServedRow:
         max_batch=server.max_batch,
         bound=bound,
         share=sides[bound] / sum(sides.values()),
-        usd_per_million_input_tokens=usd.input if usd else None,
-        usd_per_million_output_tokens=usd.output if usd else None,
+        **cost,
         mesh=mesh_of(server),
         weights=server.layout.weights,
         kv=server.layout.kv,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from shardwise.arrays import Num
 from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import roofline
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, Moe
+from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
 from shardwise.search.serving.candidate import Server
 
@@ -25,9 +27,9 @@ MAX_BATCH = 2**20  # sequences up to which `kv_batch` searches
 
 def parts(time: PassTime) -> dict[str, float]:
     """Seconds of each part of a pass that takes time; their sum is the pass."""
-    seconds = {word: float(getattr(time, name)) for name, word in ON_CHIP.items()}
-    seconds |= {role: float(traffic_s) for role, traffic_s in time.traffic.items()}
-    return {part: part_s for part, part_s in seconds.items() if part_s > 0}
+    seconds: dict[str, Num] = {word: getattr(time, name) for name, word in ON_CHIP.items()}
+    seconds |= time.traffic
+    return nonzero(seconds)
 
 
 def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:

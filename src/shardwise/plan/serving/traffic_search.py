@@ -329,7 +329,9 @@ def _smallest_batch(server: Server, rate: float, *, reads: bool) -> int:
     steady_state = aggregated if reads else decoding_only
     steady = steady_state(server.engine, server.job, batches)
     is_enough = steady.requests_per_s * server.count * FULL >= rate
-    return int(batches[is_enough.argmax()] if is_enough.any() else batches[-1])
+    if not is_enough.any():
+        return int(batches[-1])
+    return int(batches[is_enough.argmax()])
 
 
 def _slack(candidate: Candidate) -> float:
@@ -354,7 +356,9 @@ def _misses(spread: Spread, bound_s: float | None, at: float) -> bool:
         return False
     if at < 0.7:
         return spread.p50 > bound_s
-    return (spread.p90 if at < 0.95 else spread.p99) > bound_s
+    if at < 0.95:
+        return spread.p90 > bound_s
+    return spread.p99 > bound_s
 
 
 def _kind(server: Server, candidate: Candidate) -> EngineKind:

@@ -12,7 +12,8 @@ from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
 from shardwise.hardware import System
 from shardwise.models import ModelConfig, count
 from shardwise.plan.arguments import check_types
-from shardwise.plan.machine import memory_bytes, planned_hardware
+from shardwise.plan.losses import nonzero
+from shardwise.plan.machine import links_of, memory_bytes, planned_hardware
 from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation, RatesUsed
@@ -157,7 +158,7 @@ def _plan(
         ),
         strategy=training.PlannedStrategy(
             mesh=sizes,
-            placement={role: chosen.placement.describe(role) for role, n in sizes.items() if n > 1},
+            placement=links_of(chosen.placement, sizes),
             rules=dict(rules_of(layout)),
             remat=layout.policy,
             precision=precision,
@@ -192,7 +193,7 @@ def _estimate(
         bound=reasons.bound(chosen, step_operations),
         compute_s=sum(op.math_s for op in step_operations),
         hbm_s=sum(op.hbm_s for op in step_operations),
-        comm_s={role: float(s) for role, s in chosen.roofline.traffic_s.items() if s > 0},
+        comm_s=nonzero(chosen.roofline.traffic_s),
         exposed_comm_s=sum(float(seconds) for seconds in time.comm_s.values()),
         expected_s=reasons.step_parts(chosen),
         rates=RatesUsed(

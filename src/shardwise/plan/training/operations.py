@@ -53,9 +53,9 @@ def _on_network(peak: PricedLayout, item: PricedItem) -> PricedItem:
     layout = peak.layout
     array = transfer.move.before.name
     if item.role == "context" and layout.context_kind == "ring":
-        what = f"shards of {array}"
+        contents = f"shards of {array}"
     elif layout.passes_on and _collective_matmul(peak, transfer):
-        what = f"pieces of {array}"
+        contents = f"pieces of {array}"
     else:
         return item
     n_shards = peak.mesh[transfer.role]
@@ -63,7 +63,7 @@ def _on_network(peak: PricedLayout, item: PricedItem) -> PricedItem:
         item,
         kind="permute",
         work=None,
-        what=what,
+        what=contents,
         count=item.count * (n_shards - 1),
         joined_bytes=item.joined_bytes / n_shards,
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
-from shardwise.plan.losses import largest_increase
+from shardwise.plan.losses import largest_increase, nonzero
 from shardwise.plan.schema.common import Loss, Operation, Range, Reason
 from shardwise.plan.schema.training import Alternative
 from shardwise.plan.schema.training_reasons import (
@@ -22,6 +22,7 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerChip,
     TokensPerSlice,
 )
+from shardwise.plan.training.crossovers import torus_axes
 from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
@@ -45,7 +46,7 @@ def step_parts(candidate: Candidate) -> dict[str, float]:
     time = candidate.time
     seconds = {"layers": time.compute_s, "ends": time.head_s, "bubble": time.bubble_s}
     seconds |= {"update": time.update_s, **time.comm_s}
-    return {part: float(part_s) for part, part_s in seconds.items() if part_s > 0}
+    return nonzero(seconds)
 
 
 def strategy_fields(candidate: Candidate) -> dict[str, Any]:
@@ -102,9 +103,7 @@ def reasons(
 def _communication(chosen: Candidate) -> Iterator[Reason]:
     """The slowest role against the work on the chip; none on a single chip."""
     roofline = chosen.roofline
-    traffic_s = {
-        role: float(seconds) for role, seconds in roofline.traffic_s.items() if seconds > 0
-    }
+    traffic_s = nonzero(roofline.traffic_s)
     if not traffic_s:
         return
     on_chip_s = float(roofline.on_chip_s)
@@ -221,7 +220,7 @@ def _tokens_per_slice(system: System, job: Train, chosen: Candidate) -> Iterator
     tokens = job.tokens_per_step / system.n_slices
     roles = []
     for role, span in chosen.placement.spans:
-        if any(tier.name == "dcn" for tier in span.tiers):
+        if "dcn" in [tier.name for tier in span.tiers]:
             roles.append(role)
     yield TokensPerSlice(
         margin=tokens / needed,
@@ -238,13 +237,8 @@ def _gather_bandwidth(system: System) -> tuple[float, Literal["ici", "scale_out"
     chip = system.chip
     topology = system.topology
     if isinstance(topology, Torus):
-        n_links = 0
-        n_axes = 0
-        for length, wraps in zip(topology.shape, topology.wrapped, strict=True):
-            if length > 1:
-                n_axes += 1
-                n_links += 2 if wraps else 1
-        return chip.need("ici.link_bytes_per_s_one_way") * n_links, "ici", n_axes
+        n_rings, n_axes = torus_axes(topology)
+        return chip.need("ici.link_bytes_per_s_one_way") * (2 * n_rings), "ici", n_axes
     if topology.n_nodes > 1:
         bandwidth = chip.need("scale_out.bytes_per_s_per_gpu_one_way") * topology.domain
         return bandwidth, "scale_out", 1

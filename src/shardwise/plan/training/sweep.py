@@ -11,7 +11,14 @@ from shardwise.errors import ShardwiseError
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.common import Range
-from shardwise.plan.sweep_grid import HARDWARE, Progress, SweepTable, combinations, values_of
+from shardwise.plan.sweep_grid import (
+    HARDWARE,
+    Progress,
+    SweepTable,
+    combinations,
+    selected,
+    values_of,
+)
 from shardwise.plan.training import build
 from shardwise.search.training.forms import names
 from shardwise.workload import Train, held_in
@@ -89,8 +96,8 @@ def _row(
     """The plan of one combination, or the reason why there is none."""
     row = Row(swept=swept, hardware=system.name, n_chips=system.n_chips)
     # `remat` is an option of both; as part of the job it may be "auto".
-    job_fields = {name: value for name, value in choices.items() if name in JOB_OPTIONS}
-    fixed = {name: value for name, value in choices.items() if name in STRATEGY_OPTIONS}
+    job_fields = selected(choices, JOB_OPTIONS)
+    fixed = selected(choices, STRATEGY_OPTIONS)
     try:
         if DTYPE in choices:
             job_fields = {**_mixed_precision(choices[DTYPE]), **job_fields}
