@@ -173,7 +173,7 @@ def test_refusals() -> None:
         sw.plan(LLAMA, system, CHAT, {"tenor": 12})
     with pytest.raises(BadInput, match="prompt and output"):
         sw.plan(LLAMA, system, sw.Serve(context=8192, rate=2.0))
-    with pytest.raises(BadInput, match="engines of their own"):
+    with pytest.raises(BadInput, match="separate prefill engines"):
         sw.plan(LLAMA, system, sw.Serve(context=8192), disaggregate=True)
     with pytest.raises(DoesNotFit, match=r"Smallest that fit: .*int8 v5e:4x8"):
         sw.plan(sw.model("llama3.1-405b"), system, CHAT)

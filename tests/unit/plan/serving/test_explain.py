@@ -180,5 +180,5 @@ def test_the_path_has_the_questions_of_the_book(told: ServingExplanation) -> Non
 
 
 def test_sensitivity_is_of_training() -> None:
-    with pytest.raises(BadInput, match="of training"):
+    with pytest.raises(BadInput, match="takes training plans"):
         sw.sensitivity(plan())  # type: ignore[arg-type]

@@ -172,7 +172,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="share"):
         Arrivals(at=1.0)
     plan = sw.plan(LLAMA, NODE, sw.Serve(prompt=512, output=64))
-    with pytest.raises(BadInput, match="how many requests"):
+    with pytest.raises(BadInput, match="traffic needs a rate"):
         sw.simulate(plan)
     with pytest.raises(BadInput, match="needs a rate"):
         sw.plan(LLAMA, NODE, sw.Serve(prompt=512, output=64), traffic="poisson")
