@@ -34,7 +34,7 @@ _PUBLIC = {
     "chip": ("shardwise.hardware", "parse_chip"),
     "evaluate": ("shardwise.plan", "evaluate"),
     "check": ("shardwise.check.api", "check"),
-    "explain": ("shardwise.plan.training.explain", "explain"),
+    "explain": ("shardwise.plan", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
     "flops": ("shardwise.models.count", "flops"),
     "hardware": ("shardwise.hardware", "parse_system"),
@@ -50,7 +50,7 @@ _PUBLIC = {
     "sensitivity": ("shardwise.plan.training.explain", "sensitivity"),
     "shard": ("shardwise.formulas.matmul", "shard"),
     "simulate": ("shardwise.plan.serving.traffic", "simulate_plan"),
-    "sweep": ("shardwise.plan.training.sweep", "sweep"),
+    "sweep": ("shardwise.plan", "sweep"),
     "train": ("shardwise.train.run", "train"),
 }
 
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     from shardwise.models import ModelConfig
     from shardwise.models import load as model
     from shardwise.models.count import flops, kv_bytes_per_token, kv_cache_bytes, parameters
-    from shardwise.plan import Plan, ServingPlan, evaluate, load, plan, search
+    from shardwise.plan import Plan, ServingPlan, evaluate, explain, load, plan, search, sweep
     from shardwise.plan.serving.traffic import simulate_plan as simulate
-    from shardwise.plan.training.explain import explain, sensitivity
-    from shardwise.plan.training.sweep import Sweep, sweep
+    from shardwise.plan.training.explain import sensitivity
+    from shardwise.plan.training.sweep import Sweep
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.train.run import train

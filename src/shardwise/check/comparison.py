@@ -9,8 +9,9 @@ from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.scopes import scope
 from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumbers
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
+from shardwise.plan.schema.common import Operation
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Operation, Plan
+from shardwise.plan.schema.training import Plan
 from shardwise.strategy.mesh import INSIDE_OUT
 
 MISSING_SHARE = 0.5  # of a role's planned bytes: with less in the program its traffic is missing

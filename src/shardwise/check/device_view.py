@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from shardwise import units
 from shardwise.check.hlo.collectives import Collective
-from shardwise.plan.schema.training import MemoryBytes, Operation, Plan
+from shardwise.plan.schema.common import MemoryBytes, Operation
+from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.operations import operations
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.layout.chip_devices import device_layout

@@ -8,7 +8,7 @@ from shardwise import units
 from shardwise.check.compiling.result import Failure, OutOfMemory
 from shardwise.check.verdict import CompiledNumbers
 from shardwise.errors import BadInput, CheckFailed
-from shardwise.plan.schema.training import Operation
+from shardwise.plan.schema.common import Operation
 
 CPU_NOTE = "It widens bf16 to fp32: bytes of collectives are up to twice those of the chip."
 GPU_NOTE = "Times are rooflines of this package: the GPU's compiler estimates none."

@@ -27,9 +27,9 @@ from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumbers, Verdict
 from shardwise.hardware import System
 from shardwise.plan.collectives import STEPS
-from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.common import Operation
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Operation
 from shardwise.plan.serving.rebuild import rebuild
 
 PROGRAM = "shardwise.runtime.serving.programs:{}_step"

@@ -16,8 +16,9 @@ from shardwise.errors import BadInput
 from shardwise.hardware import parse_system
 from shardwise.models import ModelConfig
 from shardwise.models.stack import respread
+from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.training import Plan
-from shardwise.plan.training.build import evaluate, planned_model
+from shardwise.plan.training.build import evaluate
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.strategy.mesh import Mesh
 

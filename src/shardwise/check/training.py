@@ -40,7 +40,7 @@ from shardwise.check.verdict import (
     PeakArray,
     Verdict,
 )
-from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.training.ticks import branch_counts, ticks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.plan.schema.training import Range, XlaFlag
+from shardwise.plan.schema.common import Range, XlaFlag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class Answer:
 
 
 def _encoded(value: Any, stream: TextIO) -> str:
-    from shardwise.plan.schema.json_io import encode
+    from shardwise.plan.schema.json_output import encode
 
     text = encode(value).decode() + "\n"
     try:

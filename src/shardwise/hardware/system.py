@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
 from shardwise.hardware.catalog import find_chip
@@ -63,6 +63,14 @@ class System:
         if self.chip.chips_per_host is None:
             return None
         return -(-self.chips_per_slice // self.chip.chips_per_host) * self.n_slices
+
+    def resized(self, topology: Torus | Switched, n_slices: int = 1) -> System:
+        """The same chip and options in another size, with the name of that size."""
+        head, comma, options = self.name.partition(",")
+        chip = head.rpartition(":")[0]
+        size = f"{topology}*{n_slices}" if n_slices > 1 else f"{topology}"
+        name = f"{chip}:{size}{comma}{options}"
+        return replace(self, name=name, topology=topology, n_slices=n_slices)
 
 
 def parse_chip(text: str) -> Chip:

@@ -4,10 +4,12 @@ In: model, system, work. Out: a `Plan`, which is all that checking, running and 
 Layer 7, the last one without JAX.
 """
 
-from shardwise.plan.api import plan, search
-from shardwise.plan.schema.json_io import decode, encode, load, write
+from shardwise.plan.api import explain, plan, search, sweep
+from shardwise.plan.schema.common import Operation, Reason
+from shardwise.plan.schema.json_io import decode, load
+from shardwise.plan.schema.json_output import encode, write
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Alternative, Operation, Plan, Reason
+from shardwise.plan.schema.training import Alternative, Plan
 from shardwise.plan.training.build import evaluate
 
 __all__ = [
@@ -19,8 +21,10 @@ __all__ = [
     "decode",
     "encode",
     "evaluate",
+    "explain",
     "load",
     "plan",
     "search",
+    "sweep",
     "write",
 ]

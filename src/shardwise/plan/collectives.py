@@ -1,4 +1,4 @@
-"""What a plan says that a compiled program must send: its collectives by role and kind."""
+"""Collectives of a planned step by role and kind, to compare with a compiled program."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardwise.errors import BadInput
+from shardwise.plan.schema.common import Operation
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Operation, Plan
+from shardwise.plan.schema.training import Plan
 
 STEPS = ("decode", "prefill")
 
@@ -17,13 +18,13 @@ class PlannedCollective:
     """All collectives of one kind for one role, in one step on a chip of the busiest stage.
 
     Args:
-        axes: of the mesh, over which any of them runs.
-        each: the axes over which one of them runs, once for all that run over the same.
-        n: how many there are.
-        joined_bytes: of all: the arrays summed over the shards that they join (V of the book); of a
-            permute, what a chip sends.
-        received_bytes: of all: what one chip takes in.
-        names: of the operations.
+        axes: mesh axes over which any of them runs.
+        each: the distinct sets of axes over which a single collective runs.
+        n: number of collectives.
+        joined_bytes: total size of the arrays that they join over their shards (V of the book); for
+            permutes, the bytes that a chip sends.
+        received_bytes: total bytes that one chip receives.
+        names: names of the operations.
     """
 
     role: str
@@ -41,30 +42,33 @@ def planned_collectives(
 ) -> tuple[PlannedCollective, ...]:
     """The collectives of a planned step.
 
-    Sums of single numbers (the loss, the norm of gradients) and of the statistics of a softmax over
-    a split vocabulary are not among them.
+    All-reduces of scalars (the loss, the gradient norm) and of the softmax statistics of a sharded
+    vocabulary are left out.
 
     Args:
-        step: of a serving plan: `decode` or `prefill`.
+        plan: from `shardwise.plan`, or loaded.
+        step: for a serving plan: `decode` or `prefill`.
 
     Raises:
         BadInput: a serving plan without a step, or a training plan with one.
     """
     if isinstance(plan, Plan):
         if step is not None:
-            raise BadInput(f'a training plan has one step, and none is called "{step}".')
-        return grouped(plan.operations)
+            raise BadInput(
+                f'a training plan has a single step; step "{step}" applies to serving plans.'
+            )
+        return group_collectives(plan.operations)
     if step not in STEPS:
         raise BadInput(f'a serving plan has the steps {" and ".join(STEPS)}, not "{step}".')
-    return grouped(op for op in plan.operations if op.phase == step)
+    return group_collectives(op for op in plan.operations if op.phase == step)
 
 
-def grouped(works: Iterable[Operation]) -> tuple[PlannedCollective, ...]:
-    """Operations by role and kind, in their order; those of host memory run on no mesh."""
-    found: dict[tuple[str, str], list[Operation]] = {}
-    for op in works:
+def group_collectives(operations: Iterable[Operation]) -> tuple[PlannedCollective, ...]:
+    """Collectives by role and kind, in their order, without transfers to host memory."""
+    groups: dict[tuple[str, str], list[Operation]] = {}
+    for op in operations:
         if op.collective and op.role and op.axes:
-            found.setdefault((op.role, op.collective), []).append(op)
+            groups.setdefault((op.role, op.collective), []).append(op)
     return tuple(
         PlannedCollective(
             role=role,
@@ -76,5 +80,5 @@ def grouped(works: Iterable[Operation]) -> tuple[PlannedCollective, ...]:
             received_bytes=sum(op.network_bytes for op in ops),
             names=tuple(dict.fromkeys(op.name for op in ops)),
         )
-        for (role, kind), ops in found.items()
+        for (role, kind), ops in groups.items()
     )

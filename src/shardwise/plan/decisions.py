@@ -1,23 +1,24 @@
-"""The decisions that lead to a plan, one after the other, each with the numbers it compares.
+"""The decisions that lead to a plan, in order, each with the numbers that it compares.
 
-`report.training.decisions` and `report.serving.decisions` word them.
+`report.training.decisions` and `report.serving.decisions` write their sentences.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One decision of the path.
+    """One decision on the way to a plan.
 
     Args:
-        step: what is decided: chip, node, sequences, data, tensor, pipe, context, expert, memory;
-            of serving also machine, kv, batch, prompts.
-        number, limit: what was compared, both in `unit`.
-        met: the number is within the limit.
-        degree: what the plan took of the split that the question leads to, None where to none.
+        step: the subject: chip, node, slice, sequences, data, tensor, pipe, context, expert,
+            memory; for serving also machine, kv, batch, prompts.
+        number, limit: the compared numbers, both in `unit`.
+        met: whether the number is within the limit.
+        degree: the plan's degree of the split in question; None where there is none.
     """
 
     step: str
@@ -28,9 +29,41 @@ class Decision:
     degree: int | None
 
 
+def comparison(
+    step: str,
+    number: float,
+    limit: float,
+    unit: str,
+    degree: int | None = None,
+    *,
+    at_least: bool = False,
+) -> dict[str, Any]:
+    """Fields of every decision that compares a number with a limit.
+
+    Args:
+        at_least: the limit is a lower bound; otherwise an upper bound.
+    """
+    met = number <= limit
+    if at_least:
+        met = number >= limit
+    return {
+        "step": step,
+        "number": number,
+        "limit": limit,
+        "unit": unit,
+        "met": met,
+        "degree": degree,
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity(Decision):
-    """Whether a chip, a node or a slice, of so many chips, holds the state of training."""
+    """Training state against the memory of a chip, a node or a slice.
+
+    Args:
+        n_chips: of that chip, node or slice.
+        of_several: the machine has more than one of them.
+    """
 
     n_chips: int
     of_several: bool
@@ -38,19 +71,19 @@ class Capacity(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences(Decision):
-    """Sequences against chips, and over how many chips the plan splits one."""
+    """Sequences against chips; the plan splits one over `chips_per_sequence` chips."""
 
     chips_per_sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDegree(Decision):
-    """How far tensor parallelism hides.
+    """The degree up to which compute hides tensor parallelism.
 
     Args:
-        node: GPUs of the node that it stays in.
-        mixed_tokens, mixed_threshold: tokens per chip for FSDP and tensor together, where FSDP
-            alone does not hide.
+        node: GPUs of a node; None on a torus.
+        mixed_tokens, mixed_threshold: tokens per chip against the threshold of FSDP with tensor
+            parallelism; None where FSDP alone hides its traffic.
     """
 
     node: int | None
@@ -60,28 +93,28 @@ class TensorDegree(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages(Decision):
-    """Microbatches of a pipeline; data sharding lacks its tokens by a factor."""
+    """Microbatches of a pipeline; `data_lacks` is the factor of tokens that data sharding lacks."""
 
     data_lacks: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring(Decision):
-    """Lengths from which attention hides a ring of so many chips."""
+    """Sequence lengths from which attention hides a ring of `ring` chips."""
 
     ring: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWidth(Decision):
-    """Widths from which experts hide their exchanges over so many chips."""
+    """Expert widths from which compute hides the all-to-alls over `chips` chips."""
 
     chips: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(Decision):
-    """What a chip needs, and how the batch is cut for it."""
+    """Bytes that a chip needs with the chosen remat policy and microbatches."""
 
     remat: str
     n_microbatches: int
@@ -90,7 +123,7 @@ class Memory(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneChip(Decision):
-    """Weights and the cache of one sequence against the memory of a chip."""
+    """Weights and the KV cache of one sequence against the memory of a chip."""
 
     dtype: str
     weights_bytes: float
@@ -99,7 +132,7 @@ class OneChip(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Decision):
-    """The smallest machine of an engine, with the sequences it holds, against the plan's."""
+    """The smallest machine of an engine, which holds `sequences`, against the plan's machine."""
 
     smallest: str
     sequences: int | None
@@ -107,7 +140,7 @@ class Machine(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingTensor(Decision):
-    """The limits of tensor parallelism: `compute_limit` while FLOPs bind, else `limit`."""
+    """Limits of tensor parallelism: `compute_limit` while FLOPs bind, otherwise `limit`."""
 
     compute_limit: float
     axes: int
@@ -116,7 +149,7 @@ class ServingTensor(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches(Decision):
-    """Heads of caches against `tensor`, and how caches lie on chips beyond them."""
+    """KV heads against the tensor degree, and the split `kv` of caches beyond them."""
 
     kv: str
     latent: bool
@@ -124,7 +157,7 @@ class Caches(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts(Decision):
-    """Experts that a pass of so many tokens meets, of all."""
+    """Experts that the `rows` tokens of a pass route to, of all experts."""
 
     rows: float
     experts_per_token: int
@@ -132,7 +165,7 @@ class Experts(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(Decision):
-    """Sequences of a pass against those from which FLOPs bind products."""
+    """Sequences of a pass against the number from which FLOPs bind the matmuls."""
 
     kv_batch: int | None
     max_batch: int
@@ -140,7 +173,7 @@ class Batch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillEngines(Decision):
-    """Engines for prompts to one for decoding, predicted and at a given MFU."""
+    """Prefill engines per decode engine, predicted and at an assumed MFU."""
 
     step_s: float
     mfu: float

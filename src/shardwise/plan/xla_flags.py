@@ -1,10 +1,11 @@
 """Options of XLA's compilers that are part of a plan, each with its reason and its source.
 
-Short on purpose. What the compiler does by itself is left out: with libtpu 0.0.42 the scheduler
-that hides latency, asynchronous gathers and their fusion with compute are the default, and setting
-them changes no program. Left out too is what depends on the sizes of a model (thresholds from which
-collectives are joined), and what makes compiling many times slower (the experimental scheduler for
-host offload takes a quarter of an hour for one training step).
+The list is short on purpose and leaves out:
+- defaults of the compiler: with libtpu 0.0.42 the latency-hiding scheduler, asynchronous gathers
+  and their fusion with compute are on already, and setting them changes no program;
+- thresholds that depend on the sizes of a model, such as those for combining collectives;
+- options that make compilation many times slower: the experimental scheduler for host offload
+  takes a quarter of an hour for one training step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwise.hardware import System
-from shardwise.plan.schema.training import XlaFlag
+from shardwise.plan.schema.common import XlaFlag
 
 _MAXTEXT = "AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py"
 _GUIDANCE = "openxla/xla, docs/flags_guidance.md"
@@ -26,10 +27,10 @@ class Flag:
     Args:
         name: the option.
         value: its value as text, `true` for on.
-        chips: the chips it is for; empty for all of its platform.
+        chips: names of the chips that need it; empty for all chips of the platform.
         several_slices: whether it only matters over DCN.
-        reason: what it does, and what of that was seen in programs compiled with it.
-        source: who recommends it.
+        reason: its effect, as seen in compiled programs where stated.
+        source: the file that recommends it.
     """
 
     name: str
@@ -112,8 +113,8 @@ _TPU: Final = (
     ),
 )
 
-# No pipelined collectives: XLA then keeps two and three times what a loop over layers keeps on GPUs
-# (LLaMA-3-8B over tensor 8 on h100:8: 119 GiB at the peak, and 53 without).
+# Pipelined collectives are left out: with them a loop over layers needs two to three times the
+# memory on GPUs (LLaMA-3-8B over tensor 8 on h100:8: 119 GiB at the peak instead of 53).
 _GPU: Final = (
     Flag(
         name="xla_gpu_enable_latency_hiding_scheduler",
@@ -123,7 +124,7 @@ _GPU: Final = (
     ),
 )
 
-# By the kind of a chip.
+# By kind of chip.
 FLAGS: Final[dict[str, tuple[Flag, ...]]] = {"tpu": _TPU, "gpu": _GPU}
 
 

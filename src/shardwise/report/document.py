@@ -8,10 +8,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from shardwise.plan.decisions import Decision
-from shardwise.plan.schema import json_io
+from shardwise.plan.schema.common import Reason
 from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.plan.schema.json_output import write
 from shardwise.plan.schema.serving import ServingPlan, ServingPoint
-from shardwise.plan.schema.training import Alternative, Reason
+from shardwise.plan.schema.training import Alternative
 from shardwise.plan.serving.explain import ServingExplanation
 from shardwise.plan.training.explain import Explanation
 from shardwise.report.serving import decisions as serving_decisions
@@ -42,7 +43,7 @@ def save(plan: AnyPlan, path: str | os.PathLike[str]) -> None:
     Raises:
         BadFile: the file cannot be written.
     """
-    json_io.write(document(plan), path)
+    write(document(plan), path)
 
 
 def _plain(value: Any, text_of: Callable[[Any], str]) -> Any:

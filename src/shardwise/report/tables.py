@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwise import units
-from shardwise.plan.schema.training import MemoryBytes, Operation
+from shardwise.plan.schema.common import MemoryBytes, Operation
 from shardwise.report.style import Block, bar, labelled, table
 
 FORMATS = ("md", "csv", "jsonl")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise import units
 from shardwise.errors import BadInput, raise_all
 from shardwise.models import Moe
-from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.plan.collectives import PlannedCollective, planned_collectives
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training import build
 from shardwise.strategy.layout import Layout
@@ -310,5 +311,5 @@ def test_the_steps_of_a_deployment() -> None:
     with pytest.raises(BadInput, match='steps decode and prefill, not "None"'):
         planned_collectives(made)
     train = plan("llama3-8b,n_layers=4", 8, 16, Layout(mesh=Mesh(data=8), n_microbatches=2))
-    with pytest.raises(BadInput, match='one step, and none is called "decode"'):
+    with pytest.raises(BadInput, match='a single step; step "decode"'):
         planned_collectives(train, "decode")

@@ -6,7 +6,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput, DoesNotFit, NotDivisible, UnknownName
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving_reasons import CriticalBatch
 from shardwise.plan.serving.build import search
 from shardwise.plan.serving.rebuild import rebuild
@@ -172,7 +173,7 @@ def test_refusals() -> None:
         sw.plan(LLAMA, system, CHAT, {"tenor": 12})
     with pytest.raises(BadInput, match="prompt and output"):
         sw.plan(LLAMA, system, sw.Serve(context=8192, rate=2.0))
-    with pytest.raises(BadInput, match="engines of their own"):
+    with pytest.raises(BadInput, match="separate prefill engines"):
         sw.plan(LLAMA, system, sw.Serve(context=8192), disaggregate=True)
     with pytest.raises(DoesNotFit, match=r"Smallest that fit: .*int8 v5e:4x8"):
         sw.plan(sw.model("llama3.1-405b"), system, CHAT)

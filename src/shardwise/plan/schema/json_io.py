@@ -1,4 +1,4 @@
-"""plan.json: a plan as one JSON document, and back, equal."""
+"""plan.json read back as an equal plan."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile, nearest
+from shardwise.plan.schema.common import SCHEMA, Reason
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.serving_reasons import SERVING_REASONS
-from shardwise.plan.schema.training import LAYOUT_WORDS, SCHEMA, Plan, Reason
+from shardwise.plan.schema.training import LAYOUT_WORDS, Plan
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
 
 AnyPlan = Plan | ServingPlan
-WORDED = ("why", "alternatives", "pareto")  # rows that a document may carry the `text` of
-
-
-def encode(value: Any) -> bytes:
-    """Any result of Shardwise as JSON, indented for people and diffs."""
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+# Lists whose rows may carry a `text`, which `report` derives from their numbers.
+ROWS_WITH_TEXT = ("why", "alternatives", "pareto")
 
 
 def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
-    """A plan from its JSON: of training, or of serving where its workload says so.
+    """A plan from its JSON, for serving where its workload says so.
+
+    Args:
+        text: the JSON document.
+        name: the document's name in messages.
 
     Raises:
         BadFile: not JSON, another schema, an unknown or missing key, a wrong type; says where.
@@ -32,30 +31,34 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
     import msgspec
 
     try:
-        raw = msgspec.json.decode(text)
+        document = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise BadFile(f"{name} is not JSON: {error}.") from None
-    schema = raw.get("schema") if isinstance(raw, dict) else None
+    schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise BadFile(
             f'{name} has schema "{schema}"; this version reads "{SCHEMA}".',
             "Plan again: shardwise plan MODEL HARDWARE ... -o plan.json",
         )
-    work = raw.get("workload")
-    serves = isinstance(work, dict) and work.get("kind") == "serve"
-    raw = {key: _without_text(rows) if key in WORDED else rows for key, rows in raw.items()}
+    for key in ROWS_WITH_TEXT:
+        if isinstance(document.get(key), list):
+            document[key] = [_without_text(row) for row in document[key]]
+    workload = document.get("workload")
+    plan_type: type[AnyPlan] = Plan
+    reason_types = TRAINING_REASONS
+    if isinstance(workload, dict) and workload.get("kind") == "serve":
+        plan_type = ServingPlan
+        reason_types = SERVING_REASONS
     try:
-        schema_of: type[AnyPlan] = ServingPlan if serves else Plan
-        plan = msgspec.convert(raw, schema_of)
-        known = SERVING_REASONS if serves else TRAINING_REASONS
-        plan = replace(plan, why=_reasons(raw["why"], known, name))
+        plan = msgspec.convert(document, plan_type)
+        plan = replace(plan, why=_reasons(document["why"], reason_types, name))
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
-    problems = _unknown(raw, msgspec.to_builtins(plan), "$")
+    problems = _unknown_keys(document, msgspec.to_builtins(plan), "$")
     if isinstance(plan, Plan):
-        problems += _missing(raw["strategy"])
+        problems += _missing_words(document["strategy"])
     if problems:
-        raise BadFile(*(f"{name}: {p}" for p in problems))
+        raise BadFile(*(f"{name}: {problem}" for problem in problems))
     return plan
 
 
@@ -63,7 +66,7 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
     """Read plan.json.
 
     Raises:
-        BadFile: it is missing, cannot be read, or is not a plan.
+        BadFile: the file is missing, cannot be read, or is not a plan.
     """
     try:
         with open(path, "rb") as file:
@@ -72,33 +75,14 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}.") from None
 
 
-def write(value: Any, path: str | os.PathLike[str]) -> None:
-    """Write a plan, or its document with words, as plan.json.
-
-    Raises:
-        BadFile: it cannot be written.
-    """
-    try:
-        with open(path, "wb") as file:
-            file.write(encode(value) + b"\n")
-    except OSError as error:
-        raise BadFile(f"{os.fspath(path)}: {error.strerror}. Nothing was saved.") from None
-
-
-def _without_text(rows: Any) -> Any:
-    """Rows without their wording, which `report` derives from their numbers."""
-    if not isinstance(rows, list):
-        return rows
-    return [
-        {key: value for key, value in row.items() if key != "text"}
-        if isinstance(row, dict)
-        else row
-        for row in rows
-    ]
+def _without_text(row: Any) -> Any:
+    if not isinstance(row, dict):
+        return row
+    return {key: value for key, value in row.items() if key != "text"}
 
 
 def _reasons(
-    rows: list[dict[str, Any]], known: dict[str, type[Reason]], name: str
+    rows: list[dict[str, Any]], reason_types: dict[str, type[Reason]], name: str
 ) -> tuple[Reason, ...]:
     """Each reason as the class of its constraint.
 
@@ -107,38 +91,38 @@ def _reasons(
     """
     import msgspec
 
-    found = []
-    for i, row in enumerate(rows):
-        if row["constraint"] not in known:
-            hint = nearest(row["constraint"], known)
-            word = row["constraint"]
-            raise BadFile(f'{name}: unknown constraint "{word}" at $.why[{i}]. {hint}')
+    reasons = []
+    for index, row in enumerate(rows):
+        constraint = row["constraint"]
+        if constraint not in reason_types:
+            hint = nearest(constraint, reason_types)
+            raise BadFile(f'{name}: unknown constraint "{constraint}" at $.why[{index}]. {hint}')
         try:
-            found.append(msgspec.convert(row, known[row["constraint"]]))
+            reasons.append(msgspec.convert(row, reason_types[constraint]))
         except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"{error} of `$.why[{i}]`") from None
-    return tuple(found)
+            raise msgspec.ValidationError(f"{error} of `$.why[{index}]`") from None
+    return tuple(reasons)
 
 
-def _missing(strategy: dict[str, Any]) -> list[str]:
-    """Words of a layout that a document leaves out."""
+def _missing_words(strategy: dict[str, Any]) -> list[str]:
+    """A problem for each word of a layout that a document leaves out."""
     words = [name for name in LAYOUT_WORDS if name not in strategy]
     return [f"missing required field `{name}` - at `$.strategy`." for name in words]
 
 
-def _unknown(raw: Any, known: Any, at: str) -> list[str]:
-    """Keys of the document that a Plan does not have, with the close ones."""
-    if isinstance(raw, dict) and isinstance(known, dict):
-        found = [
-            f"unknown key {at}.{key}. {nearest(key, known)}" for key in raw if key not in known
-        ]
-        return found + [
-            p for k in raw if k in known for p in _unknown(raw[k], known[k], f"{at}.{k}")
-        ]
-    if isinstance(raw, list) and isinstance(known, list | tuple):
-        return [
-            p
-            for i, (r, k) in enumerate(zip(raw, known, strict=False))
-            for p in _unknown(r, k, f"{at}[{i}]")
-        ]
-    return []
+def _unknown_keys(document: Any, known: Any, path: str) -> list[str]:
+    """A problem for each key of the document that a plan does not have, with similar keys."""
+    problems: list[str] = []
+    children: list[tuple[Any, Any, str]] = []
+    if isinstance(document, dict) and isinstance(known, dict):
+        for key, value in document.items():
+            if key in known:
+                children.append((value, known[key], f"{path}.{key}"))
+            else:
+                problems.append(f"unknown key {path}.{key}. {nearest(key, known)}")
+    elif isinstance(document, list) and isinstance(known, list | tuple):
+        for index, (value, known_value) in enumerate(zip(document, known, strict=False)):
+            children.append((value, known_value, f"{path}[{index}]"))
+    for value, known_value, child_path in children:
+        problems += _unknown_keys(value, known_value, child_path)
+    return problems

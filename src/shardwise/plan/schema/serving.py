@@ -5,29 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.plan.schema.traffic import TrafficEstimate
-from shardwise.plan.schema.training import (
-    SCHEMA,
+from shardwise.plan.schema.common import (
     Loss,
     MemoryBytes,
     Operation,
-    PlannedHardware,
-    PlannedModel,
+    PlanDocument,
     Range,
     RatesUsed,
     Reason,
 )
+from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.search.serving.choose import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedWork:
-    """The requests, all alike, and the bounds that the means must meet.
+    """The requests, all of the same lengths, and the bounds that their means must meet.
 
     Args:
-        batch: as it was asked for; None where the search chose it.
-        cached: share of the prompt that a prefix cache has.
-        drafted, acceptance, draft_cost: of speculative decoding.
+        batch: None where the search chose it.
+        cached: share of the prompt that a prefix cache holds.
+        drafted, acceptance, draft_cost: speculative decoding: tokens per pass, share accepted, cost
+            of a draft.
     """
 
     kind: str
@@ -45,13 +44,14 @@ class ServedWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Servers:
-    """Engines of one kind.
+class PlannedEngines:
+    """Engines of one kind and their layout.
 
     Args:
-        mesh: of one engine.
-        hardware: the machine that one engine, or several side by side, lie on.
-        count, n_chips: engines, and chips of one.
+        mesh: sizes of one engine; `data` is the number of engines.
+        hardware: the machine of one engine, or of several engines that share it.
+        count: number of engines.
+        n_chips: chips of one engine.
     """
 
     mesh: dict[str, int]
@@ -67,22 +67,23 @@ class Servers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStrategy:
-    """How the work is laid over chips.
+    """The engines of a deployment and the search that chose them.
 
     Args:
-        mesh: of the engines that generate; `data` counts them.
-        servers: engines that generate, and read where `prefill` is None.
-        prefill: engines that only read prompts.
-        disaggregated: whether there are such.
-        n_chips: of the deployment.
-        searched: "machine" where the machine was given, "chip" where those of a chip were searched.
-        rule: what the search chose it by.
+        mesh: sizes of the decode engines; `data` is their number.
+        servers: decode engines, which also prefill where `prefill` is None.
+        prefill: separate prefill engines.
+        disaggregated: whether there are separate prefill engines.
+        n_chips: chips of the deployment.
+        searched: "machine" for a search on one machine, "chip" for one over the chip's machines.
+        rule: the objective and bounds of the search.
+        fixed, most: choices and largest sizes that the search had to keep.
     """
 
     mesh: dict[str, int]
     precision: dict[str, str]
-    servers: Servers
-    prefill: Servers | None
+    servers: PlannedEngines
+    prefill: PlannedEngines | None
     disaggregated: bool
     n_chips: int
     searched: str
@@ -93,10 +94,10 @@ class ServingStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillAtMfu:
-    """A prompt at a model-FLOPs utilisation that was given, not predicted, as the book does.
+    """Prefill at an assumed model-FLOPs utilisation, as in the book.
 
     Args:
-        servers: engines of the same size that keep one full engine busy; None without an output.
+        servers: prefill engines per full decode engine of the same size; None without an output.
     """
 
     mfu: float
@@ -106,17 +107,17 @@ class PrefillAtMfu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Reading of prompts on an idle engine.
+    """Prefill on an idle engine.
 
     Args:
         step_s: seconds of a prompt.
-        tokens: of it that are computed.
-        prompts: read at once, one on each part of an engine's batch.
-        parts: of the expected seconds.
-        busy: share of the time that goes to prompts.
-        transfer_s: of a prompt's caches to the engine that generates.
-        servers: engines for prompts, of as many chips as those that generate, that keep one of
-            these busy; None without an output.
+        tokens: tokens of the prompt that are computed.
+        prompts: prompts processed at once, one for each data-parallel part of an engine.
+        parts: expected seconds by part of the pass.
+        busy: share of the time spent on prefill.
+        transfer_s: seconds to send a prompt's KV cache to the decode engine.
+        servers: prefill engines per decode engine, of the same number of chips; None without an
+            output.
     """
 
     step_s: Range
@@ -133,18 +134,18 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decode:
-    """One pass of an engine for the sequences that generate.
+    """One decoding pass of an engine.
 
     Args:
-        step_s: without prompts in between.
+        step_s: seconds without prefill in between.
         batch: sequences of one engine; `in_flight` of one pass.
-        context: keys that each reads, in the mean.
-        parts: of the expected seconds.
+        context: mean number of keys that a sequence attends to.
+        parts: expected seconds by part of the pass.
         bound: what takes longest.
         max_batch: sequences that fit in one engine.
-        critical_batch: sequences of one pass from which products are bound by FLOPs.
-        kv_batch: sequences of one engine from which reading caches takes longer than the products;
-            None without caches.
+        critical_batch: sequences of one pass from which matmuls are bound by FLOPs.
+        kv_batch: sequences of one engine from which reading KV caches takes longer than the
+            matmuls; None without caches.
     """
 
     step_s: Range
@@ -163,7 +164,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsdPerMillion:
-    """Dollars per million tokens; those of the input are None where no prompt is read."""
+    """Dollars per million tokens; `input` is None without prompts."""
 
     input: float | None
     output: float
@@ -171,15 +172,15 @@ class UsdPerMillion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
-    """Every number that the plan predicts; means over equal requests, not percentiles.
+    """The predicted numbers: means over equal requests, not percentiles.
 
     Args:
-        tokens_per_s, requests_per_s: as many as are asked for, or as all full engines serve.
-        most_requests_per_s: of all full engines; None where no output is stated.
-        utilisation: requests that are served over the most; 1 where no rate is given.
+        tokens_per_s, requests_per_s: at the rate of the workload; without a rate, of full engines.
+        most_requests_per_s: of full engines; None without an output length.
+        utilisation: `requests_per_s` over `most_requests_per_s`; 1 without a rate.
         usd_per_million_tokens: None where the chip has no public price.
         usd_per_hour: of all chips.
-        traffic: what simulated requests see, with percentiles; None where none were.
+        traffic: percentiles over simulated requests; None without a simulation.
     """
 
     bound: str
@@ -202,7 +203,7 @@ class ServingEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPoint:
-    """Another deployment, and what sets it apart."""
+    """Another deployment, and its disadvantage against the plan."""
 
     hardware: str
     mesh: dict[str, int]
@@ -225,18 +226,13 @@ class ServingPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPlan:
-    """A deployment of a model that answers requests, with its prediction and reasons.
-
-    `shardwise.load(path)` gives back an equal value.
+class ServingPlan(PlanDocument):
+    """A deployment of a model for serving, with its prediction and reasons.
 
     Args:
-        pareto: of least time per token against most tokens/s/chip, fastest first.
+        pareto: front of time per output token against tokens/s/chip, fastest first.
     """
 
-    schema: str = SCHEMA
-    model: PlannedModel
-    hardware: PlannedHardware
     workload: ServedWork
     strategy: ServingStrategy
     estimate: ServingEstimate
@@ -252,29 +248,17 @@ class ServingPlan:
 
     @property
     def memory(self) -> MemoryBytes:
-        """Bytes per chip of the engines that generate."""
+        """Bytes per chip of the decode engines."""
         return self.estimate.memory_bytes_per_chip
 
     @property
     def cost(self) -> ServingEstimate:
-        """Where the dollars stand."""
+        """The estimate, with its dollars."""
         return self.estimate
 
-    def save(self, path: str) -> None:
-        """Write plan.json.
-
-        Raises:
-            BadFile: when it cannot be written.
-        """
-        from shardwise.plan.schema.json_io import write
-
-        write(self, path)
-
     def __str__(self) -> str:
-        mesh = " x ".join(f"{r} {n}" for r, n in self.strategy.mesh.items() if n > 1) or "one chip"
-        told = self.estimate
         return (
-            f"{self.model.name} on {self.hardware.name}: {mesh}, {told.decode.bound}-bound, "
-            f"{units.show_seconds(told.tpot_s)} a token, "
-            f"{told.tokens_per_s_per_chip:,.0f} tokens/s/chip"
+            f"{self.headline(self.strategy.mesh, self.estimate.decode.bound)}, "
+            f"{units.show_seconds(self.estimate.tpot_s)} a token, "
+            f"{self.estimate.tokens_per_s_per_chip:,.0f} tokens/s/chip"
         )

@@ -1,6 +1,6 @@
-"""Reasons of a serving plan: what binds it and what other choices would take, as numbers.
+"""Reasons of a serving plan as numbers: what binds it, and what other choices would cost.
 
-`report.serving.reasons` words them.
+`report.serving.reasons` writes their sentences.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.plan.schema.training import Reason
+from shardwise.plan.schema.common import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePass(Reason):
-    """Seconds of a decoding pass: reading weights and caches, the network by role, the rest.
+    """Parts of a decoding pass: weights, KV caches, network by role, software overhead.
 
     Args:
-        weights_bytes, kv_bytes: on a chip.
+        weights_bytes, kv_bytes: bytes per chip.
     """
 
     constraint: Literal["decode"] = "decode"
@@ -31,12 +31,12 @@ class DecodePass(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalBatch(Reason):
-    """Sequences of a pass against those from which products are bound by FLOPs.
+    """The batch of a pass against the one from which matmuls are bound by FLOPs.
 
     Args:
-        batch, max_batch: sequences of an engine, and as many as fit.
+        batch, max_batch: sequences of an engine, and the most that fit.
         in_flight, critical_batch: sequences of one pass.
-        kv_batch: sequences of an engine from which reading caches takes longer than weights.
+        kv_batch: sequences of an engine from which reading KV caches takes longer than weights.
     """
 
     constraint: Literal["batch"] = "batch"
@@ -49,12 +49,12 @@ class CriticalBatch(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLimit(Reason):
-    """The book's limit of tensor parallelism that is bound by memory: Y < F / (B beta). §8.
+    """The book's limit of memory-bound tensor parallelism: Y < F / (B beta). §8.
 
     Args:
-        limit: over so many `axes`.
+        limit: largest tensor degree over `axes` axes.
         rows: tokens of a pass.
-        beta: HBM bytes/s over those of one link.
+        beta: HBM bandwidth over the bandwidth of one link.
     """
 
     constraint: Literal["tensor"] = "tensor"
@@ -68,7 +68,7 @@ class TensorLimit(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredWeights(Reason):
-    """The same chips under FSDP, which gathers all weights for every pass."""
+    """The same chips under FSDP, which gathers the weights for every pass."""
 
     constraint: Literal["gathered"] = "gathered"
     fsdp: int
@@ -78,11 +78,11 @@ class GatheredWeights(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwiceTheChips(Reason):
-    """The same batch on engines of twice the chips.
+    """The same batch on engines with twice the chips.
 
     Args:
-        least_s: a token with communication hidden.
-        throughput: tokens/s/chip over those of the plan.
+        least_s: seconds per token with all communication hidden.
+        throughput: tokens/s/chip over the plan's.
     """
 
     constraint: Literal["chips"] = "chips"
@@ -98,8 +98,8 @@ class Disaggregation(Reason):
     """The best deployment of the other kind: with or without separate prefill engines.
 
     Args:
-        disaggregated: of that other deployment.
-        n_chips: None, and the rest 0, where none keeps the bounds.
+        disaggregated: whether that deployment has separate prefill engines.
+        n_chips: None where none meets the bounds; the numbers after it are then 0.
     """
 
     constraint: Literal["disaggregation"] = "disaggregation"
@@ -112,7 +112,7 @@ class Disaggregation(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation(Reason):
-    """Speculative decoding against a pass for every token."""
+    """Speculative decoding against one pass per token."""
 
     constraint: Literal["speculation"] = "speculation"
     drafted: int
@@ -124,13 +124,15 @@ class Speculation(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt(Reason):
-    """What the first token waits for.
+    """Time to the first token.
 
     Args:
-        cached: share of the prompt that a prefix cache has.
-        transfer_s: to send its caches to another engine; None where the same engine decodes.
-        busy: share of the time that prompts take.
-        servers: engines that only read prompts, to one that decodes.
+        cached: share of the prompt that a prefix cache holds.
+        step_s: seconds of the prefill.
+        transfer_s: seconds to send the KV cache to a decode engine; None where the same engine
+            decodes.
+        busy: share of the time spent on prefill.
+        servers: prefill engines per decode engine.
         longest: the part of the prefill that takes longest.
     """
 

@@ -1,4 +1,4 @@
-"""What a simulation of its traffic adds to a serving plan: keys under `estimate.traffic`."""
+"""Results of simulated traffic in a serving plan: the keys under `estimate.traffic`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwise.simulate.metrics import Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """Engines of one kind: how many, and how one of them splits its machine."""
+    """A number of engines of one layout on one machine."""
 
     count: int
     mesh: dict[str, int]
@@ -29,12 +29,14 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A deployment that was simulated on the way.
+class TriedDeployment:
+    """A deployment that the search simulated before the one it chose.
 
     Args:
-        decode, prefill: its engines; those for prompts where they are separate.
-        within: share of the requests within the bounds; `holds` says whether that is enough.
+        decode: its decode engines.
+        prefill: its separate prefill engines, if any.
+        within: share of the requests within the bounds.
+        holds: whether that share is large enough.
     """
 
     decode: Engines
@@ -50,12 +52,12 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanField:
-    """What means over equal requests say of the same deployment.
+    """The closed-form means over equal requests for the same deployment.
 
     Args:
-        ttft_s, tpot_s: with full batches, as the plan was found.
-        tpot_at_rate_s: with as many sequences as this rate brings: exact for constant arrivals.
-        ttft_off, tpot_off: the first two over the simulated means, less 1.
+        ttft_s, tpot_s: with full batches, as in the search.
+        tpot_at_rate_s: with the batch that this rate fills: exact for constant arrivals.
+        ttft_off, tpot_off: relative error of the first two against the simulated means.
     """
 
     ttft_s: float
@@ -67,13 +69,12 @@ class MeanField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestRate:
-    """The largest rate that keeps the bounds.
+    """The highest request rate that meets the SLO.
 
     Args:
         rate: requests per second of the whole deployment.
-        mean_field_rate: the same by balance alone: mean time between tokens within its bound, no
-            queues.
-        tried: rates and the share of requests within the bounds at each.
+        mean_field_rate: the same by the closed-form means, without queues.
+        tried: (rate, share of requests within the bounds) of each simulation.
     """
 
     rate: float
@@ -83,19 +84,20 @@ class LargestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficEstimate(Summary):
-    """The simulated requests of a deployment; rates and counts are of all of its engines.
+    """Metrics of simulated requests; rates and counts are for all engines of the deployment.
 
     Args:
-        requests: that are judged, between others that fill and empty the engines.
-        kind, variation, source, seed: what arrives: see `plan.arrivals.Arrivals`.
-        rate: requests per second that arrive.
-        at: share of the requests that must keep the bounds.
-        ttft_bound_s, tpot_bound_s: these; None for none.
-        holds: whether so many do, and no queue grows for ever.
-        simulated: share of the engines (and requests) that was simulated; 1 for all.
-        max_sequences: that run at once in an engine at most; `max_tokens` of a pass, `n_blocks` of
-            the cache, `chunked`, `tokens_per_pass`: see `simulate.Limits`.
-        tried: deployments that were simulated before this one was taken.
+        requests: number of judged requests, without those that fill and drain the engines.
+        kind, variation, source, seed: the arrivals: see `plan.serving.arrivals.Arrivals`.
+        rate: arriving requests per second.
+        at: share of the requests that must meet the bounds.
+        ttft_bound_s, tpot_bound_s: the bounds; None for no bound.
+        holds: whether that share meets them and no queue grows without end.
+        simulated: share of the engines (and requests) that was simulated.
+        max_sequences, max_tokens, n_blocks, chunked, tokens_per_pass: limits of an engine: see
+            `simulate.Limits`.
+        tried: deployments simulated before this one.
+        capacity: the highest rate that meets the SLO, if it was searched.
     """
 
     kind: str
@@ -114,5 +116,5 @@ class TrafficEstimate(Summary):
     chunked: bool
     tokens_per_pass: float
     mean_field: MeanField
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedDeployment, ...] = ()
     capacity: LargestRate | None = None

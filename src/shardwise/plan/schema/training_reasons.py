@@ -1,6 +1,6 @@
-"""Reasons of a training plan: what binds it and by how much, as numbers.
+"""Reasons of a training plan as numbers: what binds it, and by how much.
 
-`report.training.reasons` words them.
+`report.training.reasons` writes their sentences.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.plan.schema.training import Loss, Reason
+from shardwise.plan.schema.common import Loss, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Communication(Reason):
     """Traffic at peak rates against the work on the chip.
 
     Args:
-        traffic_s: seconds by role, those without traffic left out.
+        traffic_s: seconds by role, without roles that have no traffic.
         hidden: roles whose traffic overlaps with other work.
     """
 
@@ -32,8 +32,8 @@ class TensorSplit(Reason):
 
     Args:
         constraint: "tensor" where the plan has tensor parallelism, else "data".
-        mesh, fits: of the other split; step_s is its expected step.
-        role, traffic_s: its slowest traffic at peak rates, against on_chip_s of work.
+        mesh, fits, step_s: the other split, whether it fits, its expected step.
+        role, traffic_s: its slowest traffic at peak rates, against `on_chip_s` of work.
     """
 
     constraint: Literal["tensor", "data"]
@@ -51,8 +51,8 @@ class TokensPerChip(Reason):
     """The book's threshold for pure data sharding: tokens per chip and microbatch. §5, §12.
 
     Args:
-        needed: peak FLOP/s over the bytes/s that gathered weights arrive at, times E/k of an MoE.
-        network: what they arrive over: "ici" (so many `axes` of it), "scale_out" or "node".
+        needed: peak FLOP/s over the bandwidth of gathered weights, times E/k for an MoE.
+        network: "ici" (over `axes` axes), "scale_out" or "node".
         n_experts, experts_per_token: 1 without experts.
     """
 
@@ -69,10 +69,10 @@ class TokensPerChip(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensPerSlice(Reason):
-    """Tokens of a slice from which gradient sums over the data-center network hide. §5.
+    """Tokens per slice that hide gradient all-reduces over the data-center network. §5.
 
     Args:
-        roles: of the mesh, that cross slices.
+        roles: mesh roles that cross slices.
         needed: peak FLOP/s over bytes/s of the data-center network.
     """
 
@@ -86,11 +86,11 @@ class TokensPerSlice(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubble(Reason):
-    """What the pipeline waits for.
+    """The pipeline bubble.
 
     Args:
         share: of the step.
-        spare: places for layers that stay empty, where layers do not divide over the stages.
+        spare: layer slots that stay empty where layers do not divide over the stages.
     """
 
     constraint: Literal["bubble"] = "bubble"
@@ -109,8 +109,8 @@ class Overlap(Reason):
 
     Args:
         hidden_s: seconds by role that overlap with other work.
-        without_s: the step if nothing overlapped.
-        best_mesh, best_s: the best split in that case; the plan's own where best_mesh is None.
+        without_s: the step without overlap.
+        best_mesh, best_s: the best split without overlap; `best_mesh` is None where the plan's is.
     """
 
     constraint: Literal["overlap"] = "overlap"
@@ -122,7 +122,7 @@ class Overlap(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding(Reason):
-    """A vocabulary that `tensor` does not divide."""
+    """A vocabulary padded to a multiple of `tensor`."""
 
     constraint: Literal["padding"] = "padding"
     vocab: int
@@ -132,7 +132,7 @@ class Padding(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvHeads(Reason):
-    """Key/value heads that several chips hold."""
+    """Key/value heads replicated over `copies` chips."""
 
     constraint: Literal["kv_heads"] = "kv_heads"
     n_kv_heads: int
@@ -141,7 +141,7 @@ class KvHeads(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSeq(Reason):
-    """Sequences longer than the model is specified for."""
+    """Sequences longer than the model's maximum."""
 
     constraint: Literal["max_seq"] = "max_seq"
     seq: int
@@ -150,7 +150,7 @@ class MaxSeq(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRoom(Reason):
-    """Bytes of a chip; `reserved` of its capacity is kept free."""
+    """Bytes of a chip; `reserved` of its capacity stays free."""
 
     constraint: Literal["memory"] = "memory"
     total: float

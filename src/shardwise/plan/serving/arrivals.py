@@ -1,4 +1,4 @@
-"""What arrives at a planned deployment: by chance, at equal distances, or as it was recorded."""
+"""Arrivals of requests at a deployment: random, at a constant rate, or from a recording."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ if TYPE_CHECKING:
     from shardwise.simulate.traffic import Array
 
 KINDS = ("poisson", "bursty", "constant")
-# Deviation over mean of the distances of bursty arrivals where none is given. AlpaServe
-# (arXiv 2302.11665) takes 1 to 8 and 4 as a rule; 2 is between it and Poisson.
+# Default coefficient of variation of bursty inter-arrival times. AlpaServe (arXiv 2302.11665) takes
+# 1 to 8, usually 4; 2 lies between that and Poisson.
 BURSTY = 2.0
-LARGEST_VARIATION = 20.0
-AT = 0.99  # share of the requests that keep the bounds, as MLPerf Inference's server scenario asks
-# Requests beyond the percentile, so that it is no accident, and bounds on the number of all.
-BEYOND, FEWEST, MOST = 20, 500, 10_000
-LONGEST_TRACE = 20_000  # requests of a recording that are simulated
+MAX_VARIATION = 20.0
+AT = 0.99  # share of the requests that meet the bounds, as in MLPerf Inference's server scenario
+N_BEYOND = 20  # judged requests beyond the percentile, so that it is not an accident
+MIN_JUDGED = 500
+MAX_JUDGED = 10_000
+MAX_TRACE = 20_000  # requests of a recording that are simulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What arrives, and how many of the requests must keep the bounds.
+    """The arrivals, and the share of the requests that must meet the bounds.
 
     Args:
         kind: one of `KINDS`, or "trace".
-        variation: deviation over mean of the times between arrivals: 1 Poisson, 0 constant.
+        variation: coefficient of variation of inter-arrival times: 1 for Poisson, 0 for constant.
         trace: recorded requests, with their lengths and shared prefixes.
-        name: the file that they come from.
+        name: file name of the recording.
         at: share of the requests.
-        seed: of all chance.
+        seed: of the random numbers.
 
     Raises:
-        BadInput: for a share or a variation that cannot be.
+        BadInput: `at` or `variation` is out of range.
     """
 
     kind: str = "poisson"
@@ -55,61 +56,67 @@ class Arrivals:
     def __post_init__(self) -> None:
         if not 0 < self.at < 1:
             raise BadInput(f"at {self.at:g} is not a share between 0 and 1.")
-        if not 0 <= self.variation <= LARGEST_VARIATION:
-            raise BadInput(
-                f"variation {self.variation:g} is not between 0 and {LARGEST_VARIATION:g}."
-            )
+        if not 0 <= self.variation <= MAX_VARIATION:
+            raise BadInput(f"variation {self.variation:g} is not between 0 and {MAX_VARIATION:g}.")
 
     @property
-    def judged(self) -> int:
-        """Requests that are drawn and judged."""
-        return min(MOST, max(FEWEST, math.ceil(BEYOND / (1 - self.at))))
+    def n_judged(self) -> int:
+        """Number of requests that are drawn and judged."""
+        return min(MAX_JUDGED, max(MIN_JUDGED, math.ceil(N_BEYOND / (1 - self.at))))
 
     @property
-    def whole(self) -> bool:
-        """Whether a recording is long enough to be judged as it is; a shorter one is repeated."""
-        return self.trace is not None and len(self.trace) >= self.judged
+    def judges_whole_trace(self) -> bool:
+        """Whether a recording is long enough to be judged once; a shorter one is repeated."""
+        return self.trace is not None and len(self.trace) >= self.n_judged
 
-    def asked_of(self, job: Serve) -> Serve:
-        """The job with the means of the recording: lengths, what a prefix cache has, the rate."""
-        if self.trace is None:
-            return job
+    def mean_job(self, job: Serve) -> Serve:
+        """The job with the means of the recording: lengths, prefix-cache share, rate."""
         trace = self.trace
+        if trace is None:
+            return job
         return replace(
             job,
             context=0,
             prompt=round(float(trace.prompt.mean())),
             output=round(float(trace.output.mean())),
-            cached=shared_share(trace, again=not self.whole),
+            cached=shared_share(trace, warm=not self.judges_whole_trace),
             rate=job.rate or trace.rate,
         )
 
     def requests(self, job: Serve, rate: float, n: int, part: float = 1.0) -> Traffic:
-        """`n` requests, or all of a long recording, at `rate` a second in all.
+        """`n` requests, or all of a long recording.
 
         Args:
-            part: share of them that reaches the engines which are simulated.
+            job: lengths of the requests, without a recording.
+            rate: requests per second of the whole deployment.
+            n: number of requests for the simulated engines.
+            part: share of the engines that is simulated, and so of the requests.
         """
         import numpy as np
 
         rng = np.random.default_rng(self.seed)
         if self.trace is not None:
-            longer = _first(self.trace) if self.whole else _repeated(self.trace, n / part)
-            return _some(longer.at_rate(rate), part, rng)
-        prompt, output = job.prompt_tokens, job.output or 1
-        shared = int(prompt * job.cached)
-        # Bursts are drawn for all engines and thinned: one engine sees its part of them.
-        bursty = self.variation > 1
-        n, rate = (math.ceil(n / part), rate) if bursty else (n, rate * part)
+            if self.judges_whole_trace:
+                trace = _first(self.trace)
+            else:
+                trace = _repeated(self.trace, n / part)
+            return _sampled(trace.at_rate(rate), part, rng)
+        # Bursts are drawn for all engines and sampled: an engine sees its part of each burst.
+        is_bursty = self.variation > 1
+        if is_bursty:
+            n = math.ceil(n / part)
+        else:
+            rate *= part
         arrival_s = gamma(n, rate, self.variation, rng) if self.variation else constant(n, rate)
-        every = Traffic(
+        shared = int(job.prompt_tokens * job.cached)
+        traffic = Traffic(
             arrival_s=arrival_s,
-            prompt=fixed(n, prompt),
-            output=fixed(n, output),
+            prompt=fixed(n, job.prompt_tokens),
+            output=fixed(n, job.output or 1),
             prefix=["all"] * n if shared else None,
             shared=fixed(n, shared) if shared else None,
         )
-        return _some(every, part, rng) if bursty else every
+        return _sampled(traffic, part, rng) if is_bursty else traffic
 
 
 def read_arrivals(text: str, at: float = AT) -> Arrivals:
@@ -119,89 +126,95 @@ def read_arrivals(text: str, at: float = AT) -> Arrivals:
     3.0
 
     Raises:
-        BadInput: no such kind, or a variation that cannot be; BadFile: what is wrong in a file.
+        BadInput: an unknown kind, or a variation out of range. BadFile: the recording is wrong.
     """
-    word, colon, value = text.strip().partition(":")
+    kind, colon, number = text.strip().partition(":")
     if Path(text).suffix in (".csv", ".jsonl"):
         return Arrivals(kind="trace", trace=read_trace(text), name=Path(text).name, at=at)
-    if word not in KINDS or (colon and word != "bursty"):
+    if kind not in KINDS or (colon and kind != "bursty"):
         raise BadInput(
-            f'unknown traffic "{text}". {nearest(word, KINDS)} Or the path of a .csv or .jsonl.'
+            f'unknown traffic "{text}". {nearest(kind, KINDS)} Or the path of a .csv or .jsonl.'
         )
-    if word != "bursty":
-        return Arrivals(kind=word, variation=1.0 if word == "poisson" else 0.0, at=at)
-    try:
-        variation = float(value) if colon else BURSTY
-    except ValueError:
-        variation = math.nan
-    if not 1 < variation <= LARGEST_VARIATION:
+    if kind != "bursty":
+        return Arrivals(kind=kind, variation=float(kind == "poisson"), at=at)
+    variation = BURSTY
+    if colon:
+        try:
+            variation = float(number)
+        except ValueError:
+            variation = math.nan
+    if not 1 < variation <= MAX_VARIATION:
         raise BadInput(
-            f'"{text}": the deviation of bursty arrivals over their mean is above 1 (Poisson) and '
-            f"at most {LARGEST_VARIATION:g}. Write bursty:{BURSTY:g}."
+            f'"{text}": the coefficient of variation of bursty arrivals is above 1 (Poisson) and '
+            f"at most {MAX_VARIATION:g}. Write bursty:{BURSTY:g}."
         )
-    return Arrivals(kind=word, variation=variation, at=at)
+    return Arrivals(kind=kind, variation=variation, at=at)
 
 
-def shared_share(trace: Traffic, *, again: bool = False) -> float:
-    """Share of all prompt tokens that a prefix cache has, if nothing is ever evicted.
+def shared_share(trace: Traffic, *, warm: bool = False) -> float:
+    """Share of all prompt tokens in a prefix cache that never evicts.
 
-    Whole blocks of a prefix are found by every request but the first one that brings them.
+    A request reuses the whole blocks of its prefix that earlier requests have computed.
 
     Args:
-        again: the recording was served before.
+        warm: the cache already holds the prefixes of the recording.
     """
     import numpy as np
 
     if trace.prefix is None or trace.shared is None:
         return 0.0
-    known: dict[object, int] = {}
-    found = 0
-    wholes = np.minimum(trace.shared, trace.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-    for _ in range(2 if again else 1):
-        found = 0
-        for name, whole in zip(trace.prefix, wholes.tolist(), strict=True):
+    block_tokens = np.minimum(trace.shared, trace.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    n_cached: dict[object, int] = {}
+    n_reused = 0
+    for _ in range(2 if warm else 1):
+        n_reused = 0
+        for name, n_tokens in zip(trace.prefix, block_tokens.tolist(), strict=True):
             if name is not None:
-                found += min(whole, known.get(name, 0))
-                known[name] = max(whole, known.get(name, 0))
-    return found / float(trace.prompt.sum())
+                n_reused += min(n_tokens, n_cached.get(name, 0))
+                n_cached[name] = max(n_tokens, n_cached.get(name, 0))
+    return n_reused / float(trace.prompt.sum())
 
 
 def _first(trace: Traffic) -> Traffic:
+    """The first `MAX_TRACE` requests."""
     import numpy as np
 
-    return _take(trace, np.arange(LONGEST_TRACE)) if len(trace) > LONGEST_TRACE else trace
+    if len(trace) <= MAX_TRACE:
+        return trace
+    return _rows(trace, np.arange(MAX_TRACE))
 
 
 def _repeated(trace: Traffic, n: float) -> Traffic:
-    """The recording again and again, a mean distance between its end and its start."""
+    """The recording repeated to `n` requests, a mean inter-arrival time between two copies."""
     import numpy as np
 
-    times = np.arange(max(1, math.ceil(n / len(trace))))
+    copies = np.arange(max(1, math.ceil(n / len(trace))))
     period_s = len(trace) / trace.rate * len(trace) / max(1, len(trace) - 1)
     arrival_s = np.asarray(trace.arrival_s)
-    rows = np.tile(np.arange(len(trace)), len(times))
-    return _take(trace, rows, (times[:, None] * period_s + arrival_s).ravel())
+    rows = np.tile(np.arange(len(trace)), len(copies))
+    return _rows(trace, rows, (copies[:, None] * period_s + arrival_s).ravel())
 
 
-def _some(traffic: Traffic, part: float, rng: np.random.Generator) -> Traffic:
-    """Requests chosen by chance, one of `1 / part`; one at least."""
+def _sampled(traffic: Traffic, part: float, rng: np.random.Generator) -> Traffic:
+    """A random share `part` of the requests, at least one."""
     if part >= 1:
         return traffic
-    kept = rng.random(len(traffic)) < part
-    kept[0] |= not kept.any()
-    return _take(traffic, kept.nonzero()[0])
+    mask = rng.random(len(traffic)) < part
+    mask[0] |= not mask.any()
+    return _rows(traffic, mask.nonzero()[0])
 
 
-def _take(traffic: Traffic, rows: Array, arrival_s: Array | None = None) -> Traffic:
-    """Some requests, or some of them several times, at their own times or at others."""
-    prefix, shared, own = traffic.prefix, traffic.shared, traffic.arrival_s
-    if arrival_s is None and own is not None:
-        arrival_s = own[rows]
+def _rows(traffic: Traffic, rows: Array, arrival_s: Array | None = None) -> Traffic:
+    """The requests at `rows`, with repetitions, at their own arrival times or at `arrival_s`."""
+    if arrival_s is None and traffic.arrival_s is not None:
+        arrival_s = traffic.arrival_s[rows]
+    prefix = traffic.prefix
+    shared = traffic.shared
     return replace(
         traffic,
         prompt=traffic.prompt[rows],
         output=traffic.output[rows],
         arrival_s=arrival_s,
-        prefix=None if prefix is None else [prefix[i] for i in rows],
+        prefix=None if prefix is None else [prefix[row] for row in rows],
         shared=None if shared is None else shared[rows],
     )

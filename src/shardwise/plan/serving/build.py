@@ -1,23 +1,26 @@
-"""Make a serving plan: search the deployments and write down everything about the one to take."""
+"""Plans for serving: search the deployments, and record the best one with its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from shardwise.errors import BadInput, NotDivisible, raise_all
 from shardwise.estimate.serving.load import decode_load, prefill_load
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
+from shardwise.plan.arguments import check_types
+from shardwise.plan.machine import links_of, planned_hardware
 from shardwise.plan.schema import serving
+from shardwise.plan.schema.architecture import planned_model
+from shardwise.plan.schema.common import Operation
 from shardwise.plan.serving import reasons, refusals
 from shardwise.plan.serving.arrivals import Arrivals
-from shardwise.plan.serving.estimate import estimate, usd
+from shardwise.plan.serving.estimate import estimate, output_usd
 from shardwise.plan.serving.operations import operations
 from shardwise.plan.serving.time_parts import mesh_of
-from shardwise.plan.serving.traffic_search import STARTS, under_traffic
-from shardwise.plan.training.build import planned_hardware, planned_model
+from shardwise.plan.serving.traffic_search import N_CANDIDATES, under_traffic
 from shardwise.search.given import Choices
 from shardwise.search.serving import rank
 from shardwise.search.serving.candidate import Candidate, Server
@@ -38,27 +41,14 @@ def plan(
     arrivals: Arrivals | None = None,
     largest: bool = False,
 ) -> serving.ServingPlan:
-    """The deployment to take.
+    """The best deployment. Other arguments and errors as in `shardwise.plan.api.plan`.
 
     Args:
-        model: the architecture.
         where: a machine, or a chip whose machines are searched.
-        job: the requests, with their bounds; several for several dtypes.
-        fixed: what is given of a layout: sizes of mesh roles, `expert_tensor`, and the words
-            `weights` and `kv`.
-        most: largest sizes of mesh roles.
-        peak: expect the chip's peaks and no software, as the book does.
-        disaggregate: True for engines of their own for prompts, False for none, None for what is
-            better, looked at where a rate or a bound is given.
-        arrivals: requests that are simulated, so that the bounds hold for a share of them and not
-            for their means; None for the means alone.
-        largest: also find the largest rate that keeps the bounds.
-
-    Raises:
-        UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
-        NoStrategy: no legal engine, or none within the bounds; the message says what comes nearest.
-        DoesNotFit: no engine holds the model and one sequence.
-        UnknownFigure: a figure that the chip's file does not have.
+        job: the requests with their bounds; several jobs compare several dtypes.
+        arrivals: requests to simulate, so that the bounds hold for a share of them instead of for
+            their means.
+        largest: also find the highest rate that meets the bounds.
     """
     return search(
         model,
@@ -87,33 +77,38 @@ def search(
     arrivals: Arrivals | None = None,
     largest: bool = False,
 ) -> list[serving.ServingPlan]:
-    """The `n` best deployments of different engines, best first. Raises as `plan` does.
+    """The `n` best deployments of different engines, best first, of which the best is simulated.
 
-    Only the first one is simulated.
+    Arguments and errors as in `plan`.
     """
-    jobs: Serve | Sequence[Serve] = job
+    jobs = _as_jobs(job)
     if arrivals:
-        given = (job,) if isinstance(job, Serve) else tuple(job)
-        jobs = tuple(arrivals.asked_of(j) for j in given)
-    asked = request(model, where, jobs, fixed, most=most, peak=peak, disaggregate=disaggregate)
-    keep = max(n, rank.SHOWN)
-    every = max(keep, STARTS) if arrivals else keep
-    found = refusals.ranked(asked, every, each_reader=arrivals is not None)
-    told = None
+        jobs = tuple(arrivals.mean_job(j) for j in jobs)
+    request = search_request(
+        model, where, jobs, fixed, most=most, peak=peak, disaggregate=disaggregate
+    )
+    n_candidates = max(n, rank.SHOWN)
+    traffic = None
     if arrivals:
-        found, told = under_traffic(asked, found, arrivals, largest=largest)
-    found = replace(found, candidates=found.candidates[: keep + 1])
-    first, *others = found.candidates
-    rest = [c for c in others if c != first]
-    plans = [
-        _write(asked, replace(found, candidates=[c, *(o for o in found.candidates if o is not c)]))
-        for c in [first, *rest][:n]
-    ]
-    best = plans[0]
-    return [replace(best, estimate=replace(best.estimate, traffic=told)), *plans[1:]]
+        ranking = refusals.ranked(request, max(n_candidates, N_CANDIDATES), each_reader=True)
+        ranking, traffic = under_traffic(request, ranking, arrivals, largest=largest)
+    else:
+        ranking = refusals.ranked(request, n_candidates)
+    candidates = ranking.candidates[: n_candidates + 1]
+    best, *others = candidates
+    plans = []
+    for chosen in [best, *(other for other in others if other != best)][:n]:
+        reordered = [chosen, *(other for other in candidates if other is not chosen)]
+        plans.append(_plan(request, replace(ranking, candidates=reordered)))
+    plans[0] = replace(plans[0], estimate=replace(plans[0].estimate, traffic=traffic))
+    return plans
 
 
-def request(
+def _as_jobs(job: Serve | Sequence[Serve]) -> tuple[Serve, ...]:
+    return (job,) if isinstance(job, Serve) else tuple(job)
+
+
+def search_request(
     model: ModelConfig,
     where: System | Chip,
     job: Serve | Sequence[Serve],
@@ -123,96 +118,93 @@ def request(
     peak: bool = False,
     disaggregate: bool | None = None,
 ) -> rank.Request:
-    """What is searched, after its mistakes are told. Arguments as in `plan`.
+    """The search for a plan. Arguments as in `plan`.
 
     Raises:
-        BadInput, BadShape, UnknownName, NotDivisible: see `plan`.
+        BadInput, BadShape, UnknownName, NotDivisible: an argument is wrong; every problem at once.
     """
-    jobs = (job,) if isinstance(job, Serve) else tuple(job)
+    jobs = _as_jobs(job)
     _check(model, where, jobs, disaggregate)
-    given = read_fixed(fixed, most)
+    choices = read_fixed(fixed, most)
     system = where if isinstance(where, System) else None
-    raise_all(NotDivisible, problems(model, system, given))
+    raise_all(NotDivisible, problems(model, system, choices))
     return rank.Request(
-        config=model,
-        where=where,
-        jobs=jobs,
-        fixed=given,
-        peak=peak,
-        disaggregate=disaggregate,
+        config=model, where=where, jobs=jobs, fixed=choices, peak=peak, disaggregate=disaggregate
     )
 
 
 def _check(
     model: ModelConfig, where: System | Chip, jobs: Sequence[Serve], disaggregate: bool | None
 ) -> None:
-    """Names are read by `sw.model` and `sw.hardware`; a plan takes what they return."""
-    found = []
-    if not isinstance(model, ModelConfig):
-        found.append(f"{model!r} is not what sw.model(...) returns.")
-    if not isinstance(where, System | Chip):
-        found.append(f"{where!r} is not what sw.hardware(...) or sw.chip(...) returns.")
-    found += [f"{j!r} is not what sw.Serve(...) returns." for j in jobs if not isinstance(j, Serve)]
+    check_types(
+        [
+            (model, ModelConfig, "sw.model(...)"),
+            (where, (System, Chip), "sw.hardware(...) or sw.chip(...)"),
+            *((job, Serve, "sw.Serve(...)") for job in jobs),
+        ]
+    )
     if not jobs:
-        found.append("no work is given.")
-    elif jobs[0].output is None and (jobs[0].rate or disaggregate):
-        what = "a rate needs" if jobs[0].rate else "engines of their own for prompts need"
-        found.append(f"{what} the length of prompts and of answers: prompt and output.")
-    raise_all(BadInput, found)
+        raise BadInput("pass a workload: sw.Serve(...).")
+    if jobs[0].output is None and (jobs[0].rate or disaggregate):
+        option = "a rate needs" if jobs[0].rate else "separate prefill engines need"
+        raise BadInput(f"{option} the lengths of requests: prompt and output.")
 
 
-def _write(asked: rank.Request, found: rank.Ranking) -> serving.ServingPlan:
-    chosen = found.candidates[0]
-    job, server = chosen.job, chosen.server
-    told = estimate(asked.config, chosen)
-    peak = server.ideal
-    here = in_flight(peak, chosen.batch)
-    load = decode_load(here, job.mean_context, 1 + job.drafted)
-    reader = chosen.reader or server
-    known = job.prompt_tokens - job.fresh_tokens
-    first = prefill_load(prompts_per_pass(reader.ideal), job.prompt_tokens, known)
+def _plan(request: rank.Request, ranking: rank.Ranking) -> serving.ServingPlan:
+    chosen = ranking.candidates[0]
+    job = chosen.job
+    server = chosen.server
+    planned_estimate = estimate(request.config, chosen)
+    workload = {
+        field.name: getattr(job, field.name)
+        for field in fields(serving.ServedWork)
+        if field.name != "kind"
+    }
     return serving.ServingPlan(
-        model=planned_model(asked.config),
+        model=planned_model(request.config),
         hardware=planned_hardware(server.system),
-        workload=serving.ServedWork(
-            kind="serve",
-            context=job.context,
-            prompt=job.prompt,
-            output=job.output,
-            batch=job.batch,
-            rate=job.rate,
-            ttft_s=job.ttft_s,
-            tpot_s=job.tpot_s,
-            cached=job.cached,
-            drafted=job.drafted,
-            acceptance=job.acceptance,
-            draft_cost=job.draft_cost,
-        ),
+        workload=serving.ServedWork(kind="serve", **workload),
         strategy=serving.ServingStrategy(
             mesh=mesh_of(server),
             precision={"weights": job.weights, "kv": job.kv, "compute": job.compute},
-            servers=_servers(server),
-            prefill=_servers(chosen.reader) if chosen.reader else None,
+            servers=_engines(server),
+            prefill=_engines(chosen.reader) if chosen.reader else None,
             disaggregated=chosen.reader is not None,
             n_chips=chosen.chips,
-            searched="machine" if asked.machine_is_given else "chip",
-            rule=found.rule,
-            fixed=dict(asked.fixed),
-            most=dict(asked.fixed.max_sizes),
+            searched="machine" if request.machine_is_given else "chip",
+            rule=ranking.rule,
+            fixed=dict(request.fixed),
+            most=dict(request.fixed.max_sizes),
         ),
-        estimate=told,
-        operations=(*operations(peak, load, "decode"), *operations(reader.ideal, first, "prefill")),
-        why=reasons.reasons(asked, found, told),
-        alternatives=tuple(_point(c, chosen) for c in found.candidates[1:]),
-        pareto=tuple(_point(c, chosen) for c in found.front),
+        estimate=planned_estimate,
+        operations=_operations(chosen),
+        why=reasons.reasons(request, ranking, planned_estimate),
+        alternatives=tuple(_point(other, chosen) for other in ranking.candidates[1:]),
+        pareto=tuple(_point(other, chosen) for other in ranking.front),
     )
 
 
-def _servers(server: Server) -> serving.Servers:
-    layout, mesh = server.layout, mesh_of(server)
-    return serving.Servers(
+def _operations(chosen: Candidate) -> tuple[Operation, ...]:
+    """The operations of a decoding pass and of a prefill."""
+    job = chosen.job
+    decode_engine = chosen.server.ideal
+    prefill_engine = (chosen.reader or chosen.server).ideal
+    n_sequences = in_flight(decode_engine, chosen.batch)
+    decode_pass = decode_load(n_sequences, job.mean_context, 1 + job.drafted)
+    n_cached = job.prompt_tokens - job.fresh_tokens
+    prefill_pass = prefill_load(prompts_per_pass(prefill_engine), job.prompt_tokens, n_cached)
+    return (
+        *operations(decode_engine, decode_pass, "decode"),
+        *operations(prefill_engine, prefill_pass, "prefill"),
+    )
+
+
+def _engines(server: Server) -> serving.PlannedEngines:
+    layout = server.layout
+    mesh = mesh_of(server)
+    return serving.PlannedEngines(
         mesh=mesh,
-        placement={r: server.placement.describe(r) for r, n in mesh.items() if n > 1},
+        placement=links_of(server.placement, mesh),
         rules=dict(serve_rules(layout)),
         weights=layout.weights,
         kv=layout.kv,
@@ -224,8 +216,12 @@ def _servers(server: Server) -> serving.Servers:
 
 
 def _point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
-    server, reader = other.server, other.reader
-    hourly = server.rates.chip.usd_per_chip_hour
+    server = other.server
+    prefill_mesh = None
+    n_prefill = 0
+    if other.reader:
+        prefill_mesh = mesh_of(other.reader)
+        n_prefill = other.reader.count
     return serving.ServingPoint(
         hardware=server.system.name,
         mesh=mesh_of(server),
@@ -235,14 +231,14 @@ def _point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
         dtype=other.job.weights,
         batch=other.batch,
         engines=server.count,
-        prefill_mesh=mesh_of(reader) if reader else None,
-        prefill_engines=reader.count if reader else 0,
+        prefill_mesh=prefill_mesh,
+        prefill_engines=n_prefill,
         n_chips=other.chips,
         tpot_s=other.tpot_s,
         ttft_s=other.ttft_s,
         tokens_per_s=other.tokens_per_s,
         tokens_per_s_per_chip=other.tokens_per_s / other.chips,
-        usd_per_million_output_tokens=usd(other, hourly).output if hourly else None,
+        usd_per_million_output_tokens=output_usd(other),
         memory_bytes_per_chip=float(server.memory(other.batch).total),
         loses_on=reasons.loses_on(other, chosen),
     )

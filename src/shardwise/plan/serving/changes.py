@@ -1,4 +1,4 @@
-"""What would make a deployment faster or cheaper: each change evaluated anew, none estimated."""
+"""Changes that would make a deployment faster or cheaper, each evaluated in full."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Literal
 
 from shardwise.errors import ShardwiseError
 from shardwise.models import Attention, ModelConfig
-from shardwise.plan.serving.estimate import usd
-from shardwise.plan.serving.reasons import gathered, on_twice
-from shardwise.plan.serving.refusals import NARROWER
+from shardwise.plan.serving.estimate import output_usd
+from shardwise.plan.serving.reasons import gathered, on_twice_the_chips
+from shardwise.plan.serving.refusals import NARROW_DTYPES
 from shardwise.plan.serving.time_parts import usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import batch_unit, min_kv_heads
 from shardwise.search.serving.rank import Request
-from shardwise.strategy.serving_layout import ServeForm, ServeLayout
+from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
-DRAFTED = 3  # tokens of the row of speculation, at the acceptance and draft cost of the work
-CACHED = 0.5  # of prompts, of the row of a prefix cache
-WINDOW = 4096  # keys of a sliding window: Mistral 7B, arXiv 2310.06825
+DRAFTED = 3  # drafted tokens of the speculation row, at the job's acceptance and draft cost
+CACHED = 0.5  # share of prompts that the prefix cache of its row holds
+WINDOW = 4096  # keys of the sliding-window row: Mistral 7B, arXiv 2310.06825
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs from the deployment itself.
+    """The difference of a change to the plan's deployment.
 
     Args:
         kind: "none"; `dtype` of the weights or the KV cache; half the context; `n` drafted tokens
-            of which a `share` is accepted; a prefix cache that has a `share` of prompts; `n` KV
-            heads; a window of `n` keys; as many sequences as fit; twice the chips; weights gathered
-            by FSDP; or a search of its own.
+            of which a `share` is accepted; a prefix cache that holds a `share` of prompts; `n` KV
+            heads; a window of `n` keys; the largest batch that fits; twice the chips; weights
+            gathered by FSDP; or the result of a new search.
     """
 
     kind: Literal[
@@ -48,10 +48,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A deployment that differs in one thing.
+    """A deployment that differs from the plan's in one respect.
 
     Args:
-        mesh, hardware: of an engine, where they differ too.
+        mesh, hardware: mesh and machine of an engine, where they differ too.
         tpot_s, ttft_s: means.
         usd_per_million_output_tokens: None without a public price.
         max_batch: sequences that fit in one engine.
@@ -68,141 +68,159 @@ class Change:
     max_batch: int
 
 
-def generating(chosen: Candidate) -> Candidate:
-    """What generates, without the bounds: with engines for prompts, those beside them alone."""
-    job, server = chosen.job, chosen.server
-    job = replace(job, rate=None, ttft_s=None, tpot_s=None, batch=None)
-    chips = chosen.chips
+def decode_only(chosen: Candidate) -> Candidate:
+    """The decode engines of a deployment without bounds; without separate prefill engines."""
+    server = chosen.server
+    job = replace(chosen.job, rate=None, ttft_s=None, tpot_s=None, batch=None)
+    n_chips = chosen.chips
     if chosen.reader:
         job = replace(job, prompt=None, output=None, context=round(job.mean_context))
-        chips = server.count * server.n_chips
-    alone = replace(server, job=job, rates=replace(server.rates, job=job))
-    return replace(chosen, server=alone, reader=None, busy=0.0, chips=chips, transfer_s=0.0)
+        n_chips = server.count * server.n_chips
+    server = replace(server, job=job, rates=replace(server.rates, job=job))
+    return replace(chosen, server=server, reader=None, busy=0.0, chips=n_chips, transfer_s=0.0)
 
 
-def told(differs: Difference, one: Candidate, *, other_engine: bool = False) -> Change:
-    """The numbers of one deployment."""
-    server = one.server
-    hourly = one.server.rates.chip.usd_per_chip_hour
-    return Change(
-        differs=differs,
-        batch=one.batch,
-        mesh={**server.layout.sizes, "data": 1} if other_engine else None,
-        hardware=server.system.name if other_engine else None,
-        tpot_s=one.tpot_s,
-        ttft_s=one.ttft_s,
-        tokens_per_s_per_chip=one.tokens_per_s / one.chips,
-        usd_per_million_output_tokens=usd(one, hourly).output if hourly else None,
-        max_batch=one.server.max_batch,
-    )
-
-
-def changes(here: Candidate) -> tuple[Change, ...]:
-    """Every change that applies, the deployment itself first.
+def change_of(
+    difference: Difference, candidate: Candidate, *, other_engine: bool = False
+) -> Change:
+    """The numbers of a changed deployment.
 
     Args:
-        here: what generates (see `generating`). Batch and mesh stay but where a change is one of
-            them; caches are laid over the chips in the best way for each change.
+        other_engine: its engines have another mesh or machine.
     """
-    found = [told(Difference(kind="none"), here)]
-    for differs, other in _of_job(here):
-        found += _alike(differs, here, here.server.config, other)
-    for differs, config in _of_model(here.server.config, here.job):
-        found += _alike(differs, here, config, here.job)
-    most = here.server.max_batch
-    if most > here.batch:
-        found.append(told(Difference(kind="full_batch"), replace(here, batch=most)))
-    asked = Request(
-        config=here.server.config,
-        where=here.server.system,
-        jobs=[here.job],
-        peak=here.server.rates.ideal,
+    server = candidate.server
+    mesh = None
+    hardware = None
+    if other_engine:
+        mesh = {**server.layout.sizes, "data": 1}
+        hardware = server.system.name
+    return Change(
+        differs=difference,
+        batch=candidate.batch,
+        mesh=mesh,
+        hardware=hardware,
+        tpot_s=candidate.tpot_s,
+        ttft_s=candidate.ttft_s,
+        tokens_per_s_per_chip=candidate.tokens_per_s / candidate.chips,
+        usd_per_million_output_tokens=output_usd(candidate),
+        max_batch=server.max_batch,
     )
-    twice = on_twice(asked, here)
-    if twice:
-        found.append(told(Difference(kind="twice_the_chips"), twice, other_engine=True))
-    mistake = gathered(here.server)
-    if mistake:
-        gather = Difference(kind="gathered")
-        found.append(told(gather, replace(here, server=mistake), other_engine=True))
-    return tuple(found)
 
 
-def _of_job(here: Candidate) -> Iterator[tuple[Difference, Serve]]:
-    """Dtypes, lengths, and what engines do beside."""
-    job, chip = here.job, here.server.rates.chip
-    for dtype in NARROWER[chip.kind]:
+def changes(chosen: Candidate) -> tuple[Change, ...]:
+    """All changes that apply, the deployment itself first.
+
+    Args:
+        chosen: the decode engines (see `decode_only`). A change keeps their batch and mesh unless
+            it changes one of them; KV caches are split in the best way for each change.
+    """
+    server = chosen.server
+    rows = [change_of(Difference(kind="none"), chosen)]
+    for difference, job in _job_changes(chosen):
+        rows += _same_mesh(difference, chosen, server.config, job)
+    for difference, config in _model_changes(server.config, chosen.job):
+        rows += _same_mesh(difference, chosen, config, chosen.job)
+    if server.max_batch > chosen.batch:
+        full = replace(chosen, batch=server.max_batch)
+        rows.append(change_of(Difference(kind="full_batch"), full))
+    request = Request(
+        config=server.config, where=server.system, jobs=[chosen.job], peak=server.rates.ideal
+    )
+    larger = on_twice_the_chips(request, chosen)
+    if larger:
+        rows.append(change_of(Difference(kind="twice_the_chips"), larger, other_engine=True))
+    fsdp_server = gathered(server)
+    if fsdp_server:
+        fsdp = replace(chosen, server=fsdp_server)
+        rows.append(change_of(Difference(kind="gathered"), fsdp, other_engine=True))
+    return tuple(rows)
+
+
+def _job_changes(chosen: Candidate) -> Iterator[tuple[Difference, Serve]]:
+    """Narrower dtypes, shorter requests, speculative decoding, a prefix cache."""
+    job = chosen.job
+    chip = chosen.server.rates.chip
+    for dtype in NARROW_DTYPES[chip.kind]:
         if bytes_per_element(dtype) < bytes_per_element(job.weights):
             compute = usual_compute(dtype, chip)
-            narrow = Difference(kind="weights", dtype=dtype)
-            yield narrow, replace(job, weights=dtype, compute=compute)
-    for dtype in NARROWER[chip.kind]:
-        if bytes_per_element(dtype) < bytes_per_element(job.kv) and here.server.config.attentions:
-            yield Difference(kind="kv", dtype=dtype), replace(job, kv=dtype)
-    yield Difference(kind="half_context"), _shorter(job)
+            narrow = replace(job, weights=dtype, compute=compute)
+            yield Difference(kind="weights", dtype=dtype), narrow
+    if chosen.server.config.attentions:
+        for dtype in NARROW_DTYPES[chip.kind]:
+            if bytes_per_element(dtype) < bytes_per_element(job.kv):
+                yield Difference(kind="kv", dtype=dtype), replace(job, kv=dtype)
+    yield Difference(kind="half_context"), _half_context(job)
     if not job.drafted:
-        drafts = Difference(kind="drafted", n=DRAFTED, share=job.acceptance)
-        yield drafts, replace(job, drafted=DRAFTED)
+        speculation = Difference(kind="drafted", n=DRAFTED, share=job.acceptance)
+        yield speculation, replace(job, drafted=DRAFTED)
     if job.output and job.cached < CACHED:
         yield Difference(kind="prefix_cache", share=CACHED), replace(job, cached=CACHED)
 
 
-def _shorter(job: Serve) -> Serve:
+def _half_context(job: Serve) -> Serve:
     if job.prompt is None or job.output is None:
         return replace(job, context=max(1, job.context // 2))
-    prompt, output = max(1, job.prompt // 2), max(1, job.output // 2)
-    return replace(job, context=0, prompt=prompt, output=output)
+    return replace(job, context=0, prompt=max(1, job.prompt // 2), output=max(1, job.output // 2))
 
 
-def _of_model(config: ModelConfig, job: Serve) -> Iterator[tuple[Difference, ModelConfig]]:
-    """Fewer heads of keys and values, and a window: other models of the same widths."""
-    heads = max((a.n_kv_heads for a, _ in config.attentions if not a.mla), default=1)
-    for n in dict.fromkeys((heads // 2, 1)):
-        if 1 <= n < heads:
-            yield Difference(kind="kv_heads", n=n), _with(config, partial(_grouped, n=n))
-    if job.context > WINDOW and any(a.window is None for a, _ in config.attentions):
-        yield Difference(kind="window", n=WINDOW), _with(config, _windowed)
+def _model_changes(config: ModelConfig, job: Serve) -> Iterator[tuple[Difference, ModelConfig]]:
+    """Models of the same widths with fewer KV heads, or with a sliding window."""
+    attentions = [attention for attention, _ in config.attentions]
+    heads = max((a.n_kv_heads for a in attentions if not a.mla), default=1)
+    for n_heads in dict.fromkeys((heads // 2, 1)):
+        if 1 <= n_heads < heads:
+            grouped = partial(_with_kv_heads, n_heads=n_heads)
+            yield Difference(kind="kv_heads", n=n_heads), _with_attention(config, grouped)
+    if job.context > WINDOW and any(attention.window is None for attention in attentions):
+        yield Difference(kind="window", n=WINDOW), _with_attention(config, _with_window)
 
 
-def _grouped(a: Attention, n: int) -> Attention:
-    fewer = not a.mla and a.n_kv_heads > n and a.n_heads % n == 0
-    return replace(a, n_kv_heads=n) if fewer else a
+def _with_kv_heads(attention: Attention, n_heads: int) -> Attention:
+    if attention.mla or attention.n_kv_heads <= n_heads or attention.n_heads % n_heads:
+        return attention
+    return replace(attention, n_kv_heads=n_heads)
 
 
-def _windowed(a: Attention) -> Attention:
-    return replace(a, window=WINDOW) if a.window is None else a
+def _with_window(attention: Attention) -> Attention:
+    if attention.window is not None:
+        return attention
+    return replace(attention, window=WINDOW)
 
 
-def _with(config: ModelConfig, change: Callable[[Attention], Attention]) -> ModelConfig:
-    """The model with every attention changed."""
-    groups = tuple(
-        replace(g, layer=replace(g.layer, attention=change(g.layer.attention)))
-        if g.layer.attention
-        else g
-        for g in config.groups
-    )
-    return replace(config, groups=groups)
+def _with_attention(config: ModelConfig, change: Callable[[Attention], Attention]) -> ModelConfig:
+    """The model with `change` applied to every attention."""
+    groups = []
+    for group in config.groups:
+        if group.layer.attention:
+            layer = replace(group.layer, attention=change(group.layer.attention))
+            group = replace(group, layer=layer)
+        groups.append(group)
+    return replace(config, groups=tuple(groups))
 
 
-def _alike(differs: Difference, here: Candidate, config: ModelConfig, job: Serve) -> list[Change]:
-    """The same mesh and batch, its caches laid in the best of the legal ways; or nothing."""
-    server = here.server
-    found = []
-    for form in forms(server, config):
-        if here.batch % batch_unit(config, form, form.sizes):
+def _same_mesh(
+    difference: Difference, chosen: Candidate, config: ModelConfig, job: Serve
+) -> list[Change]:
+    """The change on the same mesh and batch, with the best legal KV split; empty without one."""
+    server = chosen.server
+    rates = replace(server.rates, job=job)
+    rows = []
+    for layout in kv_layouts(server, config):
+        if chosen.batch % batch_unit(config, layout, layout.sizes):
             continue
+        changed = replace(server, config=config, job=job, rates=rates, layout=layout)
         try:
-            rates = replace(server.rates, job=job)
-            alike = replace(server, config=config, job=job, rates=rates, layout=form)
-            found.append(told(differs, replace(here, server=alike)))
-        except ShardwiseError:  # a peak that the chip does not have
+            rows.append(change_of(difference, replace(chosen, server=changed)))
+        except ShardwiseError:  # the chip has no peak for the dtype
             continue
-    return [min(found, key=lambda change: change.tpot_s)] if found else []
+    return [min(rows, key=lambda change: change.tpot_s)] if rows else []
 
 
-def forms(server: Server, config: ModelConfig) -> Iterator[ServeLayout]:
-    """The layout with every way to lay caches over `tensor` that makes sense."""
-    mesh, heads = server.layout.mesh, min_kv_heads(config)
-    for kv in KV_SPLITS if mesh.tensor > heads else ("copied",):
-        words = {f: getattr(server.layout, f) for f in ServeForm.__dataclass_fields__}
-        yield ServeLayout(**{**words, "kv": kv}, mesh=mesh)
+def kv_layouts(server: Server, config: ModelConfig) -> Iterator[ServeLayout]:
+    """The layout of a server with every sensible split of KV caches over `tensor`."""
+    layout = server.layout
+    splits: tuple[str, ...] = ("copied",)
+    if layout.mesh.tensor > min_kv_heads(config):
+        splits = KV_SPLITS
+    for kv in splits:
+        yield replace(layout, kv=kv)

@@ -1,18 +1,20 @@
-"""The numbers of a deployment as a plan has them."""
+"""The numbers of a deployment as a serving plan records them."""
 
 from __future__ import annotations
 
 from shardwise import units
-from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
-from shardwise.plan.schema import serving, training
+from shardwise.plan.machine import memory_bytes
+from shardwise.plan.schema import serving
+from shardwise.plan.schema.common import RatesUsed
 from shardwise.plan.serving.time_parts import (
     bound,
     critical_batch,
     decode_range,
+    is_compute_bound,
     kv_batch,
     parts,
     prefill_range,
@@ -21,129 +23,142 @@ from shardwise.search.serving.candidate import Candidate, Server
 
 
 def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
-    """Every number that the plan predicts."""
-    server, shares = chosen.server, chosen.server.rates.efficiency
-    output = chosen.job.output
-    most = chosen.most_requests_per_s if output else None
-    hourly = server.rates.chip.usd_per_chip_hour
-    decoding = _decode(config, chosen)
+    """All numbers that a plan predicts for a deployment."""
+    server = chosen.server
+    job = chosen.job
+    shares = server.rates.efficiency
+    requests_per_s = None
+    most_requests_per_s = None
+    utilisation = 1.0
+    if job.output:
+        requests_per_s = chosen.requests_per_s
+        most_requests_per_s = chosen.most_requests_per_s
+        if job.rate and most_requests_per_s:
+            utilisation = job.rate / most_requests_per_s
+    prefill_memory = None
+    if chosen.reader:
+        prefill_memory = memory_bytes(chosen.reader.memory(prompts_at_once(chosen.reader)))
+    price = server.rates.chip.usd_per_chip_hour
+    decode = _decode(config, chosen)
     return serving.ServingEstimate(
-        bound=decoding.bound,
+        bound=decode.bound,
         prefill=_prefill(config, chosen),
-        decode=decoding,
+        decode=decode,
         ttft_s=chosen.ttft_s,
         tpot_s=chosen.tpot_s,
         tokens_per_s=chosen.tokens_per_s,
         tokens_per_s_per_chip=chosen.tokens_per_s / chosen.chips,
-        requests_per_s=chosen.requests_per_s if output else None,
-        most_requests_per_s=most,
-        utilisation=chosen.job.rate / most if chosen.job.rate and most else 1.0,
-        usd_per_million_tokens=usd(chosen, hourly) if hourly else None,
-        usd_per_hour=chosen.chips * hourly if hourly else None,
-        memory_bytes_per_chip=_memory(server.memory(chosen.batch)),
-        prefill_memory_bytes_per_chip=_memory(chosen.reader.memory(at_least_one(chosen.reader)))
-        if chosen.reader
-        else None,
-        rates=training.RatesUsed(
+        requests_per_s=requests_per_s,
+        most_requests_per_s=most_requests_per_s,
+        utilisation=utilisation,
+        usd_per_million_tokens=usd_per_million(chosen),
+        usd_per_hour=chosen.chips * price if price else None,
+        memory_bytes_per_chip=memory_bytes(server.memory(chosen.batch)),
+        prefill_memory_bytes_per_chip=prefill_memory,
+        rates=RatesUsed(
             name=shares.name, as_of=shares.as_of, source=shares.source, spread=shares.spread
         ),
     )
 
 
-def at_least_one(reader: Server) -> int:
-    """Sequences whose prompts an engine reads at once."""
-    return int(prompts_per_pass(reader.engine))
+def prompts_at_once(server: Server) -> int:
+    """Number of prompts that an engine prefills at once."""
+    return int(prompts_per_pass(server.engine))
 
 
 def _decode(config: ModelConfig, chosen: Candidate) -> serving.Decode:
-    server, job, batch = chosen.server, chosen.job, chosen.batch
-    pass_, found = server.decode(batch), parts(server.decode(batch))
-    here = int(in_flight(server.engine, batch))
-    critical = critical_batch(config, server)
+    server = chosen.server
+    job = chosen.job
+    batch = chosen.batch
+    time = server.decode(batch)
     return serving.Decode(
         step_s=decode_range(server, batch),
         batch=batch,
-        in_flight=here,
+        in_flight=int(in_flight(server.engine, batch)),
         context=job.mean_context,
-        parts=found,
-        bound=bound(pass_, flops=here > critical),
+        parts=parts(time),
+        bound=bound(time, compute_bound=is_compute_bound(server, batch)),
         kv_bytes_per_token=float(count.kv_bytes_per_token(config, job.kv)),
         kv_bytes_per_sequence=float(count.kv_cache_bytes(config, job.context, job.kv)),
         max_batch=server.max_batch,
-        critical_batch=critical,
+        critical_batch=critical_batch(config, server),
         kv_batch=kv_batch(server),
         tokens_per_pass=inference.speculative_tokens(job.acceptance, job.drafted),
     )
 
 
 def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
-    job, server = chosen.job, chosen.reader or chosen.server
-    time, n = server.prefill(), at_least_one(server)
-    active = count.parameters(config).active
+    job = chosen.job
+    server = chosen.reader or chosen.server
+    time = server.prefill()
+    n_prompts = prompts_at_once(server)
+    n_active = count.parameters(config).active
     peak = server.rates.chip.peak(server.rates.dtype(head=False))
     tokens = float(job.fresh_tokens)
-    flops = forward_flops(active, tokens) * n
-    reference = inference.prefill_s(
-        active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=REFERENCE_MFU
+    flops = forward_flops(n_active, tokens) * n_prompts
+    reference_s = inference.prefill_s(
+        n_active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=REFERENCE_MFU
     )
     same_size = server.n_chips / chosen.server.n_chips
     return serving.Prefill(
         step_s=prefill_range(server),
         tokens=tokens,
-        prompts=n,
+        prompts=n_prompts,
         parts=parts(time),
-        bound=bound(time, flops=float(time.matmuls) > 0),
+        bound=bound(time, compute_bound=float(time.matmuls) > 0),
         mfu=mfu(flops, float(time.step_s), server.n_chips, peak),
         busy=chosen.busy if chosen.reader else float(chosen.steady.busy),
         transfer_s=chosen.transfer_s,
-        servers=_ratio(chosen, float(time.step_s) / n * same_size),
+        servers=_prefill_engines(chosen, float(time.step_s) / n_prompts * same_size),
         at_mfu=serving.PrefillAtMfu(
             mfu=REFERENCE_MFU,
-            step_s=float(reference),
-            servers=_ratio(chosen, float(reference) * same_size),
+            step_s=float(reference_s),
+            servers=_prefill_engines(chosen, float(reference_s) * same_size),
         ),
     )
 
 
-def _ratio(chosen: Candidate, prompt_s: float) -> float | None:
-    """Engines for prompts to one that generates and is full. Book §8."""
-    job = chosen.job
-    if not job.output:
+def _prefill_engines(chosen: Candidate, prompt_s: float) -> float | None:
+    """Prefill engines per full decode engine; None without an output. Book §8."""
+    output = chosen.job.output
+    if not output:
         return None
     token_s = chosen.server.per_token(float(chosen.server.decode(chosen.batch).step_s))
-    return float(inference.prefill_servers(prompt_s, token_s, chosen.batch, job.output))
+    return float(inference.prefill_servers(prompt_s, token_s, chosen.batch, output))
 
 
-def usd(chosen: Candidate, hourly: float) -> serving.UsdPerMillion:
-    """Input and output share the hour as they share the chips: by engines, or by their time."""
-    job, chips = chosen.job, chosen.chips
+def output_usd(chosen: Candidate) -> float | None:
+    """Dollars per million output tokens; None where the chip has no public price."""
+    usd = usd_per_million(chosen)
+    return usd.output if usd else None
+
+
+def usd_per_million(chosen: Candidate) -> serving.UsdPerMillion | None:
+    """Dollars per million tokens; None where the chip has no public price.
+
+    Input and output split the cost by their engines; on shared engines, by their time.
+    """
+    server = chosen.server
+    job = chosen.job
+    price = server.rates.chip.usd_per_chip_hour
+    if not price:
+        return None
     if not job.output:
-        server = chosen.server
-        read = job.prompt_tokens * at_least_one(server) / float(server.prefill().step_s)
-        reads = cost.usd_per_million_tokens(read / server.n_chips, hourly)
-        generates = cost.usd_per_million_tokens(chosen.tokens_per_s / chips, hourly)
-        return serving.UsdPerMillion(input=float(reads), output=float(generates))
+        prompt_tokens = job.prompt_tokens * prompts_at_once(server)
+        prefill_rate = prompt_tokens / float(server.prefill().step_s) / server.n_chips
+        decode_rate = chosen.tokens_per_s / chosen.chips
+        return serving.UsdPerMillion(
+            input=float(cost.usd_per_million_tokens(prefill_rate, price)),
+            output=float(cost.usd_per_million_tokens(decode_rate, price)),
+        )
     if chosen.reader:
-        used = chosen.reader.count * chosen.reader.n_chips
-        share = used / (used + chosen.server.count * chosen.server.n_chips)
+        prefill_chips = chosen.reader.count * chosen.reader.n_chips
+        prefill_share = prefill_chips / (prefill_chips + server.count * server.n_chips)
     else:
-        share = float(chosen.steady.busy)
-    per_s = chips * hourly / units.HOUR
+        prefill_share = float(chosen.steady.busy)
+    usd_per_s = chosen.chips * price / units.HOUR
+    prompt_tokens_per_s = chosen.requests_per_s * job.prompt_tokens
     return serving.UsdPerMillion(
-        input=1e6 * share * per_s / (chosen.requests_per_s * job.prompt_tokens),
-        output=1e6 * (1 - share) * per_s / chosen.tokens_per_s,
-    )
-
-
-def _memory(held: Memory) -> training.MemoryBytes:
-    return training.MemoryBytes(
-        weights=float(held.weights),
-        gradients=0.0,
-        optimizer=0.0,
-        activations=0.0,
-        kv_cache=float(held.kv_cache),
-        other=float(held.other),
-        total=float(held.total),
-        margin=float(held.margin),
-        capacity=held.capacity,
+        input=1e6 * prefill_share * usd_per_s / prompt_tokens_per_s,
+        output=1e6 * (1 - prefill_share) * usd_per_s / chosen.tokens_per_s,
     )

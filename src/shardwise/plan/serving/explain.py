@@ -1,4 +1,4 @@
-"""Explain a serving plan: what binds at which batch, from where on, and what buys what."""
+"""Explain a serving plan: what binds at which batch, and what each change would gain."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.hardware.scale import scaled
 from shardwise.plan.decisions import Decision
+from shardwise.plan.schema.common import Range, Reason
 from shardwise.plan.schema.serving import Prefill, ServingPlan
-from shardwise.plan.schema.training import Range, Reason
-from shardwise.plan.serving.changes import Change, Difference, changes, generating, told
-from shardwise.plan.serving.decisions import kv_context, path
-from shardwise.plan.serving.estimate import usd
-from shardwise.plan.serving.rebuild import rebuild
-from shardwise.plan.serving.time_parts import critical_batch, decode_range, sides, usual_compute
+from shardwise.plan.serving.changes import Change, Difference, change_of, changes, decode_only
+from shardwise.plan.serving.decisions import decision_path, kv_context
+from shardwise.plan.serving.estimate import output_usd
+from shardwise.plan.serving.rebuild import engine_placement, rebuild
+from shardwise.plan.serving.time_parts import (
+    critical_batch,
+    decode_range,
+    decode_sides,
+    largest,
+    usual_compute,
+)
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import batch_unit
 from shardwise.search.serving.rank import Request, rank
-from shardwise.search.training.problem import relinked
 
-ROWS = 6  # batches of a table, beside that of the plan
-STEP = 4  # from one to the next, more where that would be too many
+N_BATCHES = 6  # batches of the table, besides the plan's and the largest
+MIN_FACTOR = 4  # from one batch to the next; larger where more batches would be needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBatch:
-    """One engine with another number of sequences.
+    """The same engines with another number of sequences.
 
     Args:
-        here: the plan's own.
-        step_s: a decoding pass.
+        here: whether this is the plan's batch.
+        step_s: seconds of a decoding pass.
         sides: seconds of the expected pass by what can bind it: weights (or flops), kv, network,
             software.
-        bound: the largest of them.
+        bound: the largest side.
     """
 
     batch: int
@@ -50,10 +54,10 @@ class AtBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Critical:
-    """The batch of one pass from which products are bound by FLOPs, at peak rates.
+    """The batch of a pass from which FLOPs bind the matmuls, at peak rates.
 
     Args:
-        kv_context: tokens of a sequence from which reading caches takes longer than products at
+        kv_context: context length from which reading KV caches takes longer than the matmuls at
             every batch; None without caches.
     """
 
@@ -65,12 +69,12 @@ class Critical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWhatIf:
-    """The plan on a machine with some numbers multiplied.
+    """The plan on a machine with some figures multiplied.
 
     Args:
         factors: name -> factor.
-        same: the plan's own deployment there; `best` what a search with its batch finds.
-        bound: of the plan's own.
+        same: the plan's deployment on that machine, bound by `bound`.
+        best: the best deployment of the same batch on that machine; None without one.
     """
 
     factors: dict[str, float]
@@ -81,18 +85,20 @@ class ServingWhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingExplanation:
-    """Why a serving plan is as it is.
+    """The explanation of a serving plan.
 
     Args:
         bound: what takes longest of a pass: weights, kv, flops, network or software.
-        margin: how often the next side goes into it.
-        batches: of one engine, from the fewest sequences to as many as fit.
-        kv_batch: the fewest sequences whose caches take longer than all products; None for none.
-        critical: of the products, by dtype; the plan's own first.
-        prefill: a prompt, and engines that read to one that generates.
-        changes: what each would buy, the plan's own numbers first; of engines that generate alone
-            where others read.
+        margin: seconds of that side over those of the next.
+        batches: batches of one engine, from the fewest sequences to the most that fit.
+        kv_batch: the fewest sequences whose KV caches take longer than all matmuls, if any.
+        critical: critical batches of the matmuls by dtype, the plan's dtype first.
+        prefill: the prefill of a prompt, and prefill engines per decode engine.
+        changes: the plan's numbers, then those of each change; for decode engines alone where
+            there are separate prefill engines.
         path: the decisions in the order of the book.
+        why: the reasons of the plan.
+        what_if: the plan on a changed machine, if any.
     """
 
     model: str
@@ -120,16 +126,17 @@ def explain(plan: ServingPlan, what_if: Mapping[str, float] | None = None) -> Se
 
     Args:
         plan: from `shardwise.plan`, or loaded.
-        what_if: numbers of the machine to multiply: `{"hbm_bandwidth": 2}`.
+        what_if: figures of the machine to multiply: `{"hbm_bandwidth": 2}`.
 
     Raises:
-        BadFile: a plan that cannot be read again. BadInput: a number that the machine lacks.
+        BadFile: the plan cannot be rebuilt. BadInput: the machine has no such figure.
     """
     _, chosen = rebuild(plan)
-    here = generating(chosen)
-    changed = _what_if(here, what_if) if what_if else None
-    own = _sides(here.server, here.batch)
-    bound, other = sorted(own, key=lambda name: -own[name])[:2]
+    decode_part = decode_only(chosen)
+    server = decode_part.server
+    changed = _what_if(decode_part, what_if) if what_if else None
+    sides = decode_sides(server, decode_part.batch)
+    bound, second = sorted(sides, key=lambda name: -sides[name])[:2]
     decode = plan.estimate.decode
     return ServingExplanation(
         model=plan.model.name,
@@ -137,68 +144,68 @@ def explain(plan: ServingPlan, what_if: Mapping[str, float] | None = None) -> Se
         mesh=plan.strategy.mesh,
         precision=plan.strategy.precision,
         context=decode.context,
-        batch=here.batch,
+        batch=decode_part.batch,
         bound=bound,
-        margin=own[bound] / own[other],
+        margin=sides[bound] / sides[second],
         disaggregated=plan.strategy.disaggregated,
-        batches=tuple(at_batch(here, n) for n in _batches(here)),
+        batches=tuple(at_batch(decode_part, batch) for batch in _batches(decode_part)),
         kv_batch=decode.kv_batch,
         max_batch=decode.max_batch,
-        critical=tuple(_critical(here.server)),
+        critical=tuple(_critical(server)),
         prefill=plan.estimate.prefill,
-        changes=changes(here),
-        path=path(chosen, plan),
+        changes=changes(decode_part),
+        path=decision_path(chosen, plan),
         why=plan.why,
         what_if=changed,
     )
 
 
-def at_batch(here: Candidate, batch: int) -> AtBatch:
-    """The same engines, each with `batch` sequences."""
-    other = replace(here, batch=batch)
-    spent = _sides(here.server, batch)
-    hourly = here.server.rates.chip.usd_per_chip_hour
+def at_batch(chosen: Candidate, batch: int) -> AtBatch:
+    """The same engines with `batch` sequences each."""
+    other = replace(chosen, batch=batch)
+    sides = decode_sides(chosen.server, batch)
     return AtBatch(
         batch=batch,
-        here=batch == here.batch,
-        step_s=decode_range(here.server, batch),
-        sides=spent,
-        bound=max(spent, key=lambda name: spent[name]),
+        here=batch == chosen.batch,
+        step_s=decode_range(chosen.server, batch),
+        sides=sides,
+        bound=largest(sides),
         tpot_s=other.tpot_s,
         tokens_per_s_per_chip=other.tokens_per_s / other.chips,
-        usd_per_million_output_tokens=usd(other, hourly).output if hourly else None,
+        usd_per_million_output_tokens=output_usd(other),
     )
 
 
-def _sides(server: Server, batch: int) -> dict[str, float]:
-    here = float(in_flight(server.engine, batch))
-    return sides(server.decode(batch), flops=here > critical_batch(server.config, server))
-
-
-def _batches(here: Candidate) -> list[int]:
-    """From the fewest sequences, each several times that before, to as many as fit."""
-    server = here.server
-    unit, most = (
-        int(batch_unit(server.config, server.layout, server.layout.sizes)),
-        server.max_batch,
-    )
-    step = STEP
-    while unit * step ** (ROWS - 1) < most:
-        step *= 2
-    found = {unit * step**k for k in range(ROWS) if unit * step**k < most}
-    return sorted({*found, here.batch, most})
+def _batches(chosen: Candidate) -> list[int]:
+    """Batches by a constant factor, from the fewest sequences to the most that fit."""
+    server = chosen.server
+    fewest = int(batch_unit(server.config, server.layout, server.layout.sizes))
+    factor = MIN_FACTOR
+    while fewest * factor ** (N_BATCHES - 1) < server.max_batch:
+        factor *= 2
+    batches = {chosen.batch, server.max_batch}
+    for power in range(N_BATCHES):
+        if fewest * factor**power < server.max_batch:
+            batches.add(fewest * factor**power)
+    return sorted(batches)
 
 
 def _critical(server: Server) -> Iterator[Critical]:
-    """Of the plan's own dtypes, then of others that the chip has."""
-    job, chip = server.job, server.rates.chip
-    narrow = [d for d in ("int8", "fp8", "int4", "fp4") if d in chip.peak_flops_per_s]
+    """Critical batches for the plan's dtypes, then for others that the chip supports."""
+    chip = server.rates.chip
     wide = server.rates.wide_dtype
-    pairs = [(job.weights, usual_compute(job.compute, chip)), (wide, wide), ("int8", wide)]
-    pairs += [(d, d) for d in narrow] + [("int4", wide)]
+    pairs = [
+        (server.job.weights, usual_compute(server.job.compute, chip)),
+        (wide, wide),
+        ("int8", wide),
+    ]
+    for dtype in ("int8", "fp8", "int4", "fp4"):
+        if dtype in chip.peak_flops_per_s:
+            pairs.append((dtype, dtype))
+    pairs.append(("int4", wide))
     for weights, compute in dict.fromkeys(pairs):
-        held = replace(job, weights=weights, compute=compute)
-        other = replace(server, job=held, rates=replace(server.rates, job=held))
+        job = replace(server.job, weights=weights, compute=compute)
+        other = replace(server, job=job, rates=replace(server.rates, job=job))
         yield Critical(
             weights=weights,
             compute=compute,
@@ -207,28 +214,29 @@ def _critical(server: Server) -> Iterator[Critical]:
         )
 
 
-def _what_if(here: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
+def _what_if(chosen: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
     """The same engines, and the search again, on the changed machine."""
-    server = here.server
+    server = chosen.server
+    mesh = server.layout.mesh
     system = scaled(server.system, factors)
-    rates = replace(server.rates, chip=system.chip)
-    there = replace(
+    links = {role: server.placement.describe(role) for role in mesh.sizes}
+    changed = replace(
         server,
         system=system,
-        rates=rates,
-        placement=relinked(server.placement, system.chip),
+        rates=replace(server.rates, chip=system.chip),
+        placement=engine_placement(system, mesh, links),
     )
-    job = replace(here.job, batch=here.batch * server.layout.mesh.data)
-    asked = Request(config=server.config, where=system, jobs=[job], peak=rates.ideal)
-    same = replace(here, server=there)
+    job = replace(chosen.job, batch=chosen.batch * mesh.data)
+    request = Request(
+        config=server.config, where=system, jobs=[job], peak=server.rates.ideal, disaggregate=False
+    )
     best = None
     with contextlib.suppress(ShardwiseError):
-        best = rank(replace(asked, disaggregate=False), 0).candidates[0]
-    spent = _sides(there, here.batch)
-    bound = max(spent, key=lambda name: spent[name])
+        searched = rank(request, 0).candidates[0]
+        best = change_of(Difference(kind="searched"), searched, other_engine=True)
     return ServingWhatIf(
         factors=dict(factors),
-        same=told(Difference(kind="none"), same),
-        bound=bound,
-        best=told(Difference(kind="searched"), best, other_engine=True) if best else None,
+        same=change_of(Difference(kind="none"), replace(chosen, server=changed)),
+        bound=largest(decode_sides(changed, chosen.batch)),
+        best=best,
     )

@@ -1,4 +1,4 @@
-"""The operations of a decoding pass and of a prompt: priced items at peak rates."""
+"""The operations of a decoding pass and of a prefill: priced items at peak rates."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import replace
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.pass_time import pass_items
-from shardwise.plan.schema.training import Operation
-from shardwise.plan.training.operations import collective_operation, local_operation
+from shardwise.plan.operations import collective_operation, local_operation
+from shardwise.plan.schema.common import Operation
 
 
 def operations(engine: Engine, load: Load, phase: str) -> tuple[Operation, ...]:
-    """Every operation of one pass on the busiest chip; times are of all `count` together.
+    """All operations of a pass on the busiest chip; times cover all `count` occurrences.
 
     Args:
         engine: at peak rates, so that the times add up to the roofline of the pass.
-        load: what the pass computes.
+        load: the tokens and contexts of the pass.
         phase: `decode` or `prefill`.
     """
     listed: list[Operation] = []
     for item in pass_items(engine, load):
-        work = replace(item, phase=phase)
-        if work.role is None:
-            listed.append(local_operation(work))
+        item = replace(item, phase=phase)
+        if item.role is None:
+            listed.append(local_operation(item))
         else:
-            listed += collective_operation(work, work, engine.mesh)
+            listed += collective_operation(item, item, engine.mesh)
     return tuple(listed)

@@ -1,4 +1,4 @@
-"""Why a deployment is this one: what binds it at its batch, and what other choices would take."""
+"""Reasons of a serving plan: what binds it at its batch, and what other choices would cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import inference
 from shardwise.hardware import Switched, System, Torus, legal_slices
-from shardwise.models import ModelConfig
+from shardwise.plan.losses import largest_increase
+from shardwise.plan.schema.common import Loss, Reason
 from shardwise.plan.schema.serving import ServingEstimate
 from shardwise.plan.schema.serving_reasons import (
     CriticalBatch,
@@ -21,82 +22,93 @@ from shardwise.plan.schema.serving_reasons import (
     TensorLimit,
     TwiceTheChips,
 )
-from shardwise.plan.schema.training import Loss, Reason
-from shardwise.plan.serving.time_parts import critical_batch, decode_range, parts
+from shardwise.plan.serving.time_parts import decode_range, largest, parts
 from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.layouts import engine_machine
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.serving_layout import ServeLayout
 
-ROLES = {"tensor", "context", "expert", "fsdp", "pipe"}
+MESH_ROLES = {"tensor", "context", "expert", "fsdp", "pipe"}
 
 
-def reasons(asked: Request, found: Ranking, told: ServingEstimate) -> tuple[Reason, ...]:
-    """Every reason with its margin (above 1: the constraint is met with room)."""
-    chosen = found.candidates[0]
+def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tuple[Reason, ...]:
+    """Every reason with its margin (above 1: the constraint is met).
+
+    Args:
+        request: the search.
+        ranking: its result, the chosen deployment first.
+        estimate: the numbers of the chosen deployment.
+    """
+    chosen = ranking.candidates[0]
+    limit = tensor_limit(chosen)
     return (
-        _reads(chosen, told),
-        *_batch(asked.config, chosen, told),
-        *_tensor(asked.config, chosen),
+        _decode_pass(estimate),
+        _critical_batch(chosen, estimate),
+        *([limit] if limit else []),
         *_gathered(chosen),
-        *_larger(asked, chosen),
-        *_kinds(asked, found, chosen),
-        *_drafted(chosen),
-        _prompts(chosen, told),
+        *_twice_the_chips(request, chosen),
+        *_disaggregation(request, ranking, chosen),
+        *_speculation(chosen),
+        _prompt(chosen, estimate),
     )
 
 
-def _reads(chosen: Candidate, told: ServingEstimate) -> Reason:
-    """What one pass reads, and what it waits for."""
-    took = told.decode.parts
-    read, kv = took.get("weights", 0.0) + took.get("unembedding", 0.0), took.get("kv", 0.0)
-    sent = {role: s for role, s in took.items() if role in ROLES}
+def _decode_pass(estimate: ServingEstimate) -> Reason:
+    """Parts of a decoding pass."""
+    decode = estimate.decode
+    pass_s = decode.step_s.expected
+    weights_s = decode.parts.get("weights", 0.0) + decode.parts.get("unembedding", 0.0)
+    kv_s = decode.parts.get("kv", 0.0)
+    network_s = {role: decode.parts[role] for role in decode.parts if role in MESH_ROLES}
+    memory = estimate.memory_bytes_per_chip
     return DecodePass(
-        margin=told.decode.step_s.lower / told.decode.step_s.expected,
-        pass_s=told.decode.step_s.expected,
-        weights_s=read,
-        weights_bytes=told.memory_bytes_per_chip.weights,
-        kv_s=kv,
-        kv_bytes=told.memory_bytes_per_chip.kv_cache,
-        network_s=sent,
-        software_s=told.decode.step_s.expected - read - kv - sum(sent.values()),
+        margin=decode.step_s.lower / pass_s,
+        pass_s=pass_s,
+        weights_s=weights_s,
+        weights_bytes=memory.weights,
+        kv_s=kv_s,
+        kv_bytes=memory.kv_cache,
+        network_s=network_s,
+        software_s=pass_s - weights_s - kv_s - sum(network_s.values()),
     )
 
 
-def _batch(config: ModelConfig, chosen: Candidate, told: ServingEstimate) -> Iterator[Reason]:
-    """Where the batch stands: caches against weights, FLOPs against HBM, memory."""
-    decode = told.decode
-    critical = critical_batch(config, chosen.server)
-    here = decode.in_flight
-    yield CriticalBatch(
-        margin=critical / max(here, 1),
+def _critical_batch(chosen: Candidate, estimate: ServingEstimate) -> Reason:
+    """The batch against the one from which FLOPs bind, and against the memory."""
+    decode = estimate.decode
+    return CriticalBatch(
+        margin=decode.critical_batch / max(decode.in_flight, 1),
         batch=decode.batch,
         max_batch=decode.max_batch,
-        in_flight=here,
-        critical_batch=critical,
+        in_flight=decode.in_flight,
+        critical_batch=decode.critical_batch,
         kv_batch=decode.kv_batch,
     )
 
 
-def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
-    """The book's limit of tensor parallelism that is bound by memory: Y < F / (B beta)."""
-    layout = chosen.server.layout
-    if layout.mesh.tensor < 2 or config.is_moe:
-        return
+def tensor_limit(chosen: Candidate) -> TensorLimit | None:
+    """The book's limit of memory-bound tensor parallelism: Y < F / (B beta).
+
+    None without tensor parallelism, for an MoE, and on chips without links.
+    """
+    server = chosen.server
+    config = server.config
+    tensor = server.layout.mesh.tensor
+    if tensor < 2 or config.is_moe:
+        return None
     try:
-        beta = inference.beta(chosen.server.rates.chip)
+        beta = inference.beta(server.rates.chip)
     except ShardwiseError:
-        return
-    rows = int(in_flight(chosen.server.engine, chosen.batch))
-    spans = chosen.server.placement.span(("tensor",)).rings
-    limit = float(
-        inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=max(1, len(spans)))
-    )
-    yield TensorLimit(
-        margin=limit / layout.mesh.tensor,
-        tensor=layout.mesh.tensor,
+        return None
+    rows = int(in_flight(server.engine, chosen.batch))
+    n_axes = max(1, len(server.placement.span(("tensor",)).rings))
+    limit = float(inference.memory_bound_tensor_limit(config.d_ff, rows, beta, n_axes=n_axes))
+    return TensorLimit(
+        margin=limit / tensor,
+        tensor=tensor,
         limit=limit,
-        axes=max(1, len(spans)),
+        axes=n_axes,
         d_ff=config.d_ff,
         rows=rows,
         beta=float(beta),
@@ -104,96 +116,93 @@ def _tensor(config: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
 
 
 def _gathered(chosen: Candidate) -> Iterator[Reason]:
-    """The mistake of serving as one trains: weights are gathered for every pass."""
+    """The cost of serving under FSDP as in training, which gathers the weights for every pass."""
     server = chosen.server
-    alike = gathered(server)
-    if alike is None:
+    fsdp_server = gathered(server)
+    if fsdp_server is None:
         return
-    theirs, ours = (float(s.decode(chosen.batch).step_s) for s in (alike, server))
+    gathered_s = float(fsdp_server.decode(chosen.batch).step_s)
+    pass_s = float(server.decode(chosen.batch).step_s)
     yield GatheredWeights(
-        margin=theirs / ours, fsdp=alike.layout.mesh.fsdp, gathered_s=theirs, pass_s=ours
+        margin=gathered_s / pass_s,
+        fsdp=fsdp_server.layout.mesh.fsdp,
+        gathered_s=gathered_s,
+        pass_s=pass_s,
     )
 
 
 def gathered(server: Server) -> Server | None:
-    """The same chips under FSDP, where it can split the weights."""
+    """The same chips under FSDP; None where FSDP cannot shard the weights."""
     mesh = server.layout.mesh
-    split = mesh.tensor * mesh.fsdp
-    if split < 2 or server.layout.weights == "gathered" or server.config.d_model % split:
+    n_shards = mesh.tensor * mesh.fsdp
+    if n_shards < 2 or server.layout.weights == "gathered" or server.config.d_model % n_shards:
         return None
-    other = ServeLayout(mesh=replace(mesh, tensor=1, fsdp=split), weights="gathered", kv="copied")
-    return replace(server, layout=other, placement=_laid(server, other.mesh))
+    fsdp_mesh = replace(mesh, tensor=1, fsdp=n_shards)
+    layout = ServeLayout(mesh=fsdp_mesh, weights="gathered", kv="copied")
+    return replace(server, layout=layout, placement=_placement(server, fsdp_mesh))
 
 
-def _laid(server: Server, mesh: Mesh) -> Placement:
-    """Where a mesh of the same chips lies."""
-    from shardwise.search.serving.layouts import engine_machine
-
+def _placement(server: Server, mesh: Mesh) -> Placement:
+    """The best placement of another mesh on the same chips."""
     return place(*engine_machine(server.system, mesh), best=True)[0]
 
 
-def _larger(asked: Request, chosen: Candidate) -> Iterator[Reason]:
-    """The same batch on engines of twice the chips."""
-    other = None if chosen.reader else on_twice(asked, chosen)
-    if other is None:
+def _twice_the_chips(request: Request, chosen: Candidate) -> Iterator[Reason]:
+    """The same batch on engines with twice the chips."""
+    if chosen.reader:
         return
-    gain = chosen.tpot_s / other.tpot_s
-    yield TwiceTheChips(
-        margin=gain,
-        hardware=other.server.system.name,
-        mesh=other.server.layout.sizes,
-        tpot_s=other.tpot_s,
-        least_s=other.server.per_token(_hidden(other)),
-        throughput=gain / 2,
-    )
-
-
-def on_twice(asked: Request, chosen: Candidate) -> Candidate | None:
-    """As many engines of one kind with twice the chips and the same batch, or None."""
-    server = chosen.server
-    larger = twice(server.system)
+    larger = on_twice_the_chips(request, chosen)
     if larger is None:
-        return None
-    engines = server.layout.mesh.data
-    job = replace(chosen.job, batch=chosen.batch * engines, rate=None, ttft_s=None, tpot_s=None)
-    sizes = server.layout.sizes
-    fixed = asked.fixed.only(
-        pipe=sizes["pipe"],
-        context=sizes["context"],
-        data=engines,
-        weights=server.layout.weights,
+        return
+    speedup = chosen.tpot_s / larger.tpot_s
+    yield TwiceTheChips(
+        margin=speedup,
+        hardware=larger.server.system.name,
+        mesh=larger.server.layout.sizes,
+        tpot_s=larger.tpot_s,
+        least_s=larger.server.per_token(decode_range(larger.server, larger.batch).lower),
+        throughput=speedup / 2,
     )
+
+
+def on_twice_the_chips(request: Request, chosen: Candidate) -> Candidate | None:
+    """As many engines with twice the chips and the same batch; None where there are none."""
+    server = chosen.server
+    system = twice(server.system)
+    if system is None:
+        return None
+    mesh = server.layout.mesh
+    job = replace(chosen.job, batch=chosen.batch * mesh.data, rate=None, ttft_s=None, tpot_s=None)
+    fixed = request.fixed.only(
+        pipe=mesh.pipe, context=mesh.context, data=mesh.data, weights=server.layout.weights
+    )
+    larger = replace(request, where=system, jobs=[job], fixed=fixed, disaggregate=False)
     try:
-        best = rank(replace(asked, where=larger, jobs=[job], fixed=fixed, disaggregate=False), 0)
+        return rank(larger, 0).candidates[0]
     except ShardwiseError:
         return None
-    return best.candidates[0]
-
-
-def _hidden(other: Candidate) -> float:
-    return decode_range(other.server, other.batch).lower
 
 
 def twice(system: System) -> System | None:
-    """The machine of the same chip with twice the chips, of a compact shape."""
-    topology, n = system.topology, 2 * system.n_chips
+    """The machine of the same chip with twice the chips, of a compact shape; None without one."""
+    topology = system.topology
+    n_chips = 2 * system.n_chips
     if isinstance(topology, Torus):
-        found = [s for s in legal_slices(system.chip) if s.n_chips == n]
-        if not found or system.n_slices > 1:
+        slices = [torus for torus in legal_slices(system.chip) if torus.n_chips == n_chips]
+        if not slices or system.n_slices > 1:
             return None
-        best = min(found, key=lambda s: max(s.shape))
-        return replace(system, name=f"{system.chip.name}:{best}", topology=best)
-    if n > topology.domain and n % topology.domain:
+        return system.resized(min(slices, key=lambda torus: max(torus.shape)))
+    if n_chips > topology.domain and n_chips % topology.domain:
         return None
-    larger = Switched(n_gpus=n, domain=topology.domain)
-    return replace(system, name=f"{system.chip.name}:{n}", topology=larger)
+    return system.resized(Switched(n_gpus=n_chips, domain=topology.domain))
 
 
-def _kinds(asked: Request, found: Ranking, chosen: Candidate) -> Iterator[Reason]:
-    """Engines of one kind against engines of two, where both were looked at."""
-    if not asked.looks_at_both:
+def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> Iterator[Reason]:
+    """The best deployment with, or without, separate prefill engines, where both were searched."""
+    if not request.looks_at_both:
         return
-    other, disaggregated = found.other, chosen.reader is None
+    other = ranking.other
+    disaggregated = chosen.reader is None
     if other is None:
         yield Disaggregation(margin=0.0, disaggregated=disaggregated)
         return
@@ -207,46 +216,46 @@ def _kinds(asked: Request, found: Ranking, chosen: Candidate) -> Iterator[Reason
     )
 
 
-def _drafted(chosen: Candidate) -> Iterator[Reason]:
+def _speculation(chosen: Candidate) -> Iterator[Reason]:
+    """Speculative decoding against one pass per token."""
     job = chosen.job
     if not job.drafted:
         return
-    plain = replace(job, drafted=0)
-    server = replace(chosen.server, job=plain)
-    alone = float(server.decode(chosen.batch).step_s)
-    drafted = chosen.server.per_token(float(chosen.server.decode(chosen.batch).step_s))
+    server = chosen.server
+    plain_server = replace(server, job=replace(job, drafted=0))
+    without_s = float(plain_server.decode(chosen.batch).step_s)
+    tpot_s = server.per_token(float(server.decode(chosen.batch).step_s))
     yield Speculation(
-        margin=alone / drafted,
+        margin=without_s / tpot_s,
         drafted=job.drafted,
         acceptance=job.acceptance,
         tokens_per_pass=float(inference.speculative_tokens(job.acceptance, job.drafted)),
-        tpot_s=drafted,
-        without_s=alone,
+        tpot_s=tpot_s,
+        without_s=without_s,
     )
 
 
-def _prompts(chosen: Candidate, told: ServingEstimate) -> Reason:
-    """What the first token waits for."""
-    prefill, job = told.prefill, chosen.job
+def _prompt(chosen: Candidate, estimate: ServingEstimate) -> Reason:
+    """Time to the first token."""
+    prefill = estimate.prefill
     return Prompt(
         margin=prefill.step_s.lower / prefill.step_s.expected,
-        tokens=job.prompt_tokens,
-        cached=job.cached,
+        tokens=chosen.job.prompt_tokens,
+        cached=chosen.job.cached,
         step_s=prefill.step_s.expected,
         transfer_s=prefill.transfer_s if chosen.reader else None,
         busy=prefill.busy,
         servers=prefill.servers,
-        longest=max(prefill.parts, key=lambda name: prefill.parts[name]),
+        longest=largest(prefill.parts),
     )
 
 
 def loses_on(other: Candidate, chosen: Candidate) -> Loss:
-    """What another deployment spends more of."""
-    mine, its = (parts(c.server.decode(c.batch)) for c in (chosen, other))
-    more = {name: its.get(name, 0.0) - mine.get(name, 0.0) for name in {*mine, *its}}
-    worst = max(sorted(more), key=lambda name: more[name])
+    """The disadvantage of another deployment against the chosen one."""
     if other.job.weights != chosen.job.weights:
         return Loss(kind="dtype")
-    if more[worst] > 0.01 * other.tpot_s:
-        return Loss(kind="time", part=worst, amount=more[worst])
+    chosen_s = parts(chosen.server.decode(chosen.batch))
+    part, seconds = largest_increase(chosen_s, parts(other.server.decode(other.batch)))
+    if seconds > 0.01 * other.tpot_s:
+        return Loss(kind="time", part=part, amount=seconds)
     return Loss(kind="batch" if other.batch < chosen.batch else "none")

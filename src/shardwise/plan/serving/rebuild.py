@@ -1,17 +1,16 @@
-"""The inputs behind a serving plan, from the plan alone: to evaluate, to search, or to simulate."""
+"""The inputs of a serving plan, rebuilt from the plan alone, to evaluate, search or simulate."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from shardwise.errors import BadFile, ShardwiseError
 from shardwise.hardware import Chip, Switched, System, Torus
 from shardwise.hardware.shape import parse_shape
 from shardwise.hardware.torus import make_slice
-from shardwise.models import ModelConfig
+from shardwise.plan.machine import placement_of, refuse_unreadable, system_of
 from shardwise.plan.schema.architecture import model_of
-from shardwise.plan.schema.serving import Servers, ServingPlan
-from shardwise.plan.training.rebuild import system_of
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.search.given import fixed_of
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.layouts import engine_machine, engines_per_machine
@@ -22,76 +21,82 @@ from shardwise.workload import Serve
 
 
 def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
-    """What was searched, and the deployment that was taken; evaluated again it gives the numbers.
+    """The search behind a plan, and the chosen deployment, which evaluates to the plan's numbers.
 
-    The plan's own figures of the chip count where the catalog has others today.
+    The chip has the figures of the plan, even where the catalog has others today.
 
     Raises:
-        BadFile: the plan's parts are no model, machine, work or layout; says which.
+        BadFile: a part of the plan is not a valid model, machine, workload or layout.
     """
-    try:
-        return _rebuilt(plan)
-    except BadFile:
-        raise
-    except ShardwiseError as error:
-        raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
-
-
-def _rebuilt(plan: ServingPlan) -> tuple[Request, Candidate]:
-    model, system = model_of(plan.model.architecture), system_of(plan.hardware)
-    strategy, told = plan.strategy, plan.estimate
-    job = _job(plan)
-    asked = Request(
-        config=model,
-        where=system if strategy.searched == "machine" else system.chip,
-        jobs=(job,),
-        fixed=fixed_of(strategy.fixed, strategy.most),
-        peak=told.rates.name == "peak",
-        disaggregate=strategy.disaggregated,
-    )
-    reader = _server(asked, model, job, system, strategy.prefill) if strategy.prefill else None
-    chosen = Candidate(
-        server=_server(asked, model, job, system, strategy.servers),
-        batch=told.decode.batch,
-        reader=reader,
-        busy=told.prefill.busy if reader else 0.0,
-        chips=strategy.n_chips,
-        transfer_s=told.prefill.transfer_s,
-    )
-    return asked, chosen
+    strategy = plan.strategy
+    estimate = plan.estimate
+    with refuse_unreadable():
+        system = system_of(plan.hardware)
+        job = _job(plan)
+        request = Request(
+            config=model_of(plan.model.architecture),
+            where=system if strategy.searched == "machine" else system.chip,
+            jobs=(job,),
+            fixed=fixed_of(strategy.fixed, strategy.most),
+            peak=estimate.rates.name == "peak",
+            disaggregate=strategy.disaggregated,
+        )
+        prefill_server = None
+        prefill_busy = 0.0
+        if strategy.prefill:
+            prefill_server = _server(request, system, strategy.prefill)
+            prefill_busy = estimate.prefill.busy
+        return request, Candidate(
+            server=_server(request, system, strategy.servers),
+            batch=estimate.decode.batch,
+            reader=prefill_server,
+            busy=prefill_busy,
+            chips=strategy.n_chips,
+            transfer_s=estimate.prefill.transfer_s,
+        )
 
 
 def _job(plan: ServingPlan) -> Serve:
-    held = plan.strategy.precision
-    work = {f.name: getattr(plan.workload, f.name) for f in dataclasses.fields(plan.workload)}
-    del work["kind"]
-    return Serve(weights=held["weights"], kv=held["kv"], compute=held["compute"], **work)
+    workload = {
+        field.name: getattr(plan.workload, field.name)
+        for field in dataclasses.fields(plan.workload)
+        if field.name != "kind"
+    }
+    for name in ("weights", "kv", "compute"):
+        workload[name] = plan.strategy.precision[name]
+    return Serve(**workload)
 
 
-def _server(
-    asked: Request, model: ModelConfig, job: Serve, system: System, told: Servers
-) -> Server:
-    here = system if told.hardware == system.name else _machine(system.chip, told.hardware)
-    room = engines_per_machine(system, told.n_chips) if asked.machine_is_given else 1
+def _server(request: Request, system: System, engines: PlannedEngines) -> Server:
+    """Engines of one kind, on the plan's machine or on another machine of the same chip.
+
+    Args:
+        system: the machine of the plan.
+        engines: the record of the engines in the plan.
+    """
+    machine = system
+    if engines.hardware != system.name:
+        machine = _machine(system.chip, engines.hardware)
+    n_engines = engines_per_machine(system, engines.n_chips) if request.machine_is_given else 1
     layout = ServeLayout(
-        mesh=Mesh(**{**told.mesh, "data": room}),
-        weights=told.weights,
-        kv=told.kv,
-        expert_tensor=told.expert_tensor,
+        mesh=Mesh(**{**engines.mesh, "data": n_engines}),
+        weights=engines.weights,
+        kv=engines.kv,
+        expert_tensor=engines.expert_tensor,
     )
     return Server(
-        config=model,
-        job=job,
-        system=here,
+        config=request.config,
+        job=request.job,
+        system=machine,
         layout=layout,
-        placement=_placement(here, layout.mesh, told),
-        rates=asked.rates(job),
-        count=told.count,
+        placement=engine_placement(machine, layout.mesh, engines.placement),
+        rates=request.rates(request.job),
+        count=engines.count,
     )
 
 
 def _machine(chip: Chip, name: str) -> System:
-    """Another machine of the same chip."""
+    """The machine of `chip` with the size in `name`."""
     shape = parse_shape(name.rpartition(":")[2].partition(",")[0], "size")
     topology: Torus | Switched
     if chip.ici:
@@ -101,13 +106,11 @@ def _machine(chip: Chip, name: str) -> System:
     return System(name=name, chip=chip, topology=topology)
 
 
-def _placement(system: System, mesh: Mesh, told: Servers) -> Placement:
-    """The placement that the plan describes, among all of its mesh."""
-    wanted = {role: where for role, where in told.placement.items() if role != "data"}
-    for placement in place(*engine_machine(system, mesh)):
-        if all(placement.describe(role) == where for role, where in wanted.items()):
-            return placement
-    raise BadFile(
-        f"the plan's placement is none of {mesh} on {system.name}: "
-        f"{', '.join(f'{role} {where}' for role, where in told.placement.items())}."
-    )
+def engine_placement(system: System, mesh: Mesh, descriptions: Mapping[str, str]) -> Placement:
+    """The placement of one engine that a plan describes; `data` counts engines and has no links.
+
+    Raises:
+        BadFile: no placement of `mesh` on `system` has these descriptions.
+    """
+    links = {role: text for role, text in descriptions.items() if role != "data"}
+    return placement_of(links, place(*engine_machine(system, mesh)), mesh, system)

@@ -1,4 +1,4 @@
-"""When there is no deployment: which number broke it, and the nearest that work."""
+"""Refusals of serving plans: the number that is wrong, and the nearest that would work."""
 
 from __future__ import annotations
 
@@ -14,141 +14,169 @@ from shardwise.search.serving.layouts import machines
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.workload import Serve
 
-NARROWER = {"tpu": ("int8", "int4"), "gpu": ("fp8", "int4"), "other": ("int8",), "cpu": ("int8",)}
+NARROW_DTYPES = {
+    "tpu": ("int8", "int4"),
+    "gpu": ("fp8", "int4"),
+    "other": ("int8",),
+    "cpu": ("int8",),
+}
 
 
-def ranked(asked: Request, keep: int, *, each_reader: bool = False) -> Ranking:
-    """The search, its refusals with what would work.
+def ranked(request: Request, n_candidates: int, *, each_reader: bool = False) -> Ranking:
+    """The ranking of a search.
+
+    Args:
+        request: the search.
+        n_candidates: deployments to keep.
+        each_reader: keep deployments that differ in their prefill engines alone.
 
     Raises:
-        NoStrategy, DoesNotFit: see `shardwise.plan`.
+        NoStrategy, DoesNotFit: with what would work; see `shardwise.plan`.
     """
     try:
-        return rank(asked, keep, each_reader=each_reader)
+        return rank(request, n_candidates, each_reader=each_reader)
     except DoesNotFit:
-        raise _does_not_fit(asked) from None
+        raise _does_not_fit(request) from None
     except NoLegalEngine:
-        raise _not_legal(asked) from None
+        raise _no_legal_engine(request) from None
     except NoStrategy as error:
-        raise NoStrategy(*error.problems, *_nearest(asked)) from None
+        raise NoStrategy(*error.problems, *_what_meets_bounds(request)) from None
 
 
-def _not_legal(asked: Request) -> NoStrategy:
-    given = " and ".join(asked.fixed.names)
-    hint = f"Leave {given} free, or choose other sizes." if given else "Ask for another machine."
-    problem = f"no engine of {asked.config.name} fills {_name(asked)}{asked.fixed}."
+def _no_legal_engine(request: Request) -> NoStrategy:
+    names = " and ".join(request.fixed.names)
+    hint = f"Leave {names} free, or choose other sizes." if names else "Choose another machine."
+    problem = f"no engine of {request.config.name} fills {_hardware(request)}{request.fixed}."
     return NoStrategy(problem, hint)
 
 
-def _name(asked: Request) -> str:
-    return asked.where.name if asked.machine_is_given else f"a machine of {asked.chip.name}"
+def _hardware(request: Request) -> str:
+    return request.where.name if request.machine_is_given else f"a machine of {request.chip.name}"
 
 
-def _does_not_fit(asked: Request) -> DoesNotFit:
-    """The weights, or the batch, against the memory; and the smallest machines that hold it."""
-    problem, larger = shortage(asked)
-    job = min(asked.jobs, key=_bytes)
-    return DoesNotFit(problem, *(_smallest(asked, job) if larger else ()))
+def _does_not_fit(request: Request) -> DoesNotFit:
+    """The weights or the batch against the memory, with the smallest machines that fit."""
+    problem, larger_helps = shortage(request)
+    if not larger_helps:
+        return DoesNotFit(problem)
+    return DoesNotFit(problem, *_smallest(request, _narrowest(request)))
 
 
-def shortage(asked: Request) -> tuple[str, bool]:
-    """Why nothing fits, and whether a larger machine would help."""
-    job, chip = min(asked.jobs, key=_bytes), asked.chip
-    every = asked.engines()
-    if every is None:
-        return f"no engine of {asked.config.name} fits {_name(asked)}.", False
-    hbm, ideal = chip.need("hbm.capacity"), asked.rates(job).ideal
-    most, least, units_of = 0.0, float("inf"), set()
-    for form in forms(asked.config, asked.fixed):
-        rows = legal(asked.config, form, every.sizes, asked.fixed).nonzero()[0]
+def _narrowest(request: Request) -> Serve:
+    """The job with the smallest weights."""
+    return min(request.jobs, key=_weight_bytes)
+
+
+def shortage(request: Request) -> tuple[str, bool]:
+    """(why no engine fits, whether a larger machine would help)."""
+    job = _narrowest(request)
+    config = request.config
+    hardware = _hardware(request)
+    engines = request.engines()
+    if engines is None:
+        return f"no engine of {config.name} fits {hardware}.", False
+    capacity = request.chip.need("hbm.capacity")
+    ideal = request.rates(job).ideal
+    min_weights = float("inf")
+    max_sequences = 0.0
+    multiples: set[int] = set()
+    for form in forms(config, request.fixed):
+        rows = legal(config, form, engines.sizes, request.fixed).nonzero()[0]
         if not len(rows):
             continue
-        sizes = every.take(rows).sizes
-        held = weights_bytes(asked.config, form, sizes, job)
-        fits = max_batch(asked.config, form, sizes, job, hbm, ideal=ideal)
-        least = min(least, float(held.min()))
-        unit = batch_unit(asked.config, form, sizes)
-        rounded = fits // unit * unit * sizes["data"]
-        most = max(most, float(rounded.max()))
-        units_of |= {int(u) for u in (unit * sizes["data"])[rounded > 0]}
-    if most < 1:
+        sizes = engines.take(rows).sizes
+        min_weights = min(min_weights, float(weights_bytes(config, form, sizes, job).min()))
+        per_engine = max_batch(config, form, sizes, job, capacity, ideal=ideal)
+        unit = batch_unit(config, form, sizes)
+        sequences = per_engine // unit * unit * sizes["data"]
+        max_sequences = max(max_sequences, float(sequences.max()))
+        multiples |= {int(n) for n in (unit * sizes["data"])[sequences > 0]}
+    if max_sequences < 1:
         problem = (
-            f"does not fit: {asked.config.name} in {job.weights} holds {units.show_gib(least)} of "
-            f"weights a chip at least on {_name(asked)}, {units.show_gib(hbm)} is there"
+            f"does not fit: {config.name} in {job.weights} holds {units.show_gib(min_weights)} of "
+            f"weights a chip at least on {hardware}, {units.show_gib(capacity)} is there"
         )
-        room = "" if least > hbm else f", and not one sequence of {job.context:,} tokens beside it"
-        return f"{problem}{room}.", True
+        if min_weights <= capacity:
+            problem += f", and not one sequence of {job.context:,} tokens beside it"
+        return f"{problem}.", True
     batch = job.batch or 1
-    if batch > most:
+    if batch > max_sequences:
         return (
-            f"does not fit: {batch:,} sequences of {job.context:,} tokens; {_name(asked)} has room "
-            f"for {most:,.0f}."
+            f"does not fit: {batch:,} sequences of {job.context:,} tokens; {hardware} has room "
+            f"for {max_sequences:,.0f}."
         ), True
-    near = ", ".join(f"{u:,}" for u in sorted(units_of)[:6])
+    listed = ", ".join(f"{n:,}" for n in sorted(multiples)[:6])
     return (
-        f"--batch {batch:,} does not divide evenly over the engines that fit on {_name(asked)}: it "
-        f"must be a multiple of one of {near}."
+        f"--batch {batch:,} does not divide evenly over the engines that fit on {hardware}: it "
+        f"must be a multiple of one of {listed}."
     ), False
 
 
-def _bytes(job: Serve) -> float:
+def _weight_bytes(job: Serve) -> float:
     return units.bytes_per_element(job.weights)
 
 
-def _smallest(asked: Request, job: Serve) -> Iterator[str]:
-    """The smallest machines of the chip, by dtype."""
-    found = []
-    for dtype in dict.fromkeys((job.weights, *NARROWER[asked.chip.kind])):
-        if units.bytes_per_element(dtype) > _bytes(job):
+def _smallest(request: Request, job: Serve) -> Iterator[str]:
+    """The smallest machine of the chip for each dtype."""
+    fitting = []
+    for dtype in dict.fromkeys((job.weights, *NARROW_DTYPES[request.chip.kind])):
+        if units.bytes_per_element(dtype) > _weight_bytes(job):
             continue
         kv = job.kv if dtype == job.weights else dtype
-        other = replace(job, weights=dtype, kv=kv, compute=job.compute)
-        for system in machines(asked.config, asked.chip, other):
+        narrow = replace(job, weights=dtype, kv=kv)
+        unbounded = replace(narrow, rate=None, ttft_s=None, tpot_s=None)
+        for system in machines(request.config, request.chip, narrow):
+            attempt = Request(
+                config=request.config, where=system, jobs=[unbounded], peak=request.peak
+            )
             try:
-                bare = replace(other, rate=None, ttft_s=None, tpot_s=None)
-                rank(Request(config=asked.config, where=system, jobs=[bare], peak=asked.peak), 0)
+                rank(attempt, 0)
             except ShardwiseError:
                 continue
-            found.append(f"{dtype} {system.name}")
+            fitting.append(f"{dtype} {system.name}")
             break
-    if found:
-        yield f"Smallest that fit: {' · '.join(found)}. Nothing was planned."
-    else:
-        try:
-            fit.fit(asked.config, asked.chip, job)
-        except DoesNotFit as error:
-            yield error.problems[0]
+    if fitting:
+        yield f"Smallest that fit: {' · '.join(fitting)}. Nothing was planned."
+        return
+    try:
+        fit.fit(request.config, request.chip, job)
+    except DoesNotFit as error:
+        yield error.problems[0]
 
 
-def _nearest(asked: Request) -> Iterator[str]:
+def _what_meets_bounds(request: Request) -> Iterator[str]:
     """Other machines and dtypes that meet the bounds."""
-    job, offers = asked.job, []
-    if asked.machine_is_given and not job.batch and not asked.fixed:
-        offers += _meets(replace(asked, where=asked.chip), "")
-    if not asked.fixed and len(asked.jobs) == 1:
-        for dtype in NARROWER[asked.chip.kind]:
-            if units.bytes_per_element(dtype) < _bytes(job):
-                compute = dtype if dtype in asked.chip.peak_flops_per_s else job.compute
-                other = replace(job, weights=dtype, kv=dtype, compute=compute)
-                offers += _meets(replace(asked, jobs=[other]), f"--dtype {dtype} ")
+    job = request.job
+    chip = request.chip
+    options = []
+    if request.machine_is_given and not job.batch and not request.fixed:
+        options += _option(replace(request, where=chip), "")
+    if not request.fixed and len(request.jobs) == 1:
+        for dtype in NARROW_DTYPES[chip.kind]:
+            if units.bytes_per_element(dtype) < _weight_bytes(job):
+                compute = dtype if dtype in chip.peak_flops_per_s else job.compute
+                narrow = replace(job, weights=dtype, kv=dtype, compute=compute)
+                options += _option(replace(request, jobs=[narrow]), f"--dtype {dtype} ")
                 break
-    if not offers and not asked.peak:
-        found = _meets(replace(asked, peak=True), "")
-        if found:
-            yield f"At the chip's bare peaks, which no engine reaches, {found[0]} would (--peak)."
-    if offers:
-        yield f"What meets it: {', or '.join(offers)}."
-    elif asked.fixed.names:
-        yield f"Leave {' and '.join(asked.fixed.names)} free, or loosen the bounds."
+    if not options and not request.peak:
+        at_peak = _option(replace(request, peak=True), "")
+        if at_peak:
+            yield f"At the chip's bare peaks, which no engine reaches, {at_peak[0]} would (--peak)."
+    if options:
+        yield f"What meets it: {', or '.join(options)}."
+    elif request.fixed.names:
+        yield f"Leave {' and '.join(request.fixed.names)} free, or loosen the bounds."
     else:
         yield "Loosen the bounds, shorten the context, or take a chip with more HBM bandwidth."
 
 
-def _meets(asked: Request, words: str) -> list[str]:
+def _option(request: Request, flag: str) -> list[str]:
+    """The best deployment of a search with its time per token; empty where there is none."""
     try:
-        best = rank(asked, 0).candidates[0]
+        best = rank(request, 0).candidates[0]
     except ShardwiseError:
         return []
-    name = best.server.system.name
-    many = f" × {best.server.count}" if best.server.count > 1 and not asked.machine_is_given else ""
-    return [f"{words}{name}{many} ({units.show_seconds(best.tpot_s)} a token)"]
+    engines = best.server.system.name
+    if best.server.count > 1 and not request.machine_is_given:
+        engines += f" × {best.server.count}"
+    return [f"{flag}{engines} ({units.show_seconds(best.tpot_s)} a token)"]

@@ -1,12 +1,15 @@
-"""What a pass spends its time on, under the names that a plan, its reasons and its bars use."""
+"""The time of a pass by its parts and by what binds it, in the words of a serving plan."""
 
 from __future__ import annotations
 
+from shardwise.arrays import Num
 from shardwise.estimate.serving.pass_time import PassTime
+from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import roofline
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, Moe
-from shardwise.plan.schema.training import Range
+from shardwise.plan.losses import nonzero
+from shardwise.plan.schema.common import Range
 from shardwise.search.serving.candidate import Server
 
 # Parts of a pass on the chip, in the words of a plan; the other parts are roles of the mesh.
@@ -19,93 +22,113 @@ ON_CHIP = {
     "kernels": "kernels",
     "host": "host",
 }
-MOST_BATCH = 2**20  # sequences up to which batches are compared
+MAX_BATCH = 2**20  # sequences up to which `kv_batch` searches
 
 
 def parts(time: PassTime) -> dict[str, float]:
-    """Seconds by what spends them, without what takes none; the sum is the pass."""
-    found = {word: float(getattr(time, name)) for name, word in ON_CHIP.items()}
-    found |= {role: float(seconds) for role, seconds in time.traffic.items()}
-    return {name: seconds for name, seconds in found.items() if seconds > 0}
+    """Seconds of each part of a pass that takes time; their sum is the pass."""
+    seconds: dict[str, Num] = {word: getattr(time, name) for name, word in ON_CHIP.items()}
+    seconds |= time.traffic
+    return nonzero(seconds)
 
 
-def sides(time: PassTime, *, flops: bool) -> dict[str, float]:
-    """Seconds of everything that can bind a pass, by name; the sum is the pass.
+def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:
+    """Seconds of all that can bind a pass: weights, kv, flops, network and software.
 
     Args:
-        flops: products take longer to multiply than to read.
+        compute_bound: the matmuls are bound by FLOPs, otherwise by reading weights.
     """
-    sums = {
+    seconds = {
         "weights": 0.0,
         "kv": float(time.decode_attention),
         "flops": float(time.prefill_attention),
         "network": float(time.comm_s),
         "software": float(time.elementwise + time.kernels + time.host),
     }
-    sums["flops" if flops else "weights"] += float(time.matmuls + time.head)
-    return sums
+    seconds["flops" if compute_bound else "weights"] += float(time.matmuls + time.head)
+    return seconds
 
 
-def bound(time: PassTime, *, flops: bool) -> str:
-    """What takes longest: one of `sides`, with the same arguments."""
-    sums = sides(time, flops=flops)
-    return max(sums, key=lambda name: sums[name])
+def largest(seconds: dict[str, float]) -> str:
+    """The name with the most seconds."""
+    return max(seconds, key=lambda name: seconds[name])
+
+
+def bound(time: PassTime, *, compute_bound: bool) -> str:
+    """The largest of the `sides` of a pass."""
+    return largest(sides(time, compute_bound=compute_bound))
+
+
+def is_compute_bound(server: Server, batch: int) -> bool:
+    """Whether FLOPs bind the matmuls of a decoding pass."""
+    return float(in_flight(server.engine, batch)) > critical_batch(server.config, server)
+
+
+def decode_sides(server: Server, batch: int) -> dict[str, float]:
+    """The `sides` of a decoding pass."""
+    return sides(server.decode(batch), compute_bound=is_compute_bound(server, batch))
 
 
 def decode_range(server: Server, batch: int) -> Range:
-    """Of one pass: all communication hidden at peak rates, expected, nothing hidden."""
+    """Seconds of a decoding pass: at peak rates and full overlap, expected, without overlap."""
     return _range(server.decode(batch, ideal=True), server.decode(batch))
 
 
 def prefill_range(server: Server) -> Range:
-    """The same of a prompt."""
+    """Seconds of a prefill: at peak rates and full overlap, expected, without overlap."""
     return _range(server.prefill(ideal=True), server.prefill())
 
 
 def _range(ideal: PassTime, expected: PassTime) -> Range:
-    serial = expected.local_s + expected.comm_s + expected.host
-    return Range(lower=float(ideal.local_s), expected=float(expected.step_s), upper=float(serial))
+    serial_s = expected.local_s + expected.comm_s + expected.host
+    return Range(lower=float(ideal.local_s), expected=float(expected.step_s), upper=float(serial_s))
 
 
 def critical_batch(config: ModelConfig, server: Server) -> float:
-    """Sequences of a pass from which products are bound by FLOPs: e C / (2 W), times E / k of an
-    MoE, over the tokens that each sequence puts in. Book §7."""
-    rates, job = server.rates, server.job
+    """Sequences of a pass from which FLOPs bind the matmuls. Book §7.
+
+    e C / (2 W), times E / k for an MoE, over the tokens of each sequence in a pass.
+    """
+    rates = server.rates
     peak = rates.chip.peak(rates.dtype(head=False))
-    rows = roofline.critical_batch(peak, rates.chip.need("hbm.bandwidth"), job.weights)
-    ratios = [
-        g.layer.ffn.n_experts / g.layer.ffn.experts_per_token
-        for g in config.groups
-        if isinstance(g.layer.ffn, Moe)
-    ]
-    return float(rows) * max(ratios, default=1.0) / (1 + job.drafted)
+    tokens = roofline.critical_batch(peak, rates.chip.need("hbm.bandwidth"), server.job.weights)
+    sparsity = 1.0
+    for group in config.groups:
+        ffn = group.layer.ffn
+        if isinstance(ffn, Moe):
+            sparsity = max(sparsity, ffn.n_experts / ffn.experts_per_token)
+    return float(tokens) * sparsity / (1 + server.job.drafted)
 
 
 def kv_batch(server: Server) -> int | None:
-    """The fewest sequences of an engine whose caches take longer than all products.
+    """The fewest sequences of an engine whose KV caches take longer than all matmuls.
 
-    None without caches, or where products grow as fast as caches: bound by FLOPs at long batches.
-    The share of a mixture's experts that a pass reads grows with the batch, so it is searched.
+    None without caches, or where the matmuls grow as fast as the caches because FLOPs bind them.
+    It is found by bisection, since the share of an MoE's experts in a pass grows with the batch.
     """
 
-    def outweighs(batch: int) -> bool:
-        took = server.decode(batch)
-        return bool(took.decode_attention >= took.matmuls + took.head)
+    def caches_dominate(batch: int) -> bool:
+        time = server.decode(batch)
+        return bool(time.decode_attention >= time.matmuls + time.head)
 
-    if not outweighs(MOST_BATCH):
+    if not caches_dominate(MAX_BATCH):
         return None
-    low, high = 0, MOST_BATCH
+    low = 0
+    high = MAX_BATCH
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if outweighs(middle) else (middle, high)
+        if caches_dominate(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
 def mesh_of(server: Server) -> dict[str, int]:
-    """The mesh of all engines of a kind; `data` counts them."""
+    """Sizes of an engine's mesh; `data` is the number of engines."""
     return {**server.layout.sizes, "data": server.count}
 
 
 def usual_compute(weights: str, chip: Chip | None) -> str:
-    """The dtype of products: that of the weights where the chip has a peak for it, else bf16."""
+    """The dtype of matmuls: the weights' dtype where the chip has a peak for it, otherwise bf16."""
     return weights if chip and weights in chip.peak_flops_per_s else "bf16"

@@ -1,9 +1,9 @@
-"""A planned deployment under traffic: its engines in simulated time."""
+"""Simulation of a planned deployment under traffic."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from shardwise.errors import BadInput
 from shardwise.estimate.serving.steady_state import max_pass_tokens, prefill_only, prompts_per_pass
@@ -13,7 +13,6 @@ from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.simulate import (
     Pool,
-    SimulationResult,
     Slo,
     Spread,
     Summary,
@@ -21,6 +20,7 @@ from shardwise.simulate import (
     capacity,
     simulate,
 )
+from shardwise.simulate.metrics import SimulationResult
 from shardwise.simulate.planned import (
     engine_limits,
     full_batch_tpot_s,
@@ -29,24 +29,28 @@ from shardwise.simulate.planned import (
     pass_times,
 )
 
-# Engines of a kind that are simulated; of more, a part with its part of the requests. Fewer engines
-# even out less, so that what is told is rather too long than too short. Of large ones fewer do.
-ENGINES, LARGE_ENGINES, LARGE = 8, 4, 128
-GROWING = 0.05  # latency that grows by more than this share of the time: a queue without end
-LEFT = 0.1  # of all requests that are served after the last has come: the same
-LONG = 10  # runs that are shorter than so many requests take tell nothing of that
-CAPACITY_STEP = 0.02  # the largest rate is found to this share
-FEWEST = 3000  # requests of its runs: of few, a queue that grows for ever stays short
+# Engines of a kind that are simulated. Of a deployment with more, a part is simulated with its part
+# of the requests; fewer engines balance load less well, so that latencies are rather too long.
+ENGINES = 8
+LARGE_ENGINES = 4  # engines of batches above `LARGE_BATCH`
+LARGE_BATCH = 128
+MAX_GROWTH = 0.05  # latency that grows by more than this share of the time: an unstable queue
+MAX_BACKLOG = 0.1  # share of requests served after the last arrival: more is an unstable queue
+MIN_RUN = 10  # shorter runs, in service times of a request, do not show a growing queue
+CAPACITY_STEP = 0.02  # relative precision of the highest rate
+MIN_REQUESTS = 3000  # in runs for the highest rate; with few an unstable queue stays short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """What of an engine the plan does not say.
+class SchedulerOptions:
+    """Choices of an engine's scheduler that a plan does not make.
 
     Args:
-        chunked: prompts are cut and share passes with decoding; None for the software's habit.
-        paged: blocks are taken as contexts grow; otherwise reserved at once, and nothing shared.
-        prefix_cache: shared prefixes are kept.
+        chunked: chunked prefill, with prompts and decoding in one pass; None for the engine's
+            default.
+        paged: allocate cache blocks as contexts grow; otherwise reserve them at the start and share
+            none.
+        prefix_cache: keep the blocks of shared prefixes.
     """
 
     chunked: bool | None = None
@@ -54,17 +58,20 @@ class Habits:
     prefix_cache: bool = True
 
 
-USUAL = Habits()
+DEFAULT_SCHEDULER = SchedulerOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rig:
-    """The pools of a deployment, or a part of it.
+class SimulatedPools:
+    """The pools of engines that are simulated: a deployment, or a part of it.
 
     Args:
-        part: share of the engines, and so of the requests.
-        service_s: mean seconds of a request, by the closed form.
-        ahead_s: seconds of a request in the server before and after the engine.
+        pool: engines that requests enter: prefill engines where they are separate.
+        decode: decode engines where prefill engines are separate.
+        transfer_s_per_token: seconds to send the KV cache of a prompt token between them.
+        part: share of the engines that is simulated, and so of the requests.
+        service_s: mean seconds of a request by the closed form.
+        ahead_s: seconds of a request in the server around the engine.
     """
 
     pool: Pool
@@ -74,263 +81,284 @@ class Rig:
     service_s: float
     ahead_s: float
 
+    @property
+    def decode_pool(self) -> Pool:
+        """The engines that decode, whether they prefill too or not."""
+        return self.decode or self.pool
+
     def run(self, arrivals: Arrivals, chosen: Candidate, rate: float, n: int) -> Run:
-        """The run of `n` judged requests, between others that fill and empty the engines."""
-        traffic = arrivals.requests(chosen.job, rate, n + 2 * self.around(rate), self.part)
+        """Simulate `n` judged requests, with others around them that fill and drain engines."""
+        n_filling = self.n_in_flight(rate)
+        traffic = arrivals.requests(chosen.job, rate, n + 2 * n_filling, self.part)
         result = simulate(traffic, self.pool, self.decode, self.transfer_s_per_token)
         arrival_s = traffic.arrival_s
-        if arrivals.whole or arrival_s is None:
+        if arrivals.judges_whole_trace or arrival_s is None:
             return Run(self, result, 0.0, math.inf)
-        skip = min(self.around(rate), (len(traffic) - 1) // 2)
-        return Run(self, result, float(arrival_s[skip]), float(arrival_s[-1 - skip]))
+        n_skipped = min(n_filling, (len(traffic) - 1) // 2)
+        return Run(self, result, float(arrival_s[n_skipped]), float(arrival_s[-1 - n_skipped]))
 
-    def around(self, rate: float) -> int:
-        """Requests that are in the engines in the mean: so many come before those judged."""
+    def n_in_flight(self, rate: float) -> int:
+        """Mean number of requests in the simulated engines."""
         return math.ceil(rate * self.part * self.service_s)
+
+    def engine_slo(self, slo: Slo) -> Slo:
+        """The bounds inside the engines, without the server around them."""
+        return replace(slo, ttft_s=max(slo.ttft_s - self.ahead_s, 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run, and which of its requests are judged."""
+    """A finished run; requests that arrive between `after_s` and `until_s` are judged."""
 
-    rig: Rig
+    pools: SimulatedPools
     result: SimulationResult
     after_s: float
     until_s: float
 
     def summary(self, slo: Slo) -> Summary:
-        """The figures as its users see them."""
-        ahead_s = self.rig.ahead_s
-        inside = replace(slo, ttft_s=max(slo.ttft_s - ahead_s, 1e-9))
-        found = self.result.summary(inside, self.after_s, self.until_s)
+        """Metrics of the judged requests, with the time in the server around the engine."""
+        ahead_s = self.pools.ahead_s
+        summary = self.result.summary(self.pools.engine_slo(slo), self.after_s, self.until_s)
         return replace(
-            found,
+            summary,
             requests=int(self.result.judged(self.after_s, self.until_s).sum()),
-            ttft_s=_later(found.ttft_s, ahead_s),
-            latency_s=_later(found.latency_s, ahead_s),
+            ttft_s=_later(summary.ttft_s, ahead_s),
+            latency_s=_later(summary.latency_s, ahead_s),
         )
 
-    def served(self) -> float:
-        """Requests that end for each one that arrives; below 1 the rest is served afterwards."""
+    def served_share(self) -> float:
+        """Requests completed per arriving request; below 1 a backlog remains after the last."""
         columns = self.result.columns
         last_s = float(columns["arrival_s"][-1])
         longest_s = float((columns["end_s"] - columns["start_s"]).max())
         return last_s / max(last_s, self.result.duration_s - longest_s)
 
-    def grows(self) -> bool:
-        """Whether a queue grows for ever: requests are left, or later ones take ever longer."""
-        if self.served() < 1 - LEFT:
+    def is_unstable(self) -> bool:
+        """Whether a queue grows without end: a backlog remains, or latency keeps growing."""
+        if self.served_share() < 1 - MAX_BACKLOG:
             return True
-        latency = self.result.times(self.after_s, self.until_s)["latency"]
-        arrival = self.result.columns["arrival_s"]
-        end_s = min(self.until_s, float(arrival[-1]))
-        took_s, quarter = end_s - self.after_s, len(latency) // 4
-        if took_s < LONG * self.rig.service_s or not quarter:
+        latency_s = self.result.times(self.after_s, self.until_s)["latency"]
+        end_s = min(self.until_s, float(self.result.columns["arrival_s"][-1]))
+        judged_s = end_s - self.after_s
+        quarter = len(latency_s) // 4
+        if judged_s < MIN_RUN * self.pools.service_s or not quarter:
             return False
-        grown_s = float(latency[-quarter:].mean() - latency[:quarter].mean())
-        return grown_s > GROWING * took_s
+        growth_s = float(latency_s[-quarter:].mean() - latency_s[:quarter].mean())
+        return growth_s > MAX_GROWTH * judged_s
 
 
 def slo_of(chosen: Candidate, arrivals: Arrivals) -> Slo:
-    """The bounds of the work, at the share of the traffic."""
-    job, none = chosen.job, math.inf
-    return Slo(ttft_s=job.ttft_s or none, tpot_s=job.tpot_s or none, share=arrivals.at)
+    """The bounds of the job, for the share of the requests that must meet them."""
+    job = chosen.job
+    return Slo(ttft_s=job.ttft_s or math.inf, tpot_s=job.tpot_s or math.inf, share=arrivals.at)
 
 
-def rig_of(chosen: Candidate, arrivals: Arrivals, habits: Habits = USUAL) -> Rig:
-    """The engines of a deployment as they are simulated."""
-    job, trace = chosen.job, arrivals.trace
-    longest = job.context if trace is None else int((trace.prompt + trace.output).max())
-    servers, reader = chosen.server.count, chosen.reader
-    readers = reader.count if reader else 0
-    most = LARGE_ENGINES if chosen.batch > LARGE else ENGINES
-    n, m, part = scaled(servers, readers, most)
-    generates = _pool(chosen.server, n, longest, habits, job.batch and chosen.batch, reader)
-    first = _reading(reader, m, longest, habits) if reader else None
-    output = job.output or 1
-    return Rig(
-        pool=first or generates,
-        decode=generates if first else None,
+def simulated_pools(
+    chosen: Candidate, arrivals: Arrivals, options: SchedulerOptions = DEFAULT_SCHEDULER
+) -> SimulatedPools:
+    """The engines of a deployment that are simulated."""
+    job = chosen.job
+    trace = arrivals.trace
+    max_context = job.context
+    if trace is not None:
+        max_context = int((trace.prompt + trace.output).max())
+    prefill_server = chosen.reader
+    n_prefill = prefill_server.count if prefill_server else 0
+    max_engines = LARGE_ENGINES if chosen.batch > LARGE_BATCH else ENGINES
+    n_decode, n_prefill, part = scaled(chosen.server.count, n_prefill, max_engines)
+    pool = _decode_pool(chosen, n_decode, max_context, options)
+    decode = None
+    if prefill_server:
+        decode = pool
+        pool = _prefill_pool(prefill_server, n_prefill, max_context, options)
+    return SimulatedPools(
+        pool=pool,
+        decode=decode,
         transfer_s_per_token=chosen.transfer_s / job.prompt_tokens,
         part=part,
-        service_s=chosen.ttft_s + output * chosen.tpot_s,
+        service_s=chosen.ttft_s + (job.output or 1) * chosen.tpot_s,
         ahead_s=chosen.server.rates.overhead.request_s,
     )
 
 
-def scaled(servers: int, readers: int, most: int = ENGINES) -> tuple[int, int, float]:
-    """(engines that generate, engines that read, their share of all) to be simulated.
+def scaled(n_decode: int, n_prefill: int, max_engines: int = ENGINES) -> tuple[int, int, float]:
+    """(decode engines, prefill engines, their share of all) to simulate.
 
-    `most` of a kind at most. The share is that of the kind of which more is left, so that no engine
-    has less to do.
+    At most `max_engines` of a kind. The share is that of the kind of which more is simulated, so
+    that no engine has less load than in the whole deployment.
 
     >>> scaled(3, 0), scaled(26, 0)[0], scaled(9, 17)[:2]
     ((3, 0, 1.0), 8, (4, 8))
     """
-    if not readers:
-        n = min(servers, most)
-        return n, 0, n / servers
-    if max(servers, readers) <= most:
-        return servers, readers, 1.0
-    every = [
-        (n / servers, m / readers, n, m)
-        for n in range(1, min(servers, most) + 1)
-        for m in range(1, min(readers, most) + 1)
-    ]
-    a, b, n, m = min(every, key=lambda one: (max(one[:2]) / min(one[:2]), -one[2]))
-    return n, m, max(a, b)
+    if not n_prefill:
+        n = min(n_decode, max_engines)
+        return n, 0, n / n_decode
+    if max(n_decode, n_prefill) <= max_engines:
+        return n_decode, n_prefill, 1.0
+    best = (math.inf, 0, 1, 1, 0.0)
+    for n in range(1, min(n_decode, max_engines) + 1):
+        for m in range(1, min(n_prefill, max_engines) + 1):
+            larger = max(n / n_decode, m / n_prefill)
+            imbalance = larger / min(n / n_decode, m / n_prefill)
+            if (imbalance, -n) < best[:2]:
+                best = (imbalance, -n, n, m, larger)
+    return best[2:]
 
 
-def _pool(
-    server: Server, n: int, longest: int, habits: Habits, batch: int | None, reader: Server | None
+def _decode_pool(
+    chosen: Candidate, n_engines: int, max_context: int, options: SchedulerOptions
 ) -> Pool:
-    engine, job = server.engine, server.job
-    times = pass_times(engine, job, longest, int(max_pass_tokens(engine)))
-    most = batch or max_sequences(engine, job, times, job.tpot_s, prefills=reader is None)
-    limits = engine_limits(
-        engine,
-        job,
-        most,
-        chunked=habits.chunked,
-        paged=habits.paged,
-        prefix_cache=habits.prefix_cache,
-    )
-    return Pool(times=times, limits=limits, replicas=n)
+    engine = chosen.server.engine
+    job = chosen.server.job
+    times = pass_times(engine, job, max_context, int(max_pass_tokens(engine)))
+    if job.batch and chosen.batch:
+        n_sequences = chosen.batch
+    else:
+        reads = chosen.reader is None
+        n_sequences = max_sequences(engine, job, times, job.tpot_s, prefills=reads)
+    limits = engine_limits(engine, job, n_sequences, **asdict(options))
+    return Pool(times=times, limits=limits, replicas=n_engines)
 
 
-def _reading(reader: Server, n: int, longest: int, habits: Habits) -> Pool:
-    engine, job = reader.engine, replace(reader.job, drafted=0)
+def _prefill_pool(
+    server: Server, n_engines: int, max_context: int, options: SchedulerOptions
+) -> Pool:
+    engine = server.engine
+    job = replace(server.job, drafted=0)
     rows = int(max_pass_tokens(engine))
-    limits = engine_limits(
-        engine,
-        job,
-        max(1, min(rows, rows // max(1, job.prompt_tokens) + int(prompts_per_pass(engine)))),
-        chunked=habits.chunked,
-        paged=habits.paged,
-        prefix_cache=habits.prefix_cache,
-    )
-    return Pool(times=pass_times(engine, job, longest, 1), limits=limits, replicas=n)
+    n_prompts = rows // max(1, job.prompt_tokens) + int(prompts_per_pass(engine))
+    limits = engine_limits(engine, job, max(1, min(rows, n_prompts)), **asdict(options))
+    times = pass_times(engine, job, max_context, 1)
+    return Pool(times=times, limits=limits, replicas=n_engines)
 
 
 def estimate(
     chosen: Candidate,
     arrivals: Arrivals,
     rate: float,
-    habits: Habits = USUAL,
+    options: SchedulerOptions = DEFAULT_SCHEDULER,
     n: int | None = None,
 ) -> TrafficEstimate:
-    """What the requests of a deployment see.
+    """Metrics of the simulated requests of a deployment.
 
     Args:
+        chosen: the deployment.
+        arrivals: the requests.
         rate: requests per second of the whole deployment.
-        n: requests that are judged; None for as many as the percentile needs.
+        options: of the scheduler.
+        n: number of judged requests; None for as many as the percentile needs.
 
     Raises:
-        BadInput: a request that no engine has room for.
+        BadInput: a request is too long for every engine.
     """
-    rig = rig_of(chosen, arrivals, habits)
-    run = rig.run(arrivals, chosen, rate, n or arrivals.judged)
-    slo = slo_of(chosen, arrivals)
-    return _told(chosen, arrivals, rate, rig, run, run.summary(slo))
-
-
-def _told(
-    chosen: Candidate, arrivals: Arrivals, rate: float, rig: Rig, run: Run, found: Summary
-) -> TrafficEstimate:
-    limits, job = (rig.decode or rig.pool).limits, chosen.job
-    whole = {name: getattr(found, name) / rig.part for name in ("running", "in_system")}
-    told = {f.name: getattr(found, f.name) for f in fields(Summary)} | whole
-    grows = run.grows()
-    served = rate * run.served() if grows else rate
-    told |= {
-        "requests_per_s": served,
-        "output_tokens_per_s": served * found.output_tokens_per_s / found.requests_per_s,
-        "goodput": rate * found.within,
+    pools = simulated_pools(chosen, arrivals, options)
+    run = pools.run(arrivals, chosen, rate, n or arrivals.n_judged)
+    summary = run.summary(slo_of(chosen, arrivals))
+    metrics = {field.name: getattr(summary, field.name) for field in fields(Summary)}
+    unstable = run.is_unstable()
+    served_per_s = rate
+    if unstable:
+        served_per_s *= run.served_share()
+    metrics |= {
+        "running": summary.running / pools.part,
+        "in_system": summary.in_system / pools.part,
+        "requests_per_s": served_per_s,
+        "output_tokens_per_s": served_per_s * summary.output_tokens_per_s / summary.requests_per_s,
+        "goodput": rate * summary.within,
     }
+    limits = pools.decode_pool.limits
     return TrafficEstimate(
-        **told,
+        **metrics,
         kind=arrivals.kind,
         variation=arrivals.variation,
         source=arrivals.name,
         seed=arrivals.seed,
         rate=rate,
         at=arrivals.at,
-        ttft_bound_s=job.ttft_s,
-        tpot_bound_s=job.tpot_s,
-        holds=found.within >= arrivals.at and not grows,
-        simulated=rig.part,
+        ttft_bound_s=chosen.job.ttft_s,
+        tpot_bound_s=chosen.job.tpot_s,
+        holds=summary.within >= arrivals.at and not unstable,
+        simulated=pools.part,
         max_sequences=limits.max_sequences,
         max_tokens=limits.max_tokens,
         n_blocks=limits.n_blocks,
         chunked=limits.chunked,
         tokens_per_pass=limits.tokens_per_pass,
-        mean_field=_mean_field(chosen, found, rig, rate),
+        mean_field=_mean_field(chosen, summary, pools, rate),
     )
 
 
-def _mean_field(chosen: Candidate, found: Summary, rig: Rig, rate: float) -> MeanField:
-    """What means say of a deployment that was simulated."""
-    pool, server = rig.decode or rig.pool, chosen.server
+def _mean_field(
+    chosen: Candidate, summary: Summary, pools: SimulatedPools, rate: float
+) -> MeanField:
+    """The closed-form means of the deployment against the simulated ones."""
+    pool = pools.decode_pool
+    server = chosen.server
+    tpot_at_rate_s = mean_field_tpot_s(
+        server.engine,
+        chosen.job,
+        pool.times,
+        rate / server.count,
+        pool.limits.max_sequences,
+        prefills=chosen.reader is None,
+    )
     return MeanField(
         ttft_s=chosen.ttft_s,
         tpot_s=chosen.tpot_s,
-        tpot_at_rate_s=mean_field_tpot_s(
-            server.engine,
-            chosen.job,
-            pool.times,
-            rate / server.count,
-            pool.limits.max_sequences,
-            prefills=chosen.reader is None,
-        ),
-        ttft_off=chosen.ttft_s / found.ttft_s.mean - 1,
-        tpot_off=chosen.tpot_s / found.tpot_s.mean - 1 if found.tpot_s.mean else 0.0,
+        tpot_at_rate_s=tpot_at_rate_s,
+        ttft_off=chosen.ttft_s / summary.ttft_s.mean - 1,
+        tpot_off=chosen.tpot_s / summary.tpot_s.mean - 1 if summary.tpot_s.mean else 0.0,
     )
 
 
 def largest_rate(
-    chosen: Candidate, arrivals: Arrivals, habits: Habits = USUAL
+    chosen: Candidate, arrivals: Arrivals, options: SchedulerOptions = DEFAULT_SCHEDULER
 ) -> tuple[LargestRate, TrafficEstimate]:
-    """The largest rate of a deployment that keeps its bounds, and what requests see at it.
+    """The highest rate at which a deployment meets its bounds, and the metrics at that rate.
 
     Raises:
-        BadInput: no bound on the first token. NoPlan: no rate keeps them.
+        BadInput: there is no bound on the first token. NoPlan: no rate meets the bounds.
     """
     if chosen.job.ttft_s is None:
         raise BadInput(
             "the largest rate needs a bound on the first token: without one, requests may wait for "
             "ever. Write --ttft 500ms."
         )
-    rig, slo = rig_of(chosen, arrivals, habits), slo_of(chosen, arrivals)
+    pools = simulated_pools(chosen, arrivals, options)
+    slo = pools.engine_slo(slo_of(chosen, arrivals))
     start = chosen.job.rate or chosen.most_requests_per_s
-    n = max(FEWEST, arrivals.judged) + 2 * rig.around(start)
-    traffic = arrivals.requests(chosen.job, start, n, rig.part)
-    inside = replace(slo, ttft_s=max(slo.ttft_s - rig.ahead_s, 1e-9))
-    found = capacity(traffic, rig.pool, inside, rig.decode, rig.transfer_s_per_token, CAPACITY_STEP)
-    rate = found.rate / rig.part
-    told = LargestRate(
+    n = max(MIN_REQUESTS, arrivals.n_judged) + 2 * pools.n_in_flight(start)
+    traffic = arrivals.requests(chosen.job, start, n, pools.part)
+    highest = capacity(
+        traffic, pools.pool, slo, pools.decode, pools.transfer_s_per_token, CAPACITY_STEP
+    )
+    rate = highest.rate / pools.part
+    limit = LargestRate(
         rate=rate,
-        mean_field_rate=balanced_rate(chosen, rig),
-        tried=tuple((r / rig.part, share) for r, share in found.trials),
+        mean_field_rate=balanced_rate(chosen, pools),
+        tried=tuple((tried_rate / pools.part, share) for tried_rate, share in highest.trials),
     )
-    return told, replace(estimate(chosen, arrivals, rate, habits), capacity=told)
+    return limit, replace(estimate(chosen, arrivals, rate, options), capacity=limit)
 
 
-def balanced_rate(chosen: Candidate, rig: Rig) -> float:
-    """Requests per second of full engines: balance alone, without queues."""
-    generates, job = rig.decode or rig.pool, chosen.job
-    n, prefills = generates.limits.max_sequences, chosen.reader is None
-    each = full_batch_tpot_s(chosen.server.engine, job, generates.times, n, prefills=prefills) * (
-        job.output or 1
-    )
-    ends = chosen.server.count * n / each
+def balanced_rate(chosen: Candidate, pools: SimulatedPools) -> float:
+    """Requests per second of full engines by the closed form, without queues."""
+    pool = pools.decode_pool
+    server = chosen.server
+    job = chosen.job
+    n_sequences = pool.limits.max_sequences
+    reads = chosen.reader is None
+    token_s = full_batch_tpot_s(server.engine, job, pool.times, n_sequences, prefills=reads)
+    decode_rate = server.count * n_sequences / (token_s * (job.output or 1))
     if not chosen.reader:
-        return ends
-    full, _ = prefill_only(chosen.reader.engine, job, 1.0)
-    return min(ends, chosen.reader.count * float(full))
+        return decode_rate
+    prefill_rate, _ = prefill_only(chosen.reader.engine, job, 1.0)
+    return min(decode_rate, chosen.reader.count * float(prefill_rate))
 
 
 def _later(spread: Spread, seconds: float) -> Spread:
-    return Spread(**{f.name: getattr(spread, f.name) + seconds for f in fields(Spread)})
+    """The same percentiles, `seconds` later."""
+    return Spread(**{field.name: getattr(spread, field.name) + seconds for field in fields(Spread)})
 
 
 def simulate_plan(
@@ -344,22 +372,24 @@ def simulate_plan(
     paged: bool = True,
     prefix_cache: bool = True,
 ) -> TrafficEstimate:
-    """What requests of a serving plan see: percentiles, waiting, utilisation, goodput.
+    """Metrics of simulated requests to a serving plan: percentiles, queues, utilisation, goodput.
 
     Args:
-        plan: of `sw.plan(..., sw.Serve(...))`, or loaded.
+        plan: from `sw.plan(..., sw.Serve(...))`, or loaded.
         traffic: `poisson`, `constant`, `bursty`, `bursty:3`, the path of a recording, or requests
             as a `shardwise.simulate.Traffic`.
-        rate: requests per second of the whole deployment; None for the plan's, or the recording's.
-        at: share of the requests that must keep the plan's bounds.
-        seed: of all chance: the same one gives the same figures.
-        chunked: prompts are cut and share passes with decoding; False: passes of whole prompts come
-            first; None: as the software does.
-        paged, prefix_cache: see `shardwise.simulate.Limits`.
+        rate: requests per second of the whole deployment; None for the rate of the plan or the
+            recording.
+        at: share of the requests that must meet the plan's bounds.
+        seed: of the random numbers; the same seed gives the same figures.
+        chunked: chunked prefill, with prompts and decoding in one pass; False for separate passes,
+            prompts first; None for the engine's default.
+        paged: allocate cache blocks as contexts grow: see `shardwise.simulate.Limits`.
+        prefix_cache: keep the blocks of shared prefixes: see `shardwise.simulate.Limits`.
 
     Raises:
-        BadInput: traffic or a rate that cannot be, or a request that no engine has room for;
-            BadFile: what is wrong in a recording.
+        BadInput: traffic or a rate out of range, or a request too long for every engine.
+        BadFile: the recording is wrong.
     """
     from shardwise.plan.serving.rebuild import rebuild
 
@@ -370,10 +400,11 @@ def simulate_plan(
     else:
         arrivals = replace(traffic, at=at, seed=seed)
     _, chosen = rebuild(plan)
-    per_s = rate or (arrivals.trace.rate if arrivals.trace else plan.workload.rate)
-    if not per_s or not 0 < per_s < math.inf:
-        raise BadInput("how many requests arrive is not said. Give rate=, requests per second.")
+    if not rate:
+        rate = arrivals.trace.rate if arrivals.trace else plan.workload.rate
+    if not rate or not 0 < rate < math.inf:
+        raise BadInput("traffic needs a rate. Pass rate=, requests per second.")
     if arrivals.trace is None and plan.workload.output is None:
         raise BadInput("the plan has no length of requests: plan with prompt and output.")
-    habits = Habits(chunked=chunked, paged=paged, prefix_cache=prefix_cache)
-    return estimate(chosen, arrivals, per_s, habits)
+    options = SchedulerOptions(chunked=chunked, paged=paged, prefix_cache=prefix_cache)
+    return estimate(chosen, arrivals, rate, options)

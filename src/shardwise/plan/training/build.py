@@ -1,17 +1,22 @@
-"""Make a plan: search or take a strategy, and write down everything about it."""
+"""Plans for training: search a strategy or evaluate a given one, and record it with its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from shardwise.errors import BadInput, NoStrategy, NotDivisible, raise_all
+from shardwise.errors import NoStrategy, NotDivisible, raise_all
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.formulas import cost
 from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
-from shardwise.hardware import System, Torus
+from shardwise.hardware import System
 from shardwise.models import ModelConfig, count
+from shardwise.plan.arguments import check_types
+from shardwise.plan.losses import nonzero
+from shardwise.plan.machine import links_of, memory_bytes, planned_hardware
 from shardwise.plan.schema import training
-from shardwise.plan.schema.architecture import written
+from shardwise.plan.schema.architecture import planned_model
+from shardwise.plan.schema.common import Operation, RatesUsed
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import operations
 from shardwise.plan.xla_flags import flags_for
@@ -34,24 +39,7 @@ def plan(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> training.Plan:
-    """The best plan.
-
-    Args:
-        model: the architecture.
-        system: the machine.
-        job: the work.
-        fixed: what is given of a strategy: sizes of mesh roles, `micro_batch`, `n_microbatches`,
-            `virtual`, `zero`, `loss_chunks`, and the words `schedule`, `remat`, `context_kind`:
-            `{"tensor": 8, "schedule": "1f1b"}`.
-        most: largest sizes of mesh roles.
-        peak: expect the chip's peak rates, as the book does, and not what it reaches in practice.
-
-    Raises:
-        UnknownName: a role or word that is none. NotDivisible: a fixed size that divides nothing.
-        NoStrategy: no legal split; the message says what would work.
-        DoesNotFit: no legal split fits into memory.
-        UnknownFigure: a figure that the chip's file does not have.
-    """
+    """The best plan. Arguments and errors as in `shardwise.plan.api.plan`."""
     return search(model, system, job, fixed, n=1, most=most, peak=peak)[0]
 
 
@@ -65,20 +53,20 @@ def search(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> list[training.Plan]:
-    """The `n` best plans on different meshes, best first. Raises as `plan` does."""
+    """The `n` best plans on different meshes, best first. Arguments and errors as in `plan`."""
     _check(model, system, job)
-    given = read_fixed(fixed, most)
-    raise_all(NotDivisible, problems(model, system, job, given.sizes, whole=False))
-    cal = rates(system, peak=peak)
+    choices = read_fixed(fixed, most)
+    raise_all(NotDivisible, problems(model, system, job, choices.sizes, whole=False))
+    rates = rates_of(system, peak=peak)
     try:
-        ranking = rank.rank(model, system, job, cal, given, keep=max(n, rank.RANKED))
+        ranking = rank.rank(model, system, job, rates, choices, keep=max(n, rank.RANKED))
     except NoStrategy:
-        raise refusals.no_strategy(model, system, job, given) from None
-    ranked = ranking.candidates
-    if not ranked[0].fits:
-        raise refusals.does_not_fit(model, system, job, ranked)
-    fitting = [c for c in ranked if c.fits][:n]
-    return [_write(model, system, job, cal, c, ranked, given) for c in fitting]
+        raise refusals.no_strategy(model, system, job, choices) from None
+    candidates = ranking.candidates
+    if not candidates[0].fits:
+        raise refusals.does_not_fit(model, system, job, candidates)
+    fitting = [candidate for candidate in candidates if candidate.fits][:n]
+    return [_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
 
 
 def evaluate(
@@ -90,25 +78,29 @@ def evaluate(
     *,
     peak: bool = False,
 ) -> training.Plan:
-    """The plan of one given mesh under its best form, or of one layout as it is, on the best
-    placement, whether it fits or not.
+    """The plan of a given mesh or layout on its best placement, whether it fits or not.
 
     Args:
-        words: with a mesh, what else of the strategy is given: `{"schedule": "1f1b", "zero": 1}`.
+        model: the architecture.
+        system: the machine.
+        job: the workload.
+        split: a mesh, evaluated under its best schedule, remat and ZeRO stage; or a layout.
+        words: with a mesh, other fixed choices: `{"schedule": "1f1b", "zero": 1}`.
+        peak: expect the chip's peak rates instead of calibrated rates.
 
     Raises:
-        NotDivisible: the mesh is not legal; every reason, with what would be.
+        NotDivisible: the mesh is not legal; every reason, with legal sizes.
     """
     _check(model, system, job)
-    mesh = split if isinstance(split, Mesh) else split.mesh
-    given = read_fixed({**mesh.sizes, **(words or {})})
+    mesh = split.mesh if isinstance(split, Layout) else split
+    choices = read_fixed({**mesh.sizes, **(words or {})})
     raise_all(NotDivisible, problems(model, system, job, mesh.sizes, whole=True))
-    cal = rates(system, peak=peak)
+    rates = rates_of(system, peak=peak)
     if isinstance(split, Mesh):
         try:
-            ranked = rank.rank(model, system, job, cal, given, keep=1).candidates
+            candidates = rank.rank(model, system, job, rates, choices, keep=1).candidates
         except NoStrategy:
-            raise refusals.no_strategy(model, system, job, given) from None
+            raise refusals.no_strategy(model, system, job, choices) from None
     else:
         if split.global_batch != job.batch:
             raise NotDivisible(
@@ -117,39 +109,41 @@ def evaluate(
                 f"{split.data_shards:,} shards); the batch has {job.batch:,}."
             )
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
-        ranked = [rank.evaluate(model, system, job, split, cal)]
-    return _write(model, system, job, cal, ranked[0], ranked)
+        candidates = [rank.evaluate(model, system, job, split, rates)]
+    return _plan(model, system, job, rates, candidates[0], candidates)
 
 
-def rates(system: System, *, peak: bool) -> Calibration:
-    """What the chip reaches, or its peaks."""
+def rates_of(system: System, *, peak: bool) -> Calibration:
+    """The calibrated rates of the chip, or its peaks."""
     return PEAK if peak else calibration(system.chip.name)
 
 
 def _check(model: ModelConfig, system: System, job: Train) -> None:
-    """Names are read by `sw.model` and `sw.hardware`; a plan takes what they return."""
-    wanted = (
-        (model, ModelConfig, "sw.model(...)"),
-        (system, System, "sw.hardware(...)"),
-        (job, Train, "sw.Train(...)"),
+    check_types(
+        [
+            (model, ModelConfig, "sw.model(...)"),
+            (system, System, "sw.hardware(...)"),
+            (job, Train, "sw.Train(...)"),
+        ]
     )
-    wrong = [(given, by) for given, kind, by in wanted if not isinstance(given, kind)]
-    raise_all(BadInput, [f"{given!r} is not what {by} returns." for given, by in wrong])
     if job.offload:
         system.chip.need("pcie.bandwidth")
 
 
-def _write(
+def _plan(
     model: ModelConfig,
     system: System,
     job: Train,
-    cal: Calibration,
+    rates: Calibration,
     chosen: Candidate,
-    ranked: list[Candidate],
-    given: Fixed = NOTHING,
+    candidates: list[Candidate],
+    choices: Fixed = NOTHING,
 ) -> training.Plan:
-    mesh, layout = chosen.mesh.sizes, chosen.layout
-    works = operations(chosen)
+    layout = chosen.layout
+    sizes = chosen.mesh.sizes
+    step_operations = operations(chosen)
+    precision = {name: getattr(job, name) for name in training.PRECISION}
+    precision["reduce"] = job.reduce or job.gradients
     return training.Plan(
         model=planned_model(model),
         hardware=planned_hardware(system),
@@ -163,135 +157,75 @@ def _write(
             remat=job.remat,
         ),
         strategy=training.PlannedStrategy(
-            mesh=mesh,
-            placement={r: chosen.placement.describe(r) for r, n in mesh.items() if n > 1},
+            mesh=sizes,
+            placement=links_of(chosen.placement, sizes),
             rules=dict(rules_of(layout)),
             remat=layout.policy,
-            precision={
-                **{name: getattr(job, name) for name in training.PRECISION},
-                "reduce": job.reduce or job.gradients,
-            },
+            precision=precision,
             **{name: getattr(layout, name) for name in training.LAYOUT_WORDS},
-            fixed=dict(given),
-            most=dict(given.max_sizes),
+            fixed=dict(choices),
+            most=dict(choices.max_sizes),
         ),
-        estimate=_estimate(model, system, job, cal, chosen, works),
-        operations=works,
-        why=reasons.reasons(model, system, job, chosen, ranked),
-        alternatives=reasons.alternatives(chosen, ranked),
+        estimate=_estimate(model, system, job, rates, chosen, step_operations),
+        operations=step_operations,
+        why=reasons.reasons(model, system, job, chosen, candidates),
+        alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
     )
-
-
-def planned_model(model: ModelConfig) -> training.PlannedModel:
-    """The model of a plan."""
-    counts = count.parameters(model)
-    return training.PlannedModel(
-        name=model.name,
-        source=model.source,
-        family=model.family,
-        n_parameters=counts.total,
-        n_active_parameters=counts.active,
-        n_layers=model.n_layers,
-        d_model=model.d_model,
-        d_ff=model.d_ff,
-        n_heads=model.n_heads,
-        n_kv_heads=model.n_kv_heads,
-        d_head=model.d_head,
-        vocab=model.vocab,
-        n_experts=model.n_experts,
-        experts_per_token=model.experts_per_token,
-        architecture=written(model),
-    )
-
-
-def planned_hardware(system: System) -> training.PlannedHardware:
-    """The machine of a plan."""
-    return training.PlannedHardware(
-        name=system.name,
-        chip=system.chip.name,
-        topology=topology_text(system),
-        slices=system.n_slices,
-        n_chips=system.n_chips,
-        as_of=system.chip.as_of,
-        figures={
-            name: float(figure.value)
-            for name, figure in system.chip.figures.items()
-            if isinstance(figure.value, int | float)
-        },
-    )
-
-
-def topology_text(system: System) -> str:
-    """`torus 16x20x28, all axes wrap` or `2,048 nodes of 8`."""
-    topology = system.topology
-    if isinstance(topology, Torus):
-        wraps = [letter for letter, w in zip("xyzw", topology.wrapped, strict=False) if w]
-        ends = "all axes wrap" if len(wraps) == topology.n_axes else ", ".join(wraps) + " wraps"
-        return f"torus {topology}, {ends if wraps else 'no axis wraps'}"
-    return f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
 
 
 def _estimate(
     model: ModelConfig,
     system: System,
     job: Train,
-    cal: Calibration,
+    rates: Calibration,
     chosen: Candidate,
-    works: tuple[training.Operation, ...],
+    step_operations: tuple[Operation, ...],
 ) -> training.Estimate:
-    time, chips = chosen.time, system.n_chips
+    time = chosen.time
+    n_chips = system.n_chips
     peak = system.chip.peak(job.compute)
     flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
-    expected = float(time.step_s)
-    run = _run(expected, system, job)
-    reference_s = compute_s(flops, chips, peak, REFERENCE_MFU)
-    reference = _run(reference_s, system, job)
-    memory = chosen.memory
+    step_s = float(time.step_s)
+    run = _run_cost(step_s, system, job)
     return training.Estimate(
         step_s=reasons.step_range(chosen),
-        bound=reasons.bound(chosen, works),
-        compute_s=sum(op.math_s for op in works),
-        hbm_s=sum(op.hbm_s for op in works),
-        comm_s={role: float(t) for role, t in chosen.roofline.traffic_s.items() if t > 0},
-        exposed_comm_s=sum(float(t) for t in time.comm_s.values()),
-        expected_s=reasons.parts_of(chosen),
-        rates=training.RatesUsed(
-            name=cal.name, as_of=cal.as_of, source=cal.source, spread=cal.spread
+        bound=reasons.bound(chosen, step_operations),
+        compute_s=sum(op.math_s for op in step_operations),
+        hbm_s=sum(op.hbm_s for op in step_operations),
+        comm_s=nonzero(chosen.roofline.traffic_s),
+        exposed_comm_s=sum(float(seconds) for seconds in time.comm_s.values()),
+        expected_s=reasons.step_parts(chosen),
+        rates=RatesUsed(
+            name=rates.name, as_of=rates.as_of, source=rates.source, spread=rates.spread
         ),
-        bubble_fraction=float(time.bubble_s) / expected,
-        mfu=mfu(flops, expected, chips, peak),
-        tokens_per_s=job.tokens_per_step / expected,
-        tokens_per_s_per_chip=job.tokens_per_step / expected / chips,
-        memory_bytes_per_chip=training.MemoryBytes(
-            weights=float(memory.weights),
-            gradients=float(memory.gradients),
-            optimizer=float(memory.optimizer),
-            activations=float(memory.activations),
-            kv_cache=float(memory.kv_cache),
-            other=float(memory.other),
-            total=float(memory.total),
-            margin=float(memory.margin),
-            capacity=memory.capacity,
-        ),
-        state_bytes_per_parameter=job.state_bytes,
-        run_s=run.seconds if run else None,
-        chip_hours=run.chip_hours if run else None,
-        usd=run.usd if run else None,
-        joules=cost.energy_j(run.seconds, chips, system.chip.power_w) if run else None,
-        at_mfu=training.AtMfu(
-            mfu=REFERENCE_MFU,
-            step_s=reference_s,
-            run_s=reference.seconds if reference else None,
-            chip_hours=reference.chip_hours if reference else None,
-            usd=reference.usd if reference else None,
-        ),
+        bubble_fraction=float(time.bubble_s) / step_s,
+        mfu=mfu(flops, step_s, n_chips, peak),
+        tokens_per_s=job.tokens_per_step / step_s,
+        tokens_per_s_per_chip=job.tokens_per_step / step_s / n_chips,
+        memory_bytes_per_chip=memory_bytes(chosen.memory),
+        **run,
+        joules=_energy_j(run["run_s"], system),
+        at_mfu=_at_mfu(flops, system, job),
     )
 
 
-def _run(step_s: float, system: System, job: Train) -> cost.Run | None:
+def _at_mfu(flops: float, system: System, job: Train) -> training.AtMfu:
+    peak = system.chip.peak(job.compute)
+    step_s = compute_s(flops, system.n_chips, peak, REFERENCE_MFU)
+    return training.AtMfu(mfu=REFERENCE_MFU, step_s=step_s, **_run_cost(step_s, system, job))
+
+
+def _run_cost(step_s: float, system: System, job: Train) -> dict[str, Any]:
+    """Time and cost of the whole run as fields of an estimate; None without its tokens."""
     if job.tokens is None:
+        return {"run_s": None, "chip_hours": None, "usd": None}
+    price = system.chip.usd_per_chip_hour
+    run = cost.run(step_s, job.tokens, job.tokens_per_step, system.n_chips, price)
+    return {"run_s": run.seconds, "chip_hours": run.chip_hours, "usd": run.usd}
+
+
+def _energy_j(run_s: float | None, system: System) -> float | None:
+    if run_s is None:
         return None
-    return cost.run(
-        step_s, job.tokens, job.tokens_per_step, system.n_chips, system.chip.usd_per_chip_hour
-    )
+    return cost.energy_j(run_s, system.n_chips, system.chip.power_w)

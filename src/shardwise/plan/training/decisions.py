@@ -1,7 +1,7 @@
-"""The decision path: what a planner asks one after the other, with the numbers of one plan.
+"""The decisions that lead to a training plan, in order, with its numbers.
 
 The order is that of the book (§5, §6, §12) and of the Ultra-Scale Playbook ("finding the best
-training configuration"): fit, then the batch, then throughput. Each question leads to one split.
+training configuration"): memory, then the batch, then throughput. Each question leads to one split.
 """
 
 from __future__ import annotations
@@ -22,143 +22,122 @@ from shardwise.plan.decisions import (
     Sequences,
     Stages,
     TensorDegree,
+    comparison,
 )
 from shardwise.plan.training.crossovers import Crossover, tokens_per_chip
 from shardwise.search.training.problem import Case
 from shardwise.search.training.rank import Candidate
 
 
-def path(case: Case, chosen: Candidate, table: tuple[Crossover, ...]) -> tuple[Decision, ...]:
-    """Every step that the model and the machine lead to, in order."""
-    rows = {row.split: row for row in table}
-    one = _chip(case)
+def decision_path(
+    case: Case, chosen: Candidate, table: tuple[Crossover, ...]
+) -> tuple[Decision, ...]:
+    """All decisions that apply to the model and the machine, in order."""
+    thresholds = {row.split: row for row in table}
     if case.system.n_chips == 1:
-        return (one, _memory(case, chosen))
+        return (_chip(case), _memory(case, chosen))
     return (
-        one,
+        _chip(case),
         *_node(case),
         _sequences(case),
-        *_data(case, rows),
-        *_tensor(case, rows),
-        *_pipe(case, rows),
-        *_context(case, rows),
-        *_expert(case, rows),
+        _data(case, thresholds),
+        _tensor(case, thresholds),
+        *_pipe(case, thresholds),
+        _context(case, thresholds),
+        *_expert(case, thresholds),
         _memory(case, chosen),
     )
 
 
-def _state(case: Case) -> float:
+def _state_bytes(case: Case) -> float:
     """Bytes of weights, gradients and optimizer state of the whole model."""
     job = case.job
-    each = job.weight_bytes + units.bytes_per_element(job.gradients)
-    each += optimizer.state_bytes(case.model, job)
-    return count.parameters(case.model).total * each
+    bytes_per_parameter = job.weight_bytes + units.bytes_per_element(job.gradients)
+    bytes_per_parameter += optimizer.state_bytes(case.model, job)
+    return count.parameters(case.model).total * bytes_per_parameter
 
 
-def _holds(case: Case) -> float:
-    return case.system.chip.need("hbm_bytes")
+def _capacity(case: Case, step: str, n_chips: int, *, of_several: bool) -> Decision:
+    limit = n_chips * case.system.chip.need("hbm_bytes")
+    compared = comparison(step, _state_bytes(case), limit, "B")
+    return Capacity(**compared, n_chips=n_chips, of_several=of_several)
 
 
 def _chip(case: Case) -> Decision:
-    state, hbm = _state(case), _holds(case)
-    return Capacity(
-        step="chip",
-        number=state,
-        limit=hbm,
-        unit="B",
-        met=state <= hbm,
-        degree=None,
-        n_chips=1,
-        of_several=case.system.n_chips > 1,
-    )
+    return _capacity(case, "chip", 1, of_several=case.system.n_chips > 1)
 
 
 def _node(case: Case) -> Iterator[Decision]:
     """One NVLink domain, or one slice of several."""
     topology = case.system.topology
     if isinstance(topology, Torus):
-        n, name = topology.n_chips, "slice"
-        if case.system.n_slices == 1:
-            return
-    else:
-        n, name = min(topology.domain, topology.n_gpus), "node"
-        if topology.n_nodes == 1:
-            return
-    state, limit = _state(case), n * _holds(case)
-    yield Capacity(
-        step=name,
-        number=state,
-        limit=limit,
-        unit="B",
-        met=state <= limit,
-        degree=None,
-        n_chips=n,
-        of_several=True,
-    )
+        if case.system.n_slices > 1:
+            yield _capacity(case, "slice", topology.n_chips, of_several=True)
+    elif topology.n_nodes > 1:
+        n_gpus = min(topology.domain, topology.n_gpus)
+        yield _capacity(case, "node", n_gpus, of_several=True)
 
 
 def _sequences(case: Case) -> Decision:
-    """Without a whole sequence for each chip the model or the sequence is split."""
-    chips, batch = case.system.n_chips, case.job.batch
+    """Chips against sequences: with fewer sequences than chips, model or sequence is split."""
+    n_chips = case.system.n_chips
+    batch = case.job.batch
     mesh = case.layout.mesh
+    degree = case.layout.data_shards
     return Sequences(
-        step="sequences",
-        number=float(batch),
-        limit=float(chips),
-        unit="sequences",
-        met=chips <= batch,
-        degree=case.layout.data_shards,
+        **comparison("sequences", float(batch), float(n_chips), "sequences", degree, at_least=True),
         chips_per_sequence=mesh.tensor * mesh.context * mesh.pipe,
     )
 
 
-def _data(case: Case, rows: dict[str, Crossover]) -> Iterator[Decision]:
+def _data(case: Case, thresholds: dict[str, Crossover]) -> Decision:
     mesh = case.layout.mesh
-    yield Decision(**_compared(rows["data"], mesh.data * mesh.fsdp))
+    return Decision(**_compared(thresholds["data"], mesh.data * mesh.fsdp))
 
 
-def _tensor(case: Case, rows: dict[str, Crossover]) -> Iterator[Decision]:
-    topology, mixed = case.system.topology, rows.get("mixed")
-    if rows["data"].met:
+def _tensor(case: Case, thresholds: dict[str, Crossover]) -> Decision:
+    topology = case.system.topology
+    node = None
+    if not isinstance(topology, Torus):
+        node = min(topology.domain, topology.n_gpus)
+    mixed = thresholds.get("mixed")
+    if thresholds["data"].met:
         mixed = None
-    yield TensorDegree(
-        **_compared(rows["tensor"], case.layout.mesh.tensor),
-        node=None if isinstance(topology, Torus) else min(topology.domain, topology.n_gpus),
+    return TensorDegree(
+        **_compared(thresholds["tensor"], case.layout.mesh.tensor),
+        node=node,
         mixed_tokens=mixed.own if mixed else None,
         mixed_threshold=mixed.threshold if mixed else None,
     )
 
 
-def _pipe(case: Case, rows: dict[str, Crossover]) -> Iterator[Decision]:
-    """Stages share the model over nodes, which divides the threshold of data by their number."""
-    row, took = rows.get("pipe"), case.layout.mesh.pipe
-    if row is None or (took == 1 and rows["data"].met):
-        return
-    yield Stages(**_compared(row, took), data_lacks=rows["data"].threshold / tokens_per_chip(case))
+def _pipe(case: Case, thresholds: dict[str, Crossover]) -> Iterator[Decision]:
+    """Pipeline stages share the model over nodes, which divides the threshold of data by them."""
+    row = thresholds.get("pipe")
+    stages = case.layout.mesh.pipe
+    data = thresholds["data"]
+    if row is not None and (stages > 1 or not data.met):
+        data_lacks = data.threshold / tokens_per_chip(case)
+        yield Stages(**_compared(row, stages), data_lacks=data_lacks)
 
 
-def _context(case: Case, rows: dict[str, Crossover]) -> Iterator[Decision]:
-    row = rows["context"]
-    yield Ring(**_compared(row, case.layout.mesh.context), ring=row.degree or 1)
+def _context(case: Case, thresholds: dict[str, Crossover]) -> Decision:
+    row = thresholds["context"]
+    return Ring(**_compared(row, case.layout.mesh.context), ring=row.degree or 1)
 
 
-def _expert(case: Case, rows: dict[str, Crossover]) -> Iterator[Decision]:
-    row = rows.get("expert")
+def _expert(case: Case, thresholds: dict[str, Crossover]) -> Iterator[Decision]:
+    row = thresholds.get("expert")
     if row is not None:
         yield ExpertWidth(**_compared(row, case.layout.expert_degree), chips=row.degree)
 
 
 def _memory(case: Case, chosen: Candidate) -> Decision:
-    memory, layout = chosen.memory, case.layout
-    room = float(memory.capacity - memory.margin)
-    total = float(memory.total)
+    memory = chosen.memory
+    layout = case.layout
+    available = float(memory.capacity - memory.margin)
     return Memory(
-        step="memory",
-        number=total,
-        limit=room,
-        unit="B",
-        met=total <= room,
-        degree=None,
+        **comparison("memory", float(memory.total), available, "B"),
         remat=layout.policy,
         n_microbatches=layout.n_microbatches,
         micro_batch=layout.micro_batch,
@@ -166,12 +145,6 @@ def _memory(case: Case, chosen: Candidate) -> Decision:
 
 
 def _compared(row: Crossover, degree: int) -> dict[str, Any]:
-    """The fields of every decision that a threshold leads to."""
-    return {
-        "step": row.split,
-        "number": row.own,
-        "limit": row.threshold,
-        "unit": row.quantity,
-        "met": row.met,
-        "degree": degree,
-    }
+    """Fields of a decision that compares the plan with a threshold of the crossover table."""
+    fields = comparison(row.split, row.own, row.threshold, row.quantity, degree)
+    return {**fields, "met": row.met}

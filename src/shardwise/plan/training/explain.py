@@ -1,27 +1,24 @@
-"""Explain a plan: what binds, what would change it, and which way led to it."""
+"""Explain a training plan: what binds it, what would change it, and the decisions behind it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
 
 from shardwise.errors import BadInput, NoStrategy
 from shardwise.hardware.scale import scaled
 from shardwise.plan.decisions import Decision
-from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Loss, Plan, Range, Reason
-from shardwise.plan.training import reasons as why
+from shardwise.plan.schema.common import Loss, Range, Reason
+from shardwise.plan.schema.training import Plan
+from shardwise.plan.training import reasons
 from shardwise.plan.training.crossovers import Crossover, crossovers
-from shardwise.plan.training.decisions import path
+from shardwise.plan.training.decisions import decision_path
 from shardwise.plan.training.operations import operations
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
 from shardwise.search.training.rank import Candidate
 from shardwise.search.training.sensitivity import Sensitivity, sensitivities
-
-if TYPE_CHECKING:
-    from shardwise.plan.serving.explain import ServingExplanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +26,9 @@ class Outcome:
     """One strategy on one machine.
 
     Args:
-        bound: what its lower bound is made of.
-        parts: the expected step by what spends it, seconds.
-        total, room: bytes of a chip that it needs, and that there are.
+        bound: what sets its lower bound.
+        parts: parts of the expected step, seconds.
+        total, room: bytes of a chip that it needs, and that are available.
     """
 
     mesh: dict[str, int]
@@ -49,13 +46,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The plan on a machine with some numbers multiplied.
+    """The plan on a machine with some figures multiplied.
 
     Args:
         factors: name -> factor.
-        same: the plan's own strategy there.
-        best: what the search finds there, None where nothing is legal or fits.
-        stays: the best has the mesh of the plan.
+        same: the plan's strategy on that machine.
+        best: the best strategy on that machine; None where nothing is legal or fits.
+        stays: whether the best strategy has the mesh of the plan.
     """
 
     factors: dict[str, float]
@@ -66,19 +63,18 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a plan is as it is.
+    """The explanation of a training plan.
 
     Args:
-        margin: how often the next side goes into the one that binds: 1 where two bind alike, None
-            where there is no other.
-        sides: seconds at peak rates of everything that could bind: compute, hbm, each role.
-        plan, runner_up: the plan, and the best strategy on another mesh (None: there is no other).
-        loses_on: what the runner-up spends more of.
+        margin: seconds of the binding side over those of the next; None where there is no other.
+        sides: seconds at peak rates of all that could bind: compute, hbm, each role.
+        plan, runner_up: the plan, and the best strategy on another mesh, if any.
+        loses_on: disadvantage of the runner-up.
         sensitivities: by name, see `shardwise.sensitivity`.
         path: the decisions in the order of the book.
         crossovers: the table of thresholds.
         why: the reasons of the plan.
-        what_if: the changed machine, where one was asked for.
+        what_if: the plan on a changed machine, if any.
     """
 
     model: str
@@ -96,36 +92,18 @@ class Explanation:
     what_if: WhatIf | None
 
 
-@overload
 def explain(
     plan: Plan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> Explanation: ...
-@overload
-def explain(
-    plan: ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> ServingExplanation: ...
-def explain(
-    plan: Plan | ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
-) -> Explanation | ServingExplanation:
-    """What binds a plan and by how much, what it hangs on, and the path that leads to it.
+) -> Explanation:
+    """What binds a training plan and by how much, and the decisions behind it.
 
-    Args:
-        plan: from `shardwise.plan`, or loaded.
-        what_if: numbers of the machine to multiply: `{"ici": 0.5, "flops": 2}`.
-        search: of training: also search at half and twice the batch and the length: four more
-            searches.
-
-    Raises:
-        BadFile: a plan that cannot be read again. BadInput: a number that the machine lacks.
+    Arguments and errors as in `shardwise.plan.api.explain`.
     """
-    if isinstance(plan, ServingPlan):
-        from shardwise.plan.serving import explain as serve_explain
-
-        return serve_explain.explain(plan, what_if)
     case = rebuild(plan)
-    changed = what_if and _what_if(case, what_if)
+    changed = _what_if(case, what_if) if what_if else None
     chosen = case.evaluate()
     others = _others(case)
+    runner_up = others[0] if others else None
     table = crossovers(case)
     sides = _sides(plan)
     return Explanation(
@@ -134,74 +112,67 @@ def explain(
         bound=plan.estimate.bound,
         margin=_margin(plan, sides),
         sides=sides,
-        plan=_outcome(case, chosen),
-        runner_up=_outcome(case, others[0]) if others else None,
-        loses_on=why.loses_on(others[0], chosen) if others else None,
+        plan=_outcome(chosen),
+        runner_up=_outcome(runner_up) if runner_up else None,
+        loses_on=reasons.loses_on(runner_up, chosen) if runner_up else None,
         sensitivities=sensitivities(case, others, search=search),
-        path=path(case, chosen, table),
+        path=decision_path(case, chosen, table),
         crossovers=table,
         why=plan.why,
-        what_if=changed or None,
+        what_if=changed,
     )
 
 
 def sensitivity(plan: Plan, *, search: bool = True) -> dict[str, Sensitivity]:
-    """How the plan's step answers to each number of the machine and the work, and break-evens.
+    """Relative change of the plan's step with each number of machine and job, and break-evens.
 
     Keys: `peak_flops`, `hbm_bandwidth`, `hbm_capacity`, `batch`, `seq`, and of `ici_bandwidth`,
     `node_bandwidth`, `scale_out_bandwidth`, `dcn_bandwidth` the links that the machine uses.
 
     Args:
         plan: from `shardwise.plan`, or loaded.
-        search: also search at half and twice the batch and the length: four more searches.
+        search: also search at half and twice the batch and the sequence length, four more searches.
 
     Raises:
-        BadFile: a plan that cannot be read again. BadInput: a plan of serving.
+        BadFile: the plan cannot be rebuilt. BadInput: a serving plan.
     """
-    if isinstance(plan, ServingPlan):
-        raise BadInput("sensitivity is of training plans; sw.explain(plan) tells what buys what.")
+    if not isinstance(plan, Plan):
+        raise BadInput("sensitivity takes training plans; for serving, use sw.explain(plan).")
     case = rebuild(plan)
     return sensitivities(case, _others(case), search=search)
 
 
 def _others(case: Case) -> list[Candidate]:
-    """The ranking without the plan's own mesh, best first."""
+    """The ranking without the plan's mesh, best first."""
     try:
-        ranked = case.rank().candidates
-    except NoStrategy:  # one layout was evaluated that no search tries
+        candidates = case.rank().candidates
+    except NoStrategy:  # the plan evaluates a layout that no search tries
         return []
-    return [c for c in ranked if c.mesh != case.layout.mesh]
+    return [candidate for candidate in candidates if candidate.mesh != case.layout.mesh]
 
 
 def _sides(plan: Plan) -> dict[str, float]:
-    """All that can bind the lower bound: communication of each role hides beside the rest."""
+    """Seconds of all that can set the lower bound: each role's communication overlaps the rest."""
     estimate = plan.estimate
     return {"compute": estimate.compute_s, "hbm": estimate.hbm_s, **estimate.comm_s}
 
 
 def _margin(plan: Plan, sides: Mapping[str, float]) -> float | None:
-    """The side that binds over the largest of the others."""
-    comm = max(plan.estimate.comm_s.values(), default=0.0)
+    """Seconds of the binding side over the largest of the others."""
+    comm_s = max(plan.estimate.comm_s.values(), default=0.0)
     if plan.estimate.bound == "communication":
-        other = max(sides["compute"], sides["hbm"])
-        return comm / other
-    mine = sides[plan.estimate.bound]
-    other = max(comm, min(sides["compute"], sides["hbm"]))
-    return mine / other if other else None
+        return comm_s / max(sides["compute"], sides["hbm"])
+    other_s = max(comm_s, min(sides["compute"], sides["hbm"]))
+    return sides[plan.estimate.bound] / other_s if other_s else None
 
 
-def _outcome(case: Case, candidate: Candidate) -> Outcome:
-    layout, memory = candidate.layout, candidate.memory
-    works = operations(candidate)
+def _outcome(candidate: Candidate) -> Outcome:
+    memory = candidate.memory
     return Outcome(
-        mesh=candidate.mesh.sizes,
-        schedule=layout.schedule,
-        zero=layout.zero,
-        remat=layout.policy,
-        n_microbatches=layout.n_microbatches,
-        step_s=why.step_range(candidate),
-        bound=why.bound(candidate, works),
-        parts=why.parts_of(candidate),
+        **reasons.strategy_fields(candidate),
+        step_s=reasons.step_range(candidate),
+        bound=reasons.bound(candidate, operations(candidate)),
+        parts=reasons.step_parts(candidate),
         total=float(memory.total),
         room=float(memory.capacity - memory.margin),
         fits=candidate.fits,
@@ -211,16 +182,15 @@ def _outcome(case: Case, candidate: Candidate) -> Outcome:
 def _what_if(case: Case, factors: Mapping[str, float]) -> WhatIf:
     """The same layout, and the search again, on the changed machine."""
     system = scaled(case.system, factors)
-    there = case.on(system)
+    changed = case.on(system)
     best = None
-    try:
-        first = replace(case, system=system).rank(keep=1).candidates[0]
-        best = first if first.fits else None
-    except NoStrategy:
-        pass
+    with contextlib.suppress(NoStrategy):
+        best = replace(case, system=system).rank(keep=1).candidates[0]
+    if best and not best.fits:
+        best = None
     return WhatIf(
         factors=dict(factors),
-        same=_outcome(there, there.evaluate()),
-        best=_outcome(there, best) if best else None,
-        stays=bool(best and best.mesh == case.layout.mesh),
+        same=_outcome(changed.evaluate()),
+        best=_outcome(best) if best else None,
+        stays=best is not None and best.mesh == case.layout.mesh,
     )

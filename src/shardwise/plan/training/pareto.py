@@ -1,34 +1,35 @@
-"""Fronts: the strategies, or the machines, than which none is better in two things at once."""
+"""Pareto fronts: step time against memory per chip, or against the number of chips."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shardwise.errors import NoStrategy, ShardwiseError
 from shardwise.formulas.flops import mfu
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
-from shardwise.plan.schema.training import Range
+from shardwise.plan.schema.common import Range
 from shardwise.plan.training import build, reasons, refusals
 from shardwise.search.given import Choices
 from shardwise.search.training import rank
 from shardwise.search.training.forms import read_fixed
+from shardwise.search.training.rank import Candidate
 from shardwise.workload import Train
 
-OCTAVES = 3  # machines from 1/8 to 8 times the one that is asked about
+OCTAVES = 3  # powers of two by which machines are smaller and larger than the given one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """One strategy on one machine, or why there is none.
+    """One strategy on one machine, or the problem that leaves the machine without a plan.
 
     Args:
-        memory_bytes: of a chip.
-        chip_s: chips times seconds of a step, what the step costs.
-        on_front: no other point is as good in both things and better in one.
+        memory_bytes: bytes per chip.
+        chip_s: chips times seconds of a step, the cost of the step.
+        on_front: no other point is at least as good in both respects and better in one.
     """
 
     hardware: str
@@ -49,7 +50,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """Points by step time against `memory` of a chip or `chips`."""
+    """Points by step time against `memory` per chip or against `chips`."""
 
     model: str
     hardware: str
@@ -66,22 +67,22 @@ def memory_front(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> Front:
-    """The strategies than which none is both faster and smaller, fastest first. Raises as `plan`.
+    """The front of step time against memory per chip, fastest first. Raises as `plan` does.
 
-    It takes every legal strategy, where a search for the best leaves most of them out.
+    All legal strategies are evaluated; a search for the fastest one skips most of them.
     """
-    given = read_fixed(fixed, most)
-    cal = build.rates(system, peak=peak)
+    choices = read_fixed(fixed, most)
+    rates = build.rates_of(system, peak=peak)
     try:
-        ranking = rank.rank(model, system, job, cal, given, front=True)
+        ranking = rank.rank(model, system, job, rates, choices, front=True)
     except NoStrategy:
-        raise refusals.no_strategy(model, system, job, given) from None
+        raise refusals.no_strategy(model, system, job, choices) from None
     if not ranking.front:
         raise refusals.does_not_fit(model, system, job, ranking.candidates)
-    points = [_point(model, system, job, c) for c in ranking.front]
-    kept = [p for p in _marked(points, "memory_bytes") if p.on_front]
+    points = [_point(model, system, job, candidate) for candidate in ranking.front]
+    front = [point for point in _marked(points, "memory_bytes") if point.on_front]
     return Front(
-        model=model.name, hardware=system.name, against="memory", points=tuple(reversed(kept))
+        model=model.name, hardware=system.name, against="memory", points=tuple(reversed(front))
     )
 
 
@@ -94,39 +95,39 @@ def chips_front(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> Front:
-    """The best plans of the same work on machines of 1/8 to 8 times the size, smallest first.
+    """The best plans of a job on machines of 1/8 to 8 times the chips, smallest first.
 
     Raises:
-        NoPlan: none of them has a plan; with the problem of the machine that was asked about.
+        NoPlan: none of the machines has a plan; with the problem of `system`.
     """
     points = []
-    first: ShardwiseError | None = None
-    for other in machines(system):
+    refusal: ShardwiseError | None = None
+    for machine in machines(system):
+        point = FrontPoint(hardware=machine.name, n_chips=machine.n_chips)
         try:
-            plan = build.plan(model, other, job, fixed, most=most, peak=peak)
+            plan = build.plan(model, machine, job, fixed, most=most, peak=peak)
         except ShardwiseError as error:
-            first = error if first is None or other == system else first
-            points.append(_none(other, error.problems[0]))
+            if refusal is None or machine == system:
+                refusal = error
+            points.append(dataclasses.replace(point, problem=error.problems[0]))
             continue
-        strategy, estimate = plan.strategy, plan.estimate
         points.append(
-            FrontPoint(
-                hardware=other.name,
-                n_chips=other.n_chips,
-                step_s=estimate.step_s,
+            dataclasses.replace(
+                point,
+                step_s=plan.step,
                 memory_bytes=plan.memory.total,
-                mfu=estimate.mfu,
-                tokens_per_s_per_chip=estimate.tokens_per_s_per_chip,
-                chip_s=estimate.step_s.expected * other.n_chips,
-                mesh=strategy.mesh,
-                schedule=strategy.schedule,
-                zero=strategy.zero,
-                remat=strategy.remat,
-                n_microbatches=strategy.n_microbatches,
+                mfu=plan.estimate.mfu,
+                tokens_per_s_per_chip=plan.estimate.tokens_per_s_per_chip,
+                chip_s=plan.step.expected * machine.n_chips,
+                mesh=plan.strategy.mesh,
+                schedule=plan.strategy.schedule,
+                zero=plan.strategy.zero,
+                remat=plan.strategy.remat,
+                n_microbatches=plan.strategy.n_microbatches,
             )
         )
-    if first is not None and all(point.problem for point in points):
-        raise first
+    if refusal is not None and all(point.problem for point in points):
+        raise refusal
     return Front(
         model=model.name,
         hardware=system.name,
@@ -138,70 +139,66 @@ def chips_front(
 def machines(system: System) -> list[System]:
     """The machine and those of about 1/8, 1/4 ... 8 times its chips, smallest first.
 
-    Slices over DCN change their number; a torus takes the slice nearest in size; GPUs fill nodes.
+    A multi-slice machine changes its number of slices, a torus takes the slice nearest in size,
+    GPUs fill nodes.
     """
-    found = {system.n_chips: system}
+    by_size = {system.n_chips: system}
     for octave in range(-OCTAVES, OCTAVES + 1):
-        for other in _sized(system, system.n_chips * 2.0**octave):
-            found.setdefault(other.n_chips, other)
-    return [found[n] for n in sorted(found)]
+        machine = _machine_near(system, system.n_chips * 2.0**octave)
+        if machine is not None:
+            by_size.setdefault(machine.n_chips, machine)
+    return [by_size[n_chips] for n_chips in sorted(by_size)]
 
 
-def _sized(system: System, n_chips: float) -> Iterator[System]:
-    """The machine of the same chip nearest to a number of chips, if one is near."""
-    topology, n = system.topology, round(n_chips)
+def _machine_near(system: System, n_chips: float) -> System | None:
+    """The machine of the same chip nearest to a number of chips; None where none is near."""
+    topology = system.topology
     if system.n_slices > 1:
         n_slices = n_chips / system.chips_per_slice
         if n_slices == int(n_slices):
-            times = f"*{int(n_slices)}" if n_slices > 1 else ""
-            name = system.name.replace(f"*{system.n_slices}", times, 1)
-            yield dataclasses.replace(system, name=name, n_slices=int(n_slices))
+            return system.resized(topology, int(n_slices))
     elif isinstance(topology, Switched):
-        if n == n_chips and (n <= topology.domain or n % topology.domain == 0):
-            yield refusals.renamed(system, dataclasses.replace(topology, n_gpus=n))
+        n_gpus = round(n_chips)
+        if n_gpus == n_chips and (n_gpus <= topology.domain or n_gpus % topology.domain == 0):
+            return system.resized(dataclasses.replace(topology, n_gpus=n_gpus))
     else:
-        near = [s for s in legal_slices(system.chip) if 2 / 3 < s.n_chips / n_chips < 3 / 2]
-        if near:
-            yield refusals.renamed(system, min(near, key=lambda s: _far(s, n_chips)))
+        slices = [s for s in legal_slices(system.chip) if 2 / 3 < s.n_chips / n_chips < 3 / 2]
+        if slices:
+            return system.resized(min(slices, key=lambda torus: _distance(torus, n_chips)))
+    return None
 
 
-def _far(torus: Torus, n_chips: float) -> tuple[float, int]:
-    """How far a slice is in size; of equal ones the most compact is nearest."""
+def _distance(torus: Torus, n_chips: float) -> tuple[float, int]:
+    """Distance of a slice from a number of chips; among equals the most compact comes first."""
     return abs(math.log(torus.n_chips / n_chips)), max(torus.shape)
 
 
-def _none(system: System, problem: str) -> FrontPoint:
-    return FrontPoint(hardware=system.name, n_chips=system.n_chips, problem=problem)
-
-
-def _point(model: ModelConfig, system: System, job: Train, found: rank.Candidate) -> FrontPoint:
-    layout, step = found.layout, float(found.time.step_s)
+def _point(model: ModelConfig, system: System, job: Train, candidate: Candidate) -> FrontPoint:
+    step_s = float(candidate.time.step_s)
     flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
     return FrontPoint(
         hardware=system.name,
         n_chips=system.n_chips,
-        step_s=reasons.step_range(found),
-        memory_bytes=float(found.memory.total),
-        mfu=mfu(flops, step, system.n_chips, system.chip.peak(job.compute)),
-        tokens_per_s_per_chip=job.tokens_per_step / step / system.n_chips,
-        chip_s=step * system.n_chips,
-        mesh=found.mesh.sizes,
-        schedule=layout.schedule,
-        zero=layout.zero,
-        remat=layout.policy,
-        n_microbatches=layout.n_microbatches,
+        step_s=reasons.step_range(candidate),
+        memory_bytes=float(candidate.memory.total),
+        mfu=mfu(flops, step_s, system.n_chips, system.chip.peak(job.compute)),
+        tokens_per_s_per_chip=job.tokens_per_step / step_s / system.n_chips,
+        chip_s=step_s * system.n_chips,
+        **reasons.strategy_fields(candidate),
     )
 
 
 def _marked(points: Iterable[FrontPoint], against: str) -> list[FrontPoint]:
-    """Points, least of what they are compared in first; those on the front have a shorter step."""
-    there = sorted(points, key=lambda p: (getattr(p, against) or 0.0, _step(p)))
-    found, best = [], math.inf
-    for point in there:
-        found.append(dataclasses.replace(point, on_front=_step(point) < best))
-        best = min(best, _step(point))
-    return found
+    """Points by memory or chips, smallest first; those on the front are faster than all before."""
+    in_order = sorted(points, key=lambda point: (getattr(point, against) or 0.0, _step_s(point)))
+    marked = []
+    fastest_s = math.inf
+    for point in in_order:
+        step_s = _step_s(point)
+        marked.append(dataclasses.replace(point, on_front=step_s < fastest_s))
+        fastest_s = min(fastest_s, step_s)
+    return marked
 
 
-def _step(point: FrontPoint) -> float:
+def _step_s(point: FrontPoint) -> float:
     return point.step_s.expected if point.step_s else math.inf

@@ -1,13 +1,15 @@
-"""Reasons: what binds the plan, by how much, and what the other strategies lose on."""
+"""Reasons of a training plan: what binds it, by how much, and why the alternatives lose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
-from shardwise.plan.schema.training import Alternative, Loss, Operation, Range, Reason
+from shardwise.plan.losses import largest_increase, nonzero
+from shardwise.plan.schema.common import Loss, Operation, Range, Reason
+from shardwise.plan.schema.training import Alternative
 from shardwise.plan.schema.training_reasons import (
     Bubble,
     Communication,
@@ -20,13 +22,14 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerChip,
     TokensPerSlice,
 )
+from shardwise.plan.training.crossovers import torus_axes
 from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
-NO_BUBBLE = 1e-3  # shares of a step below it are none
-CARRIED = 0.05  # a plan rests on an overlap that hides more than this share of its step
+MIN_BUBBLE = 1e-3  # smaller shares of a step count as this one, so that the margin stays finite
+RELIED_ON = 0.05  # a plan relies on an overlap that hides more than this share of its step
 
 
 def step_range(candidate: Candidate) -> Range:
@@ -38,62 +41,90 @@ def step_range(candidate: Candidate) -> Range:
     )
 
 
-def bound(candidate: Candidate, works: Sequence[Operation]) -> str:
-    """What the lower bound is made of: `compute`, `hbm` or `communication`."""
+def step_parts(candidate: Candidate) -> dict[str, float]:
+    """Parts of the expected step, seconds."""
+    time = candidate.time
+    seconds = {"layers": time.compute_s, "ends": time.head_s, "bubble": time.bubble_s}
+    seconds |= {"update": time.update_s, **time.comm_s}
+    return nonzero(seconds)
+
+
+def strategy_fields(candidate: Candidate) -> dict[str, Any]:
+    """Mesh and words of a strategy, under the names of the documents that list strategies."""
+    layout = candidate.layout
+    return {
+        "mesh": candidate.mesh.sizes,
+        "schedule": layout.schedule,
+        "zero": layout.zero,
+        "remat": layout.policy,
+        "n_microbatches": layout.n_microbatches,
+    }
+
+
+def bound(candidate: Candidate, operations: Sequence[Operation]) -> str:
+    """What sets the lower bound: `compute`, `hbm` or `communication`."""
     roofline = candidate.roofline
     if roofline.lower_s > roofline.on_chip_s:
         return "communication"
-    return "compute" if sum(o.math_s for o in works) >= sum(o.hbm_s for o in works) else "hbm"
+    if sum(op.math_s for op in operations) >= sum(op.hbm_s for op in operations):
+        return "compute"
+    return "hbm"
 
 
 def slowest_role(candidate: Candidate) -> tuple[str, float]:
     """The role whose collectives take longest, and their seconds at peak rates."""
-    comm = candidate.roofline.traffic_s or {"no": 0.0}
-    role = max(comm, key=lambda r: comm[r])
-    return role, float(comm[role])
+    traffic_s = candidate.roofline.traffic_s or {"no": 0.0}
+    role = max(traffic_s, key=lambda name: traffic_s[name])
+    return role, float(traffic_s[role])
 
 
 def reasons(
-    model: ModelConfig, system: System, job: Train, chosen: Candidate, ranked: list[Candidate]
+    model: ModelConfig, system: System, job: Train, chosen: Candidate, candidates: list[Candidate]
 ) -> tuple[Reason, ...]:
-    """Every reason with its margin (above 1: the constraint is met with room)."""
+    """Every reason with its margin (above 1: the constraint is met).
+
+    Args:
+        model, system, job: the inputs of the plan.
+        chosen: the strategy of the plan.
+        candidates: the ranking, best first.
+    """
     return (
         *_communication(chosen),
-        *_tensor(chosen, ranked),
+        *_tensor(chosen, candidates),
         *_tokens_per_chip(model, system, job, chosen),
-        *_across_slices(system, job, chosen),
+        *_tokens_per_slice(system, job, chosen),
         *_bubble(model, chosen),
-        *_assumption(chosen, ranked),
+        *_overlap(chosen, candidates),
         *_notes(model, job, chosen),
         _memory(chosen),
     )
 
 
 def _communication(chosen: Candidate) -> Iterator[Reason]:
-    """The slowest role against the work on the chip; one chip has nothing to send."""
+    """The slowest role against the work on the chip; none on a single chip."""
     roofline = chosen.roofline
-    times = {role: float(t) for role, t in roofline.traffic_s.items() if t > 0}
-    if not times:
+    traffic_s = nonzero(roofline.traffic_s)
+    if not traffic_s:
         return
-    on_chip = float(roofline.on_chip_s)
+    on_chip_s = float(roofline.on_chip_s)
     yield Communication(
-        margin=on_chip / slowest_role(chosen)[1],
-        on_chip_s=on_chip,
-        traffic_s=times,
-        hidden=tuple(role for role in times if is_hidden(chosen, role)),
+        margin=on_chip_s / slowest_role(chosen)[1],
+        on_chip_s=on_chip_s,
+        traffic_s=traffic_s,
+        hidden=tuple(role for role in traffic_s if is_hidden(chosen, role)),
     )
 
 
 def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
-    """What the pipeline waits for, and layers that do not divide over it."""
-    layout, time = chosen.layout, chosen.time
+    """The pipeline bubble, and empty slots where layers do not divide over the stages."""
+    layout = chosen.layout
     if not layout.is_pipelined:
         return
     stage = stages(model.n_layers, layout)
-    idle = float(time.bubble_s / time.step_s)
+    share = float(chosen.time.bubble_s / chosen.time.step_s)
     yield Bubble(
-        margin=1 / max(idle, NO_BUBBLE),
-        share=idle,
+        margin=1 / max(share, MIN_BUBBLE),
+        share=share,
         schedule=layout.schedule,
         n_microbatches=layout.n_microbatches,
         micro_batch=layout.micro_batch,
@@ -103,39 +134,43 @@ def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
     )
 
 
-def _assumption(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
-    """The overlap that the plan rests on, and what would be best without any."""
+def _overlap(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]:
+    """The overlap that the plan relies on, and the best split without it."""
     time = chosen.time
-    hidden = {r: float(t - time.comm_s.get(r, 0.0)) for r, t in time.traffic_s.items()}
-    hidden = {r: t for r, t in hidden.items() if t > CARRIED * float(time.step_s)}
-    if not hidden:
+    hidden_s = {}
+    for role, traffic_s in time.traffic_s.items():
+        seconds = float(traffic_s - time.comm_s.get(role, 0.0))
+        if seconds > RELIED_ON * float(time.step_s):
+            hidden_s[role] = seconds
+    if not hidden_s:
         return
-    safe = min((c for c in ranked if c.fits), key=lambda c: float(c.time.upper_s), default=chosen)
+    fitting = [candidate for candidate in candidates if candidate.fits]
+    best = min(fitting, key=lambda candidate: float(candidate.time.upper_s), default=chosen)
     yield Overlap(
         margin=float(time.step_s / time.upper_s),
-        hidden_s=hidden,
+        hidden_s=hidden_s,
         without_s=float(time.upper_s),
-        best_mesh=None if safe is chosen else safe.mesh.sizes,
-        best_s=float(safe.time.upper_s),
+        best_mesh=None if best is chosen else best.mesh.sizes,
+        best_s=float(best.time.upper_s),
     )
 
 
-def _tensor(chosen: Candidate, ranked: list[Candidate]) -> Iterator[Reason]:
-    """The same machine without tensor parallelism, or why the plan has none."""
-    split = chosen.mesh.tensor > 1
-    others = [c for c in ranked if (c.mesh.tensor > 1) != split]
+def _tensor(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]:
+    """The best split without tensor parallelism, or with it where the plan has none."""
+    has_tensor = chosen.mesh.tensor > 1
+    others = [c for c in candidates if (c.mesh.tensor > 1) != has_tensor]
     if not others:
         return
     other = others[0]
-    role, slowest = slowest_role(other)
+    role, traffic_s = slowest_role(other)
     yield TensorSplit(
-        constraint="tensor" if split else "data",
+        constraint="tensor" if has_tensor else "data",
         margin=float(other.time.step_s / chosen.time.step_s),
         mesh=other.mesh.sizes,
         fits=other.fits,
         step_s=float(other.time.step_s),
         role=role,
-        traffic_s=slowest,
+        traffic_s=traffic_s,
         on_chip_s=float(other.roofline.on_chip_s),
         loses_on=loses_on(other, chosen),
     )
@@ -146,78 +181,85 @@ def _tokens_per_chip(
 ) -> Iterator[Reason]:
     """The book's threshold for pure data sharding: tokens per chip against C / W. §5, §12.
 
-    Weights are gathered for every microbatch; an MoE gathers E experts for the k that it uses.
+    Weights are gathered for every microbatch; an MoE gathers E experts and uses k of them.
     """
     if system.n_chips == 1:
         return
-    per_chip = job.tokens_per_step / system.n_chips / chosen.layout.n_microbatches
-    rate, network, axes = _gather_rate(system)
-    experts = (model.n_experts, model.experts_per_token) if model.is_moe else (1, 1)
-    needed = system.chip.peak(job.compute) / rate
+    n_microbatches = chosen.layout.n_microbatches
+    tokens = job.tokens_per_step / system.n_chips / n_microbatches
+    bytes_per_s, network, n_axes = _gather_bandwidth(system)
+    needed = system.chip.peak(job.compute) / bytes_per_s
+    n_experts = 1
+    experts_per_token = 1
     if model.is_moe:
-        needed *= model.n_experts / model.experts_per_token
+        n_experts = model.n_experts
+        experts_per_token = model.experts_per_token
+        needed *= n_experts / experts_per_token
     yield TokensPerChip(
-        margin=per_chip / needed,
-        tokens=per_chip,
+        margin=tokens / needed,
+        tokens=tokens,
         needed=needed,
-        bytes_per_s=rate,
+        bytes_per_s=bytes_per_s,
         network=network,
-        axes=axes,
-        n_experts=experts[0],
-        experts_per_token=experts[1],
-        n_microbatches=chosen.layout.n_microbatches,
+        axes=n_axes,
+        n_experts=n_experts,
+        experts_per_token=experts_per_token,
+        n_microbatches=n_microbatches,
     )
 
 
-def _across_slices(system: System, job: Train, chosen: Candidate) -> Iterator[Reason]:
-    """Tokens of a slice from which sums of gradients over DCN hide: C / W_dcn. Book §5.
+def _tokens_per_slice(system: System, job: Train, chosen: Candidate) -> Iterator[Reason]:
+    """Tokens per slice that hide gradient all-reduces over DCN: C / W_dcn. Book §5.
 
-    Every chip of a slice sends its shard, so chips cancel out.
+    Every chip of a slice sends its shard, so the number of chips cancels.
     """
     if system.n_slices == 1:
         return
-    rate = system.chip.need("dcn_bytes_per_s_per_chip")
-    needed, tokens = system.chip.peak(job.compute) / rate, job.tokens_per_step / system.n_slices
-    over = [r for r, span in chosen.placement.spans if any(t.name == "dcn" for t in span.tiers)]
+    bytes_per_s = system.chip.need("dcn_bytes_per_s_per_chip")
+    needed = system.chip.peak(job.compute) / bytes_per_s
+    tokens = job.tokens_per_step / system.n_slices
+    roles = []
+    for role, span in chosen.placement.spans:
+        if "dcn" in [tier.name for tier in span.tiers]:
+            roles.append(role)
     yield TokensPerSlice(
         margin=tokens / needed,
-        roles=tuple(over),
+        roles=tuple(roles),
         n_slices=system.n_slices,
         tokens=tokens,
         needed=needed,
-        bytes_per_s=rate,
+        bytes_per_s=bytes_per_s,
     )
 
 
-def _gather_rate(system: System) -> tuple[float, Literal["ici", "scale_out", "node"], int]:
-    """(bytes/s at which each chip's share of the machine takes in gathered weights, the network,
-    its axes)."""
-    chip, topology = system.chip, system.topology
+def _gather_bandwidth(system: System) -> tuple[float, Literal["ici", "scale_out", "node"], int]:
+    """(bytes/s at which a chip receives gathered weights, their network, number of its axes)."""
+    chip = system.chip
+    topology = system.topology
     if isinstance(topology, Torus):
-        used = [w for n, w in zip(topology.shape, topology.wrapped, strict=True) if n > 1]
-        rate = chip.need("ici.link_bytes_per_s_one_way") * sum(2 if w else 1 for w in used)
-        return rate, "ici", len(used)
+        n_rings, n_axes = torus_axes(topology)
+        return chip.need("ici.link_bytes_per_s_one_way") * (2 * n_rings), "ici", n_axes
     if topology.n_nodes > 1:
-        rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way") * topology.domain
-        return rate, "scale_out", 1
+        bandwidth = chip.need("scale_out.bytes_per_s_per_gpu_one_way") * topology.domain
+        return bandwidth, "scale_out", 1
     return chip.need("node.bytes_per_s_per_gpu_one_way"), "node", 1
 
 
 def _memory(chosen: Candidate) -> Reason:
     memory = chosen.memory
-    total, reserved = float(memory.total), float(memory.margin)
+    total = float(memory.total)
     return MemoryRoom(
         margin=float((memory.capacity - memory.margin) / total),
         total=total,
         capacity=float(memory.capacity),
-        reserved=reserved,
+        reserved=float(memory.margin),
         remat=chosen.layout.policy,
         n_microbatches=chosen.layout.n_microbatches,
     )
 
 
 def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason]:
-    """What the plan does that was not asked for: padded dims, sequences beyond the model's."""
+    """Side effects of the plan: padding, replicated KV heads, sequences beyond the model's."""
     tensor = chosen.mesh.tensor
     if model.vocab % tensor:
         padded = -(-model.vocab // tensor) * tensor
@@ -233,50 +275,36 @@ def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason
         yield MaxSeq(margin=model.max_seq / job.seq, seq=job.seq, max_seq=model.max_seq)
 
 
-def alternatives(chosen: Candidate, ranked: list[Candidate], n: int = 3) -> tuple[Alternative, ...]:
-    """The best candidates of other tensor sizes, best first; without tensor always."""
-    seen = {chosen.mesh.tensor}
-    found = []
-    for other in ranked:
-        if other.mesh.tensor in seen:
-            continue
-        seen.add(other.mesh.tensor)
-        found.append(
-            Alternative(
-                mesh=other.mesh.sizes,
-                schedule=other.layout.schedule,
-                zero=other.layout.zero,
-                remat=other.layout.policy,
-                n_microbatches=other.layout.n_microbatches,
-                step_s=step_range(other),
-                memory_bytes_per_chip=float(other.memory.total),
-                fits=other.fits,
-                loses_on=loses_on(other, chosen),
-            )
+def alternatives(
+    chosen: Candidate, candidates: list[Candidate], n: int = 3
+) -> tuple[Alternative, ...]:
+    """The best candidate of each other tensor degree: the `n` best, and always tensor 1."""
+    best_by_tensor = {chosen.mesh.tensor: chosen}
+    for candidate in candidates:
+        best_by_tensor.setdefault(candidate.mesh.tensor, candidate)
+    others = [other for other in best_by_tensor.values() if other is not chosen]
+    shown = others[:n] + [other for other in others[n:] if other.mesh.tensor == 1]
+    return tuple(
+        Alternative(
+            **strategy_fields(other),
+            step_s=step_range(other),
+            memory_bytes_per_chip=float(other.memory.total),
+            fits=other.fits,
+            loses_on=loses_on(other, chosen),
         )
-    shown = found[:n]
-    shown += [a for a in found[n:] if a.mesh["tensor"] == 1]  # what pure data sharding would take
-    return tuple(shown)
+        for other in shown
+    )
 
 
 def loses_on(other: Candidate, chosen: Candidate) -> Loss:
-    """What a candidate spends more of than the chosen one."""
+    """The disadvantage of a candidate against the chosen one."""
     if not other.fits:
         memory = other.memory
         return Loss(kind="memory", amount=float(memory.total / (memory.capacity - memory.margin)))
-    mine, its = parts_of(chosen), parts_of(other)
-    more = {name: its.get(name, 0.0) - mine.get(name, 0.0) for name in {*mine, *its}}
-    worst = max(sorted(more), key=lambda name: more[name])
-    if more[worst] <= 0:
+    part, seconds = largest_increase(step_parts(chosen), step_parts(other))
+    if seconds <= 0:
         return Loss(kind="none")
-    policy = other.layout.policy
-    remat = None if policy == chosen.layout.policy else policy
-    return Loss(kind="time", part=worst, amount=more[worst], remat=remat)
-
-
-def parts_of(candidate: Candidate) -> dict[str, float]:
-    """The expected step by what spends it, seconds."""
-    time = candidate.time
-    parts = {"layers": time.compute_s, "ends": time.head_s, "bubble": time.bubble_s}
-    parts |= {"update": time.update_s, **time.comm_s}
-    return {name: float(seconds) for name, seconds in parts.items() if seconds > 0}
+    remat = None
+    if other.layout.policy != chosen.layout.policy:
+        remat = other.layout.policy
+    return Loss(kind="time", part=part, amount=seconds, remat=remat)

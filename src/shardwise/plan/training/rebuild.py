@@ -1,81 +1,41 @@
-"""The inputs behind a plan, from the plan alone: so that it can be evaluated or searched again."""
+"""The inputs of a plan, rebuilt from the plan alone, to evaluate or to search again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from shardwise.errors import BadFile, ShardwiseError
+from shardwise.errors import BadFile
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.hardware import System, parse_system
-from shardwise.hardware.chip import get, with_values
+from shardwise.plan.machine import placement_of, refuse_unreadable, system_of
 from shardwise.plan.schema.architecture import model_of
-from shardwise.plan.schema.training import Plan, PlannedHardware
+from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
 from shardwise.search.training.problem import Case
-from shardwise.strategy.layout import Layout
-from shardwise.strategy.mesh import Placement, place
+from shardwise.strategy.mesh import place
 
 
 def rebuild(plan: Plan) -> Case:
-    """The inputs behind a plan; evaluated again they give its numbers.
+    """The inputs of a plan, which evaluate to its numbers.
 
-    The plan's own figures of the chip count where the catalog has others today.
+    The chip has the figures of the plan, even where the catalog has others today.
 
     Raises:
-        BadFile: the plan's parts are no model, machine, work or layout; says which.
+        BadFile: a part of the plan is not a valid model, machine, workload or layout.
     """
-    try:
+    with refuse_unreadable():
         layout = plan.layout
         if layout.policy != plan.strategy.remat:
             raise BadFile(
-                f"the plan's remat {plan.strategy.remat} is not what its recomputed parts are: "
+                f"the plan's remat is {plan.strategy.remat}, but its recomputed parts are those of "
                 f"{layout.policy}. Change both, or plan again with --remat."
             )
         system = system_of(plan.hardware)
+        rates = PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name)
+        placements = place(system, layout.sizes)
         return Case(
             model=model_of(plan.model.architecture),
             system=system,
             job=plan.job,
             layout=layout,
-            placement=_placement(plan, system, layout),
-            cal=PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name),
+            placement=placement_of(plan.strategy.placement, placements, layout.mesh, system),
+            cal=rates,
             fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
         )
-    except BadFile:
-        raise
-    except ShardwiseError as error:
-        raise BadFile(*(f"the plan cannot be read again: {p}" for p in error.problems)) from None
-
-
-def system_of(planned: PlannedHardware) -> System:
-    """The machine of the plan's name with the figures that the plan was made with."""
-    system = parse_system(planned.name)
-    now = {
-        path: float(figure.value)
-        for path, figure in system.chip.figures.items()
-        if isinstance(figure.value, int | float)
-    }
-    then = planned.figures
-    changed = {path: then.get(path) for path in {*now, *then} if now.get(path) != then.get(path)}
-    if not changed:
-        return system
-    whole = {path: _like(get(system.chip, path), value) for path, value in changed.items()}
-    return replace(system, chip=with_values(system.chip, whole))
-
-
-def _like(now: object, value: float | None) -> float | int | None:
-    """Counts stay whole numbers."""
-    return int(value) if isinstance(now, int) and value is not None else value
-
-
-def _placement(plan: Plan, system: System, layout: Layout) -> Placement:
-    """The placement that the plan describes, among all of its mesh."""
-    told = plan.strategy.placement
-    every = place(system, layout.sizes)
-    for placement in every:
-        if all(placement.describe(role) == where for role, where in told.items()):
-            return placement
-    raise BadFile(
-        f"the plan's placement is none of {layout.mesh} on {system.name}: "
-        f"{', '.join(f'{role} {where}' for role, where in told.items())}."
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.plan.schema.serving import Servers, ServingPlan
-from shardwise.plan.schema.training import MemoryBytes
+from shardwise.plan.schema.common import MemoryBytes
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.report import tables
 from shardwise.report.serving import traffic
 from shardwise.report.style import Block, strong, table
@@ -33,7 +33,7 @@ def details(plan: ServingPlan) -> Iterator[Block]:
     yield table(heads, map(tables.operation_cells, plan.operations))
 
 
-def _engines(title: str, engines: Servers, memory: MemoryBytes) -> Iterator[Block]:
+def _engines(title: str, engines: PlannedEngines, memory: MemoryBytes) -> Iterator[Block]:
     yield ""
     yield strong(f"{title}: {engines.count} of {engines.n_chips} chips on {engines.hardware}")
     yield tables.placement(engines.placement)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
-from shardwise.plan.schema.serving import Servers, ServingPlan, ServingPoint
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPoint
 from shardwise.report.serving.details import details
 from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
 from shardwise.report.serving.traffic import traffic_lines
@@ -83,7 +83,7 @@ def _tpot(plan: ServingPlan) -> str:
     return duration(traffic.tpot_s.p50 if traffic else plan.estimate.tpot_s)
 
 
-def engines_text(engines: Servers) -> str:
+def engines_text(engines: PlannedEngines) -> str:
     """`2 engines of tensor 8 (KV by batch) on h100:8`."""
     text = mesh_text({**engines.mesh, "data": 1})
     choices = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwise import units
+from shardwise.plan.schema.common import Reason
 from shardwise.plan.schema.serving import ServingPoint
 from shardwise.plan.schema.serving_reasons import (
     CriticalBatch,
@@ -14,7 +15,6 @@ from shardwise.plan.schema.serving_reasons import (
     TensorLimit,
     TwiceTheChips,
 )
-from shardwise.plan.schema.training import Reason
 from shardwise.report.words import counted, duration, mesh_text
 from shardwise.search.serving.choose import Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwise import units
-from shardwise.plan.schema.training import Loss, Reason
+from shardwise.plan.schema.common import Loss, Reason
 from shardwise.plan.schema.training_reasons import (
     Bubble,
     Communication,

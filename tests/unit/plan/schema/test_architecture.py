@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.errors import BadFile
 from shardwise.models import load, names
-from shardwise.plan.schema.architecture import model_of, written
+from shardwise.plan.schema.architecture import model_of, plain_data
 from tests.hybrid import hybrid, paired
 
 # Fields that plans of the first versions do not have.
@@ -23,16 +23,16 @@ NEW = {
 
 @pytest.mark.parametrize("name", names())
 def test_every_preset_comes_back(name):
-    assert model_of(json.loads(json.dumps(written(load(name))))) == load(name)
+    assert model_of(json.loads(json.dumps(plain_data(load(name))))) == load(name)
 
 
 @pytest.mark.parametrize("config", [hybrid(), paired()], ids=["hybrid", "paired"])
 def test_models_of_mamba_blocks_come_back(config):
-    assert model_of(json.loads(json.dumps(written(config)))) == config
+    assert model_of(json.loads(json.dumps(plain_data(config)))) == config
 
 
 def test_defaults_are_left_out():
-    assert written(load("llama3-8b")) == {
+    assert plain_data(load("llama3-8b")) == {
         "name": "llama3-8b",
         "family": "llama",
         "d_model": 4096,
@@ -64,7 +64,7 @@ def without(data, fields):
 
 @pytest.mark.parametrize("name", ["gemma2-2b", "deepseek-v3", "gpt2"])
 def test_plans_from_before_these_fields_give_the_same_sizes(name):
-    """Every size was written then, at its default too, and nothing of what is computed."""
+    """Every size was plain_data then, at its default too, and nothing of what is computed."""
     config = load(name)
     old = without(msgspec.to_builtins(config), NEW["ModelConfig"])
     for group in old["groups"]:
@@ -80,7 +80,7 @@ def test_plans_from_before_these_fields_give_the_same_sizes(name):
 
 
 def test_numbers_of_a_wrong_kind_are_told():
-    data = written(load("gemma2-2b"))
+    data = plain_data(load("gemma2-2b"))
     for change in ({"norm": {"eps": "x"}}, {"order": [{"kinds": "x"}]}, {"order": 3}):
         with pytest.raises(BadFile, match="the plan's architecture"):
             model_of(data | change)

@@ -8,7 +8,8 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput, NoStrategy
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.serving.arrivals import Arrivals, read_arrivals, shared_share
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.traffic import CAPACITY_STEP, ENGINES, largest_rate, scaled
@@ -147,7 +148,7 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     assert told.requests >= 2000  # the recording is repeated
     assert plan.workload.prompt == round(trace.prompt.mean())
     assert plan.workload.rate == pytest.approx(trace.rate)
-    assert plan.workload.cached == pytest.approx(shared_share(trace, again=True))
+    assert plan.workload.cached == pytest.approx(shared_share(trace, warm=True))
     assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
 
 
@@ -171,11 +172,11 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="share"):
         Arrivals(at=1.0)
     plan = sw.plan(LLAMA, NODE, sw.Serve(prompt=512, output=64))
-    with pytest.raises(BadInput, match="how many requests"):
+    with pytest.raises(BadInput, match="traffic needs a rate"):
         sw.simulate(plan)
     with pytest.raises(BadInput, match="needs a rate"):
         sw.plan(LLAMA, NODE, sw.Serve(prompt=512, output=64), traffic="poisson")
-    with pytest.raises(BadInput, match=r"no sw\.Serve"):
+    with pytest.raises(BadInput, match=r"pass an sw\.Serve"):
         sw.plan(LLAMA, NODE, sw.Train(batch=8, seq=64), traffic="poisson")  # type: ignore[call-overload]
     with pytest.raises(NoStrategy, match=r"comes nearest with \d"):
         sw.plan(LLAMA, sw.hardware("h100:2"), chat(rate=15.0), traffic="bursty:20")

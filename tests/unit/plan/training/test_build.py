@@ -8,8 +8,8 @@ import shardwise as sw
 from shardwise.errors import BadInput, BadShape, NotDivisible, UnknownName
 from shardwise.estimate.calibration import calibration
 from shardwise.plan import Plan
+from shardwise.plan.machine import topology_text
 from shardwise.plan.schema.training_reasons import Bubble, Communication, TensorSplit, TokensPerChip
-from shardwise.plan.training.build import topology_text
 from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import listed
 from shardwise.vocabulary import REMAT_POLICIES

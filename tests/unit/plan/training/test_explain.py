@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadFile, BadInput
 from shardwise.formulas import thresholds
-from shardwise.plan.schema.json_io import encode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.training.explain import Explanation, explain, sensitivity
 
 CASES = [

@@ -7,7 +7,8 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.formulas import goodput
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.training.failures import RESTART_S, STORAGE, with_failures
 
 HOURS = 3600.0
@@ -55,5 +56,5 @@ def test_more_failures_leave_less() -> None:
 
 @pytest.mark.parametrize("mtbf", [0.0, -1.0, float("nan")])
 def test_no_time_is_refused(mtbf: float) -> None:
-    with pytest.raises(BadInput, match="is not above 0"):
+    with pytest.raises(BadInput, match="must be positive"):
         with_failures(plan_on("v5e:4x4"), mtbf)

@@ -11,7 +11,7 @@ import pytest
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import parse_system
 from shardwise.models import load
-from shardwise.plan.schema.training import Operation
+from shardwise.plan.schema.common import Operation
 from shardwise.plan.training.operations import is_hidden, operations
 from shardwise.search.training import rank
 from shardwise.search.training.rank import Candidate

@@ -9,7 +9,8 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadFile
 from shardwise.hardware.chip import with_values
-from shardwise.plan.schema.json_io import decode, encode
+from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.rank import Candidate
 
@@ -76,9 +77,9 @@ def test_the_plans_own_figures_count() -> None:
     [
         ("model", {"architecture": {}}, "is not a model"),
         ("model", {"architecture": {"groups": [{"layer": 3, "count": 1}]}}, "is not a model"),
-        ("hardware", {"name": "v5e:5x5x5"}, "cannot be read again"),
-        ("strategy", {"placement": {"fsdp": "somewhere"}}, "placement is none of"),
-        ("strategy", {"remat": "norms"}, "remat norms is not what its recomputed parts are"),
+        ("hardware", {"name": "v5e:5x5x5"}, "cannot be rebuilt"),
+        ("strategy", {"placement": {"fsdp": "somewhere"}}, "has no placement of"),
+        ("strategy", {"remat": "norms"}, "remat is norms, but its recomputed parts are those of"),
         ("workload", {"batch": 0}, "not between 1 and"),
     ],
 )
