@@ -121,6 +121,7 @@ class Estimate:
         compute_s, hbm_s, comm_s: the roofline at peak rates without overlap: FLOPs over the peak,
             bytes of matmuls over the HBM bandwidth, collectives by role.
         expected_s: parts of the expected step; their sum is `step_s.expected`.
+        state_bytes_per_parameter: bytes of weights, gradients, master and moments of a matrix.
         joules: energy of the whole run at the chips' stated power, an upper bound that leaves out
             hosts and cooling.
         goodput: None unless failures were considered.

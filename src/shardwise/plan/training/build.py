@@ -204,6 +204,7 @@ def _estimate(
         tokens_per_s=job.tokens_per_step / step_s,
         tokens_per_s_per_chip=job.tokens_per_step / step_s / n_chips,
         memory_bytes_per_chip=memory_bytes(chosen.memory),
+        state_bytes_per_parameter=job.state_bytes,
         **run,
         joules=_energy_j(run["run_s"], system),
         at_mfu=_at_mfu(flops, system, job),
