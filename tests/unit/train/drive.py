@@ -76,9 +76,8 @@ def tokens(folder: Path) -> str:
     text.mkdir()
     for i in range(8):
         (text / f"{i}.txt").write_text(f"line {i} of some text\n" * 40)
-    tokenize(
-        sources.find_sources([str(text)], "*", "text"), ByteTokenizer(), str(folder / "tokens")
-    )
+    found = sources.find_sources([str(text)], "*", "text")
+    tokenize(found, ByteTokenizer(), str(folder / "tokens"))
     return str(folder / "tokens")
 
 
@@ -124,10 +123,8 @@ def layouts(folder: Path, data: str) -> dict[str, Any]:
     recipe = Recipe(steps=STEPS, rate=0.01, warmup=1, clip=0.5)
     made = {name: plan(folder, name) for name in LAYOUTS}
     at = folder / "eight"
-    fresh, again = (
-        CheckpointOptions(folder=str(at), every=HALF),
-        CheckpointOptions(folder=str(at), resume=True),
-    )
+    fresh = CheckpointOptions(folder=str(at), every=HALF)
+    again = CheckpointOptions(folder=str(at), resume=True)
     eight = Told(made["eight"], data, recipe, fresh, sample="line")
     found = {
         "eight": eight.document(),
@@ -194,10 +191,8 @@ def outside(folder: Path, data: str, recipe: Recipe, through: dict[str, int]) ->
         through: bits of the same layout without it.
     """
     at = folder / "outside"
-    fresh, again = (
-        CheckpointOptions(folder=str(at), every=HALF),
-        CheckpointOptions(folder=str(at), resume=True),
-    )
+    fresh = CheckpointOptions(folder=str(at), every=HALF)
+    again = CheckpointOptions(folder=str(at), resume=True)
     made = plan(folder, "outside")
     found = {"whole": Told(made, data, recipe, fresh).document()}
     found["bits"] = [_fingerprints(at / str(STEPS)) == through]
@@ -348,10 +343,7 @@ def _flip(folder: Path) -> None:
 def elsewhere(folder: Path, data: str) -> dict[str, Any]:
     """Plans and data that this process cannot run."""
     tpu = sw.plan(MODEL, sw.hardware("v5e:2x2"), sw.Train(batch=8, seq=16))
-    small = sw.ModelConfig.dense(
-        n_layers=1, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=256
-    )
-    narrow = sw.evaluate(small, host(folder, 1), JOB, LAYOUTS["one"])
+    narrow = sw.evaluate(replace(MODEL, vocab=256), host(folder, 1), JOB, LAYOUTS["one"])
     crowded = Recipe(steps=1, capacity=1.0)
     means, halves = replace(JOB, optimizer="adafactor"), Layout(mesh=Mesh(tensor=2), micro_batch=8)
     filled = sw.evaluate(MODEL, host(folder, 2), means, halves)
@@ -366,11 +358,10 @@ def elsewhere(folder: Path, data: str) -> dict[str, Any]:
 
 def unsampled(folder: Path, data: str) -> dict[str, Any]:
     """Runs that cannot end with the text that is asked for."""
-    by_compiler = Recipe(steps=1, collectives="compiler")
     ways = {
         "long": ("one", Recipe(steps=1), "x" * JOB.seq),
         "stages": ("stages", Recipe(steps=1), "line"),
-        "compiler": ("eight", by_compiler, "line"),
+        "compiler": ("eight", Recipe(steps=1, collectives="compiler"), "line"),
     }
     return {
         way: Told(plan(folder, name), data, recipe, CheckpointOptions(), sample=text).document()

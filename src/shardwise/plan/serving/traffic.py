@@ -10,16 +10,9 @@ from shardwise.estimate.serving.steady_state import max_pass_tokens, prefill_onl
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
 from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
+from shardwise.plan.serving.rebuild import rebuild
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.simulate import (
-    Pool,
-    Slo,
-    Spread,
-    Summary,
-    Traffic,
-    capacity,
-    simulate,
-)
+from shardwise.simulate import Pool, Slo, Spread, Summary, Traffic, capacity, simulate
 from shardwise.simulate.metrics import SimulationResult
 from shardwise.simulate.planned import (
     engine_limits,
@@ -391,8 +384,6 @@ def simulate_plan(
         BadInput: traffic or a rate out of range, or a request too long for every engine.
         BadFile: the recording is wrong.
     """
-    from shardwise.plan.serving.rebuild import rebuild
-
     if isinstance(traffic, str):
         arrivals = replace(read_arrivals(traffic, at), seed=seed)
     elif isinstance(traffic, Traffic):
@@ -400,8 +391,7 @@ def simulate_plan(
     else:
         arrivals = replace(traffic, at=at, seed=seed)
     _, chosen = rebuild(plan)
-    if not rate:
-        rate = arrivals.trace.rate if arrivals.trace else plan.workload.rate
+    rate = rate or (arrivals.trace.rate if arrivals.trace else plan.workload.rate)
     if not rate or not 0 < rate < math.inf:
         raise BadInput("traffic needs a rate. Pass rate=, requests per second.")
     if arrivals.trace is None and plan.workload.output is None:

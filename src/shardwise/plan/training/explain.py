@@ -102,8 +102,8 @@ def explain(
     case = rebuild(plan)
     changed = _what_if(case, what_if) if what_if else None
     chosen = case.evaluate()
-    others = _others(case)
-    runner_up = others[0] if others else None
+    runners_up = _others(case)
+    runner_up = runners_up[0] if runners_up else None
     table = crossovers(case)
     sides = _sides(plan)
     return Explanation(
@@ -115,7 +115,7 @@ def explain(
         plan=_outcome(chosen),
         runner_up=_outcome(runner_up) if runner_up else None,
         loses_on=reasons.loses_on(runner_up, chosen) if runner_up else None,
-        sensitivities=sensitivities(case, others, search=search),
+        sensitivities=sensitivities(case, runners_up, search=search),
         path=decision_path(case, chosen, table),
         crossovers=table,
         why=plan.why,

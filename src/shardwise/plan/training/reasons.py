@@ -158,21 +158,21 @@ def _overlap(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]
 def _tensor(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]:
     """The best split without tensor parallelism, or with it where the plan has none."""
     has_tensor = chosen.mesh.tensor > 1
-    others = [c for c in candidates if (c.mesh.tensor > 1) != has_tensor]
-    if not others:
+    opposites = [c for c in candidates if (c.mesh.tensor > 1) != has_tensor]
+    if not opposites:
         return
-    other = others[0]
-    role, traffic_s = slowest_role(other)
+    best = opposites[0]
+    role, traffic_s = slowest_role(best)
     yield TensorSplit(
         constraint="tensor" if has_tensor else "data",
-        margin=float(other.time.step_s / chosen.time.step_s),
-        mesh=other.mesh.sizes,
-        fits=other.fits,
-        step_s=float(other.time.step_s),
+        margin=float(best.time.step_s / chosen.time.step_s),
+        mesh=best.mesh.sizes,
+        fits=best.fits,
+        step_s=float(best.time.step_s),
         role=role,
         traffic_s=traffic_s,
-        on_chip_s=float(other.roofline.on_chip_s),
-        loses_on=loses_on(other, chosen),
+        on_chip_s=float(best.roofline.on_chip_s),
+        loses_on=loses_on(best, chosen),
     )
 
 
@@ -282,17 +282,18 @@ def alternatives(
     best_by_tensor = {chosen.mesh.tensor: chosen}
     for candidate in candidates:
         best_by_tensor.setdefault(candidate.mesh.tensor, candidate)
-    others = [other for other in best_by_tensor.values() if other is not chosen]
-    shown = others[:n] + [other for other in others[n:] if other.mesh.tensor == 1]
+    del best_by_tensor[chosen.mesh.tensor]
+    runners_up = list(best_by_tensor.values())
+    shown = runners_up[:n] + [c for c in runners_up[n:] if c.mesh.tensor == 1]
     return tuple(
         Alternative(
-            **strategy_fields(other),
-            step_s=step_range(other),
-            memory_bytes_per_chip=float(other.memory.total),
-            fits=other.fits,
-            loses_on=loses_on(other, chosen),
+            **strategy_fields(candidate),
+            step_s=step_range(candidate),
+            memory_bytes_per_chip=float(candidate.memory.total),
+            fits=candidate.fits,
+            loses_on=loses_on(candidate, chosen),
         )
-        for other in shown
+        for candidate in shown
     )
 
 

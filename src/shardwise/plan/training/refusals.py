@@ -58,9 +58,9 @@ def _batches(model: ModelConfig, system: System, job: Train, shards: list[int]) 
     for batch in batches:
         if not job.batch / NEAR <= batch <= job.batch * NEAR:
             continue
-        other = dataclasses.replace(job, batch=batch)
+        resized_job = dataclasses.replace(job, batch=batch)
         try:
-            best = rank.rank(model, system, other, PEAK, NO_PIPELINE, keep=1).candidates[0]
+            best = rank.rank(model, system, resized_job, PEAK, NO_PIPELINE, keep=1).candidates[0]
         except NoStrategy:
             continue
         if best.fits:

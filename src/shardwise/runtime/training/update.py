@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,37 @@ import optax
 
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu
+from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training import host_offload
 from shardwise.runtime.training.error_feedback import Residuals
 from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, map_infos
 from shardwise.strategy.layout import Layout
-
-if TYPE_CHECKING:
-    from shardwise.runtime.training.step import TrainStep
+from shardwise.workload import Train
 
 Array = jax.Array
 
 # The partition of a weight whose update runs on the global array.
 WHOLE = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)
+
+
+class Updates(Protocol):
+    """What an update needs of a training step: see `step.TrainStep`."""
+
+    @property
+    def job(self) -> Train: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def table(self) -> Table: ...
+    @property
+    def infos(self) -> Tree: ...
+    @property
+    def partitions(self) -> Tree: ...
+    @property
+    def global_optimizer(self) -> bool: ...
+    @property
+    def optimizer(self) -> optax.GradientTransformationExtraArgs: ...
 
 
 def is_offloaded(layout: Layout, state: Tree) -> Tree:
@@ -41,7 +59,7 @@ def is_offloaded(layout: Layout, state: Tree) -> Tree:
 
 
 def updated_state(
-    step: TrainStep, state: Tree, gradients: Tree, loss: Array, residuals: Residuals
+    step: Updates, state: Tree, gradients: Tree, loss: Array, residuals: Residuals
 ) -> Tree:
     """The state after the optimizer."""
     partitions = step.partitions
@@ -75,9 +93,7 @@ def updated_state(
     return updated
 
 
-def _update_parts(
-    step: TrainStep, gradients: Tree, moments: Tree, parts: Tree, loss: Array
-) -> Tree:
+def _update_parts(step: Updates, gradients: Tree, moments: Tree, parts: Tree, loss: Array) -> Tree:
     """The state after the optimizer, with the parts of the weights that this chip updates."""
     n_tokens = step.job.tokens_per_step
     weight_dtype = dtype(step.job.weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from shardwise.arrays import Num
 from shardwise.search.training.cells import Cells
@@ -13,10 +13,20 @@ from shardwise.search.training.forms import Group
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement
 
-if TYPE_CHECKING:
-    from shardwise.search.training.evaluate import Block
-
 MAX_SLOWDOWN = 2.0  # over the best step: slower tensor sizes are no alternatives
+
+
+class ScoredCells(Protocol):
+    """Cells with a score and a form each: see `evaluate.Block`."""
+
+    cells: Cells
+    forms: list[Any]
+
+    def scores(self) -> Iterator[tuple[tuple[float, float], Any, int]]:
+        """(score, the cells themselves, row) of every cell that has a form."""
+
+    def layout(self, row: int, form_index: int | None = None) -> Layout:
+        """The layout of a cell under its best form, or under another one."""
 
 
 def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
@@ -50,7 +60,7 @@ class FrontPoint:
 
     seconds: float
     n_bytes: float
-    block: Block
+    block: ScoredCells
     row: int
     form_index: int
 
@@ -67,7 +77,7 @@ class Best:
 
     n_meshes: int
     front: list[FrontPoint] | None
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[ScoredCells] = field(default_factory=list)
     n_strategies: int = 0
     n_fitting: int = 0
     step_s: dict[Mesh, float] = field(default_factory=dict)
@@ -98,7 +108,7 @@ class Best:
             limits.append(max(last_time, min(of_tensor, slowest_alternative)))
         return ~too_large & (seconds < np.array(limits)[index])
 
-    def add(self, block: Block) -> None:
+    def add(self, block: ScoredCells) -> None:
         """Add the cells of an evaluated block."""
         self.blocks.append(block)
         for (too_large, seconds), _, row in block.scores():
@@ -106,7 +116,7 @@ class Best:
             if not too_large and seconds < self.step_s.get(mesh, float("inf")):
                 self.step_s[mesh] = seconds
 
-    def add_to_front(self, block: Block, seconds: Num, n_bytes: Num, rows: Num) -> None:
+    def add_to_front(self, block: ScoredCells, seconds: Num, n_bytes: Num, rows: Num) -> None:
         """Merge strategies into the Pareto front of step time and memory."""
         import numpy as np
 
