@@ -24,7 +24,7 @@ class PricedItem:
         count: occurrences.
         part: part of the layer whose remat runs this item of the forward pass a second time.
         work: matmul or collective of the sharding algebra; None for all other work.
-        what: description of other work.
+        description: description of other work.
         flops: FLOPs of all occurrences on one chip.
         n_bytes: bytes that all occurrences read and write on one chip.
         flops_per_s: rate of `flops`.
@@ -42,7 +42,7 @@ class PricedItem:
     count: Num = 1
     part: str = ""
     work: Matmul | Transfer | None = None
-    what: str = ""
+    description: str = ""
     flops: Num = 0.0
     n_bytes: Num = 0.0
     flops_per_s: Num = 1.0
@@ -81,6 +81,6 @@ class PricedItem:
         if isinstance(self.work, Transfer):
             return str(self.work.move)
         if not axes:
-            return self.what
+            return self.description
         kind = DISPLAY_NAMES[self.kind] if self.role else ""
-        return f"{kind}_{axes_text(axes)}({self.what})"
+        return f"{kind}_{axes_text(axes)}({self.description})"

@@ -64,7 +64,7 @@ def attention_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
         yield PricedItem(
             name="attn.caches",
             phase="forward",
-            what="queries against the keys and values of earlier tokens",
+            description="queries against the keys and values of earlier tokens",
             count=engine.config.n_layers,
             flops=flops,
             flops_per_s=rates.attention_flops_per_s,
@@ -75,7 +75,7 @@ def attention_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
         yield PricedItem(
             name="attn.prompts",
             phase="forward",
-            what="causal attention of the prompt",
+            description="causal attention of the prompt",
             count=engine.config.n_layers,
             flops=time.prefill_s * rates.attention_flops_per_s,
             flops_per_s=rates.attention_flops_per_s,

@@ -43,7 +43,7 @@ def extra_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
         kind="permute",
         role="pipe",
         axes=("pipe",),
-        what="activations to the next stage, each chip its part",
+        description="activations to the next stage, each chip its part",
         count=engine.mesh["pipe"] - 1,
         joined_bytes=n_bytes / engine.mesh["tensor"],
     )
@@ -70,7 +70,7 @@ def _attention_traffic(
             kind="all_to_all" if over_batch else "all_reduce",
             role="tensor",
             axes=("tensor",),
-            what=(
+            description=(
                 "queries to their caches, results back"
                 if over_batch
                 else "results over the sequence"
@@ -84,7 +84,7 @@ def _attention_traffic(
         kind="all_gather",
         role="context",
         axes=("context",),
-        what="keys of prompts",
+        description="keys of prompts",
         count=where(load.prefill_tokens > 0, n_layers, 0),
         joined_bytes=new_keys / minimum(mesh["tensor"], kv_heads),
     )
@@ -94,7 +94,7 @@ def _attention_traffic(
         kind="all_reduce",
         role="context",
         axes=("context",),
-        what="results over the sequence",
+        description="results over the sequence",
         count=where(load.n_decoding > 0, n_layers, 0),
         joined_bytes=results / minimum(mesh["tensor"], attention.n_heads),
     )
@@ -120,7 +120,7 @@ def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
                 kind="all_to_all",
                 role="expert",
                 axes=("expert",),
-                what=what,
+                description=what,
                 count=group.count,
                 joined_bytes=elements * WIRE_BYTES * destinations * mesh["expert"],
             )

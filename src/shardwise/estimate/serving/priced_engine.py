@@ -51,7 +51,7 @@ class PricedEngine:
         axes: tuple[str, ...],
         count: Num,
         joined_bytes: Num,
-        what: str = "",
+        description: str = "",
         work: Transfer | None = None,
     ) -> PricedItem:
         """Price a collective."""
@@ -63,7 +63,7 @@ class PricedEngine:
             axes=axes,
             count=count,
             joined_bytes=joined_bytes,
-            what=what,
+            description=description,
             work=work,
             occurrence_s=self._collective_s(kind, axes, joined_bytes),
         )

@@ -79,7 +79,7 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
                     kind="all_to_all",
                     send_once=send_once,
                     axes=axes,
-                    what=what if phase == "forward" else f"gradients of {what}",
+                    description=what if phase == "forward" else f"gradients of {what}",
                     count=group.count,
                     joined_bytes=joined_bytes,
                 )
@@ -111,7 +111,7 @@ def _tensor_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[
             role="tensor",
             kind=kind,
             axes=("tensor",),
-            what="tokens of experts",
+            description="tokens of experts",
             count=count,
             joined_bytes=n_bytes,
         )
@@ -126,7 +126,7 @@ def _residual_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterato
             role="tensor",
             kind="all_gather",
             axes=("tensor",),
-            what="tokens back from experts",
+            description="tokens back from experts",
             count=count,
             joined_bytes=n_bytes,
         )
@@ -188,7 +188,7 @@ def _ulysses_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
                     role="context",
                     kind="all_to_all",
                     axes=("context",),
-                    what=f"gradients of {what}" if phase == "backward" else what,
+                    description=f"gradients of {what}" if phase == "backward" else what,
                     count=n_layers * count,
                     joined_bytes=token_bytes * width / mesh["tensor"],
                 )
@@ -209,7 +209,7 @@ def _scan_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
                 role="context",
                 kind="all_gather",
                 axes=("context",),
-                what="states of scans",
+                description="states of scans",
                 count=n_layers,
                 joined_bytes=elements * mesh["context"] * priced.job.activation_bytes,
             )
@@ -237,7 +237,7 @@ def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
                 role="pipe",
                 kind=kind,
                 axes=axes,
-                what=what,
+                description=what,
                 count=priced.stage.passes,
                 joined_bytes=joined_bytes,
             )

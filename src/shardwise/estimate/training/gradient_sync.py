@@ -172,7 +172,7 @@ def _collective(
         role="data",
         kind=kind,
         axes=axes,
-        what=f"{what} of {DESCRIPTIONS[group.what]}",
+        description=f"{what} of {DESCRIPTIONS[group.what]}",
         part=group.what,
         count=count,
         joined_bytes=n_bytes,
@@ -297,7 +297,7 @@ def update(priced: PricedLayout) -> PricedItem:
     return PricedItem(
         name=f"optimizer.{priced.job.optimizer}",
         phase="update",
-        what=f"{units.show_count(n_parameters)} parameters on the chip <- gradients",
+        description=f"{units.show_count(n_parameters)} parameters on the chip <- gradients",
         n_bytes=update_s(priced) * priced.rates.hbm_bytes_per_s,
         bytes_per_s=priced.rates.hbm_bytes_per_s,
     )

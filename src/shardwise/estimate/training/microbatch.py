@@ -253,7 +253,7 @@ def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
             phase="forward",
             role="host",
             kind="permute",
-            what="kept activations",
+            description="kept activations",
             count=count,
             joined_bytes=n_bytes / count,
             n_bytes=n_bytes,

@@ -64,7 +64,7 @@ def _on_network(peak: PricedLayout, item: PricedItem) -> PricedItem:
         item,
         kind="permute",
         work=None,
-        what=contents,
+        description=contents,
         count=item.count * (n_shards - 1),
         joined_bytes=item.joined_bytes / n_shards,
     )
