@@ -13,7 +13,7 @@ from shardwise.hardware import Chip, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.workload import Serve, Train
 
-MAX_CHIPS = 2**17  # the largest number of chips of a switched machine that is tried
+MAX_CHIPS = 2**17  # the most GPUs to try
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,10 @@ class Fit:
 
     Args:
         system: name of the machine, `v5e:4x4`.
-        held: bytes that the job's state takes, by part.
-        left_bytes: HBM of the whole machine that the state leaves free.
-        sequences: the most sequences of the job's context whose KV cache fits (serving), or None.
-        tokens_per_chip: the most tokens per chip whose layer inputs fit (training with full remat),
-            or None.
+        held: bytes of the job's state: weights, gradients, optimizer or KV cache.
+        left_bytes: free HBM of the whole machine beside the state.
+        sequences: maximum number of sequences of the job's context length (serving), or None.
+        tokens_per_chip: maximum number of tokens per chip (training with full remat), or None.
         kv_bytes_per_sequence: KV cache of one sequence (serving), or None.
     """
 
@@ -59,7 +58,7 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
     hbm_bytes = chip.need("hbm_bytes")
     state_bytes = _state_bytes(model, job)
     total = sum(state_bytes.values())
-    limit = "there is no machine"
+    limit = f"{chip.name} has no machine"
     for name, n_chips in sizes(chip):
         if n_chips * hbm_bytes >= total + n_chips * _activation_bytes_per_token(model, job):
             return _fit(model, job, name, n_chips, hbm_bytes, state_bytes)
@@ -68,8 +67,8 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
 
 
 def sizes(chip: Chip) -> Iterator[tuple[str, int]]:
-    """Names and chip counts of a chip's machines, smallest first: its slices, or 1, 2, 4 ... GPUs
-    and then whole nodes."""
+    """Machines of a chip as (name, number of chips), smallest first: the slices of a TPU, or 1, 2,
+    4 ... GPUs up to a node, then whole nodes."""
     if chip.ici:
         for torus in legal_slices(chip):
             yield f"{chip.name}:{torus}", torus.n_chips
@@ -100,7 +99,7 @@ def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
 
 
 def _activation_bytes_per_token(model: ModelConfig, job: Train | Serve) -> float:
-    """Bytes of the layer inputs of one token, the least that training with full remat holds."""
+    """Bytes of the layer inputs of one token: what training with full remat keeps."""
     if isinstance(job, Serve):
         return 0.0
     return model.n_layers * model.d_model * job.activation_bytes

@@ -4,16 +4,16 @@ From Python, `compile_function(train_step, state, batch, on="v5e:4x4")`: the arg
 `jax.ShapeDtypeStruct`s, on a mesh of CPU devices, on an `AbstractMesh`, or on none. Nothing runs.
 
 On the command line a function is named `module:function`, and its arguments come from a second
-function, by default `module:function_args`. It takes nothing and returns the arguments of the
-function: a tuple, or the only one.
+function, by default `module:function_args`. It takes no arguments and returns those of the first
+function: a tuple of them, or the argument itself if there is only one.
 
     def train_step_args():
         mesh = jax.sharding.AbstractMesh((4, 4), ("data", "model"))
         return state_shapes(mesh), batch_shapes(mesh)
 
-To build a mesh from the devices of the machine, it takes one argument named `devices`, a NumPy
-array of them: by slice, by coordinates of the torus, by core of a chip; by domain and GPU on GPUs.
-Such a mesh is used unchanged.
+To build a mesh from the devices of the machine, it takes one argument named `devices`: a NumPy
+array with axes (slice, torus coordinates, core of a chip) on TPUs, (domain, GPU) on GPUs. Such a mesh
+is used unchanged.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def compile_function(
     on: str,
     options: Mapping[str, str] | None = None,
 ) -> Compiled | Failure:
-    """Compile a function for a machine in this process, since it cannot be sent to another.
+    """Compile a function for a machine, in this process: functions cannot be sent to another one.
 
     Args:
         fn: a function, jitted or not; a jitted one keeps its donation and its shardings.
-        args: arrays or shapes; their mesh gets the devices of the machine.
+        args: arrays or shapes; their mesh is rebuilt on the devices of the machine.
         on: the machine, `v5e:4x4`; `cpu:8` needs 8 CPU devices in this process.
         options: options of XLA's compiler.
 
@@ -57,7 +57,7 @@ def compile_function(
         MissingExtra: JAX is not installed.
     """
     target = choose_target(parse_system(on))
-    # They matter when the compiler is first loaded; values that the user has set stay.
+    # The compiler reads these variables when it is first loaded. Values that the user set stay.
     for name, value in COMPILER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -110,7 +110,7 @@ def compile_named(
 def build(
     devices: np.ndarray[Any, Any], *, name: str, args: str, on: str, folder: str = ""
 ) -> Program:
-    """The program of a named function and a named function for its arguments.
+    """Load a function and the function that makes its arguments, and build their program.
 
     Called in the compiling process.
     """

@@ -29,8 +29,9 @@ class AttentionTime:
     """Seconds of attention and of SSM scans in one pass through all layers.
 
     Args:
-        decode_s: of decoding sequences: the larger of reading the KV cache and its products.
-        prefill_s: of prompts: products of queries and keys, of weights and values.
+        decode_s: of decoding sequences: the larger of the time to read the KV cache and that of the
+            attention matmuls.
+        prefill_s: of prompts: scores from queries and keys, and their products with values.
     """
 
     decode_s: Num
@@ -51,7 +52,7 @@ def attention_time(engine: PricedEngine, load: Load) -> AttentionTime:
 
 
 def attention_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Attention of one engine: all seconds of decode are booked on HBM, those of prefill on FLOPs.
+    """Attention of one engine, with the time of decode on HBM and that of prefill on FLOPs.
 
     Only for one layout, not for arrays of layouts.
     """

@@ -1,4 +1,4 @@
-"""The inputs of a serving plan, rebuilt from the plan alone, to evaluate, search or simulate."""
+"""Rebuild the inputs of a serving plan, to evaluate, search again, or simulate the deployment."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from shardwise.workload import Serve
 
 
 def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
-    """The search behind a plan, and the chosen deployment, which evaluates to the plan's numbers.
+    """The search request of a plan, and the deployment that evaluates to the plan's numbers.
 
-    The chip has the figures of the plan, even where the catalog has others today.
+    The chip has the figures recorded in the plan, even if the catalog has changed since.
 
     Raises:
         BadFile: a part of the plan is not a valid model, machine, workload or layout.
@@ -107,7 +107,7 @@ def _machine(chip: Chip, name: str) -> System:
 
 
 def engine_placement(system: System, mesh: Mesh, descriptions: Mapping[str, str]) -> Placement:
-    """The placement of one engine that a plan describes; `data` counts engines and has no links.
+    """The placement of one engine, from the descriptions in a plan; `data` is not placed on links.
 
     Raises:
         BadFile: no placement of `mesh` on `system` has these descriptions.

@@ -1,4 +1,4 @@
-"""Candidate engines: the meshes that a model and the machines of one chip allow, and placements."""
+"""Candidate engines: meshes that a model and the machines of one chip allow, with placements."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 from shardwise.workload import Serve
 
-# The largest engine to try when the number of chips is free, relative to the smallest one that
-# holds the weights (no latency bound is known to need more), and in chips (the largest v5e slice).
-MAX_GROWTH = 32
-MAX_CHIPS = 256
-MAX_ASPECT_RATIO = 3  # of a slice's sides; more elongated slices are searched only on request
+# Limits of the engines to try when the number of chips is free: at most this many times the chips
+# of the smallest engine that holds the weights, as no latency bound is known to need more.
+MAX_ENGINE_RATIO = 32
+MAX_ENGINE_CHIPS = 256  # the largest v5e slice
+MAX_ASPECT_RATIO = 3  # of a slice's sides; longer slices are tried only if there are no others
 
 WORD_OPTIONS: dict[str, tuple[str, ...]] = {"weights": WEIGHT_LAYOUTS, "kv": KV_SPLITS}
 NUMBER_OPTIONS = ("expert_tensor",)
@@ -43,12 +43,12 @@ NUMBER_OPTIONS = ("expert_tensor",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateEngines:
-    """Engines placed on machines, one array element each.
+    """Engines placed on machines, as parallel arrays with one element for each engine.
 
     Args:
         systems: the machines.
         system_index: index in `systems` of each engine's machine.
-        meshes: mesh of one engine; its `data` is the number of engines that fit on the machine.
+        meshes: mesh of each engine, with `data` the number of such engines on the machine.
         sizes: mesh role -> chips.
         costs: time of collectives.
     """
@@ -88,7 +88,7 @@ def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
         if n_chips * chip.need("hbm_bytes") > weight_bytes:
             min_chips = n_chips
             break
-    max_chips = min(MAX_GROWTH * min_chips, max(MAX_CHIPS, 4 * min_chips))
+    max_chips = min(MAX_ENGINE_RATIO * min_chips, max(MAX_ENGINE_CHIPS, 4 * min_chips))
     if chip.ici:
         return _slices(chip, min_chips, max_chips)
     return _switched_machines(chip, min_chips, max_chips)
@@ -164,10 +164,10 @@ def candidate_engines(
 
 
 def engine_machine(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
-    """The machine and the mesh sizes to place an engine with.
+    """The (machine, mesh sizes) on which an engine is placed.
 
-    On a torus all replicas are placed together. On switches every replica has the same placement,
-    so that one of them is placed on a machine of its size.
+    On a torus all replicas are placed together. On switches all replicas have the same placement,
+    so only one is placed, on a machine of its own size.
     """
     if not isinstance(system.topology, Switched):
         return system, mesh.sizes
@@ -182,7 +182,7 @@ def engine_machine(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
 
 
 def engines_per_machine(system: System, n_chips: int) -> int:
-    """Number of engines of `n_chips` chips that fit on a machine; 0 if the chips do not divide."""
+    """Number of engines of `n_chips` chips that fit on a machine; 0 if `n_chips` does not fit."""
     topology = system.topology
     if not isinstance(topology, Switched):
         if system.n_chips % n_chips:
@@ -220,7 +220,7 @@ def engine_meshes(
 def _role_sizes(
     config: ModelConfig, job: Serve, fixed: Fixed, total_chips: int
 ) -> dict[str, list[int]]:
-    """The legal sizes of every mesh role but `data`, each for itself."""
+    """The legal sizes of every mesh role except `data`, each role independently."""
     max_sizes = dict(fixed.max_sizes)
     common_width = math.gcd(*tensor_widths(config).values())
     powers_of_two = [2**exponent for exponent in range(1, 17)]
@@ -260,7 +260,7 @@ def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = Non
     """Check the sizes and options that the user fixed for a search.
 
     Raises:
-        UnknownName: a name, or the value of a word option, does not exist.
+        UnknownName: an unknown option, or an unknown value of an option.
         BadShape: a size is not a positive integer.
     """
     return checked(chosen, max_sizes, WORD_OPTIONS, NUMBER_OPTIONS)
@@ -293,6 +293,6 @@ def _other_problems(
         return
     if n_chips > system.n_chips or not engines_per_machine(system, n_chips // sizes["data"]):
         yield (
-            f"engines with {n_chips:,} chips in all do not divide the {system.n_chips:,} chips of "
-            f"{system.name}."
+            f"engines with {n_chips:,} chips in total do not fit the {system.n_chips:,} chips of "
+            f"{system.name} evenly."
         )

@@ -44,8 +44,8 @@ class ServeRun:
         framework: Engine and version as published.
         config: The model.
         system: The machine.
-        mesh: Mesh of the engine. `data` counts replicas of the whole model; ranks of `expert` split
-            the batch, replicate attention and divide the experts among them.
+        mesh: Mesh of the engine. `data` counts replicas of the whole model. Attention is data-
+            parallel over `expert` and replicated there; the experts are sharded over it.
         expert_tensor: Tensor-parallel degree of one expert; None for the `tensor` size of the mesh.
         weights, kv, compute: dtypes.
         weight_bytes: Bytes of all weights where published (mixed-precision formats), or None.
@@ -176,8 +176,8 @@ def _run(record: Fields) -> ServeRun:
 def _config(model: Fields, seq: int) -> tuple[ModelConfig, dict[str, str]]:
     """The architecture, with sparse attention approximated by a window of `index_topk` keys.
 
-    The window reads as many bytes as sparse attention, but underestimates the memory: a window
-    drops older keys, and there is no index.
+    The window models the bytes that sparse attention reads. It underestimates memory: sparse
+    attention also keeps older keys, and an index to choose from them.
     """
     assumed = assumed_of(model)
     if model.has("sparse"):
