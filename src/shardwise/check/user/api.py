@@ -12,8 +12,8 @@ function: a tuple of them, or the argument itself if there is only one.
         return state_shapes(mesh), batch_shapes(mesh)
 
 To build a mesh from the devices of the machine, it takes one argument named `devices`: a NumPy
-array with axes (slice, torus coordinates, core of a chip) on TPUs, (domain, GPU) on GPUs. Such a mesh
-is used unchanged.
+array with axes (slice, torus coordinates, core of a chip) on TPUs, or (domain, GPU) on GPUs. Such
+a mesh is used unchanged.
 """
 
 from __future__ import annotations
