@@ -50,7 +50,7 @@ SPANS = {
     "ring": Span((Ring(0, 4, 1, True, LINK),), seconds(1e-6)),
     "line and ring": Span(
         (Ring(0, 4, 1, False, LINK), Ring(1, 5, 2, True, LINK)), seconds(1e-6),
-        lent=(Ring(2, 4, 1, True, LINK),),
+        borrowed=(Ring(2, 4, 1, True, LINK),),
     ),
     "tiers": Span(
         tiers=(

@@ -95,7 +95,7 @@ def test_chunks_of_the_loss_are_proposed_where_logits_are_what_does_not_fit(
     compiled: Callable[[float], list[sw.Plan]],
 ) -> None:
     asked = compiled(1.0)
-    job = sw.Train(batch=4, seq=16384, remat="full")
+    job = sw.Train(batch=4, seq=16384, remat="full", gradients="bf16", master=None)
     given = {"loss_chunks": 1}
     plan = sw.evaluate(sw.model("gemma2-2b"), sw.hardware("v5e:2x2"), job, Mesh(fsdp=4), given)
     found = fix(plan, answered(plan, plan.memory.total, 15.75 * GIB), CompileOptions())

@@ -76,10 +76,10 @@ def test_the_command_tells_both_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     told = " ".join(capsys.readouterr().out.split())
     assert "the decode step of" in told
     assert "the prefill step of" in told
-    assert "read and written by a chip in a step" in told
+    assert "traffic per chip and step" in told
 
 
 def test_what_is_not_served_is_refused_in_words() -> None:
     plan = planned(sw.model("mixtral-8x7b,n_layers=2"), tensor=4)
-    with pytest.raises(BadInput, match="not served"):
+    with pytest.raises(BadInput, match="the runtime does not yet"):
         sw.check(plan, cache=False)

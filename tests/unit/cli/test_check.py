@@ -64,8 +64,8 @@ def test_a_function_of_the_folder_one_is_in(mine: Path) -> None:
     [
         (("nomodule:train_step", "--on", "cpu:4"), 'no module "nomodule"'),
         (("mymodule:nothing", "--on", "cpu:4"), 'has no "nothing"'),
-        (("mymodule:constant", "--on", "cpu:4"), "is no function"),
-        (("mymodule:wide_args", "--on", "cpu:4"), "another with --args module:function"),
+        (("mymodule:constant", "--on", "cpu:4"), "is not a function"),
+        (("mymodule:wide_args", "--on", "cpu:4"), "--args module:function"),
         (("mymodule:train_step", "--on", "cpu:4", "--args", "mymodule:wide_args"), "mesh of 8"),
     ],
 )  # fmt: skip

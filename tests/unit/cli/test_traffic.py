@@ -58,7 +58,7 @@ def test_means_alone_are_there_too() -> None:
     [
         ("arrival,prompt\n0,1\n", "no column output"),
         ("arrival,prompt,output\n0,many,5\n1,2,3\n", 'prompt "many"'),
-        ("arrival,prompt,output\n", "holds no requests"),
+        ("arrival,prompt,output\n", "has no requests"),
         ("arrival,prompt,output\n0,5,5\n", "different times"),
         ("arrival,prompt,output,shared\n0,5,5,9\n1,5,5,9\n", "more than the prompt"),
     ],

@@ -86,7 +86,7 @@ def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> 
         }
         state, loss = step(state, given)
         losses.append(float(loss))
-        if i == 0 and made.update is keeping:
+        if i == 0 and made.make_optimizer is keeping:
             gradients = _in_order(made, state["moments"][0].trace)
     return Trained(losses=losses, gradients=gradients, weights=_in_order(made, state["weights"]))
 

@@ -165,7 +165,7 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_stays(found: Found) -> None
     assert not saved["whole"]
     assert len(saved["full"]) == 1
     assert "step 3 was not written" in saved["full"][0]
-    assert "step 2 is whole" in saved["full"][0]
+    assert "step 2 is complete" in saved["full"][0]
     assert 2 in saved["after_full"]
     assert 3 not in saved["after_full"]
 

@@ -22,7 +22,7 @@ from shardwise.report.words import (
 )
 from shardwise.workload import OPTIMIZER_MOMENTS
 
-MAX_ALTERNATIVES = 2
+MAX_ALTERNATIVES = 1
 MAX_REASONS = 4  # without -v
 SMALL_TRAFFIC = 0.01  # of the longest bar; less traffic has no bar without -v
 SMALL_HBM = 0.1  # of T_math; less HBM-bound work has no bar without -v

@@ -9,7 +9,7 @@ from shardwise.errors import BadInput, NoPlan
 from shardwise.plan.training.pareto import Front, chips_front, machines, memory_front
 from shardwise.search.given import Choices
 
-MODEL, JOB = sw.model("llama3-8b"), sw.Train(batch=16, seq=2048)
+MODEL, JOB = sw.model("llama3-8b"), sw.Train(batch=16, seq=2048, gradients="bf16", master=None)
 SLICE = sw.hardware("v5e:4x4")
 
 

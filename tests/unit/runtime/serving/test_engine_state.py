@@ -45,7 +45,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def runs(root: Path, request: pytest.FixtureRequest) -> Any:
-    return answer(root, "serving", *selected(request))
+    return answer(root, "serving_cases", *selected(request))
 
 
 def test_every_engine_is_tested() -> None:
