@@ -32,12 +32,14 @@ LAYOUT = Layout(
 )
 ZERO = Layout(mesh=Mesh(data=8), micro_batch=2, zero=1)
 STAGES = Layout(mesh=Mesh(pipe=2, fsdp=4), micro_batch=1, n_microbatches=4, zero=3, schedule="zb-v")
-MASTER = replace(parity.JOB, master="fp32")
+MASTER = replace(parity.JOB, weights="bf16", compute="bf16", master="fp32")
 ROWS: dict[str, tuple[Train, Layout]] = {
     "nothing": (parity.JOB, LAYOUT),
     "activations": (parity.JOB, replace(LAYOUT, offload=("activations",))),
     "queries": (parity.JOB, replace(LAYOUT, offload=("layer_input", "q"))),
     "optimizer": (parity.JOB, replace(LAYOUT, offload=("optimizer",))),
+    "both": (parity.JOB, replace(LAYOUT, offload=("activations", "optimizer"))),
+    "master": (MASTER, LAYOUT),
     "both, master": (MASTER, replace(LAYOUT, offload=("activations", "optimizer"))),
     "optimizer, zero 1": (parity.JOB, replace(ZERO, offload=("optimizer",))),
     "optimizer, zb-v": (parity.JOB, replace(STAGES, offload=("optimizer",))),

@@ -100,7 +100,9 @@ def _start(made: TrainStep, shapes: Tree) -> Tree:
         state["master"] = jax.tree.map(jnp.copy, weights)
     if "lost" in shapes:
         state["lost"] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
-    laid: Tree = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
+    laid: Tree = jax.tree.map(
+        lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), state, shapes
+    )
     return laid
 
 

@@ -16,22 +16,26 @@ from shardwise.runtime.training import host_offload
 from tests.unit.runtime.distance import BOUNDS, beyond
 from tests.unit.runtime.scripts import answer, rows, selected
 
-SAME = ("activations", "queries", "optimizer", "both, master")  # under one layout
+SAME = ("activations", "queries", "optimizer", "both")  # under one layout, in fp32
 APART = ("optimizer, zero 1", "optimizer, zb-v")
-QUICK = {"nothing", "activations", "both, master", "optimizer, zb-v"}
+QUICK = {"nothing", "activations", "both", "both, master", "optimizer, zb-v"}
 # Arrays of all layers that the forward pass leaves there; a layer keeps 11 without remat.
 KEPT = {"nothing": 0, "activations": 11, "queries": 2}
 # Arrays of the state that lie there; there are 12 weights, and the optimizer keeps three of each.
 N = 12
-STATE = {name: [3 * N, 0] for name in ("optimizer", *APART)} | {"both, master": [N, 3 * N, 0]}
+STATE = {name: [3 * N, 0] for name in ("optimizer", "both", *APART)} | {
+    "both, master": [N, 3 * N, 0]
+}
 
 
 @pytest.fixture(scope="module")
 def runs(root: Path, request: pytest.FixtureRequest) -> Any:
-    return answer(root, "parity_offload", "nothing", *selected(request))
+    return answer(root, "parity_offload", "nothing", "master", "both, master", *selected(request))
 
 
-@pytest.mark.parametrize("name", rows(["nothing", *SAME, *APART], QUICK))
+@pytest.mark.parametrize(
+    "name", rows(["nothing", *SAME, *APART], QUICK & {"nothing", *SAME, *APART})
+)
 def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
     assert len(runs[name]["losses"]) == 20
     assert beyond(runs[name]) == {}
@@ -41,6 +45,11 @@ def test_numbers_are_those_of_one_device(runs: Any, name: str) -> None:
 def test_what_waits_outside_comes_back_as_it_was(runs: Any, name: str) -> None:
     for what in ("losses", *BOUNDS):
         assert runs[name][what] == runs["nothing"][what]
+
+
+def test_master_weights_that_wait_outside_come_back_as_they_were(runs: Any) -> None:
+    for what in ("losses", *BOUNDS):
+        assert runs["both, master"][what] == runs["master"][what]
 
 
 @pytest.mark.parametrize("name", rows(KEPT, QUICK & {*KEPT}))
