@@ -163,7 +163,8 @@ def test_chunks_of_the_loss_save_what_is_planned_and_send_the_same() -> None:
     model = sw.ModelConfig.dense(
         n_layers=1, d_model=128, d_ff=256, n_heads=1, d_head=128, vocab=16384
     )
-    job, pod = sw.Train(batch=64, seq=64, remat="none"), sw.hardware("v5e:2x2")
+    job = sw.Train(batch=64, seq=64, remat="none", gradients="bf16", master=None)
+    pod = sw.hardware("v5e:2x2")
     planned, peaks, sent = [], [], []
     for n in (1, 4):
         plan = sw.plan(model, pod, job, {"fsdp": 4, "micro_batch": 16, "loss_chunks": n})
@@ -193,7 +194,8 @@ def test_what_waits_in_host_memory_leaves_the_chip() -> None:
     pod, fixed = sw.hardware("v5e:2x2"), {"fsdp": 4, "micro_batch": 32}
     plans, found = [], []
     for words in ((), ("optimizer", "activations")):
-        job = sw.Train(batch=128, seq=64, remat="none", offload=words)
+        recipe = {"gradients": "bf16", "master": None}
+        job = sw.Train(batch=128, seq=64, remat="none", offload=words, **recipe)
         plans.append(sw.plan(model, pod, job, fixed))
         found.append(sw.check(plans[-1], cache=False))
         assert found[-1].verdict == "proved"

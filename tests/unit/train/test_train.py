@@ -140,7 +140,10 @@ def test_experts_without_room_drop_tokens(longer: Found) -> None:
     losses = {room: told["losses"] for room, told in longer["experts"].items()}
     assert losses["None"] == pytest.approx(losses["4.0"], abs=1e-6)  # four experts: room for all
     assert len({tuple(losses[room]) for room in ("4.0", "1.0", "0.01")}) == 3
-    assert "loss that balances them (coefficient 0.02)" in longer["experts"]["1.0"]["notes"][0]
+    assert (
+        "load-balancing loss of the model (coefficient 0.02)"
+        in longer["experts"]["1.0"]["notes"][0]
+    )
 
 
 def test_a_bad_step_stops(found: Found) -> None:
