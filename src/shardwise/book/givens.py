@@ -37,6 +37,11 @@ def torus_chip(name: str, flops_per_s: float, axis_bytes_per_s: float) -> Chip:
     return chip(name, peak__bf16=flops_per_s, ici__link=axis_bytes_per_s / 2)
 
 
+def given_chip(g: Mapping[str, Any]) -> Chip:
+    """The chip of a case that gives its name, its peak and the bandwidth of one torus axis."""
+    return torus_chip(g["chip"], g["peak_flops_per_s"], g["ici_bidi_bytes_per_s"])
+
+
 def ring(n: int, axis_bytes_per_s: float, hop_s: float = 0.0, *, closed: bool = True) -> Span:
     """The links of `n` chips on one torus axis with this bandwidth, both directions together."""
     return Span(rings=(Ring(0, n, 1, closed, axis_bytes_per_s / 2),), hop_s=hop_s)

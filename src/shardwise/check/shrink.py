@@ -142,7 +142,7 @@ def _extrapolate(
             raise BadInput("not even the shallow model fits: check the plan without --layers.")
 
     def linear(figure: Callable[[CompiledStep], float]) -> float:
-        return figure(total) + factor * (figure(deeper) - figure(base))
+        return _linear((figure(total), figure(deeper), figure(base)), factor)
 
     return replace(
         total,
@@ -166,7 +166,7 @@ def _extrapolate_numbers(
         return None
 
     def linear(figure: Callable[[CompiledNumbers], float]) -> float:
-        return figure(total) + factor * (figure(deeper) - figure(base))
+        return _linear((figure(total), figure(deeper), figure(base)), factor)
 
     def by_key(figures: Callable[[CompiledNumbers], Mapping[str, float]]) -> dict[str, float]:
         tables = (figures(total), figures(deeper), figures(base))

@@ -9,6 +9,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_words
 from shardwise.cli.ranges import parse_values
 from shardwise.errors import NoPlan
+from shardwise.report.tables import rows_text
 
 if TYPE_CHECKING:
     from shardwise.plan.serving.sweep import ServingSweep
@@ -53,7 +54,7 @@ def read_words(
 def sweep_answer(
     result: Result,
     blocks: Callable[[Result], Iterable[Block]],
-    table: Callable[[Result, str], str],
+    as_markdown: Callable[[Result], str],
     format_name: str,
     *,
     as_json: bool,
@@ -66,10 +67,17 @@ def sweep_answer(
         return Answer(
             document=lambda: result,
             blocks=(),
-            raw=table(result, format_name),
+            raw=_raw(result, as_markdown, format_name),
             as_json=as_json,
             exit_code=exit_code,
         )
     return Answer(
         document=lambda: result, blocks=blocks(result), as_json=as_json, exit_code=exit_code
     )
+
+
+def _raw(result: Result, as_markdown: Callable[[Result], str], format_name: str) -> str:
+    """All rows as Markdown, CSV or JSON lines; csv and jsonl in SI units."""
+    if format_name == "md":
+        return as_markdown(result)
+    return rows_text(result.to_dicts(), format_name)

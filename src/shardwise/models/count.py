@@ -221,8 +221,7 @@ def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -
 
 def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:
     """Share of a weight that one token uses, as (numerator, denominator): k of E if routed."""
-    per_expert = weight.part == "moe" and weight.dims[0] == "E" and len(weight.dims) > 1
-    if isinstance(layer.ffn, Moe) and per_expert:
+    if isinstance(layer.ffn, Moe) and weight.per_expert:
         return layer.ffn.experts_per_token, layer.ffn.n_experts
     return 1, 1
 

@@ -116,7 +116,7 @@ def input_output_shapes(weight: Weight) -> tuple[tuple[int, ...], tuple[int, ...
 
     The contracting dims are N, H for an output projection of attention, else the first dim.
     """
-    first_input = int(weight.dims[0] == "E")
+    first_input = int(weight.per_expert)
     first_output = first_input + 1
     if weight.dims[first_input] == "N":
         first_output += 1

@@ -41,6 +41,11 @@ class Weight:
         """Number of parameters: the product of the shape."""
         return math.prod(self.shape)
 
+    @property
+    def per_expert(self) -> bool:
+        """Whether every routed expert has its slice of the array; the router has none."""
+        return len(self.dims) > 1 and self.dims[0] == "E"
+
 
 def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
     """Weights of one layer: mixer, feed-forward, norms."""

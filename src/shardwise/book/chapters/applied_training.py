@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.book.givens import column, dense, torus_chip
+from shardwise.book.givens import column, dense, given_chip
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.estimate.chip_memory import Memory
 from shardwise.formulas import thresholds
@@ -15,10 +15,6 @@ from shardwise.units import DAY, YEAR
 from shardwise.workload import Train
 
 JOB = Train(batch=1, seq=1, master=None)  # bf16 weights, Adam moments in fp32
-
-
-def _alpha(g: Given) -> float:
-    return alpha(torus_chip(g["chip"], g["peak_flops_per_s"], g["ici_bidi_bytes_per_s"]))
 
 
 @solves("atrain-params-70b", formula="3DFL, 2VD, 2D(N+K)HL")
@@ -97,14 +93,14 @@ def sequences(g: Given) -> Answer:
 @solves("atrain-fsdp-per-chip", formula="B / N against alpha / 3")
 def pure_fsdp(g: Given) -> Answer:
     per_chip = g["tokens"] / g["chips"]
-    threshold = thresholds.data_parallel_tokens(_alpha(g), n_axes=g["axes"])
+    threshold = thresholds.data_parallel_tokens(alpha(given_chip(g)), n_axes=g["axes"])
     return {"per_chip": per_chip, "threshold": threshold, "ok": per_chip > threshold}
 
 
 @solves("atrain-mixed-threshold", formula="4 alpha^2 / (Mx My F); alpha^2 / (Mx My F)")
 def fsdp_and_tensor(g: Given) -> Answer:
-    sequential = thresholds.mixed_tokens(_alpha(g), g["F"], axes=g["MxMy"])
-    overlapped = thresholds.mixed_tokens(_alpha(g), g["F"], axes=g["MxMy"], overlap=True)
+    sequential = thresholds.mixed_tokens(alpha(given_chip(g)), g["F"], axes=g["MxMy"])
+    overlapped = thresholds.mixed_tokens(alpha(given_chip(g)), g["F"], axes=g["MxMy"], overlap=True)
     return {
         "sum_rule": sequential,
         "overlap_rule": overlapped,

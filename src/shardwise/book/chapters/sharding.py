@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.book.givens import chip, column, ring, torus_chip
+from shardwise.book.givens import chip, column, given_chip, ring
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.errors import BadSharding
 from shardwise.formulas import shards
@@ -165,14 +165,14 @@ def latency_bound_gather(g: Given) -> Answer:
 
 @solves("sharding-q4-strategy2-limit", formula="X < D / (2 alpha)")
 def reduce_limit(g: Given) -> Answer:
-    tpu = torus_chip(g["chip"], g["peak_flops_per_s"], g["ici_bidi_bytes_per_s"])
+    tpu = given_chip(g)
     return reduce_output_limit(g["D"], alpha(tpu))
 
 
 @solves("sharding-q4-strategy1-limit", formula="2BDF/C > 2DF/W_ici leaves B > alpha")
 def gather_limit(g: Given) -> Answer:
     """The one dim that T_math / T_comms depends on if weights are gathered, and its threshold."""
-    tpu = torus_chip(g["chip"], g["peak_flops_per_s"], g["ici_bidi_bytes_per_s"])
+    tpu = given_chip(g)
     torus = Torus(shape=(16, 1, 1), wrapped=(True,) * 3)
     system = System(name="ring", chip=tpu, topology=torus)
     dims = {"B": 4096, "D": 4096, "F": 4096}

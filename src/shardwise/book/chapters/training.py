@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.arrays import Num
-from shardwise.book.givens import UNIT_DIM, chip, column, dense, torus_chip
+from shardwise.book.givens import UNIT_DIM, chip, column, dense, given_chip, torus_chip
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.estimate.chip_memory import Memory
 from shardwise.formulas import memory, peaks, thresholds
@@ -17,10 +17,6 @@ from shardwise.ops.notation import parse_einsum
 from shardwise.ops.sharded import derive
 from shardwise.strategy.mesh import Mesh
 from shardwise.units import DAY
-
-
-def _alpha(g: Given) -> float:
-    return alpha(torus_chip(g["chip"], g["peak_flops_per_s"], g["ici_bidi_bytes_per_s"]))
 
 
 def _two_matrices(g: Given) -> ModelConfig:
@@ -38,7 +34,9 @@ def alpha_by_chip(g: Given) -> Answer:
 
 @solves("training-dp-threshold", formula="B/X > alpha / n_ax")
 def data_parallel_threshold(g: Given) -> Answer:
-    tokens_per_chip = thresholds.data_parallel_tokens(_alpha(g), n_axes=column(g["axes"]))
+    tokens_per_chip = thresholds.data_parallel_tokens(
+        alpha(given_chip(g)), n_axes=column(g["axes"])
+    )
     return [*tokens_per_chip, tokens_per_chip[-1] * g["pod"]]
 
 
@@ -80,7 +78,7 @@ def chips_and_days(g: Given) -> Answer:
 
 @solves("training-tp-limit", formula="Y < F / alpha")
 def tensor_limits(g: Given) -> Answer:
-    return thresholds.tensor_limit(column(g["F"]), _alpha(g))
+    return thresholds.tensor_limit(column(g["F"]), alpha(given_chip(g)))
 
 
 @solves("training-tp-required-f", formula="F > Y alpha")
@@ -91,14 +89,16 @@ def required_d_ff(g: Given) -> Answer:
 @solves("training-tp-int8", formula="Y < 2F / (e alpha), e bytes per activation")
 def tensor_limits_by_dtype(g: Given) -> Answer:
     int8_alpha = alpha(torus_chip(g["chip"], g["int8_peak"], g["ici_bidi_bytes_per_s"]))
-    bf16_limit = thresholds.tensor_limit(g["F"], _alpha(g))
+    bf16_limit = thresholds.tensor_limit(g["F"], alpha(given_chip(g)))
     int8_limit = thresholds.tensor_limit(g["F"], int8_alpha, element_bytes=1)
     return [int8_alpha, bf16_limit, int8_limit]
 
 
 @solves("training-mixed-threshold-sum", formula="B/N > 4 alpha^2 / (Mx My F)")
 def fsdp_and_tensor_threshold(g: Given) -> Answer:
-    return thresholds.mixed_tokens(_alpha(g), g["F"], axes=g["MxMy"], overlap=g["overlap"])
+    return thresholds.mixed_tokens(
+        alpha(given_chip(g)), g["F"], axes=g["MxMy"], overlap=g["overlap"]
+    )
 
 
 def _fsdp_and_tensor_tokens(g: Given) -> Num:
@@ -108,7 +108,7 @@ def _fsdp_and_tensor_tokens(g: Given) -> Num:
     they overlap.
     """
     limits = [
-        thresholds.mixed_tokens(_alpha(g), g["F"], axes=g["MxMy"], overlap=overlap)
+        thresholds.mixed_tokens(alpha(given_chip(g)), g["F"], axes=g["MxMy"], overlap=overlap)
         for overlap in (False, True)
     ]
     return column(limits)

@@ -9,7 +9,7 @@ from shardwise.arrays import Num, ceil_div, floor, maximum
 from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_BYTES, kv_shards
 from shardwise.estimate.serving.extra_traffic import batch_shards
-from shardwise.models import ModelConfig, Moe
+from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements, state_elements
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.ops.program import weight_elements
@@ -89,10 +89,9 @@ def weights_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num],
 
     layers = 0.0
     for group in config.groups:
-        is_moe = isinstance(group.layer.ffn, Moe)
         for weight in layer_weights(config, group.layer):
             elements = local_elements(weight)
-            if is_moe and len(weight.dims) == 3 and weight.dims[0] == "E":
+            if weight.per_expert:
                 elements = elements / mesh["expert"]
             layers = layers + group.count * elements
     stage_share = ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers

@@ -65,7 +65,7 @@ def update_flops(config: ModelConfig, job: Train) -> float:
             continue
         n_experts = 1
         shape = weight.shape
-        if weight.dims[0] == "E" and len(weight.dims) == 3:
+        if weight.per_expert:
             n_experts = shape[0]
             shape = shape[1:]
         # [D, N, H] maps D to heads, [N, H, D] heads to D.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.arrays import Num, ceil_div
-from shardwise.estimate.training.memory.parameters import is_experts, outer_weights_of
+from shardwise.estimate.training.memory.parameters import outer_weights_of
 from shardwise.models import ModelConfig
 from shardwise.models.weights import Weight, layer_weights
 from shardwise.strategy.rules import TRAIN
@@ -71,7 +71,7 @@ def synced_parameters(config: ModelConfig) -> SyncedParameters:
     routed_arrays = 0
     for group in config.groups:
         for weight in layer_weights(config, group.layer):
-            if is_experts(weight):
+            if weight.per_expert:
                 routed += group.count * weight.size
                 routed_arrays += 1
             else:

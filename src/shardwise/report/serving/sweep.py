@@ -16,7 +16,6 @@ from shardwise.report.tables import (
     option_heads,
     option_text,
     problem_number,
-    rows_text,
 )
 from shardwise.report.words import duration, mesh_text, percent
 
@@ -138,14 +137,8 @@ def headline(sweep: ServingSweep) -> str:
     return text
 
 
-def text(sweep: ServingSweep, file_format: str) -> str:
-    """All rows as Markdown, CSV or JSON lines; csv and jsonl in SI units."""
-    if file_format == "md":
-        return _markdown(sweep)
-    return rows_text(sweep.to_dicts(), file_format)
-
-
-def _markdown(sweep: ServingSweep) -> str:
+def as_markdown(sweep: ServingSweep) -> str:
+    """All rows as a Markdown table."""
     columns: Columns = {}
     if "batch" not in sweep.options:
         columns[">batch"] = _batch

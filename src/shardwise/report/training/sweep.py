@@ -15,7 +15,6 @@ from shardwise.report.tables import (
     option_heads,
     option_text,
     problem_number,
-    rows_text,
 )
 from shardwise.report.words import duration, mesh_text, percent
 
@@ -60,14 +59,8 @@ def headline(sweep: Sweep) -> str:
     return text
 
 
-def text(sweep: Sweep, file_format: str) -> str:
-    """All rows as Markdown, CSV or JSON lines; csv and jsonl in SI units."""
-    if file_format == "md":
-        return _markdown(sweep)
-    return rows_text(sweep.to_dicts(), file_format)
-
-
-def _markdown(sweep: Sweep) -> str:
+def as_markdown(sweep: Sweep) -> str:
+    """All rows as a Markdown table."""
     heads = _option_heads(sweep)
     heads += [">step", ">roofline", ">tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
     rows = []

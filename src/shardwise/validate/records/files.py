@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from shardwise import units
 from shardwise.errors import BadFile, ShardwiseError
@@ -33,6 +33,20 @@ class SkippedRecord:
     def kind(self) -> str:
         """The reason without its details."""
         return self.reason.partition(":")[0]
+
+
+class NamedRun(Protocol):
+    """A run of training or of serving, with the name and the source of its record."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+
+
+def skipped_run(run: NamedRun, reason: str) -> SkippedRecord:
+    """The record of a run that was read but cannot be predicted."""
+    return SkippedRecord(id=run.id, source=run.source, reason=reason)
 
 
 def skipped(record: object, position: int, error: ShardwiseError) -> SkippedRecord:

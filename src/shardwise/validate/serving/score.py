@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
-from shardwise.validate.records.files import SkippedRecord
+from shardwise.validate.records.files import SkippedRecord, skipped_run
 from shardwise.validate.records.scoring import error_statistics, is_calibration_group, scored
 from shardwise.validate.serving.predict import PredictedFigure
 from shardwise.validate.serving.runs import ServeRun
@@ -133,13 +133,13 @@ def validate_serving(
         try:
             predictions = predict(run)
         except ShardwiseError as error:
-            skipped.append(_skipped(run, " ".join(error.problems)))
+            skipped.append(skipped_run(run, " ".join(error.problems)))
             continue
         for metric, measured in run.measured.items():
             if metric in predictions:
                 rows.append(_checked(run, metric, predictions[metric], measured))
             else:
-                skipped.append(_skipped(run, f"no prediction of a metric: {metric}."))
+                skipped.append(skipped_run(run, f"no prediction of a metric: {metric}."))
     counted = rows if everything else scored(rows)
     if not counted:
         return None
@@ -198,7 +198,3 @@ def _checked(run: ServeRun, metric: str, prediction: PredictedFigure, measured: 
         measured=measured,
         err=ratio - 1,
     )
-
-
-def _skipped(run: ServeRun, reason: str) -> SkippedRecord:
-    return SkippedRecord(id=run.id, source=run.source, reason=reason)

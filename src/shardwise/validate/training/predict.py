@@ -8,7 +8,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import calibration
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.run_variant import FusionProfile, RunVariant
-from shardwise.validate.records.files import SkippedRecord
+from shardwise.validate.records.files import SkippedRecord, skipped_run
 from shardwise.validate.training.runs import Run
 
 FLASH_SINCE = "2023-03"  # FlashAttention in Megatron-style frameworks
@@ -61,7 +61,7 @@ def predict(run: Run) -> Prediction | SkippedRecord:
     try:
         step = derived(run).time(rates, kernels_of(run))
     except ShardwiseError as error:
-        return _skipped(run, " ".join(error.problems))
+        return skipped_run(run, " ".join(error.problems))
     expected = float(step.step_s)
     return Prediction(
         id=run.id,
@@ -113,7 +113,3 @@ def has_flash(run: Run) -> bool:
     """Whether the framework of a run used FlashAttention at its date."""
     before_flash = run.framework in ("megatron", "deepspeed") and run.date < FLASH_SINCE
     return not before_flash and run.source not in WITHOUT_FLASH
-
-
-def _skipped(run: Run, reason: str) -> SkippedRecord:
-    return SkippedRecord(id=run.id, source=run.source, reason=reason)

@@ -13,6 +13,7 @@ from shardwise.estimate.serving.steady_state import (
 )
 from shardwise.formulas.inference import prefill_servers
 from shardwise.models.count import kv_cache_bytes, parameters
+from shardwise.models.weights import layer_weights
 from shardwise.workload import Serve
 from tests.unit.estimate.serving.engines import BUSY, REACHED, engine
 
@@ -69,6 +70,17 @@ def test_memory_is_weights_and_caches(mesh: dict[str, int]) -> None:
     whole = 2 * parameters(e.config).total
     assert whole <= held.weights * n <= whole * (1.35 if "expert" in mesh else 1.02)
     assert held.total == held.weights + held.kv_cache
+
+
+def test_biases_of_experts_are_sharded_as_the_experts_are() -> None:
+    e = engine("gpt-oss-20b", "v5e:2x4", {"expert": 8}, kv="batch")
+    n_experts = 0
+    for group in e.config.groups:
+        for weight in layer_weights(e.config, group.layer):
+            n_experts += group.count * weight.size * weight.per_expert
+    dense = parameters(e.config).total - n_experts
+    memory = engine_memory(e.config, e.layout, e.layout.sizes, e.rates.job, 16, 16e9, ideal=True)
+    assert memory.weights == 2 * (dense + n_experts / 8)
 
 
 def test_the_books_largest_batch() -> None:

@@ -117,7 +117,7 @@ def run(
             **number_options,
             **amount_options,
         )
-    return sweep_answer(result, report.blocks, report.text, file, as_json=json)
+    return sweep_answer(result, report.blocks, report.as_markdown, file, as_json=json)
 
 
 def _amounts(

@@ -109,7 +109,7 @@ def run(
             **number_options,
             **word_options,
         )
-    return sweep_answer(result, report.blocks, report.text, output, as_json=json)
+    return sweep_answer(result, report.blocks, report.as_markdown, output, as_json=json)
 
 
 def _batches(text: str) -> dict[str, tuple[int, ...]]:

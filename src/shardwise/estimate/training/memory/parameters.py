@@ -85,7 +85,7 @@ def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) ->
         vector_terms = []
         expert_terms = []
         for weight in layer_weights(config, group.layer):
-            if is_experts(weight):
+            if weight.per_expert:
                 expert_terms.append(weight_term(weight, EXPERT_RULES))
             elif weight.matmul:
                 matmul_terms.append(weight_term(weight, dense_rules))
@@ -129,7 +129,7 @@ def largest_weights(config: ModelConfig, rules: Rules, local: LocalElements) -> 
     of_layers: Num = 0
     for group in config.groups:
         for weight in layer_weights(config, group.layer):
-            term = weight_term(weight, EXPERT_RULES if is_experts(weight) else dense_rules)
+            term = weight_term(weight, EXPERT_RULES if weight.per_expert else dense_rules)
             of_layers = maximum(of_layers, local.total([term]))
     of_all = of_layers
     for weight in outer_weights(config):
@@ -144,11 +144,6 @@ def _dense_rules(rules: Rules) -> Rules:
         for row, axes in rules.items()
         if row != "weights.E"
     }
-
-
-def is_experts(weight: Weight) -> bool:
-    """Whether a weight belongs to routed experts; the router does not."""
-    return len(weight.dims) > 1 and weight.dims[0] == "E"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
