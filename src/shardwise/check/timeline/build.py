@@ -104,7 +104,7 @@ def time_program(
         timeline=simulate(lowering.steps(module.entry), max_bars=max_bars),
         mode=mode,
         kernel_share=rates.kernel_share,
-        unknown_kernels=tuple(op.instruction.name for op in ops if op.unknown),
+        unknown_kernels=tuple(op.instruction.name for op in ops if op.has_unknown_kernel),
         unresolved_loops=run_counts.unresolved_loops,
         inexact_collectives=tuple(sorted(lowering.inexact)),
     )

@@ -211,9 +211,9 @@ class Lowering:
 
     def _offloaded(self, start: Instruction) -> Transfer:
         """Work of another core: its bytes at the rate of HBM."""
-        inner = self.module.callee(start)
-        n_bytes = sum(self.work_of(inner, op).hbm_bytes for op in inner.instructions.values())
-        thread = inner.thread or "async"
+        callee = self.module.callee(start)
+        n_bytes = sum(self.work_of(callee, op).hbm_bytes for op in callee.instructions.values())
+        thread = callee.thread or "async"
         return Transfer(
             name=start.name,
             label=thread,
