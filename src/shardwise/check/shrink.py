@@ -1,7 +1,7 @@
-"""Proof of a plan on less than all of it: on a smaller machine, or by shallower models.
+"""Check of a plan by smaller programs: for a smaller machine, or for models with fewer layers.
 
-A chip's program does not change with the number of replicas of the model: `data` can be reduced.
-And a model is a scan over layers: each layer adds the same FLOPs and bytes to its program.
+The program of a chip does not depend on the number of replicas of the model, so `data` can be
+reduced. And a model is a scan over layers, so each layer adds the same FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LINEAR_NOTE = (
     "of memory are approximate."
 )
 ONE_LAYER_NOTE = "The compiler unrolls a single layer: 2,3 layers estimate seconds better."
-MAX_SIZES = 8  # machine sizes that an error lists
+MAX_SIZES = 8  # the largest number of machine sizes that an error lists
 
 
 def on_smaller_system(plan: Plan, system_name: str) -> tuple[Plan, str]:
-    """The same plan on a machine with fewer chips along `data`, and a note that says so.
+    """The same plan on a machine with fewer chips along `data`, and a note about it.
 
     Raises:
-        BadInput: a machine of that size cannot hold the other axes.
+        BadInput: the machine has another chip, or `data` cannot be reduced to its size.
     """
     case = rebuild(plan)
     system = parse_system(system_name)
@@ -69,13 +69,14 @@ def on_smaller_system(plan: Plan, system_name: str) -> tuple[Plan, str]:
 def check_extrapolated(
     plan: Plan, layers: Sequence[int], options: CompileOptions, note: str = ""
 ) -> Verdict:
-    """Prove a plan by programs of two depths.
+    """Check a plan by extrapolation from programs with two depths.
 
     Args:
-        layers: the two depths, in layers of each kind (on each stage of a pipeline).
+        layers: the two depths: layers of each kind, in a pipeline per stage.
 
     Raises:
-        BadInput: not two depths, one that is not shallower, or kinds of layers in a pipeline.
+        BadInput: these are not two depths; the model is not deeper than they are; or a pipeline has
+            several kinds of layers.
     """
     case = rebuild(plan)
     counts = [group.count for group in case.model.groups]
@@ -107,7 +108,7 @@ def check_extrapolated(
 
 
 def with_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
-    """The plan with other counts of each kind of layer; its numbers stay."""
+    """The plan with another number of layers of each kind; its estimates are not changed."""
     groups = []
     for group, count in zip(model.groups, counts, strict=True):
         groups.append(replace(group, count=count))
@@ -136,7 +137,11 @@ def _depths(layers: Sequence[int], counts: Sequence[int], unit: int) -> tuple[in
 def _extrapolate(
     total: CompiledStep, deeper: CompiledStep, base: CompiledStep, factor: float
 ) -> CompiledStep:
-    """Add `factor` times the difference between the deeper program and the base to a total."""
+    """Add `factor` times the difference between the deeper program and the base to a total.
+
+    Raises:
+        BadInput: one of the three does not fit.
+    """
     for step in (total, deeper, base):
         if step.numbers is None or step.failure:
             raise BadInput("not even the shallow model fits: check the plan without --layers.")
@@ -222,7 +227,7 @@ def _extrapolate_rows(
 
 
 def _extrapolate_row(rows: Sequence[CheckedCollective], factor: float) -> CheckedCollective:
-    """The row of a total, of the deeper program and of the base, extrapolated."""
+    """Extrapolate one row, given as (total, deeper, base)."""
 
     def linear(figure: Callable[[CheckedCollective], float]) -> float:
         return _linear(list(map(figure, rows)), factor)

@@ -31,7 +31,7 @@ _SHARDING = re.compile(r"shard|PartitionSpec|mesh ax", re.I)
 
 
 def classify(error: BaseException, stage: str) -> Failure:
-    """The failure of an exception in the stage `building`, `lowering` or `compiling`."""
+    """The failure that an exception in a stage (`building`, `lowering`, `compiling`) stands for."""
     text = str(error)
     if "vmem" in text and (sizes := _VMEM.search(text)):
         op_name = _OP_NAME.search(text)
@@ -61,7 +61,7 @@ def _out_of_memory(text: str) -> OutOfMemory:
 
 
 def _allocation(entry: str) -> Allocation:
-    """One entry of "Largest program allocations": `8.00G`, then lines that describe it."""
+    """Parse an entry of "Largest program allocations": `8.00G`, then lines that describe it."""
     size = re.match(_SIZE, entry)
     shape = _SHAPE.search(entry)
     op_name = _OP_NAME.search(entry)

@@ -190,8 +190,7 @@ class Lowering:
     def _copy(self, start: Instruction) -> Transfer:
         """The transfer of a copy between memories.
 
-        The result of its start has the shapes of target and source (of a `copy-start` in this
-        order).
+        The shapes of a `copy-start` are target, then source; of other starts source, then target.
         """
         sides = [shape for shape in start.shapes if shape.elements > 1] or list(start.shapes[:1])
         spaces = [shape.memory_space for shape in sides]
