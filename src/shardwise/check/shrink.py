@@ -75,25 +75,25 @@ def check_extrapolated(
         layers: the two depths: layers of each kind, in a pipeline per stage.
 
     Raises:
-        BadInput: these are not two depths; the model is not deeper than they are; or a pipeline has
-            several kinds of layers.
+        BadInput: these are not two depths, the model has fewer layers, or a pipeline has several
+            kinds of layers.
     """
     case = rebuild(plan)
     counts = [group.count for group in case.model.groups]
-    unit = case.layout.sizes["pipe"] * case.layout.virtual
-    low, high = _depths(layers, counts, unit)
-    base_counts = [min(low * unit, count) for count in counts]
+    n_stages = case.layout.sizes["pipe"] * case.layout.virtual
+    low, high = _depths(layers, counts, n_stages)
+    base_counts = [min(low * n_stages, count) for count in counts]
     base = compile_step(with_depth(plan, case.model, base_counts), options)
     total = base
     for index, count in enumerate(counts):
-        if count <= low * unit:
+        if count <= low * n_stages:
             continue
         deeper_counts = base_counts.copy()
-        deeper_counts[index] = min(high * unit, count)
+        deeper_counts[index] = min(high * n_stages, count)
         deeper = compile_step(with_depth(plan, case.model, deeper_counts), options)
-        factor = (count - low * unit) / (deeper_counts[index] - low * unit)
+        factor = (count - low * n_stages) / (deeper_counts[index] - low * n_stages)
         total = _extrapolate(total, deeper, base, factor)
-    unit_text = "kind and stage" if unit > 1 else "kind"
+    unit_text = "kind and stage" if n_stages > 1 else "kind"
     notes = [
         note,
         f"Compiled with {low} and {high} layers of each {unit_text}; the model has {sum(counts)}.",
@@ -116,18 +116,18 @@ def with_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
     return replace(plan, model=planned_model(shallow))
 
 
-def _depths(layers: Sequence[int], counts: Sequence[int], unit: int) -> tuple[int, int]:
+def _depths(layers: Sequence[int], counts: Sequence[int], n_stages: int) -> tuple[int, int]:
     if len(layers) != 2 or not 1 <= layers[0] < layers[1]:
         raise BadInput(
             f"{', '.join(map(str, layers))} are not two depths: write two numbers of layers, the "
             "smaller first, as 1,2."
         )
-    if max(counts) < layers[1] * unit:
+    if max(counts) < layers[1] * n_stages:
         raise BadInput(
-            f"{layers[1] * unit} layers are not fewer than the model has of a kind "
+            f"{layers[1] * n_stages} layers are not fewer than the model has of a kind "
             f"({', '.join(map(str, counts))}): check the whole model."
         )
-    if unit > 1 and len(counts) > 1:
+    if n_stages > 1 and len(counts) > 1:
         raise BadInput(
             "layers of several kinds in a pipeline cannot be extrapolated: check the whole model."
         )
@@ -137,11 +137,7 @@ def _depths(layers: Sequence[int], counts: Sequence[int], unit: int) -> tuple[in
 def _extrapolate(
     total: CompiledStep, deeper: CompiledStep, base: CompiledStep, factor: float
 ) -> CompiledStep:
-    """Add `factor` times the difference between the deeper program and the base to a total.
-
-    Raises:
-        BadInput: one of the three does not fit.
-    """
+    """Add `factor` times the difference between the deeper program and the base to a total."""
     for step in (total, deeper, base):
         if step.numbers is None or step.failure:
             raise BadInput("not even the shallow model fits: check the plan without --layers.")
@@ -227,7 +223,7 @@ def _extrapolate_rows(
 
 
 def _extrapolate_row(rows: Sequence[CheckedCollective], factor: float) -> CheckedCollective:
-    """Extrapolate one row, given as (total, deeper, base)."""
+    """The row of a total, of the deeper program and of the base, extrapolated."""
 
     def linear(figure: Callable[[CheckedCollective], float]) -> float:
         return _linear(list(map(figure, rows)), factor)

@@ -52,7 +52,7 @@ def target_devices(target: Target) -> np.ndarray[Any, Any]:
     else:
         platform = {"tpu": "tpu", "gpu": "cuda"}[target.platform]
         topology = topologies.get_topology_desc(platform=platform, **target.topology)
-        devices = sorted(topology.devices, key=_order)
+        devices = sorted(topology.devices, key=_sort_key)
     if len(devices) != target.n_devices:
         raise BadInput(
             f"{target.name} has {target.n_devices} devices, but the compiler sees {len(devices)}."
@@ -148,7 +148,7 @@ def lower(program: Program) -> Any:
 
 def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[str, str]) -> str:
     """Hash of everything that the compiled program depends on."""
-    devices = [(device.id, _order(device)) for device in program.mesh.devices.flat]
+    devices = [(device.id, _sort_key(device)) for device in program.mesh.devices.flat]
     return cache.key_of(
         (
             # With debug info, which contains the name scopes of the compiled program.
@@ -166,7 +166,7 @@ def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[s
     )
 
 
-def _order(device: Any) -> tuple[Any, ...]:
+def _sort_key(device: Any) -> tuple[Any, ...]:
     place = _place(device)
     return (place.slice_index, *place.coords, place.core, device.id)
 
@@ -179,12 +179,12 @@ def _place(device: Any) -> Place:
     )
 
 
-def _cost(analysis: Mapping[str, Any]) -> dict[str, float]:
+def _cost_totals(analysis: Mapping[str, Any]) -> dict[str, float]:
     """Totals of XLA's cost analysis, without values of single operands (`bytes accessed0{}`)."""
     return {name: float(value) for name, value in analysis.items() if "{" not in name}
 
 
-def _memory(stats: Any) -> Memory:
+def _memory_statistics(stats: Any) -> Memory:
     return Memory(
         arguments=stats.argument_size_in_bytes,
         output=stats.output_size_in_bytes,
@@ -225,8 +225,8 @@ def compile_lowered(
         mesh=dict(program.mesh.shape),
         places=tuple(_place(device) for device in program.mesh.devices.flat),
         hlo_gz=gzip.compress(executable.as_text().encode(), mtime=0),
-        memory=_memory(executable.memory_analysis()),
-        cost=_cost(executable.cost_analysis() or {}),
+        memory=_memory_statistics(executable.memory_analysis()),
+        cost=_cost_totals(executable.cost_analysis() or {}),
         options=options,
         versions=versions(),
         lower_s=lower_s,

@@ -44,7 +44,7 @@ def key_of(parts: Iterable[str]) -> str:
 
 def read(folder: Path, key: str) -> Compiled | None:
     """Read an entry; None if it does not exist or cannot be read."""
-    path = _path(folder, key)
+    path = _entry_path(folder, key)
     try:
         value = decode(path.read_bytes())
         # Entries are deleted in the order of their last use.
@@ -56,7 +56,7 @@ def read(folder: Path, key: str) -> Compiled | None:
 
 def write(folder: Path, key: str, value: Compiled, max_bytes: int = MAX_BYTES) -> None:
     """Write an entry atomically; do nothing if the folder cannot be written."""
-    path = _path(folder, key)
+    path = _entry_path(folder, key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
@@ -84,5 +84,5 @@ def _shrink(folder: Path, max_bytes: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def _path(folder: Path, key: str) -> Path:
+def _entry_path(folder: Path, key: str) -> Path:
     return folder / "compiled" / f"{key}.json"

@@ -41,7 +41,7 @@ _SPECIFICATIONS = {
 
 
 @functools.cache
-def _table() -> dict[str, Any]:
+def _gpu_table() -> dict[str, Any]:
     return tomllib.loads(_DATA.read_text())
 
 
@@ -51,7 +51,7 @@ def capability_of(name: str) -> str | None:
     >>> capability_of("h100")
     '9.0'
     """
-    for capability, entry in _table()["capability"].items():
+    for capability, entry in _gpu_table()["capability"].items():
         if name in entry["chips"]:
             return str(capability)
     return None
@@ -69,7 +69,7 @@ def gpu_config(chip: Chip) -> str | list[str]:
     specifications, missing = _specifications(chip)
     if missing:
         return missing
-    entry = _table()["capability"][capability]
+    entry = _gpu_table()["capability"][capability]
     major, minor = capability.split(".")
     fields = {
         **_COMMON_FIELDS,
@@ -85,7 +85,7 @@ def gpu_config(chip: Chip) -> str | list[str]:
         f"  cuda_compute_capability {{ major: {major} minor: {minor} "
         f"feature_extension: {extension} }}"
     )
-    dnn = " ".join(f"{key}: {n}" for key, n in _table()["cudnn"]["version"].items())
+    dnn = " ".join(f"{key}: {n}" for key, n in _gpu_table()["cudnn"]["version"].items())
     return "\n".join(
         [
             "gpu_device_info {",
@@ -103,13 +103,13 @@ def _specifications(chip: Chip) -> tuple[dict[str, float], list[str]]:
     """Specifications by the compiler's names, and the catalog's names of missing ones."""
     specifications: dict[str, float] = {}
     missing = []
-    same_die_chip = _table()["same_die"].get(chip.name)
+    same_die_chip = _gpu_table()["same_die"].get(chip.name)
     for name, attribute in _SPECIFICATIONS.items():
         value = getattr(chip, attribute)
         if value is None and same_die_chip:
             value = getattr(catalog_chip(same_die_chip), attribute)
         if value is None:
-            value = _table()["figures"].get(chip.name, {}).get(attribute)
+            value = _gpu_table()["figures"].get(chip.name, {}).get(attribute)
         if value is None:
             missing.append(attribute)
         elif name == "clock_rate_ghz":

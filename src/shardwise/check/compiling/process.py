@@ -74,7 +74,7 @@ def compile_job(
         with (folder / LOG).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "shardwise.check.compiling.worker", name],
-                env=_environment(job),
+                env=_process_environment(job),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -84,13 +84,13 @@ def compile_job(
             failure = _watch(process, folder, limits or Limits(), on_stage)
         finally:
             _kill(process)
-        result = failure or _result(process, folder)
+        result = failure or _read_result(process, folder)
     if isinstance(result, Refused):
         raise getattr(errors, result.error, errors.BadInput)(*result.problems)
     return result
 
 
-def _environment(job: Job) -> dict[str, str]:
+def _process_environment(job: Job) -> dict[str, str]:
     env = {**os.environ, **COMPILER_ENVIRONMENT, **_JAX_ENVIRONMENT}
     # Let the process import the same modules as this one, including those in a script's folder.
     env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -107,7 +107,7 @@ def _watch(
     start = time.monotonic()
     while process.poll() is None:
         elapsed = time.monotonic() - start
-        stage = _stage(folder)
+        stage = _read_stage(folder)
         if on_stage:
             on_stage(stage, elapsed)
         if elapsed > limits.wall_s:
@@ -120,7 +120,7 @@ def _watch(
     return None
 
 
-def _stage(folder: Path) -> str:
+def _read_stage(folder: Path) -> str:
     try:
         text = (folder / STAGE).read_text()
     except OSError:
@@ -144,10 +144,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failure | Refused:
+def _read_result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failure | Refused:
     path = folder / RESULT
     if path.exists():
         return decode(path.read_bytes())
     log = (folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
     text = f"the compiler's process exited with code {process.returncode}.\n{log}"
-    return OtherFailure(stage=_stage(folder), text=text.strip())
+    return OtherFailure(stage=_read_stage(folder), text=text.strip())

@@ -231,7 +231,7 @@ class Refused:
     problems: tuple[str, ...]
 
 
-_KINDS: Final[dict[str, Any]] = {
+_RESULT_TYPES: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
         *(Compiled, Refused, OutOfMemory, VmemOverflow, BadOption),
@@ -255,7 +255,7 @@ def decode(document: bytes) -> Compiled | Failure | Refused:
         envelope: Mapping[str, msgspec.Raw] = msgspec.json.decode(
             document, type=dict[str, msgspec.Raw]
         )
-        kind = _KINDS[msgspec.json.decode(envelope["kind"], type=str)]
+        kind = _RESULT_TYPES[msgspec.json.decode(envelope["kind"], type=str)]
         value: Compiled | Failure | Refused = msgspec.json.decode(envelope["value"], type=kind)
     except (msgspec.MsgspecError, KeyError) as error:
         raise BadFile(f"not the result of a compile: {error}.") from None

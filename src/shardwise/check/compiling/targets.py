@@ -85,9 +85,9 @@ def target_of(system: System) -> Target:
     chip = system.chip
     topology = system.topology
     if chip.kind == "tpu" and chip.name in _TPUS and isinstance(topology, Torus):
-        return _tpu(system, topology)
+        return _tpu_target(system, topology)
     if chip.kind == "gpu" and isinstance(topology, Switched) and capability_of(chip.name):
-        return _gpu(system, topology)
+        return _gpu_target(system, topology)
     if chip.kind == "cpu":
         return cpu_target(system, "")
     return cpu_target(system, f"XLA has no compiler for {chip.name}. {NOT_CHECKED}")
@@ -99,14 +99,14 @@ def cpu_target(system: System, note: str) -> Target:
     return Target(
         name=system.name,
         platform="cpu",
-        grid=_grid(system),
+        grid=_device_grid(system),
         devices_per_chip=devices_per_chip,
-        memory_bytes=_memory(system.chip),
+        memory_bytes=_device_memory_bytes(system.chip),
         note=note,
     )
 
 
-def _tpu(system: System, torus: Torus) -> Target:
+def _tpu_target(system: System, torus: Torus) -> Target:
     chip = system.chip
     name, flops_per_cycle = _TPUS[chip.name]
     shape = torus.shape + (1,) * (3 - torus.n_axes)
@@ -121,7 +121,7 @@ def _tpu(system: System, torus: Torus) -> Target:
     if system.n_slices > 1:
         arguments["num_slices"] = system.n_slices
     devices_per_chip = chip.n_devices or 1
-    memory = _memory(chip)
+    memory = _device_memory_bytes(chip)
     options = {}
     if chip.hbm_usable_bytes is None and memory:
         # The user set the memory size. The compiler uses the smaller of this and the chip's own.
@@ -130,7 +130,7 @@ def _tpu(system: System, torus: Torus) -> Target:
     return Target(
         name=system.name,
         platform="tpu",
-        grid=_grid(system),
+        grid=_device_grid(system),
         topology=arguments,
         devices_per_chip=devices_per_chip,
         memory_bytes=memory,
@@ -140,9 +140,9 @@ def _tpu(system: System, torus: Torus) -> Target:
     )
 
 
-def _gpu(system: System, switched: Switched) -> Target:
+def _gpu_target(system: System, switched: Switched) -> Target:
     chip = system.chip
-    n_domains, domain_size = _grid(system)
+    n_domains, domain_size = _device_grid(system)
     gpus_per_host = min(chip.chips_per_host or domain_size, domain_size)
     if domain_size % gpus_per_host:
         gpus_per_host = domain_size
@@ -154,19 +154,19 @@ def _gpu(system: System, switched: Switched) -> Target:
             platform="gpu",
             grid=(n_domains, domain_size),
             topology={"topology_name": "", "target_config": config, "topology": topology},
-            memory_bytes=_memory(chip),
+            memory_bytes=_device_memory_bytes(chip),
         )
     missing = ", ".join(config)
     return cpu_target(system, f"No public figure for {missing} of {chip.name}. {NOT_CHECKED}")
 
 
-def _grid(system: System) -> tuple[int, ...]:
+def _device_grid(system: System) -> tuple[int, ...]:
     if isinstance(system.topology, Torus):
         return (system.n_slices, *system.topology.shape, system.chip.n_devices or 1)
     n_nodes = system.topology.n_nodes
     return (n_nodes, system.topology.n_gpus // n_nodes)
 
 
-def _memory(chip: Chip) -> float | None:
+def _device_memory_bytes(chip: Chip) -> float | None:
     total = chip.hbm_usable_bytes or chip.hbm_bytes
     return total / (chip.n_devices or 1) if total else None

@@ -171,14 +171,14 @@ def _result_buffers(
         return assignment.add(instruction, done.shapes, position)
     value = assignment.add(instruction, instruction.shapes, position)
     if opcode in ("fusion", "custom-call"):
-        for element, operand_index in _aliases(assignment.module, instruction).items():
+        for element, operand_index in _aliased_operands(assignment.module, instruction).items():
             reused = assignment.operand_buffers(instruction, operand_index)
             if element < len(value) and reused:
                 assignment.merge(reused[0], value[element][0])
     return value
 
 
-def _aliases(module: Module, instruction: Instruction) -> dict[int, int]:
+def _aliased_operands(module: Module, instruction: Instruction) -> dict[int, int]:
     """Map each result element that reuses the buffer of an operand to the operand's index."""
     aliases: dict[int, int] = {}
     _, _, text = instruction.attributes.partition("output_to_operand_aliasing={")

@@ -53,7 +53,7 @@ MEGASCALE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective op.
+    """A collective of a compiled program.
 
     Args:
         kind: one of the values of `KINDS`.
@@ -149,14 +149,14 @@ def _collectives_of(
         array_bytes = [shape.bytes * n_shards for shape in shapes]
         if array_kind == "all_to_all":  # elements of the tuple are blocks of one array
             array_bytes = [sum(array_bytes)]
-        priced_kind = "permute" if array_kind == "send_recv" else array_kind
+        cost_kind = "permute" if array_kind == "send_recv" else array_kind
         yield Collective(
             kind=array_kind,
             axes=axes,
             group_size=group_size,
             dtype=max(shapes, key=lambda shape: shape.bytes).dtype,
             array_bytes=tuple(array_bytes),
-            received_bytes=round(received_bytes(priced_kind, sum(array_bytes), group_size)),
+            received_bytes=round(received_bytes(cost_kind, sum(array_bytes), group_size)),
             n_runs=n_runs,
             form=scheduled.form,
             computation=computation.name,

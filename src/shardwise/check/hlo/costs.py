@@ -172,9 +172,9 @@ def _cost(
 def _instructions_inside(
     module: Module, computation: Computation, instruction: Instruction
 ) -> Iterator[tuple[Computation, Instruction]]:
-    """Yield the instruction with its computation; for a fusion, the instructions in it instead.
+    """Yield (computation, instruction) for an instruction.
 
-    Nested fusions are opened too.
+    For a fusion or an `async-start`, yield the instructions that it contains, at any depth.
     """
     if instruction.opcode not in ("fusion", "async-start"):
         yield computation, instruction
@@ -281,7 +281,7 @@ def _convolution_flops(computation: Computation, instruction: Instruction) -> in
 
 
 def _window_field(fields: dict[str, str], key: str, axis: int, default: int) -> int:
-    """One axis of a window field such as `stride=2x1`; of `pad=1_0x0_0` the low padding."""
+    """Read a window field, such as `stride=2x1`, on one axis; of `pad=1_0x0_0` the low padding."""
     if key not in fields:
         return default
     return int(fields[key].split("x")[axis].split("_")[0])

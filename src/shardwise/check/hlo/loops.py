@@ -143,12 +143,12 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     if state is None:
         return None
     for trip in range(MAX_TRIPS):
-        continues = _scalar(module, condition, condition.root, state)
+        continues = _scalar_value(module, condition, condition.root, state)
         if continues is None:
             return None
         if not continues:
             return trip
-        next_state = {i: _element(module, body, body.root, i, state) for i in state}
+        next_state = {i: _element_value(module, body, body.root, i, state) for i in state}
         if next_state == state:
             return None
         state = next_state
@@ -169,7 +169,9 @@ def _initial_state(
         if closure == elements:
             break
         elements = closure
-    state = {i: _element(module, computation, loop.operands[0], i, {}) for i in sorted(elements)}
+    state = {
+        i: _element_value(module, computation, loop.operands[0], i, {}) for i in sorted(elements)
+    }
     return None if not state or None in state.values() else state
 
 
@@ -202,21 +204,21 @@ def _elements_read(computation: Computation, name: str, element: int | None) -> 
     return elements
 
 
-def _element(
+def _element_value(
     module: Module, computation: Computation, name: str, element: int, state: CarryState
 ) -> Number | None:
     """The value of a scalar element of a tuple, or None if it is unknown."""
     instruction = computation.instructions[name]
     if instruction.opcode == "tuple":
-        return _scalar(module, computation, instruction.operands[element], state)
+        return _scalar_value(module, computation, instruction.operands[element], state)
     if instruction.opcode == "parameter":
         return state.get(element)
     if instruction.opcode in _PASS_THROUGH:
-        return _element(module, computation, instruction.operands[0], element, state)
+        return _element_value(module, computation, instruction.operands[0], element, state)
     if instruction.opcode in ("fusion", "call"):
         callee = module.callee(instruction)
         arguments = _arguments(module, computation, instruction, state)
-        return _element(module, callee, callee.root, element, arguments)
+        return _element_value(module, callee, callee.root, element, arguments)
     return None
 
 
@@ -224,13 +226,13 @@ def _arguments(
     module: Module, computation: Computation, call: Instruction, state: CarryState
 ) -> CarryState:
     """Known scalar arguments of a call, by index."""
-    values = [_scalar(module, computation, operand, state) for operand in call.operands]
+    values = [_scalar_value(module, computation, operand, state) for operand in call.operands]
     if len(values) == 1 and values[0] is None:
         return state  # the only argument is the whole tuple
     return dict(enumerate(values))
 
 
-def _scalar(
+def _scalar_value(
     module: Module, computation: Computation, name: str, state: CarryState
 ) -> Number | None:
     """The value of a scalar, or None if it is unknown."""
@@ -238,28 +240,28 @@ def _scalar(
     if len(instruction.shapes) == 1 and instruction.shapes[0].elements != 1:
         return None
     if instruction.opcode == "constant":
-        return _constant(instruction.literal)
+        return _parse_constant(instruction.literal)
     if instruction.opcode == "parameter":
         return state.get(int(instruction.literal)) if len(instruction.shapes) == 1 else None
     if instruction.opcode == "get-tuple-element":
         source = instruction.operands[0]
-        return _element(module, computation, source, instruction.tuple_index, state)
+        return _element_value(module, computation, source, instruction.tuple_index, state)
     if instruction.opcode in _PASS_THROUGH:
-        return _scalar(module, computation, instruction.operands[0], state)
+        return _scalar_value(module, computation, instruction.operands[0], state)
     if instruction.opcode in ("fusion", "call"):
         callee = module.callee(instruction)
         arguments = _arguments(module, computation, instruction, state)
-        return _scalar(module, callee, callee.root, arguments)
+        return _scalar_value(module, callee, callee.root, arguments)
     values = []
     for operand in instruction.operands:
-        value = _scalar(module, computation, operand, state)
+        value = _scalar_value(module, computation, operand, state)
         if value is None:
             return None
         values.append(value)
-    return _apply(instruction, values)
+    return _evaluate(instruction, values)
 
 
-def _apply(instruction: Instruction, values: list[Number]) -> Number | None:
+def _evaluate(instruction: Instruction, values: list[Number]) -> Number | None:
     opcode = instruction.opcode
     if opcode == "compare" and len(values) == 2:
         return _COMPARE[instruction.attribute("direction")](*values)
@@ -274,7 +276,7 @@ def _apply(instruction: Instruction, values: list[Number]) -> Number | None:
     return None
 
 
-def _constant(literal: str) -> Number | None:
+def _parse_constant(literal: str) -> Number | None:
     if literal in ("true", "false"):
         return literal == "true"
     try:

@@ -29,7 +29,7 @@ _SLICES = ("dynamic-slice", "slice", "fusion", "copy-start", "copy-done", "slice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArray:
-    """One array that is live at the peak.
+    """An array that is live at the peak.
 
     Args:
         bytes: size in HBM, in whole tiles.
@@ -225,7 +225,7 @@ class _Categories:
         return self.carry_elements.get(key, CarryElement("", ""))
 
     def category(self, computation: Computation, buffer: ArrayBuffer) -> str:
-        """One of `CATEGORIES`."""
+        """The category of a buffer, one of `CATEGORIES`."""
         carry_category = self._carry_element(computation, buffer).category
         if carry_category:
             return carry_category
@@ -248,7 +248,7 @@ class _Categories:
         """Whether an instruction is an all-gather, or a fusion or start that contains one."""
         if instruction.opcode in ("fusion", "async-start", "call-start"):
             nested = self.module.callee(instruction).instructions.values()
-            return any(each.opcode.startswith("all-gather") for each in nested)
+            return any(op.opcode.startswith("all-gather") for op in nested)
         return instruction.opcode.startswith("all-gather")
 
     def _is_argument(self, computation: Computation, name: str) -> bool:

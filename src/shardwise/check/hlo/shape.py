@@ -64,10 +64,10 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     Raises:
         BadInput: an element type that this parser does not know.
     """
-    return tuple(_shape(*match.groups()) for match in _SHAPE.finditer(text))
+    return tuple(_parse_shape(*match.groups()) for match in _SHAPE.finditer(text))
 
 
-def _shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
+def _parse_shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
     if dtype not in BITS:
         raise BadInput(
             f'the compiled program has the element type "{dtype}", which is unknown here. '

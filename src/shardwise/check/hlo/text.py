@@ -171,11 +171,11 @@ def parse(text: str) -> Module:
     header = header_match[0]
     computations = {}
     entry = ""
-    for name, is_entry, lines, thread in _blocks(text):
+    for name, is_entry, lines, thread in _computation_blocks(text):
         instructions = {}
         root = ""
         for line in lines:
-            instruction = _instruction(line)
+            instruction = _parse_instruction(line)
             instructions[instruction.name] = instruction
             if instruction.is_root:
                 root = root or instruction.name
@@ -192,23 +192,23 @@ def parse(text: str) -> Module:
         name=header.split()[1].rstrip(","),
         entry=entry,
         computations=computations,
-        aliases=tuple(_aliases(header)),
+        aliases=tuple(_parse_aliases(header)),
         n_partitions=int(partitions[1]) if partitions else 1,
         tiled=":T(" in text,
     )
 
 
-def _aliases(header: str) -> Iterator[tuple[int, int]]:
+def _parse_aliases(header: str) -> Iterator[tuple[int, int]]:
     start = header.find("input_output_alias={")
     if start < 0:
         return
     opening = header.index("{", start)
-    inside = header[opening + 1 : _matching(header, opening)]
+    inside = header[opening + 1 : _matching_bracket(header, opening)]
     for output, parameter in _ALIAS.findall(inside):
         yield int(output.split(",")[0] or 0), int(parameter)
 
 
-def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
+def _computation_blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
     """Yield (name, is_entry, texts of its instructions, thread) of each computation."""
     name = ""
     is_entry = False
@@ -227,14 +227,14 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
             lines = []
 
 
-def _instruction(line: str) -> Instruction:
+def _parse_instruction(line: str) -> Instruction:
     head = _INSTRUCTION.match(line)
     if head is None:
         raise BadInput(f"this line of the compiled program cannot be parsed: {line[:200]}")
     line, backend_config = _without_config(line)
     shapes_end = _shapes_end(line, head.end())
     opening = line.index("(", shapes_end)
-    closing = _matching(line, opening)
+    closing = _matching_bracket(line, opening)
     opcode = line[shapes_end:opening].strip()
     inside = line[opening + 1 : closing]
     attributes = line[closing + 1 :].removeprefix(", ")
@@ -265,10 +265,10 @@ def _shapes_end(line: str, start: int) -> int:
     """The index of the first character after the shapes that begin at `start`."""
     index = start
     if line[start] == "(":
-        index = _matching(line, start) + 1
+        index = _matching_bracket(line, start) + 1
     while line[index] not in " \n":
         if line[index] in _OPENING:
-            index = _matching(line, index)
+            index = _matching_bracket(line, index)
         index += 1
     return index
 
@@ -290,7 +290,7 @@ def _without_config(line: str) -> tuple[str, dict[str, Any]]:
     return line[: key.start()] + line[end:], config if isinstance(config, dict) else {}
 
 
-def _matching(text: str, start: int) -> int:
+def _matching_bracket(text: str, start: int) -> int:
     """The index of the bracket that closes the one at `start`, ignoring brackets in quotes."""
     depth = 0
     quoted = False

@@ -24,7 +24,7 @@ MODES = ("cycles", "roofline")
 UNKNOWN_CYCLES = 2**63 - 1  # the compiler's estimate for operations that its model does not cover
 
 # Element type -> dtypes of the peaks that apply to it; the first that the chip has is used.
-_PEAKS = {
+_PEAK_DTYPES = {
     "s4": ("int4", "int8", "bf16"),
     "u4": ("int4", "int8", "bf16"),
     "s8": ("int8", "bf16"),
@@ -106,7 +106,7 @@ class DeviceRates:
     def peak_flops_per_s(self, dtype: str) -> float:
         """Peak FLOP/s of one device for an element type, or for the next wider type it supports."""
         default = ("fp8", "bf16") if dtype.startswith("f8") else ("bf16",)
-        for name in _PEAKS.get(dtype, default):
+        for name in _PEAK_DTYPES.get(dtype, default):
             if name in self.chip.peak_flops_per_s:
                 return self.chip.peak(name) / self.devices_per_chip
         return self.chip.peak("bf16") / self.devices_per_chip

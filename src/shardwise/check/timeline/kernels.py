@@ -42,13 +42,13 @@ def attention_cost(instruction: Instruction) -> Cost | None:
 
     All operands count as read from HBM, since the call does not state their memory space.
     """
-    products = _products(instruction)
-    tensors = _tensors(instruction)
-    if products is None or len(tensors) < 3:
+    matmul_counts = _matmul_counts(instruction)
+    tensors = _float_operands(instruction)
+    if matmul_counts is None or len(tensors) < 3:
         return None
     queries, keys, values = (shape.dims for shape in tensors[:3])
     operands = _operand_shapes(instruction)
-    if _target(instruction) in _CUDNN:
+    if _call_target(instruction) in _CUDNN:
         visible_keys = _cudnn_visible_keys(instruction, keys[1])
         scores = math.prod(queries[:-1]) * visible_keys
     else:
@@ -58,7 +58,7 @@ def attention_cost(instruction: Instruction) -> Cost | None:
         if shape.memory_space == HBM:
             hbm_bytes += shape.padded_bytes
     return Cost(
-        flops=round(2 * scores * (products[0] * queries[-1] + products[1] * values[-1])),
+        flops=round(2 * scores * (matmul_counts[0] * queries[-1] + matmul_counts[1] * values[-1])),
         elementwise=round(scores),
         hbm_bytes=hbm_bytes,
         dtype=tensors[0].dtype,
@@ -67,15 +67,15 @@ def attention_cost(instruction: Instruction) -> Cost | None:
 
 def head_dim(instruction: Instruction) -> int:
     """Head dim of an attention kernel, 0 for any other instruction."""
-    if _products(instruction) is None:
+    if _matmul_counts(instruction) is None:
         return 0
-    tensors = _tensors(instruction)
+    tensors = _float_operands(instruction)
     return tensors[0].dims[-1] if tensors else 0
 
 
-def _products(instruction: Instruction) -> tuple[int, int] | None:
+def _matmul_counts(instruction: Instruction) -> tuple[int, int] | None:
     """Matmuls over the head dim of queries and of values; None if it is no attention kernel."""
-    target = _target(instruction)
+    target = _call_target(instruction)
     if target != "tpu_custom_call":
         return _CUDNN.get(target)
     if any(name in instruction.op_name for name in _SPLASH_DKV):
@@ -83,13 +83,13 @@ def _products(instruction: Instruction) -> tuple[int, int] | None:
         result_rank = max(len(shape.dims) for shape in instruction.shapes)
         ranks = [len(shape.dims) for shape in _operand_shapes(instruction)]
         return _ALL_GRADIENTS if result_rank > max(ranks, default=0) else _KEY_GRADIENTS
-    for name, products in _SPLASH.items():
+    for name, counts in _SPLASH.items():
         if name in instruction.op_name:
-            return products
+            return counts
     return None
 
 
-def _target(instruction: Instruction) -> str:
+def _call_target(instruction: Instruction) -> str:
     if instruction.opcode != "custom-call":
         return ""
     return instruction.attribute("custom_call_target")
@@ -106,7 +106,7 @@ def _cudnn_visible_keys(instruction: Instruction, n_keys: int) -> float:
     return min(n_keys, float(tiled_keys(visible, edges, GPU_MASK_TILE)))
 
 
-def _tensors(instruction: Instruction) -> list[Shape]:
+def _float_operands(instruction: Instruction) -> list[Shape]:
     """Shapes of queries, keys, values and other float operands, without the integer tables."""
     operands = _operand_shapes(instruction)
     return [s for s in operands if len(s.dims) >= 3 and s.dtype in ("bf16", "f32", "f16")]

@@ -22,7 +22,7 @@ from shardwise.check.timeline.schedule import simulate
 from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Operation, Step, Transfer
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
-OTHER = "other groups"  # label of collectives whose groups are not those of mesh axes
+OTHER_GROUPS = "other groups"  # label of collectives whose groups are not those of mesh axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Lowering:
             engines["sparsecore"] = None
         yield Transfer(
             name=instruction.name,
-            label="+".join(first.axes) or OTHER,
+            label="+".join(first.axes) or OTHER_GROUPS,
             kind=first.kind,
             form=first.form,
             operation=self.operation_of(first.op_name),

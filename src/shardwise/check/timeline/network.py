@@ -84,8 +84,8 @@ class Network:
         """The route of a collective between slices, in which every device takes part."""
         rate = self.system.chip.need("dcn_bytes_per_s_per_chip") / self.places.devices_per_chip
         span = Span(tiers=(Tier("dcn", n_slices, rate),))
-        priced_kind = "permute" if kind == "send_recv" else kind
-        return Route(engines=("dcn",), price=price(priced_kind, span))
+        cost_kind = "permute" if kind == "send_recv" else kind
+        return Route(engines=("dcn",), price=price(cost_kind, span))
 
     def _groups_route(self, kind: str, groups: Array) -> Route:
         """The route of the slowest group; all groups start together."""

@@ -37,7 +37,7 @@ from shardwise.check.timeline.steps import (
 
 MAX_BARS = 20_000  # beyond this, repeated trips of a loop are shown as one bar
 ROUNDING = 1e-9  # fraction of a trip's seconds: states that differ by less count as equal
-Key = tuple[str, ...]
+TotalKey = tuple[str, ...]
 T = TypeVar("T")
 
 
@@ -73,7 +73,7 @@ class _Simulation:
     last_interval: dict[str, _Interval] = field(default_factory=dict)
     in_flight: dict[str, _Interval] = field(default_factory=dict)
     fused: dict[str, tuple[Transfer, float]] = field(default_factory=dict)
-    totals: defaultdict[Key, float] = field(default_factory=lambda: defaultdict(float))
+    totals: defaultdict[TotalKey, float] = field(default_factory=lambda: defaultdict(float))
     bars: list[Bar] = field(default_factory=list)
     transfers: dict[str, Transfer] = field(default_factory=dict)
 
@@ -197,7 +197,7 @@ class _Simulation:
             n_bars = len(self.bars)
             self.run(loop.body)
             after = self.engine_state()
-            if _equal(before, after, self.now - begin):
+            if _equal_states(before, after, self.now - begin):
                 self.repeat_trip(loop, loop.trips - trip, begin, totals, self.bars[n_bars:])
                 return
             before = after
@@ -207,7 +207,7 @@ class _Simulation:
         loop: Loop,
         n_trips: int,
         begin: float,
-        totals: defaultdict[Key, float],
+        totals: defaultdict[TotalKey, float],
         bars: list[Bar],
     ) -> None:
         """Add `n_trips` copies of the last trip of a loop.
@@ -256,9 +256,9 @@ class _Simulation:
             interval.end += seconds
         self.now += seconds
 
-    def engine_state(self) -> dict[Key, float]:
+    def engine_state(self) -> dict[TotalKey, float]:
         """Remaining seconds of the queue of each engine and of each transfer."""
-        state: dict[Key, float] = {}
+        state: dict[TotalKey, float] = {}
         for engine, interval in self.last_interval.items():
             if interval.end > self.now:
                 state["engine", engine] = interval.end - self.now
@@ -348,7 +348,9 @@ def _transfer_bar(engine: str, interval: _Interval) -> Bar:
     )
 
 
-def _equal(before: dict[Key, float], after: dict[Key, float], trip_s: float) -> bool:
+def _equal_states(
+    before: dict[TotalKey, float], after: dict[TotalKey, float], trip_s: float
+) -> bool:
     """Whether the states before and after a trip of `trip_s` seconds are equal, up to rounding."""
     if before.keys() != after.keys():
         return False

@@ -72,7 +72,7 @@ def _name_event(name: str, row: int, value: str) -> dict[str, Any]:
 def _bar_event(bar: Bar, row: int) -> dict[str, Any]:
     return {
         "ph": "X",
-        "name": _title(bar),
+        "name": _bar_title(bar),
         "cat": bar.kind,
         "pid": 0,
         "tid": row,
@@ -82,7 +82,7 @@ def _bar_event(bar: Bar, row: int) -> dict[str, Any]:
     }
 
 
-def _title(bar: Bar) -> str:
+def _bar_title(bar: Bar) -> str:
     """Title of a bar: `attn.q`, `fsdp all_gather: attn.q`, `wait for fsdp: attn.q`."""
     details = dict(bar.details)
     scope = bar.operation[0] or bar.name

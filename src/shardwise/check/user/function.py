@@ -145,14 +145,14 @@ def _report(
             versions={},
         )
     if not isinstance(result, Compiled):
-        raise _error(name, machine, result)
+        raise _function_error(name, machine, result)
     program = analyze_program(result, system)
     if trace is not None:
         write_timeline(program, trace, f"{name} on {machine}")
     return _program_report(name, machine, program, None)
 
 
-def _error(name: str, machine: str, failure: Failure) -> Exception:
+def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     """The error for a function that does not compile, with the message of JAX or the compiler."""
     text = getattr(failure, "text", "")[:600]
     if type(failure).__name__ == "ShardingError":
@@ -204,11 +204,11 @@ def _collective_rows(program: AnalyzedProgram) -> tuple[CollectiveRow, ...]:
     groups: dict[tuple[tuple[str, ...], str], list[Collective]] = {}
     for collective in program.collectives:
         groups.setdefault((collective.axes, collective.kind), []).append(collective)
-    rows = [_row(collectives, program) for collectives in groups.values()]
+    rows = [_collective_row(collectives, program) for collectives in groups.values()]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _row(collectives: Sequence[Collective], program: AnalyzedProgram) -> CollectiveRow:
+def _collective_row(collectives: Sequence[Collective], program: AnalyzedProgram) -> CollectiveRow:
     """The row with the totals of collectives of one kind over the same axes."""
     n_runs = 0
     total_bytes = 0
