@@ -1,6 +1,6 @@
-"""Check of plans by the real compiler: a program is compiled, parsed and compared with its plan.
+"""Check of plans with XLA's compiler: compile a plan's program, and compare it with the plan.
 
-`compiling` runs XLA's compilers in processes of their own, `hlo` parses what they return,
-`timeline` times it, `user` does the same for a function. Only `compiling.worker`, and `user.api`
-for a function in this process, import JAX.
+`compiling` runs XLA's compilers in separate processes, `hlo` analyzes the programs that they
+return, `timeline` estimates their time, and `user` checks a user's own function. JAX is imported
+only by `compiling.worker`, and by `user.api` for a function that is compiled in this process.
 """

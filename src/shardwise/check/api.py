@@ -1,4 +1,4 @@
-"""The function `shardwise.check`, for plans and for a user's own function."""
+"""The public function `shardwise.check`, for plans and for a user's own functions."""
 
 from __future__ import annotations
 
@@ -59,28 +59,30 @@ def check(
     on_stage: OnStage | None = None,
     collectives: str = "plan",
 ) -> Verdict | ServingVerdict | FunctionReport:
-    """Prove a plan, or compile a function, with XLA's own compiler and without the machine.
+    """Check a plan or a function with XLA's compiler for a machine, without the machine.
 
     Args:
-        subject: a plan, whose step (for serving, both steps) is compiled and compared with it; or a
-            function, jitted or not, which is compiled in this process and reported.
+        subject: a plan, whose training step (for serving, decode and prefill step) is compiled in a
+            separate process and compared with the plan; or a function, jitted or not, which is
+            compiled in this process.
         args: arguments of a function: arrays or `jax.ShapeDtypeStruct`s, on a mesh as large as the
             machine.
-        on: the machine of a function, `v5e:4x4`; for a plan a smaller machine, on which its `data`
-            axis is reduced and the program of a chip stays the same.
-        layers: two depths, `(1, 2)`, to compile; the plan's depth is extrapolated.
+        on: for a function, the machine, such as `v5e:4x4`. For a plan, a smaller machine to compile
+            for: its `data` axis is reduced, which does not change the program of a chip.
+        layers: two depths, such as `(1, 2)`, to compile instead of the whole model; the results are
+            extrapolated to its depth.
         trace: a file for the timeline of the program, for Perfetto; `.gz` compresses it.
-        limits: time and memory that a compile may take.
+        limits: limits of the time and memory that a compile may use.
         cache: whether compiled programs are read from and written to the cache.
-        on_stage: called with the stage of a compile and its seconds.
-        collectives: who chooses those of a training step: the `plan`, or XLA's partitioner
-            (`compiler`), which gets sharding constraints.
+        on_stage: called with the stage of a compile and the seconds since its start.
+        collectives: who chooses the collectives of a training step: the `plan`, or XLA's
+            partitioner from sharding constraints (`compiler`).
 
     Returns:
         A verdict for a plan, a report for a function.
 
     Raises:
-        BadInput: a plan that the runtime does not support; arguments on a mesh of another size.
+        BadInput: the runtime does not support the plan, or arguments are on a mesh of another size.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """

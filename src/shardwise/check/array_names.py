@@ -1,7 +1,8 @@
 """Names for the arrays of a compiled program, in the terms of the model: `unembed logits [B,T,V]`.
 
-A compiler knows shapes and the operation that produced an array. A plan knows every array of a step
-by name, with the dims that a chip has of it. An array is named where the two agree.
+The compiled program gives the shape of an array and the operation that produces it. The plan has
+the name of every array of a step, with its dims on one chip. An array gets the name of a planned
+array whose operation and dims match.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from shardwise.ops.program import Matmul
 from shardwise.search.training.problem import Case
 
 DTYPES = {"f32": "fp32", "f16": "fp16"}
-PLACES = {"x": "input", "y": "output", "s": "scores", "o": "attended", "h": "hidden"}
+ACTIVATION_NAMES = {"x": "input", "y": "output", "s": "scores", "o": "attended", "h": "hidden"}
 ATTENTION_PRODUCTS = ("attn.scores", "attn.values")  # operations that one kernel computes
-MAX_NAMES = 5  # names that are listed for one shape
-MAX_ARRAYS = 8  # arrays at the peak that a verdict lists
+MAX_NAMES = 5  # the largest number of candidate names that are listed for an array
+MAX_ARRAYS = 8  # the largest number of arrays at the peak that a verdict lists
 
-# Arguments of a training step, by their path in the state.
-ARGUMENTS = (
+# Path in the training state -> category of the argument.
+STATE_CATEGORIES = (
     ("['moments']", "optimizer"),
     ("['master']", "optimizer"),
     ("['lost']", "optimizer"),
     ("['weights']", "weights"),
 )
 
-# Names that JAX puts around the scopes of a program.
+# Names that JAX adds to the name scopes of a program.
 _JIT = re.compile(r"\bp?jit\([^()]*\)")
 _TRANSFORMS = frozenset((
     "jvp", "transpose", "vmap", "while", "body", "cond", "branch", "closed_call", "checkpoint",
@@ -41,15 +42,15 @@ _TRANSFORMS = frozenset((
 
 
 def argument_category(op_name: str) -> str:
-    """The category of an argument of a training step."""
-    for path, category in ARGUMENTS:
+    """The category of an argument of a training step, from its path in the state."""
+    for path, category in STATE_CATEGORIES:
         if path in op_name:
             return category
     return "arguments"
 
 
 def user_scope(op_name: str) -> str:
-    """The scopes that the program's own code opened around an operation, `encoder/mlp`.
+    """The name scopes that the program's own code opened, without those of JAX: `encoder/mlp`.
 
     >>> user_scope("jit(step)/transpose(jvp(encoder))/while/body/mlp/dot_general")
     'encoder/mlp'
@@ -66,10 +67,11 @@ class PlannedArray:
     """An array of the plan's step.
 
     Args:
-        scopes: operations that write or read it; () for what every layer saves.
-        dim_names: `("B", "T", "D")`.
-        dims: the dims that a chip has.
-        n_layers: layers of a stack that saves it for their backward passes, else 0.
+        scopes: operations that write or read it; () for an array stacked over layers.
+        dim_names: names of the dims, such as `("B", "T", "D")`.
+        dims: sizes of the dims on one chip.
+        category: one of `hlo.memory.CATEGORIES`.
+        n_layers: number of layers over which it is stacked; 0 if it is not.
     """
 
     name: str
@@ -81,7 +83,11 @@ class PlannedArray:
 
 
 class ArrayNames:
-    """Names for the arrays of one plan's program."""
+    """Names the arrays of the program of one plan.
+
+    `arrays` are logits, operands and results of matmuls; `saved` are activations that layers save;
+    `weight_stacks` are weights stacked over layers.
+    """
 
     def __init__(self, case: Case) -> None:
         layout = case.layout
@@ -103,7 +109,7 @@ class ArrayNames:
             operation = matmul.term.name
             for operand in (*local.inputs, local.output):
                 name = operand.base
-                if name == "onehot":  # embedding rows are looked up
+                if name == "onehot":  # the program looks up embedding rows instead
                     continue
                 category = "gathered weights" if name in step.weights else "temporaries"
                 if name in step.weights and matmul.count > 1 and not operand.gradient_of:
@@ -111,19 +117,20 @@ class ArrayNames:
                 self.arrays.append(_planned_array(operand, matmul.sizes, mesh, category, operation))
 
     def describe(self, live: LiveArray) -> PeakArray:
-        """One array that is live at the peak, with its name in the plan where it has one."""
+        """Describe an array that is live at the peak, by its name in the plan if it has one."""
         if live.category not in ("arguments", "weights", "optimizer"):
-            named = self._saved(live) or self._operand(live) or self._weight_stack(live)
-            if named:
-                return named
+            for match in (self._match_saved, self._match_operand, self._match_weight_stack):
+                named = match(live)
+                if named:
+                    return named
         operation, *others = live.scope.split("+")
         name = operation or _state_name(live.op_name)
         if operation and others:
             name = f"{operation} and {len(others)} more"
         return _peak_array(live, name, None, live.category)
 
-    def _saved(self, live: LiveArray) -> PeakArray | None:
-        """An array that layers save for their backward passes."""
+    def _match_saved(self, live: LiveArray) -> PeakArray | None:
+        """Match an array that layers save for the backward pass."""
         matches = _same_dims(self.saved, live)
         if not matches or live.category not in ("activations", "temporaries"):
             return None
@@ -134,12 +141,12 @@ class ArrayNames:
         name = f"{name}, saved by {matches[0].n_layers} layers"
         return _peak_array(live, name, matches[0], "activations")
 
-    def _operand(self, live: LiveArray) -> PeakArray | None:
-        """An operand or result of the operation that produced it.
+    def _match_operand(self, live: LiveArray) -> PeakArray | None:
+        """Match an operand or result of the operation that produced the array.
 
-        A copy without a name is the only array with its dims.
+        A copy without an op name matches if all planned arrays with its dims have one name.
         """
-        if "+" in live.scope:  # of several combined operations
+        if "+" in live.scope:  # produced by several combined operations
             return None
         candidates = _same_dims(self.arrays, live)
         matches = [array for array in candidates if live.scope in array.scopes]
@@ -152,8 +159,8 @@ class ArrayNames:
         category = "logits" if array.category == "logits" else live.category
         return _peak_array(live, f"{live.scope or array.scopes[0]} {array.name}", array, category)
 
-    def _weight_stack(self, live: LiveArray) -> PeakArray | None:
-        """A weight of all layers."""
+    def _match_weight_stack(self, live: LiveArray) -> PeakArray | None:
+        """Match the weight of a matmul, stacked over all layers."""
         matches = _same_dims(self.weight_stacks, live)
         if not matches:
             return None
@@ -169,7 +176,7 @@ class ArrayNames:
 
 
 def merge_equal(arrays: Iterable[PeakArray]) -> tuple[PeakArray, ...]:
-    """Merge arrays of one name and shape into one row with their count, largest total first."""
+    """Merge arrays with equal name, shape and category into rows, largest total bytes first."""
     rows: dict[tuple[str, str, str], PeakArray] = {}
     for array in arrays:
         key = (array.name, array.shape, array.category)
@@ -182,13 +189,13 @@ def merge_equal(arrays: Iterable[PeakArray]) -> tuple[PeakArray, ...]:
 def largest_arrays(
     arrays: Iterable[PeakArray], excluded_categories: Sequence[str] = ()
 ) -> tuple[PeakArray, ...]:
-    """The first `MAX_ARRAYS` arrays of other categories."""
+    """The first `MAX_ARRAYS` arrays that are not of the excluded categories."""
     listed = [array for array in arrays if array.category not in excluded_categories]
     return tuple(listed[:MAX_ARRAYS])
 
 
 def describe_unplanned(live: LiveArray) -> PeakArray:
-    """One array of a program without a plan, named by the program's own scopes."""
+    """Describe an array of a program without a plan, by the program's own name scopes."""
     if live.category == "arguments":
         return _peak_array(live, live.op_name, None, live.category)
     return _peak_array(live, user_scope(live.op_name), None, live.category)
@@ -216,12 +223,18 @@ def _planned_array(
     category: str,
     operation: str = "",
 ) -> PlannedArray:
-    """An array as the rules lay it out, with the dims that one chip has."""
+    """A planned array with its dims on one chip.
+
+    Args:
+        sizes: dim name -> global size.
+        mesh: axis -> size.
+        operation: the operation that it belongs to, if it is an operand.
+    """
     dims = []
     for dim in array.dims:
         n_shards = math.prod(mesh[axis] for axis in dim.axes)
         dims.append(-(-int(sizes[dim.name]) // n_shards))
-    name = PLACES.get(array.base, array.base)
+    name = ACTIVATION_NAMES.get(array.base, array.base)
     if array.gradient_of:
         name = f"gradient of {name}"
     scopes: tuple[str, ...] = ()
@@ -241,13 +254,13 @@ def _planned_array(
 
 
 def _logits_chunk(logits: PlannedArray, n_chunks: int) -> PlannedArray:
-    """Logits of one chunk of the tokens."""
+    """Logits of one chunk of a loss that is computed in chunks of tokens."""
     B, T, V = logits.dims
     return replace(logits, dim_names=("BT", "V"), dims=(B * T // n_chunks, V))
 
 
 def _weight_stacks(matmul: Matmul, mesh: Mapping[str, int]) -> list[PlannedArray]:
-    """The weight of a product in all layers of a stage: stored, and gathered."""
+    """The weight of a matmul, stacked over the layers of a stage: as stored, and as gathered."""
     weight = matmul.program.einsum.right
     stacks = []
     for array in (weight, matmul.program.local.right):
@@ -258,7 +271,7 @@ def _weight_stacks(matmul: Matmul, mesh: Mapping[str, int]) -> list[PlannedArray
 
 
 def _stack(array: PlannedArray, n_layers: int, mesh: Mapping[str, int]) -> PlannedArray:
-    """An array of all layers; a pipeline stage has its part of them."""
+    """An array stacked over layers; a pipeline stage has its share of the layers."""
     n_local = max(1, n_layers // mesh["pipe"])
     return replace(
         array,
@@ -270,7 +283,10 @@ def _stack(array: PlannedArray, n_layers: int, mesh: Mapping[str, int]) -> Plann
 
 
 def _same_dims(arrays: Sequence[PlannedArray], live: LiveArray) -> list[PlannedArray]:
-    """Arrays with these dims; if there are none, those with the same dims in another order."""
+    """Planned arrays with the dims of a live array, or with these dims in another order if none.
+
+    Dims of size 1 are ignored.
+    """
     dims = _without_ones(live.shape.dims)
     exact = [array for array in arrays if _without_ones(array.dims) == dims]
     if exact:
@@ -288,6 +304,6 @@ def _without_ones(dims: Sequence[int]) -> list[int]:
 
 
 def _state_name(op_name: str) -> str:
-    """`state['moments'][0].mu['layers'][0]['w_up']` -> `w_up of moments`."""
+    """Name of an argument: `w_up of moments` for `state['moments'][0].mu['layers'][0]['w_up']`."""
     keys = re.findall(r"\['(\w+)'\]", op_name)
     return f"{keys[-1]} of {keys[0]}" if len(keys) > 1 else ""

@@ -1,4 +1,4 @@
-"""Comparison of a plan with its compiled program: collectives and FLOPs."""
+"""Comparison of the collectives and FLOPs of a plan with those of its compiled program."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.strategy.mesh import INSIDE_OUT
 
-MISSING_SHARE = 0.5  # of a role's planned bytes: with less in the program its traffic is missing
-NEGLIGIBLE_SHARE = 1e-3  # of all planned bytes: sums of norms, whose roles cannot be told apart
-ROUNDING_SHARE = 0.02  # figures that differ by less count as equal
-ATTENTION = "attn.core"  # the operation in which queries meet keys and values
-SUMS = ("all_reduce", "reduce_scatter")
-REPLICAS = ("fsdp", "context", "expert")  # roles along which weights or norms are replicated
+# Traffic of a role counts as missing if the program has less than this fraction of its bytes.
+MISSING_SHARE = 0.5
+# Collectives below this fraction of all planned bytes are ignored: reductions of gradients of norms
+# and other vectors, whose roles cannot be told apart.
+NEGLIGIBLE_SHARE = 1e-3
+ROUNDING_SHARE = 0.02  # numbers that differ by a smaller fraction count as equal
+ATTENTION = "attn.core"  # the operation that computes attention from queries, keys and values
+REDUCTIONS = ("all_reduce", "reduce_scatter")
+REPLICATED_ROLES = ("fsdp", "context", "expert")  # along these, weights or norms are replicated
 
 
 def computed_flops(op: Operation) -> float:
-    """FLOPs of an operation as kernels compute them."""
+    """FLOPs that the kernels of an operation compute, masked blocks included."""
     return op.computed_flops or op.flops
 
 
 def planned_numbers(plan: Plan) -> PlannedNumbers:
-    """The plan's side of a verdict."""
+    """The plan's numbers in a verdict."""
     return PlannedNumbers(
         peak_bytes=plan.memory.total,
         flops=sum(map(computed_flops, plan.operations)),
@@ -39,10 +42,10 @@ def planned_numbers(plan: Plan) -> PlannedNumbers:
 def compare_collectives(
     plan: Plan | ServingPlan, compiled: Iterable[Collective], step: str | None = None
 ) -> tuple[CheckedCollective, ...]:
-    """Planned and compiled collectives side by side, by role and kind.
+    """Totals of planned and compiled collectives, one row for each role and kind.
 
     Args:
-        step: `decode` or `prefill` of a serving plan.
+        step: for a serving plan, `decode` or `prefill`.
     """
     planned = {(p.role, p.kind): p for p in planned_collectives(plan, step)}
     compiled_by_key: dict[tuple[str, str], list[Collective]] = {}
@@ -88,8 +91,8 @@ def _role(
 ) -> str:
     """The planned role of a compiled collective, from its mesh axes.
 
-    Weights are gathered over `fsdp` and `context` together, and sums over replicas of weights, over
-    whatever axes, are `data` traffic.
+    Two roles may share a collective: weights are gathered over `fsdp` and `context` together.
+    Reductions over replicas of weights count as `data` traffic, whatever their axes.
     """
     kind = collective.kind
     operation, _ = scope(collective.op_name)
@@ -106,14 +109,15 @@ def _role(
     for candidate in planned:
         if roles == {*candidate.axes}:
             return candidate.role
-    # Weights gathered over one role after the other; attention gathers keys, not weights.
+    # A gather of weights over several roles may be compiled as one gather for each of them. Gathers
+    # in attention are of keys and values.
     if kind == "all_gather" and operation != ATTENTION:
         for candidate in planned:
             if roles < {*candidate.axes}:
                 return candidate.role
-    if len(roles) < 2 and not (kind in SUMS and role in REPLICAS):
+    if len(roles) < 2 and not (kind in REDUCTIONS and role in REPLICATED_ROLES):
         return role
-    # Part of a sum over several roles: a reduce-scatter runs over one axis after the other.
+    # A reduction over several roles may likewise be compiled as one reduce-scatter for each.
     is_scattered = kind != "all_reduce" and ("data", kind) not in planned_by_key
     return "fsdp" if is_scattered else "data"
 
@@ -123,7 +127,7 @@ def collective_differences(
 ) -> tuple[Difference, ...]:
     """Differences between planned and compiled bytes, largest first.
 
-    Sums of norms and of other vectors, `NEGLIGIBLE_SHARE` of the bytes, are ignored.
+    Differences below `NEGLIGIBLE_SHARE` of all planned bytes or below rounding are left out.
     """
     by_key = {(row.role, row.kind): row for row in rows}
     negligible = NEGLIGIBLE_SHARE * sum(row.planned_bytes for row in by_key.values())
@@ -145,12 +149,12 @@ def _difference_text(
     kind = row.kind.replace("_", "-")
     planned = units.show_bytes(row.planned_bytes)
     compiled = units.show_bytes(row.compiled_bytes)
-    scatter = by_key.get((row.role, "reduce_scatter"))
-    total = by_key.get((row.role, "all_reduce"))
-    if row.kind == "all_reduce" and scatter and scatter.compiled_bytes < scatter.planned_bytes:
+    scatters = by_key.get((row.role, "reduce_scatter"))
+    reduces = by_key.get((row.role, "all_reduce"))
+    if row.kind == "all_reduce" and scatters and scatters.compiled_bytes < scatters.planned_bytes:
         excess = units.show_bytes(row.compiled_bytes - row.planned_bytes)
         return f"{row.role}: {excess} more all-reduce: it replaces a planned reduce-scatter."
-    if row.kind == "reduce_scatter" and total and total.compiled_bytes > total.planned_bytes:
+    if row.kind == "reduce_scatter" and reduces and reduces.compiled_bytes > reduces.planned_bytes:
         return f"{row.role}: {planned} of reduce-scatter planned, {compiled} remain in the program."
     if not row.planned_bytes:
         return f"{row.role}: {compiled} of {kind} that the plan does not have."
@@ -163,7 +167,7 @@ def _difference_text(
 
 
 def recomputation_difference(planned: float, recomputed: float) -> Difference | None:
-    """FLOPs of products that the compiler recomputes to save memory."""
+    """The difference, if any, that the compiler itself recomputes FLOPs to save memory."""
     if recomputed <= planned * ROUNDING_SHARE:
         return None
     return Difference(
@@ -174,7 +178,7 @@ def recomputation_difference(planned: float, recomputed: float) -> Difference | 
 
 
 def attention_difference(planned: float, compiled: float) -> Difference | None:
-    """FLOPs of attention kernels beyond those that a plan counts."""
+    """The difference, if any, that attention kernels compute more FLOPs than the plan counts."""
     if compiled <= planned * (1 + ROUNDING_SHARE):
         return None
     return Difference(
@@ -186,7 +190,7 @@ def attention_difference(planned: float, compiled: float) -> Difference | None:
 
 
 def missing_roles(rows: Iterable[CheckedCollective]) -> list[str]:
-    """Roles whose planned traffic is missing from the program, whatever its kind."""
+    """Roles whose planned traffic, summed over kinds of collectives, is missing in the program."""
     planned: dict[str, float] = {}
     compiled: dict[str, float] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Analysis of a compiled program: its costs, collectives, peak memory, and time on its machine."""
+"""Analysis of a compiled program: FLOPs and bytes, collectives, peak memory, and time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class AnalyzedProgram:
     """A compiled program, parsed and timed.
 
     Args:
-        timings: mode (`cycles`, `roofline`) -> timeline; empty with the CPU's compiler.
-        peak: None where the compiler is not that of the chip.
+        timings: mode (`cycles`, `roofline`) -> timed program; empty for the CPU's compiler.
+        ops: every scheduled instruction with its cost.
+        peak: peak memory; None if the compiler is not the chip's own.
     """
 
     compiled: Compiled
@@ -47,7 +48,7 @@ class AnalyzedProgram:
 
     @property
     def attention_flops(self) -> float:
-        """FLOPs of attention kernels."""
+        """FLOPs of attention kernels in a step on one device."""
         flops = 0
         for op in self.ops:
             if attention_cost(op.instruction) is not None:
@@ -56,7 +57,10 @@ class AnalyzedProgram:
 
     @property
     def recomputed_flops(self) -> float:
-        """FLOPs of products that XLA itself decided to recompute, which it marks by name."""
+        """FLOPs of products that XLA itself decided to recompute, on one device.
+
+        XLA adds `.remat` to the names of these instructions.
+        """
         return float(sum(op.flops for op in self.ops if ".remat" in op.instruction.name))
 
     @property
@@ -66,7 +70,7 @@ class AnalyzedProgram:
 
     @property
     def timeline(self) -> Timeline | None:
-        """The timeline by cycles where there is one, else by rooflines."""
+        """The timeline in mode `cycles` if there is one, else in mode `roofline`."""
         for mode in MODES:
             if mode in self.timings:
                 return self.timings[mode].timeline
@@ -83,8 +87,8 @@ def analyze_program(
 
     Args:
         system: the machine that it was compiled for.
-        argument_category: the category of an argument, from its name.
-        branch_runs: runs of each branch of the program's conditionals, see `hlo.loops.count_runs`.
+        argument_category: returns the category of an argument, from its op name.
+        branch_runs: run counts of the branches of conditionals, see `hlo.loops.count_runs`.
     """
     module = parse(compiled.hlo)
     target = compiled.target
@@ -120,19 +124,19 @@ def analyze_program(
 
 
 def compiled_numbers(program: AnalyzedProgram, arrays: tuple[PeakArray, ...]) -> CompiledNumbers:
-    """The compiler's side of a verdict, for all devices of a chip.
+    """The compiler's numbers in a verdict: totals of all devices of a chip.
 
     Args:
         arrays: all arrays that are live on one device at the peak.
     """
     target = program.compiled.target
     memory = program.compiled.memory
-    per_chip = target.devices_per_chip
+    devices_per_chip = target.devices_per_chip
     peak_bytes = temporaries_bytes = host_bytes = None
     if target.proves_memory:
-        peak_bytes = per_chip * memory.device_bytes
-        temporaries_bytes = per_chip * memory.temporaries
-        host_bytes = per_chip * memory.host_bytes
+        peak_bytes = devices_per_chip * memory.device_bytes
+        temporaries_bytes = devices_per_chip * memory.temporaries
+        host_bytes = devices_per_chip * memory.host_bytes
     seconds = None
     if program.timings:
         cycles = program.timings.get("cycles")
@@ -142,15 +146,15 @@ def compiled_numbers(program: AnalyzedProgram, arrays: tuple[PeakArray, ...]) ->
         )
     by_category: dict[str, int] = {}
     for array in arrays:
-        n_bytes = per_chip * array.n * array.bytes
+        n_bytes = devices_per_chip * array.n * array.bytes
         by_category[array.category] = by_category.get(array.category, 0) + n_bytes
     return CompiledNumbers(
         peak_bytes=peak_bytes,
-        arguments_bytes=per_chip * memory.arguments,
+        arguments_bytes=devices_per_chip * memory.arguments,
         temporaries_bytes=temporaries_bytes,
         host_bytes=host_bytes,
-        capacity_bytes=target.memory_bytes and per_chip * target.memory_bytes,
-        flops=per_chip * program.flops,
+        capacity_bytes=target.memory_bytes and devices_per_chip * target.memory_bytes,
+        flops=devices_per_chip * program.flops,
         step_s=seconds,
         exposed_s=program.timeline.exposed_s if program.timeline else {},
         by_category=dict(sorted(by_category.items(), key=lambda pair: -pair[1])),
@@ -160,14 +164,14 @@ def compiled_numbers(program: AnalyzedProgram, arrays: tuple[PeakArray, ...]) ->
 def peak_arrays(
     program: AnalyzedProgram, describe: Callable[[LiveArray], PeakArray]
 ) -> tuple[PeakArray, ...]:
-    """Everything that is live at the peak, largest first."""
+    """All arrays that are live at the peak on one device, described, merged, largest first."""
     if program.peak is None:
         return ()
     return merge_equal(map(describe, program.peak.arrays))
 
 
 def write_timeline(program: AnalyzedProgram, path: str | Path, title: str) -> None:
-    """Write the timeline for Perfetto.
+    """Write the timeline as a trace for Perfetto.
 
     Raises:
         CheckFailed: the program has no timeline.

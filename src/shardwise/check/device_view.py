@@ -1,8 +1,9 @@
-"""Plans as their programs see them where a chip has several devices.
+"""A plan evaluated over the devices of its chips, for chips that have several devices.
 
-One program runs on every device. Its memory, FLOPs and traffic are counted for a chip, all of its
-devices together, as in the plan. The plan's side is evaluated again over devices: each of them
-gathers the weights of a layer, so that a chip stores and receives more than it would as one device.
+A plan counts chips; the compiled program runs on every device. To compare them, memory, FLOPs and
+traffic of the program are added up over the devices of a chip, and the plan is evaluated again with
+the devices as its smallest unit: each device gathers the weights of a layer by itself, so a chip
+stores and receives more bytes than it would as a single device.
 """
 
 from __future__ import annotations
@@ -21,62 +22,63 @@ from shardwise.search.training import rank
 
 
 def plan_over_devices(plan: Plan) -> tuple[Plan, str]:
-    """The plan with operations and memory of chips whose devices run it, and a note about that.
+    """The plan with operations and memory as its chips' devices need them, and a note about it.
 
-    Times stay those of the plan. Where a chip is one device the plan is returned unchanged, with
-    "".
+    The times of the plan do not change. If a chip is one device, the plan is returned unchanged,
+    with an empty note.
 
     Raises:
-        NotDivisible: the devices of a chip cannot divide its share.
+        NotDivisible: a chip's part of the arrays cannot be divided among its devices.
     """
     case = rebuild(plan)
-    split = device_layout(case.layout, case.model, case.system)
-    per_chip = split.devices_per_chip
-    if per_chip == 1:
+    device_split = device_layout(case.layout, case.model, case.system)
+    n_devices = device_split.devices_per_chip
+    if n_devices == 1:
         return plan, ""
     device = rank.evaluate(
-        case.model, case.system, case.job, split.layout, case.cal, case.placement
+        case.model, case.system, case.job, device_split.layout, case.cal, case.placement
     )
     device_operations = operations(device)
-    memory = _chip_memory(plan.memory, device, per_chip)
+    memory = _chip_memory(plan.memory, device, n_devices)
     device_plan = replace(
         plan,
-        operations=tuple(_chip_operation(op, per_chip) for op in device_operations),
+        operations=tuple(_chip_operation(op, n_devices) for op in device_operations),
         estimate=replace(plan.estimate, memory_bytes_per_chip=memory),
     )
-    size = plan.strategy.mesh[split.role]
+    role = device_split.role
+    size = plan.strategy.mesh[role]
     note = (
-        f"A chip is {per_chip} devices: {split.role} {size} of the plan is {split.role} "
-        f"{size * per_chip} of the program. Numbers are totals of the {per_chip} devices (memory "
+        f"A chip is {n_devices} devices: {role} {size} of the plan is {role} {size * n_devices} of "
+        f"the program. Numbers are totals of the {n_devices} devices (memory "
         f"{units.show_gib(memory.total)}; as one device {units.show_gib(plan.memory.total)})."
     )
     return device_plan, note
 
 
-def chip_collectives(collectives: Iterable[Collective], per_chip: int) -> list[Collective]:
-    """Collectives with the bytes that all devices of a chip receive."""
-    return [replace(c, received_bytes=c.received_bytes * per_chip) for c in collectives]
+def chip_collectives(collectives: Iterable[Collective], n_devices: int) -> list[Collective]:
+    """Collectives with `received_bytes` per chip, the sum over its devices."""
+    return [replace(c, received_bytes=c.received_bytes * n_devices) for c in collectives]
 
 
-def _chip_operation(op: Operation, per_chip: int) -> Operation:
+def _chip_operation(op: Operation, n_devices: int) -> Operation:
     return replace(
         op,
-        flops=op.flops * per_chip,
-        computed_flops=op.computed_flops * per_chip,
-        hbm_bytes=op.hbm_bytes * per_chip,
-        network_bytes=op.network_bytes * per_chip,
-        joined_bytes=op.joined_bytes * per_chip,
+        flops=op.flops * n_devices,
+        computed_flops=op.computed_flops * n_devices,
+        hbm_bytes=op.hbm_bytes * n_devices,
+        network_bytes=op.network_bytes * n_devices,
+        joined_bytes=op.joined_bytes * n_devices,
     )
 
 
-def _chip_memory(planned: MemoryBytes, device: rank.Candidate, per_chip: int) -> MemoryBytes:
+def _chip_memory(planned: MemoryBytes, device: rank.Candidate, n_devices: int) -> MemoryBytes:
     memory = device.memory
     return replace(
         planned,
-        weights=per_chip * float(memory.weights),
-        gradients=per_chip * float(memory.gradients),
-        optimizer=per_chip * float(memory.optimizer),
-        activations=per_chip * float(memory.activations),
-        other=per_chip * float(memory.other),
-        total=per_chip * float(memory.total),
+        weights=n_devices * float(memory.weights),
+        gradients=n_devices * float(memory.gradients),
+        optimizer=n_devices * float(memory.optimizer),
+        activations=n_devices * float(memory.activations),
+        other=n_devices * float(memory.other),
+        total=n_devices * float(memory.total),
     )

@@ -1,9 +1,9 @@
-"""Alternatives to a plan that failed its check, each proved by the compiler in turn.
+"""Alternatives to a plan that failed its check, each checked by the compiler in turn.
 
-Where smaller logits are enough, nothing else changes: chunks of the loss cost least. Otherwise the
-search proposes the fastest plan on the same mesh whose planned memory, times the largest ratio of
-compiled to planned memory so far, fits a device; if there is none, the fastest on any mesh. Remat,
-microbatches, ZeRO stage and mesh sizes all come from that search.
+If it is enough to compute the loss in chunks (smaller logits), nothing else changes, since that
+costs the least time. Otherwise the planner searches for the fastest plan that fits on the same
+mesh; if there is none, on any mesh. In this search, the planned memory of every plan is multiplied
+by the largest ratio of compiled to planned memory that has been seen so far.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 
-MAX_PROPOSALS = 3  # proposals that are compiled
-UNCHANGED_ROLES = ("context", "expert", "pipe")  # roles that are not enlarged to save memory
-DEFAULTS = {"dtype": "bf16", "optimizer": "adamw"}
+MAX_PROPOSALS = 3  # default number of proposals that are compiled
+UNCHANGED_ROLES = ("context", "expert", "pipe")  # mesh roles that are not enlarged to save memory
+COMMAND_DEFAULTS = {"dtype": "bf16", "optimizer": "adamw"}  # options that a command can leave out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def fix(
 
     Args:
         verdict: the failed verdict of `plan`.
-        max_proposals: how many are compiled at most.
+        max_proposals: the largest number of proposals to compile.
 
     Raises:
         As `shardwise.check`.
@@ -54,9 +54,10 @@ def fix(
     case = replace(case, job=replace(case.job, remat="auto"))
     layouts = [case.layout]
     proposals = []
-    ratio = _memory_ratio(plan, verdict)
+    memory_ratio = _memory_ratio(plan, verdict)
     for _ in range(max_proposals):
-        layout = _with_loss_chunks(case, ratio, layouts) or _fastest(case, ratio, layouts)
+        layout = _with_loss_chunks(case, memory_ratio, layouts)
+        layout = layout or _fastest(case, memory_ratio, layouts)
         if layout is None:
             break
         layouts.append(layout)
@@ -65,37 +66,37 @@ def fix(
         proposals.append(_proposal(case.layout, layout, candidate, verdict))
         if verdict.passed:
             return FixResult(proposals=tuple(proposals), plan=candidate)
-        ratio = max(ratio, _memory_ratio(candidate, verdict))
+        memory_ratio = max(memory_ratio, _memory_ratio(candidate, verdict))
     return FixResult(proposals=tuple(proposals), plan=None)
 
 
 def _memory_ratio(plan: Plan, verdict: Verdict) -> float:
-    """Compiled over planned memory, at least 1."""
+    """Ratio of compiled to planned memory, at least 1."""
     return max(1.0, (verdict.compiled_peak_bytes or 0) / plan.memory.total)
 
 
-def _with_loss_chunks(case: Case, ratio: float, rejected: list[Layout]) -> Layout | None:
-    """The same layout with the fewest chunks of the loss that are enough."""
+def _with_loss_chunks(case: Case, memory_ratio: float, rejected: list[Layout]) -> Layout | None:
+    """The same layout with the fewest loss chunks with which it fits; None if none suffice."""
     for n_chunks in rank.LOSS_CHUNKS:
         layout = replace(case.layout, loss_chunks=n_chunks)
         if n_chunks <= case.layout.loss_chunks or layout in rejected:
             continue
         if not chunk_problems(layout, case.job.seq):
             memory = replace(case, layout=layout).evaluate().memory
-            if float(memory.total) * ratio <= memory.capacity:
+            if float(memory.total) * memory_ratio <= memory.capacity:
                 return layout
     return None
 
 
-def _fastest(case: Case, ratio: float, rejected: list[Layout]) -> Layout | None:
-    """The fastest layout that was not rejected: on the same mesh, else on any."""
+def _fastest(case: Case, memory_ratio: float, rejected: list[Layout]) -> Layout | None:
+    """The fastest layout that fits and was not rejected: on the same mesh, else on any mesh."""
     capacity = case.system.chip.need("hbm_bytes")
-    chip = with_values(case.system.chip, {"hbm.capacity": capacity / ratio})
+    chip = with_values(case.system.chip, {"hbm.capacity": capacity / memory_ratio})
     system = replace(case.system, chip=chip)
     sizes = case.layout.sizes
     max_sizes = {role: sizes[role] for role in UNCHANGED_ROLES} | dict(case.fixed.max_sizes)
-    free = {name: value for name, value in case.fixed.items() if name != "remat"}
-    for fixed in (fixed_of(sizes, max_sizes), fixed_of(free, max_sizes)):
+    user_options = {name: value for name, value in case.fixed.items() if name != "remat"}
+    for fixed in (fixed_of(sizes, max_sizes), fixed_of(user_options, max_sizes)):
         try:
             ranking = rank.rank(case.model, system, case.job, case.cal, fixed)
         except NoPlan:
@@ -118,7 +119,7 @@ def _proposal(before: Layout, after: Layout, plan: Plan, verdict: Verdict) -> Pr
 
 
 def describe_change(before: Layout, after: Layout) -> str:
-    """The options in which two layouts differ: `remat full for none, n_microbatches 2 for 1`."""
+    """The new and old options of two layouts: `remat full for none, n_microbatches 2 for 1`."""
     before_options = _layout_options(before)
     changes = []
     for name, value in _layout_options(after).items():
@@ -139,7 +140,7 @@ def _layout_options(layout: Layout) -> dict[str, int | str]:
 
 
 def plan_command(plan: Plan) -> str:
-    """The command line that makes this plan again."""
+    """The command line that makes the same plan."""
     strategy = plan.strategy
     workload = plan.workload
     mesh: dict[str, int | str] = {role: n for role, n in strategy.mesh.items() if n > 1}
@@ -163,6 +164,6 @@ def plan_command(plan: Plan) -> str:
     words = ["shardwise plan", plan.model.name, plan.hardware.name]
     words.append(f"--train --batch {workload.batch}x{workload.seq} --mesh {mesh_text}")
     for name, option in options.items():
-        if option and option != DEFAULTS.get(name):
+        if option and option != COMMAND_DEFAULTS.get(name):
             words.append(f"--{name} {option}")
     return " ".join(words)

@@ -1,4 +1,4 @@
-"""Notes and errors that checks of training plans, serving plans and functions share."""
+"""Notes and errors shared by the checks of training plans, serving plans and functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def compile_error(failure: Failure) -> CheckFailed:
 def memory_note(
     failure: OutOfMemory | None, compiled: CompiledNumbers | None, devices_per_chip: int = 1
 ) -> str:
-    """A sentence on the missing memory, in GiB as compilers and drivers print it."""
+    """A sentence that says how much memory a chip lacks, in GiB as compilers and drivers print.
+
+    If either number is unknown, the first line of the compiler's message instead.
+    """
     required = compiled.peak_bytes if compiled else None
     available = compiled.capacity_bytes if compiled else None
     if failure:
@@ -39,17 +42,17 @@ def memory_note(
 
 
 def first_line(failure: OutOfMemory | None) -> str:
-    """The first line of the compiler's message, "" where there is none."""
+    """The first line of the compiler's message; "" if there is none."""
     if failure is None or not failure.text:
         return ""
     return failure.text.splitlines()[0]
 
 
 def require_joined_bytes(operations: Iterable[Operation]) -> None:
-    """Reject plans of versions that did not save the bytes of all collectives.
+    """Reject plans saved by early versions, which lack the bytes of some collectives.
 
     Raises:
-        BadInput: a collective without joined bytes.
+        BadInput: a collective has no joined bytes.
     """
     for op in operations:
         if op.collective and op.role and not op.joined_bytes:

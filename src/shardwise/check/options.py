@@ -1,4 +1,4 @@
-"""Options of a check that training plans, serving plans and functions share."""
+"""Compile options shared by the checks of training plans, serving plans and functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ class CompileOptions:
     """Options for compiling programs.
 
     Args:
-        limits: time and memory that a compile may take.
-        cache: whether programs are read from and written to the cache.
-        on_stage: called with the stage of a compile and its seconds so far.
-        collectives: who chooses those of a training step, of `runtime.program.COLLECTIVES`.
+        limits: limits of the time and memory that a compile may use.
+        cache: whether compiled programs are read from and written to the cache.
+        on_stage: called with the stage of a compile and the seconds since its start.
+        collectives: who chooses the collectives of a training step, one of
+            `runtime.program.COLLECTIVES`.
     """
 
     limits: Limits | None = None
@@ -32,5 +33,5 @@ class CompileOptions:
 
     @property
     def cache_path(self) -> str:
-        """The folder of the cache, "" when it is off."""
+        """The folder of the cache; "" if it is not used."""
         return str(cache_folder()) if self.cache else ""

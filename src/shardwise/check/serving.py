@@ -1,4 +1,4 @@
-"""Check of a serving plan: compile its two steps for their machines, and compare them with it."""
+"""Check of a serving plan: compile its decode and prefill steps, and compare them with the plan."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
 
-PROGRAM = "shardwise.runtime.serving.programs:{}_step"
+STEP_BUILDER = "shardwise.runtime.serving.programs:{}_step"  # {}: decode or prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HbmBytes:
-    """HBM bytes of a chip in a step; `compiled` is None off the chip's own compiler."""
+    """HBM bytes that a chip reads and writes in a step.
+
+    `compiled` is None if the compiler is not the chip's own.
+    """
 
     planned: float
     compiled: float | None
@@ -48,9 +51,10 @@ class ServingVerdict:
     """The compiler's verdicts on the two steps of a serving plan.
 
     Args:
-        decode: one token for each sequence.
-        prefill: prompts, together with the caches of the engine that prefills them.
-        decode_hbm, prefill_hbm: HBM traffic of each.
+        decode: verdict on the decode step, which generates one token for each sequence.
+        prefill: verdict on the prefill step, which reads prompts; its memory includes the KV cache
+            of the engine that runs it.
+        decode_hbm, prefill_hbm: HBM traffic of each step.
     """
 
     name: str
@@ -69,13 +73,13 @@ class ServingVerdict:
 def check_serving(
     plan: ServingPlan, options: CompileOptions, trace: str | Path | None = None
 ) -> ServingVerdict:
-    """Prove a serving plan with the compiler of its machine, without the machine.
+    """Check a serving plan with the compiler of its machine, without the machine.
 
     Args:
         trace: a file for the timeline of the decode step, for Perfetto; `.gz` compresses it.
 
     Raises:
-        BadInput: a plan that the runtime does not support; says which part.
+        BadInput: the runtime does not support the plan; the message says which part.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """
@@ -88,9 +92,9 @@ def check_serving(
     for step in STEPS:
         job = Job(
             target=choose_target(systems[step]),
-            builder=PROGRAM.format(step),
+            builder=STEP_BUILDER.format(step),
             arguments={"plan": encode(plan).decode()},
-            cache=options.cache_path,
+            cache_path=options.cache_path,
         )
         result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
         program = _analyze(result, systems[step])
@@ -114,7 +118,11 @@ def check_serving(
 
 
 def _analyze(result: Compiled | Failure, system: System) -> AnalyzedProgram | None:
-    """The program that was compiled; None where it does not fit and there is none."""
+    """Analyze the compiled program; None if it does not fit and was therefore not compiled.
+
+    Raises:
+        CheckFailed: the compiler failed for another reason than memory.
+    """
     if isinstance(result, OutOfMemory):
         return analyze_program(result.program, system) if result.program else None
     if isinstance(result, Compiled):
@@ -180,7 +188,7 @@ def _operations(plan: ServingPlan, step: str) -> list[Operation]:
 
 
 def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
-    """The plan's side of the verdict on one step."""
+    """The plan's numbers in the verdict on one step."""
     estimate = plan.estimate
     memory = estimate.memory_bytes_per_chip
     step_s = estimate.decode.step_s
@@ -194,10 +202,10 @@ def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
 def _collectives(
     plan: ServingPlan, step: str, program: AnalyzedProgram
 ) -> tuple[CheckedCollective, ...]:
-    """Planned and compiled collectives of one step.
+    """Totals of planned and compiled collectives of one step, by role and kind.
 
-    Sampling is in no plan; the compiler rewrites its collectives and drops their names, so small
-    ones lose their axes here.
+    Sampling is not in the plan, and the compiler drops the op names of its collectives. So the axes
+    of small collectives are ignored, with a higher threshold for those without an op name.
     """
     total_bytes = sum(op.network_bytes for op in _operations(plan, step))
     collectives: list[Collective] = []
@@ -214,7 +222,7 @@ def _collectives(
 def _differences(
     plan: ServingPlan, step: str, program: AnalyzedProgram, rows: tuple[CheckedCollective, ...]
 ) -> Iterator[Difference]:
-    """Yield differences, where the chip's own compiler laid the arrays out."""
+    """Yield the differences between plan and program; none if the compiler is not the chip's."""
     if not program.compiled.target.proves_memory:
         return
     yield from comparison.collective_differences(rows)

@@ -1,7 +1,7 @@
-"""Proof of a plan on less than all of it: on a smaller machine, or by shallower models.
+"""Check of a plan by smaller programs: for a smaller machine, or for models with fewer layers.
 
-A chip's program does not change with the number of replicas of the model: `data` can be reduced.
-And a model is a scan over layers: each layer adds the same FLOPs and bytes to its program.
+The program of a chip does not depend on the number of replicas of the model, so `data` can be
+reduced. And a model is a scan over layers, so each layer adds the same FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LINEAR_NOTE = (
     "of memory are approximate."
 )
 ONE_LAYER_NOTE = "The compiler unrolls a single layer: 2,3 layers estimate seconds better."
-MAX_SIZES = 8  # machine sizes that an error lists
+MAX_SIZES = 8  # the largest number of machine sizes that an error lists
 
 
 def on_smaller_system(plan: Plan, system_name: str) -> tuple[Plan, str]:
-    """The same plan on a machine with fewer chips along `data`, and a note that says so.
+    """The same plan on a machine with fewer chips along `data`, and a note about it.
 
     Raises:
-        BadInput: a machine of that size cannot hold the other axes.
+        BadInput: the machine has another chip, or `data` cannot be reduced to its size.
     """
     case = rebuild(plan)
     system = parse_system(system_name)
@@ -69,30 +69,31 @@ def on_smaller_system(plan: Plan, system_name: str) -> tuple[Plan, str]:
 def check_extrapolated(
     plan: Plan, layers: Sequence[int], options: CompileOptions, note: str = ""
 ) -> Verdict:
-    """Prove a plan by programs of two depths.
+    """Check a plan by extrapolation from programs with two depths.
 
     Args:
-        layers: the two depths, in layers of each kind (on each stage of a pipeline).
+        layers: the two depths: layers of each kind, in a pipeline per stage.
 
     Raises:
-        BadInput: not two depths, one that is not shallower, or kinds of layers in a pipeline.
+        BadInput: these are not two depths, the model has fewer layers, or a pipeline has several
+            kinds of layers.
     """
     case = rebuild(plan)
     counts = [group.count for group in case.model.groups]
-    unit = case.layout.sizes["pipe"] * case.layout.virtual
-    low, high = _depths(layers, counts, unit)
-    base_counts = [min(low * unit, count) for count in counts]
+    n_stages = case.layout.sizes["pipe"] * case.layout.virtual
+    low, high = _depths(layers, counts, n_stages)
+    base_counts = [min(low * n_stages, count) for count in counts]
     base = compile_step(with_depth(plan, case.model, base_counts), options)
     total = base
     for index, count in enumerate(counts):
-        if count <= low * unit:
+        if count <= low * n_stages:
             continue
         deeper_counts = base_counts.copy()
-        deeper_counts[index] = min(high * unit, count)
+        deeper_counts[index] = min(high * n_stages, count)
         deeper = compile_step(with_depth(plan, case.model, deeper_counts), options)
-        factor = (count - low * unit) / (deeper_counts[index] - low * unit)
+        factor = (count - low * n_stages) / (deeper_counts[index] - low * n_stages)
         total = _extrapolate(total, deeper, base, factor)
-    unit_text = "kind and stage" if unit > 1 else "kind"
+    unit_text = "kind and stage" if n_stages > 1 else "kind"
     notes = [
         note,
         f"Compiled with {low} and {high} layers of each {unit_text}; the model has {sum(counts)}.",
@@ -107,7 +108,7 @@ def check_extrapolated(
 
 
 def with_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
-    """The plan with other counts of each kind of layer; its numbers stay."""
+    """The plan with another number of layers of each kind; its estimates are not changed."""
     groups = []
     for group, count in zip(model.groups, counts, strict=True):
         groups.append(replace(group, count=count))
@@ -115,18 +116,18 @@ def with_depth(plan: Plan, model: ModelConfig, counts: Sequence[int]) -> Plan:
     return replace(plan, model=planned_model(shallow))
 
 
-def _depths(layers: Sequence[int], counts: Sequence[int], unit: int) -> tuple[int, int]:
+def _depths(layers: Sequence[int], counts: Sequence[int], n_stages: int) -> tuple[int, int]:
     if len(layers) != 2 or not 1 <= layers[0] < layers[1]:
         raise BadInput(
             f"{', '.join(map(str, layers))} are not two depths: write two numbers of layers, the "
             "smaller first, as 1,2."
         )
-    if max(counts) < layers[1] * unit:
+    if max(counts) < layers[1] * n_stages:
         raise BadInput(
-            f"{layers[1] * unit} layers are not fewer than the model has of a kind "
+            f"{layers[1] * n_stages} layers are not fewer than the model has of a kind "
             f"({', '.join(map(str, counts))}): check the whole model."
         )
-    if unit > 1 and len(counts) > 1:
+    if n_stages > 1 and len(counts) > 1:
         raise BadInput(
             "layers of several kinds in a pipeline cannot be extrapolated: check the whole model."
         )

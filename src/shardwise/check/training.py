@@ -1,4 +1,4 @@
-"""Check of a training plan: compile its step for its machine, and compare it with the plan."""
+"""Check of a training plan: compile its training step, and compare it with the plan."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import stages
 
 TRAIN_STEP = "shardwise.runtime.training.programs:train_step"
-STATE = ("arguments", "weights", "optimizer")  # not listed: as large as planned
+# Categories that a verdict does not list among the largest arrays: they are as large as planned.
+STATE_CATEGORIES = ("arguments", "weights", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,14 @@ class CompiledStep:
     """A plan's training step after compilation.
 
     Args:
-        program: None where the program does not fit and was not compiled.
-        collectives: those of the program next to those of the plan.
-        fits: whether one device has enough memory; None where its compiler cannot tell.
-        failure: the compiler's error where the memory is too small.
+        program: the compiled program; None if it does not fit and was therefore not compiled.
+        numbers: the compiler's numbers of one chip; None without a program.
+        collectives: totals of planned and compiled collectives, by role and kind.
+        attention_flops: FLOPs of attention kernels on one chip.
+        recomputed_flops: FLOPs on one chip that the compiler recomputes to save memory.
+        arrays: all arrays that are live on one device at the peak.
+        fits: whether one device has enough memory; None if the compiler cannot tell.
+        failure: the compiler's error if the memory is too small.
     """
 
     target: Target
@@ -77,14 +82,14 @@ class CompiledStep:
 def check_plan(
     plan: Plan, options: CompileOptions, trace: str | Path | None = None, note: str = ""
 ) -> Verdict:
-    """Prove a training plan with the compiler of its machine, without the machine.
+    """Check a training plan with the compiler of its machine, without the machine.
 
     Args:
         trace: a file for the timeline, for Perfetto; `.gz` compresses it.
         note: text to put before the verdict's note.
 
     Raises:
-        BadInput: a plan that the runtime does not support; says which part.
+        BadInput: the runtime does not support the plan; the message says which part.
         CheckFailed: the compiler failed for another reason than memory.
         MissingExtra: no compiler is installed.
     """
@@ -111,7 +116,7 @@ def compile_step(plan: Plan, options: CompileOptions) -> CompiledStep:
         builder=TRAIN_STEP,
         arguments={"plan": encode(plan).decode(), "collectives": options.collectives},
         options=xla_options,
-        cache=options.cache_path,
+        cache_path=options.cache_path,
     )
     result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
     if isinstance(result, OutOfMemory):
@@ -142,20 +147,20 @@ def _compiled_step(
         )
     program = analyze_program(compiled, case.system, argument_category, _branch_runs(case))
     arrays = peak_arrays(program, ArrayNames(case).describe)
-    per_chip = target.devices_per_chip
+    devices_per_chip = target.devices_per_chip
     collectives: tuple[CheckedCollective, ...] = ()
     if not failure:
         device_plan, _ = plan_over_devices(plan)
         collectives = comparison.compare_collectives(
-            device_plan, chip_collectives(program.collectives, per_chip)
+            device_plan, chip_collectives(program.collectives, devices_per_chip)
         )
     return CompiledStep(
         target=target,
         program=program,
         numbers=compiled_numbers(program, arrays),
         collectives=collectives,
-        attention_flops=per_chip * program.attention_flops,
-        recomputed_flops=per_chip * program.recomputed_flops,
+        attention_flops=devices_per_chip * program.attention_flops,
+        recomputed_flops=devices_per_chip * program.recomputed_flops,
         arrays=arrays,
         fits=False if failure else compiled.fits,
         failure=failure,
@@ -163,7 +168,7 @@ def _compiled_step(
 
 
 def _branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
-    """Runs of each branch of the conditionals in the program of a pipeline."""
+    """Run counts of the branches of the conditionals in a pipeline's program; {} without one."""
     layout = case.layout
     if not layout.is_pipelined:
         return {}
@@ -173,7 +178,7 @@ def _branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:
-    """The verdict on a plan from its compiled step.
+    """The verdict on a plan, from its compiled step.
 
     Args:
         note: text to put before the verdict's note.
@@ -204,7 +209,7 @@ def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:
         compiled=step.numbers,
         collectives=step.collectives,
         differences=_differences(plan, step),
-        largest=largest_arrays(step.arrays, STATE),
+        largest=largest_arrays(step.arrays, STATE_CATEGORIES),
         xla_flags=(),
         compile_s=0.0,
         versions={},
@@ -221,7 +226,7 @@ def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:
 
 
 def _differences(plan: Plan, step: CompiledStep) -> tuple[Difference, ...]:
-    """Differences in bytes, where the chip's own compiler laid the arrays out, and in FLOPs."""
+    """Differences in bytes (only with the chip's own compiler) and in FLOPs."""
     if step.failure:
         return ()
     planned_flops = 0.0

@@ -1,4 +1,4 @@
-"""Verdicts of `check` as values: field names are the keys of the JSON."""
+"""Verdicts of `check` as values. Field names are keys of the JSON output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwise.plan.schema.common import Range, XlaFlag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNumbers:
-    """The plan's figures of one chip: bytes at the peak, FLOPs and seconds of a step."""
+    """The plan's numbers for one chip: bytes at the peak, FLOPs and seconds of a step."""
 
     peak_bytes: float
     flops: float
@@ -19,7 +19,12 @@ class PlannedNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledSeconds:
-    """Seconds of a step: by the compiler's cycles (None where it has none), and by rooflines."""
+    """Estimated seconds of a step.
+
+    Args:
+        cycles: from the compiler's own estimates of cycles; None if it makes none.
+        roofline: from rooflines of all operations.
+    """
 
     cycles: float | None
     roofline: float
@@ -27,15 +32,20 @@ class CompiledSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledNumbers:
-    """The compiler's figures of one chip, all its devices together.
+    """The compiler's numbers for one chip, the totals of its devices.
 
-    Memory and seconds are None where the compiler is not the chip's own: it proves nothing there.
+    Peak, temporaries, host memory and seconds are None if the compiler is not the chip's own, since
+    another compiler says nothing about them.
 
     Args:
-        host_bytes: in host memory, not part of the peak.
-        by_category: bytes that are live at the peak, from the schedule: weights, optimizer,
-            activations, logits and so on, without fragmentation.
-        exposed_s: seconds of a step that are spent waiting, by what is waited for.
+        peak_bytes: memory that a chip needs.
+        host_bytes: bytes in host memory, which are not part of the peak.
+        capacity_bytes: memory that a program may use on a chip; None if unknown.
+        flops: FLOPs of products in a step.
+        exposed_s: label of transfers (mesh axes, `hbm`, `host`) -> seconds of a step that the chip
+            waits for them.
+        by_category: category (weights, optimizer, activations, logits, ...) -> bytes that are live
+            at the peak, computed from the schedule, without fragmentation.
     """
 
     peak_bytes: int | None
@@ -54,10 +64,11 @@ class CheckedCollective:
     """All collectives of one kind for one role, in one step on one chip.
 
     Args:
-        role: of the mesh axes that they run over; `other` for those that no plan lists (sums of
-            the loss and of its softmax statistics).
-        planned_bytes, compiled_bytes: received by the chip.
-        asynchronous: share of the bytes in asynchronous collectives.
+        role: role of the mesh axes that they run over; `other` for collectives that plans do not
+            list, such as reductions of the loss and of its softmax statistics.
+        planned_n, compiled_n: number of collectives.
+        planned_bytes, compiled_bytes: bytes that the chip receives.
+        asynchronous: fraction of the compiled bytes that asynchronous collectives move.
     """
 
     role: str
@@ -71,7 +82,7 @@ class CheckedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference between program and plan: text, bytes, and seconds where known."""
+    """A difference between program and plan: text, bytes, and seconds if known."""
 
     text: str
     bytes: float
@@ -84,10 +95,11 @@ class PeakArray:
 
     Args:
         n: number of arrays.
-        bytes: of one array.
-        name: `unembed logits`, `gate or up, saved by 32 layers`.
-        letters: names of the dims, `[B,T,V]`; "" where the model has no array of that shape.
-        category: `activations`, `logits`, `gathered weights`, ...
+        bytes: bytes of one array.
+        shape: dtype and dims, such as `bf16[8,128]`.
+        name: for example `unembed logits`, or `gate or up, saved by 32 layers`.
+        letters: names of the dims, such as `[B,T,V]`; "" if the plan has no such array.
+        category: one of `hlo.memory.CATEGORIES`: `activations`, `logits`, ...
         scope: the operation that produces them.
     """
 
@@ -105,9 +117,10 @@ class Proposal:
     """An alternative to a plan that failed its check, with its own verdict.
 
     Args:
-        change: the options that differ.
-        command: the command line that plans it.
-        verdict: of its check.
+        change: the options that differ, with new and old values.
+        command: the command line that makes the alternative plan.
+        planned_bytes, compiled_bytes: bytes of a chip at the peak.
+        verdict: the verdict of its own check.
     """
 
     change: str
@@ -128,15 +141,18 @@ class Verdict:
     """The compiler's verdict on a plan.
 
     Args:
-        name, hardware: of model and machine.
-        compiler: the platform of the compiler: `tpu`, `gpu` or `cpu`.
-        fits: whether a device has enough memory; None where that compiler cannot tell.
+        name: name of the model.
+        hardware: name of the machine.
+        compiler: platform of the compiler: `tpu`, `gpu` or `cpu`.
+        fits: whether a device has enough memory; None if the compiler cannot tell.
         verdict: `proved`, `does not fit`, or `collectives missing`.
-        note: the reason, and what is not proved.
-        largest: arrays at the peak, largest first.
+        note: the reason for the verdict, and what is not proved.
+        collectives: totals of planned and compiled collectives, by role and kind.
+        largest: arrays that are live at the peak, largest first.
         xla_flags: compiler options from the plan that were set.
         compile_s: seconds of lowering and compiling.
-        proposals: alternatives from `--fix`.
+        versions: versions of jax, jaxlib and the compiler.
+        proposals: alternative plans from `--fix`.
     """
 
     name: str
@@ -157,10 +173,10 @@ class Verdict:
 
     @property
     def compiled_peak_bytes(self) -> int | None:
-        """Bytes at the peak by the compiler, None where it proves none."""
+        """The compiler's bytes of a chip at the peak; None if the compiler cannot tell."""
         return self.compiled.peak_bytes if self.compiled else None
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """Whether the plan passed its check."""
         return self.verdict == "proved"

@@ -1,1 +1,1 @@
-"""Compiles in processes of their own: what runs there, its limits, its failures, its cache."""
+"""Compilation of programs in separate processes, with limits, classified failures and a cache."""

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation of a program, in this process. Imports JAX."""
+"""Ahead-of-time compilation of a program in the current process. Imports JAX."""
 
 from __future__ import annotations
 
@@ -31,24 +31,28 @@ from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
 
-# Packages whose versions identify the compiler.
+# Packages whose versions together identify the compiler.
 _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
 
-# Options of the TPU's compiler accept these as text, those of the GPU's do not.
+# The TPU's compiler accepts boolean options as text; the GPU's does not.
 _BOOLEAN = {"true": True, "false": False}
 
-# Environment variables of the user that the compilers read.
+# Environment variables that the compilers read and a user may set.
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 def target_devices(target: Target) -> np.ndarray[Any, Any]:
-    """The devices of a target in the shape of its grid: by slice, coordinates and core."""
+    """JAX devices of a target, an array of shape `target.grid`.
+
+    Raises:
+        BadInput: the compiler sees another number of devices.
+    """
     if target.platform == "cpu":
         devices = list(jax.devices("cpu"))[: target.n_devices]
     else:
         platform = {"tpu": "tpu", "gpu": "cuda"}[target.platform]
         topology = topologies.get_topology_desc(platform=platform, **target.topology)
-        devices = sorted(topology.devices, key=_order)
+        devices = sorted(topology.devices, key=_sort_key)
     if len(devices) != target.n_devices:
         raise BadInput(
             f"{target.name} has {target.n_devices} devices, but the compiler sees {len(devices)}."
@@ -70,10 +74,11 @@ def compile_program(
 
     Args:
         target: the machine to compile for.
-        build: returns the program over the target's devices.
-        explain: whether a program that does not fit is compiled again without the limit.
-        cache_path: the folder of the cache, "" for none.
-        set_stage: called with each stage as it begins.
+        build: returns the program for the target's devices.
+        explain: whether to compile a program that does not fit again without the memory limit, to
+            show what fills the memory.
+        cache_path: the folder of the cache; "" to use none.
+        set_stage: called with the name of each stage when it begins.
 
     Raises:
         ShardwiseError: raised by `build` itself.
@@ -99,7 +104,7 @@ def compile_program(
         if not isinstance(failure, OutOfMemory) or target.platform != "tpu" or not explain:
             return failure
         compiled = compile_once({**options, COMPILE_ANYWAY: "true"}, "explaining")
-        # It fits where the user gave the chip more memory than the compiler assumes.
+        # It may fit after all, if the user gave the chip more memory than the compiler assumes.
         return compiled if compiled.fits else replace(failure, program=compiled)
     if compiled.fits is False and target.memory_bytes:
         return OutOfMemory(
@@ -131,7 +136,7 @@ def _compile_cached(
 
 
 def lower(program: Program) -> Any:
-    """Lower a program; a function that is already jitted keeps its own settings."""
+    """Lower a program; a function that is already jitted keeps its own shardings and donation."""
     if hasattr(program.fn, "lower"):
         return program.fn.lower(*program.args)
     keywords: dict[str, Any] = {"donate_argnums": program.donate}
@@ -142,11 +147,11 @@ def lower(program: Program) -> Any:
 
 
 def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[str, str]) -> str:
-    """The hash of everything that the compiled program depends on."""
-    devices = [(device.id, _order(device)) for device in program.mesh.devices.flat]
+    """Hash of everything that the compiled program depends on."""
+    devices = [(device.id, _sort_key(device)) for device in program.mesh.devices.flat]
     return cache.key_of(
         (
-            # With locations: they carry the names of scopes into the compiled program.
+            # With debug info, which contains the name scopes of the compiled program.
             lowered.as_text(debug_info=True),
             program.name,
             repr(target),
@@ -161,7 +166,7 @@ def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[s
     )
 
 
-def _order(device: Any) -> tuple[Any, ...]:
+def _sort_key(device: Any) -> tuple[Any, ...]:
     place = _place(device)
     return (place.slice_index, *place.coords, place.core, device.id)
 
@@ -174,12 +179,12 @@ def _place(device: Any) -> Place:
     )
 
 
-def _cost(analysis: Mapping[str, Any]) -> dict[str, float]:
-    """Totals of a cost analysis; figures of single operands have braces in their names."""
+def _cost_totals(analysis: Mapping[str, Any]) -> dict[str, float]:
+    """Totals of XLA's cost analysis, without values of single operands (`bytes accessed0{}`)."""
     return {name: float(value) for name, value in analysis.items() if "{" not in name}
 
 
-def _memory(stats: Any) -> Memory:
+def _memory_statistics(stats: Any) -> Memory:
     return Memory(
         arguments=stats.argument_size_in_bytes,
         output=stats.output_size_in_bytes,
@@ -208,7 +213,7 @@ def versions() -> dict[str, str]:
 def compile_lowered(
     lowered: Any, program: Program, target: Target, options: dict[str, str], lower_s: float
 ) -> Compiled:
-    """Compile a lowered program."""
+    """Compile a lowered program, and collect its text and statistics."""
     start = time.perf_counter()
     executable = lowered.compile(
         compiler_options={name: _BOOLEAN.get(value, value) for name, value in options.items()}
@@ -220,8 +225,8 @@ def compile_lowered(
         mesh=dict(program.mesh.shape),
         places=tuple(_place(device) for device in program.mesh.devices.flat),
         hlo_gz=gzip.compress(executable.as_text().encode(), mtime=0),
-        memory=_memory(executable.memory_analysis()),
-        cost=_cost(executable.cost_analysis() or {}),
+        memory=_memory_statistics(executable.memory_analysis()),
+        cost=_cost_totals(executable.cost_analysis() or {}),
         options=options,
         versions=versions(),
         lower_s=lower_s,

@@ -1,7 +1,7 @@
 """Cache of compiled programs on disk.
 
-The name of an entry is a hash of everything that the compiler depends on, the lowered program
-first. So an entry is never stale.
+The key of an entry is a hash of everything that determines the compiled program, such as the
+lowered program and the compiler's version. So an entry is never stale.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 def key_of(parts: Iterable[str]) -> str:
-    """A hash of all `parts`; each is hashed with its length, which keeps them apart."""
+    """A hash of all `parts` and their lengths, so that ("ab", "c") and ("a", "bc") differ."""
     digest = hashlib.sha256(_FORMAT.encode())
     for part in parts:
         data = part.encode()
@@ -43,8 +43,8 @@ def key_of(parts: Iterable[str]) -> str:
 
 
 def read(folder: Path, key: str) -> Compiled | None:
-    """Read an entry; None where there is none that can be read."""
-    path = _path(folder, key)
+    """Read an entry; None if it does not exist or cannot be read."""
+    path = _entry_path(folder, key)
     try:
         value = decode(path.read_bytes())
         # Entries are deleted in the order of their last use.
@@ -55,8 +55,8 @@ def read(folder: Path, key: str) -> Compiled | None:
 
 
 def write(folder: Path, key: str, value: Compiled, max_bytes: int = MAX_BYTES) -> None:
-    """Write an entry atomically; folders that cannot be written are ignored."""
-    path = _path(folder, key)
+    """Write an entry atomically; do nothing if the folder cannot be written."""
+    path = _entry_path(folder, key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
@@ -71,7 +71,7 @@ def write(folder: Path, key: str, value: Compiled, max_bytes: int = MAX_BYTES) -
 
 
 def _shrink(folder: Path, max_bytes: int) -> None:
-    """Delete the least recently used entries beyond `max_bytes`."""
+    """Delete the least recently used entries until at most `max_bytes` remain."""
     entries = sorted(
         ((path, path.stat()) for path in folder.glob("*.json")),
         key=lambda entry: entry[1].st_mtime,
@@ -84,5 +84,5 @@ def _shrink(folder: Path, max_bytes: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def _path(folder: Path, key: str) -> Path:
+def _entry_path(folder: Path, key: str) -> Path:
     return folder / "compiled" / f"{key}.json"

@@ -1,4 +1,4 @@
-"""Choice among the installed XLA compilers, detected without importing JAX."""
+"""Choice of a compiler among the installed ones, which are detected without importing JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shardwise.check.compiling.targets import NOT_CHECKED, Target, cpu_target, t
 from shardwise.errors import MissingExtra
 from shardwise.hardware import System
 
-# The packages that contain the compiler of a platform; one of them is enough.
+# Platform -> packages that contain its compiler; one of them is enough.
 _PACKAGES = {
     "tpu": ("libtpu",),
     "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
@@ -23,7 +23,7 @@ INSTALL = {
 
 
 def installed_compilers() -> frozenset[str]:
-    """The platforms, of `tpu`, `gpu` and `cpu`, whose compiler is installed."""
+    """The platforms among `tpu`, `gpu` and `cpu` whose compiler is installed."""
     platforms = []
     if find_spec("jax"):
         for platform, packages in _PACKAGES.items():
@@ -33,10 +33,10 @@ def installed_compilers() -> frozenset[str]:
 
 
 def choose_target(system: System) -> Target:
-    """The machine's own compiler where it is installed, else the CPU's with a note.
+    """The target for a machine's own compiler if it is installed, else for the CPU's with a note.
 
     Raises:
-        MissingExtra: JAX is not installed, and with it no compiler.
+        MissingExtra: JAX is not installed, so there is no compiler at all.
     """
     target = target_of(system)
     installed = installed_compilers()

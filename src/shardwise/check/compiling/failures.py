@@ -15,7 +15,7 @@ from shardwise.check.compiling.result import (
 )
 
 _SIZE = r"([0-9.]+)([KMGT]?)i?B?"
-_POWER = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_PREFIX_BITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 # "total memory required ... (24.62G) exceeds available HBM (15.75G)"; "Used 20.5G of 15.75G hbm".
 _HBM = (
@@ -31,13 +31,13 @@ _SHARDING = re.compile(r"shard|PartitionSpec|mesh ax", re.I)
 
 
 def classify(error: BaseException, stage: str) -> Failure:
-    """The failure of an exception in the stage `building`, `lowering` or `compiling`."""
+    """The failure that an exception in a stage (`building`, `lowering`, `compiling`) stands for."""
     text = str(error)
     if "vmem" in text and (sizes := _VMEM.search(text)):
         op_name = _OP_NAME.search(text)
         return VmemOverflow(
-            required=_bytes(sizes[1], sizes[2]),
-            limit=_bytes(sizes[3], sizes[4]),
+            required=_parse_bytes(sizes[1], sizes[2]),
+            limit=_parse_bytes(sizes[3], sizes[4]),
             op_name=op_name[1] if op_name else "",
             text=text,
         )
@@ -53,24 +53,24 @@ def classify(error: BaseException, stage: str) -> Failure:
 def _out_of_memory(text: str) -> OutOfMemory:
     sizes = _HBM[0].search(text) or _HBM[1].search(text)
     return OutOfMemory(
-        required=_bytes(sizes[1], sizes[2]) if sizes else None,
-        available=_bytes(sizes[3], sizes[4]) if sizes else None,
-        buffers=tuple(_allocation(match["entry"]) for match in _ALLOCATION.finditer(text)),
+        required=_parse_bytes(sizes[1], sizes[2]) if sizes else None,
+        available=_parse_bytes(sizes[3], sizes[4]) if sizes else None,
+        buffers=tuple(_parse_allocation(match["entry"]) for match in _ALLOCATION.finditer(text)),
         text=text,
     )
 
 
-def _allocation(entry: str) -> Allocation:
-    """One entry of "Largest program allocations": `8.00G`, then lines that describe it."""
+def _parse_allocation(entry: str) -> Allocation:
+    """Parse an entry of "Largest program allocations": `8.00G`, then lines that describe it."""
     size = re.match(_SIZE, entry)
     shape = _SHAPE.search(entry)
     op_name = _OP_NAME.search(entry)
     return Allocation(
-        bytes=_bytes(size[1], size[2]) if size else 0,
+        bytes=_parse_bytes(size[1], size[2]) if size else 0,
         shape=shape[1] if shape else "",
         op_name=op_name[1] if op_name else "",
     )
 
 
-def _bytes(number: str, prefix: str) -> int:
-    return round(float(number) * (1 << _POWER[prefix]))
+def _parse_bytes(number: str, prefix: str) -> int:
+    return round(float(number) * (1 << _PREFIX_BITS[prefix]))

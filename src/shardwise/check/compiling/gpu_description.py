@@ -1,6 +1,7 @@
 """Descriptions of GPUs for XLA's compiler, as protobuf text.
 
-`gpus.toml` has what a compute capability determines; everything else are figures of the chip.
+`gpus.toml` contains the values that a compute capability determines. All others are specifications
+of the chip, from the catalog.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from shardwise.hardware import Chip, catalog_chip
 
 _DATA = Path(__file__).with_name("gpus.toml")
 
-# Fields that are equal on every NVIDIA GPU since Volta, from the CUDA programming guide.
-_COMMON = {
+# Fields with the same value on every NVIDIA GPU since Volta, from the CUDA programming guide.
+_COMMON_FIELDS = {
     "threads_per_warp": 32,
     "threads_per_block_limit": 1024,
     "shared_memory_per_block": 48 * 2**10,
@@ -29,8 +30,8 @@ _COMMON = {
     "thread_dim_limit_z": 64,
 }
 
-# Figures of a chip: the compiler's names -> those of the catalog.
-_FIGURES = {
+# Specifications of a chip: the compiler's name -> the catalog's name.
+_SPECIFICATIONS = {
     "core_count": "n_sms",
     "memory_bandwidth": "hbm_bytes_per_s",
     "device_memory_size": "hbm_bytes",
@@ -40,39 +41,39 @@ _FIGURES = {
 
 
 @functools.cache
-def _table() -> dict[str, Any]:
+def _gpu_table() -> dict[str, Any]:
     return tomllib.loads(_DATA.read_text())
 
 
 def capability_of(name: str) -> str | None:
-    """The compute capability of a GPU of the catalog, `9.0`; None where it has none.
+    """The compute capability of a GPU in the catalog, such as `9.0`; None if `gpus.toml` lacks it.
 
     >>> capability_of("h100")
     '9.0'
     """
-    for capability, entry in _table()["capability"].items():
+    for capability, entry in _gpu_table()["capability"].items():
         if name in entry["chips"]:
             return str(capability)
     return None
 
 
 def gpu_config(chip: Chip) -> str | list[str]:
-    """The text of a `GpuTargetConfigProto`, or the names of missing figures.
+    """The text of a `GpuTargetConfigProto`, or the list of specifications that are missing.
 
-    A figure that the catalog lacks is taken from the chip with the same die in `gpus.toml`: it
-    affects the compiler's cost model, not the memory of the chip.
+    A specification that the catalog lacks is taken from a chip with the same die, as listed in
+    `gpus.toml`. It affects the compiler's cost model, not whether a program fits.
     """
     capability = capability_of(chip.name)
     if capability is None:
         return ["the compute capability"]
-    figures, missing = _figures(chip)
+    specifications, missing = _specifications(chip)
     if missing:
         return missing
-    entry = _table()["capability"][capability]
+    entry = _gpu_table()["capability"][capability]
     major, minor = capability.split(".")
     fields = {
-        **_COMMON,
-        **figures,
+        **_COMMON_FIELDS,
+        **specifications,
         "fpus_per_core": entry["fp32_lanes_per_sm"],
         "threads_per_core_limit": entry["threads_per_sm"],
         "shared_memory_per_core": entry["shared_kib_per_sm"] * 2**10,
@@ -84,7 +85,7 @@ def gpu_config(chip: Chip) -> str | list[str]:
         f"  cuda_compute_capability {{ major: {major} minor: {minor} "
         f"feature_extension: {extension} }}"
     )
-    dnn = " ".join(f"{key}: {n}" for key, n in _table()["cudnn"]["version"].items())
+    dnn = " ".join(f"{key}: {n}" for key, n in _gpu_table()["cudnn"]["version"].items())
     return "\n".join(
         [
             "gpu_device_info {",
@@ -98,21 +99,21 @@ def gpu_config(chip: Chip) -> str | list[str]:
     )
 
 
-def _figures(chip: Chip) -> tuple[dict[str, float], list[str]]:
-    """Figures by the compiler's names, and the catalog's names of missing ones."""
-    figures: dict[str, float] = {}
+def _specifications(chip: Chip) -> tuple[dict[str, float], list[str]]:
+    """Specifications by the compiler's names, and the catalog's names of missing ones."""
+    specifications: dict[str, float] = {}
     missing = []
-    twin = _table()["same_die"].get(chip.name)
-    for name, attribute in _FIGURES.items():
+    same_die_chip = _gpu_table()["same_die"].get(chip.name)
+    for name, attribute in _SPECIFICATIONS.items():
         value = getattr(chip, attribute)
-        if value is None and twin:
-            value = getattr(catalog_chip(twin), attribute)
+        if value is None and same_die_chip:
+            value = getattr(catalog_chip(same_die_chip), attribute)
         if value is None:
-            value = _table()["figures"].get(chip.name, {}).get(attribute)
+            value = _gpu_table()["figures"].get(chip.name, {}).get(attribute)
         if value is None:
             missing.append(attribute)
         elif name == "clock_rate_ghz":
-            figures[name] = value / 1e9
+            specifications[name] = value / 1e9
         else:
-            figures[name] = int(value)
-    return figures, missing
+            specifications[name] = int(value)
+    return specifications, missing

@@ -1,4 +1,4 @@
-"""A compile job, as the document that the compiling process reads."""
+"""A compile job, which is passed to the compiling process as a JSON file."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import msgspec
 
 from shardwise.check.compiling.targets import Target
 
-# The files of a job's folder.
+# The files in a job's folder.
 JOB, STAGE, RESULT, LOG = "job.json", "stage", "result.json", "log"
 
-# In this order; a stage is skipped where the cache has its result.
+# Stages of a job, in this order; "compiling" and "explaining" are skipped on a cache hit.
 STAGES = ("starting", "building", "lowering", "compiling", "explaining", "writing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One program for one target.
+    """A program to compile for a target.
 
     Args:
         builder: `module:function`, called in the compiling process as
-            `function(devices, **arguments)`; returns a `Program`. `devices` is a NumPy array of
-            JAX devices in the shape of `target.grid`.
+            `function(devices, **arguments)`. It returns a `Program`. `devices` is a NumPy array of
+            JAX devices with shape `target.grid`.
         target: the machine to compile for.
-        arguments: keyword arguments of the builder; JSON values.
-        options: options of XLA's compiler, which override those of the program.
-        explain: whether a program that does not fit is compiled again without the limit, to show
-            what fills the memory.
-        cache: the folder of the cache, "" for none.
+        arguments: keyword arguments of the builder, as JSON values.
+        options: options of XLA's compiler; they override those of the program.
+        explain: whether to compile a program that does not fit again without the memory limit, to
+            show what fills the memory.
+        cache_path: the folder of the cache; "" to use none.
     """
 
     builder: str
@@ -39,14 +39,14 @@ class Job:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     explain: bool = True
-    cache: str = ""
+    cache_path: str = ""
 
 
 def write_job(folder: Path, job: Job) -> None:
-    """Write a job to its folder."""
+    """Write a job to a folder."""
     (folder / JOB).write_bytes(msgspec.json.encode(job))
 
 
 def read_job(folder: Path) -> Job:
-    """Read the job of a folder."""
+    """Read the job in a folder."""
     return msgspec.json.decode((folder / JOB).read_bytes(), type=Job)

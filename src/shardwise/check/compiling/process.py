@@ -1,4 +1,4 @@
-"""Compile in a separate process, with limits: compilers crash, hang and do not free memory."""
+"""Compile in a separate process, with limits, since compilers may crash, hang or leak memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from shardwise.check.compiling.result import (
     decode,
 )
 
-# Keeps the TPU's compiler from querying the network, logging, and locking a TPU.
+# Environment variables that keep the TPU's compiler from querying the network, logging, and
+# locking a TPU.
 COMPILER_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -37,17 +38,17 @@ COMPILER_ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 
-_JAX = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+_JAX_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
-_POLL_S = 0.05
-_LOG_BYTES = 4000
+_POLL_S = 0.05  # seconds between two looks at the process
+_LOG_BYTES = 4000  # bytes at the end of the log that a failure quotes
 
-OnStage = Callable[[str, float], None]
+OnStage = Callable[[str, float], None]  # called with a stage of `STAGES` and seconds since start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one compile: wall-clock seconds, and resident bytes of its process."""
+    """Limits of a compiling process: wall-clock seconds, and bytes of resident memory."""
 
     wall_s: float = 900.0
     rss_bytes: int = 16 * 2**30
@@ -56,15 +57,16 @@ class Limits:
 def compile_job(
     job: Job, *, limits: Limits | None = None, on_stage: OnStage | None = None
 ) -> Compiled | Failure:
-    """Compile in a new process, and kill it when it exceeds its limits.
+    """Compile in a new process, and kill it if it exceeds its limits.
 
     Args:
         job: the program and the target.
         limits: defaults to `Limits()`.
-        on_stage: called several times per second with the stage (`STAGES`) and seconds so far.
+        on_stage: called several times per second with the stage (of `STAGES`) and the seconds since
+            the start.
 
     Raises:
-        BadInput: raised by the builder itself.
+        ShardwiseError: the error that the builder raised, with its own class (`BadInput`, ...).
     """
     with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
         folder = Path(name)
@@ -72,7 +74,7 @@ def compile_job(
         with (folder / LOG).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "shardwise.check.compiling.worker", name],
-                env=_environment(job),
+                env=_process_environment(job),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -82,15 +84,15 @@ def compile_job(
             failure = _watch(process, folder, limits or Limits(), on_stage)
         finally:
             _kill(process)
-        result = failure or _result(process, folder)
+        result = failure or _read_result(process, folder)
     if isinstance(result, Refused):
         raise getattr(errors, result.error, errors.BadInput)(*result.problems)
     return result
 
 
-def _environment(job: Job) -> dict[str, str]:
-    env = {**os.environ, **COMPILER_ENVIRONMENT, **_JAX}
-    # The process finds the modules of this one, including those in a script's own folder.
+def _process_environment(job: Job) -> dict[str, str]:
+    env = {**os.environ, **COMPILER_ENVIRONMENT, **_JAX_ENVIRONMENT}
+    # Let the process import the same modules as this one, including those in a script's folder.
     env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     if job.target.platform == "cpu":
         flag = f"--xla_force_host_platform_device_count={job.target.n_devices}"
@@ -101,11 +103,11 @@ def _environment(job: Job) -> dict[str, str]:
 def _watch(
     process: subprocess.Popen[bytes], folder: Path, limits: Limits, on_stage: OnStage | None
 ) -> Failure | None:
-    """Wait for the process to end; return the limit that it exceeded, if any."""
+    """Wait for the process to end; return a failure if it exceeds a limit first."""
     start = time.monotonic()
     while process.poll() is None:
         elapsed = time.monotonic() - start
-        stage = _stage(folder)
+        stage = _read_stage(folder)
         if on_stage:
             on_stage(stage, elapsed)
         if elapsed > limits.wall_s:
@@ -118,7 +120,7 @@ def _watch(
     return None
 
 
-def _stage(folder: Path) -> str:
+def _read_stage(folder: Path) -> str:
     try:
         text = (folder / STAGE).read_text()
     except OSError:
@@ -142,10 +144,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failure | Refused:
+def _read_result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failure | Refused:
     path = folder / RESULT
     if path.exists():
         return decode(path.read_bytes())
     log = (folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
     text = f"the compiler's process exited with code {process.returncode}.\n{log}"
-    return OtherFailure(stage=_stage(folder), text=text.strip())
+    return OtherFailure(stage=_read_stage(folder), text=text.strip())

@@ -1,6 +1,6 @@
-"""Results of a compile: the compiled program, or the failure. No JAX.
+"""Results of a compile: the compiled program, or the failure. Does not import JAX.
 
-They are passed between processes, and stored in the cache, as one JSON document.
+A result is passed between processes, and stored in the cache, as one JSON document.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadFile
 
-# Lets the TPU's compiler continue where it would report that the memory is too small.
+# An option that lets the TPU's compiler continue when a program exceeds the memory.
 COMPILE_ANYWAY: Final = "xla_tpu_no_crash_on_oom"
 
 
@@ -24,12 +24,13 @@ class Memory:
     """The compiler's memory statistics of one device, in bytes.
 
     Args:
-        arguments: inputs, donated arguments included.
-        output: results; `alias` bytes of them reuse donated arguments.
-        temporaries: the arena of intermediates, which need not be live at the same time.
-        peak: most bytes that are live at one time, arguments and output included.
+        arguments: all inputs, donated ones included.
+        output: all results.
+        alias: the part of `output` that reuses the memory of donated arguments.
+        temporaries: memory reserved for intermediates, which need not be live at the same time.
+        peak: the most bytes that are live at one time, arguments and output included.
         code: the program itself.
-        host_*: the same in host memory.
+        host_*: the same quantities in host memory.
     """
 
     arguments: int
@@ -45,10 +46,11 @@ class Memory:
 
     @property
     def device_bytes(self) -> int:
-        """Memory that the device needs: the peak, or an upper bound with arrays on the host.
+        """Memory that the device needs: the peak, or an upper bound if arrays are on the host.
 
-        The compiler's peak then includes the arguments of both memories, and the larger of their
-        temporaries. Arguments, results and all temporaries of the device are a bound as well.
+        In that case the compiler's peak includes the arguments in host memory, and the larger of
+        the two memories' temporaries. The smaller of two bounds is returned: this peak without the
+        host's arguments; and the device's arguments, results and temporaries together.
         """
         if not (self.host_temporaries or self.host_arguments):
             return self.peak
@@ -63,12 +65,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Physical position of one partition of the program.
+    """Physical position of the device that runs one partition of the program.
 
     Args:
-        coords: the chip on its torus; for GPUs domain, host and GPU; empty on the CPU.
-        core: the device within its chip.
-        slice_index: the slice; slices are connected by DCN.
+        coords: torus coordinates of the chip; for GPUs (domain, host, GPU); empty on the CPU.
+        core: index of the device on its chip.
+        slice_index: index of its slice; slices are connected by DCN.
     """
 
     coords: tuple[int, ...]
@@ -81,17 +83,17 @@ class Compiled:
     """A compiled program with its statistics.
 
     Args:
-        name: of the program.
+        name: name of the program.
         target: the machine that it was compiled for.
-        mesh: sizes of the mesh axes, in order; partitions are numbered row-major.
-        places: of each partition.
-        hlo_gz: the scheduled program as text, compressed; read it with `hlo`.
-        memory: bytes of one device.
-        cost: the compiler's own cost analysis, which counts the body of a loop once.
+        mesh: axis -> size. Partitions number the mesh positions, the last axis fastest.
+        places: physical position of each partition.
+        hlo_gz: gzipped text of the scheduled program; `hlo` is the text.
+        memory: memory statistics of one device.
+        cost: totals of the compiler's own cost analysis, which counts the body of a loop once.
         options: compiler options that were set.
-        versions: of jax, jaxlib and the compiler.
-        lower_s: seconds to trace and lower, in the run that compiled.
-        compile_s: seconds to compile.
+        versions: versions of jax, jaxlib and the compiler.
+        lower_s: seconds to trace and lower the program, when it was compiled.
+        compile_s: seconds to compile it.
         rss_bytes: peak memory of the compiling process.
         cached: whether it was read from the cache.
     """
@@ -122,9 +124,9 @@ class Compiled:
 
     @property
     def fits(self) -> bool | None:
-        """Whether one device has enough memory; None where that is unknown.
+        """Whether one device has enough memory; None if that is unknown.
 
-        The TPU's compiler rejects what does not fit; others compile it.
+        The TPU's compiler rejects a program that does not fit; other compilers do not.
         """
         if self.target.platform == "tpu" and COMPILE_ANYWAY not in self.options:
             return True
@@ -147,10 +149,11 @@ class OutOfMemory:
     """The memory of a device is too small.
 
     Args:
-        required, available: bytes of one device, from the compiler.
-        buffers: the compiler's list of largest allocations, () where it gives none.
-        text: the compiler's message; "" where this package compared the peak with the memory.
-        program: the program compiled despite the limit, to show what fills the memory.
+        required, available: bytes on one device, as the compiler states them; else None.
+        buffers: the compiler's list of largest allocations; () if it gives none.
+        text: the compiler's message; "" if the compiler gave none and this package compared the
+            peak with the memory.
+        program: the program, compiled without the memory limit to show what fills the memory.
     """
 
     required: int | None
@@ -162,7 +165,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmemOverflow:
-    """A kernel needs more VMEM than a TPU core has; bytes."""
+    """A kernel needs `required` bytes of VMEM, more than the `limit` of a TPU core."""
 
     required: int | None
     limit: int | None
@@ -172,7 +175,7 @@ class VmemOverflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadOption:
-    """An unknown compiler option, or a value that cannot be parsed."""
+    """A compiler option is unknown, or its value cannot be parsed."""
 
     option: str
     text: str
@@ -180,7 +183,7 @@ class BadOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingError:
-    """An invalid sharding: a dim that its axes do not divide, an axis used twice."""
+    """A sharding is invalid: its axes do not divide a dim, or one axis is used twice."""
 
     text: str
 
@@ -195,7 +198,7 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """The compiling process exceeded its own memory limit; bytes."""
+    """The compiling process itself exceeded its memory limit; both numbers are bytes."""
 
     stage: str
     limit: int
@@ -217,13 +220,18 @@ Failure = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """One of this package's own errors, raised while the program was built."""
+    """An error of this package was raised while the program was built.
+
+    Args:
+        error: name of its class in `shardwise.errors`.
+        problems: its messages.
+    """
 
     error: str
     problems: tuple[str, ...]
 
 
-_KINDS: Final[dict[str, Any]] = {
+_RESULT_TYPES: Final[dict[str, Any]] = {
     kind.__name__: kind
     for kind in (
         *(Compiled, Refused, OutOfMemory, VmemOverflow, BadOption),
@@ -233,21 +241,21 @@ _KINDS: Final[dict[str, Any]] = {
 
 
 def encode(value: Compiled | Failure | Refused) -> bytes:
-    """A result as one JSON document."""
+    """Encode a result as a JSON document."""
     return msgspec.json.encode({"kind": type(value).__name__, "value": value})
 
 
 def decode(document: bytes) -> Compiled | Failure | Refused:
-    """The result in a document that `encode` wrote.
+    """Decode a document that `encode` wrote.
 
     Raises:
-        BadFile: the document has another form.
+        BadFile: the document does not contain a result.
     """
     try:
         envelope: Mapping[str, msgspec.Raw] = msgspec.json.decode(
             document, type=dict[str, msgspec.Raw]
         )
-        kind = _KINDS[msgspec.json.decode(envelope["kind"], type=str)]
+        kind = _RESULT_TYPES[msgspec.json.decode(envelope["kind"], type=str)]
         value: Compiled | Failure | Refused = msgspec.json.decode(envelope["value"], type=kind)
     except (msgspec.MsgspecError, KeyError) as error:
         raise BadFile(f"not the result of a compile: {error}.") from None

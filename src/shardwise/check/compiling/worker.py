@@ -1,7 +1,7 @@
-"""The process of one compile: `python -m shardwise.check.compiling.worker FOLDER`.
+"""Main program of the compiling process: `python -m shardwise.check.compiling.worker FOLDER`.
 
-It reads `job.json`, writes its current stage to `stage`, and its result to `result.json`. The
-environment was set by `process.py`, before JAX is imported here.
+It reads `FOLDER/job.json`, writes its current stage to `FOLDER/stage` and its result to
+`FOLDER/result.json`. `process.py` has set the environment, which must precede the import of JAX.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shardwise.runtime.program import Program
 
 
 def main(folder: Path) -> None:
-    """Run the job in `folder`. Every exception becomes a result."""
+    """Run the job in `folder` and write its result; an exception becomes a failure."""
     stage = "starting"
 
     def set_stage(name: str) -> None:
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that another process reads the old content or the new, never a part."""
+    """Write a file so that a reader sees the old content or the new, never a part of either."""
     part = path.with_suffix(".part")
     part.write_bytes(content)
     part.replace(path)
@@ -55,7 +55,7 @@ def _compile(job: Job, set_stage: Callable[[str], None]) -> Compiled | Failure:
         return replace(program, options={**program.options, **job.options})
 
     return compile_program(
-        job.target, build, explain=job.explain, cache_path=job.cache, set_stage=set_stage
+        job.target, build, explain=job.explain, cache_path=job.cache_path, set_stage=set_stage
     )
 
 

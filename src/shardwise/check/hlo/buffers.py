@@ -1,9 +1,13 @@
 """Buffers of a computation: which results share memory, and the live range of each.
 
-A result is a new buffer unless the program says otherwise: tuples, bitcasts and the ends of
-asynchronous pairs only name an existing one; a loop updates its carry in place; an in-place update,
-a donated argument, and what an instruction declares as aliased reuse an existing buffer. An
-elementwise result reuses an operand that has no later reader where the compiler allows it.
+A result gets a new buffer, with these exceptions:
+
+- a tuple, a bitcast or the done of an asynchronous pair only names an existing buffer;
+- a loop updates its carry in place, and a dynamic-update-slice its first operand;
+- an instruction may declare that a result aliases an operand, and the program that a result aliases
+  a donated argument;
+- an elementwise result overwrites an operand that no later instruction reads, where the compiler
+  allows it.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from shardwise.check.hlo.traffic import padded_hbm_bytes
 # Opcodes whose result is the buffer of their first operand.
 SAME_BUFFER = ("bitcast", "optimization-barrier", "add-dependency", "domain", "while")
 _OUTPUT_ALIAS = re.compile(r"\{(\d*)[\d, ]*\}: \((\d+)")
-BufferIndices = list[list[int]]  # elements of a tuple -> buffers of their arrays
+BufferIndices = list[list[int]]  # for each element of a tuple, the indices of its arrays' buffers
 
 
 @dataclass(slots=True)
@@ -29,10 +33,11 @@ class ArrayBuffer:
     """Memory of one array, with its live range in the schedule.
 
     Args:
-        producer: the instruction that writes it.
-        first, last: positions in the schedule.
-        owned_by_caller: whether the caller counts it.
-        merged_into: the buffer whose memory it shares.
+        producer: the instruction that writes the array.
+        bytes: size in HBM, in whole tiles.
+        first, last: schedule positions between which the array is live.
+        owned_by_caller: whether the memory counts in the calling computation instead.
+        merged_into: index of the buffer whose memory it shares; None if it has its own.
     """
 
     producer: Instruction
@@ -46,7 +51,12 @@ class ArrayBuffer:
 
 @dataclass(slots=True)
 class BufferAssignment:
-    """The buffers of one computation; those of its parameters belong to the caller."""
+    """The buffers of one computation. Buffers of its parameters belong to the caller.
+
+    Args:
+        values: instruction -> buffer indices of its result.
+        buffers: all buffers, merged ones included.
+    """
 
     module: Module
     computation: Computation
@@ -54,13 +64,13 @@ class BufferAssignment:
     buffers: list[ArrayBuffer] = field(default_factory=list)
 
     def find(self, index: int) -> int:
-        """The index of the buffer into which a buffer is merged, or its own."""
+        """The index of the buffer that a buffer was merged into, or `index` if it was not."""
         while (target := self.buffers[index].merged_into) is not None:
             index = target
         return index
 
     def merge(self, index: int, other_index: int) -> None:
-        """Merge the second buffer into the first."""
+        """Merge the second buffer into the first: they share memory, as large as the larger."""
         index = self.find(index)
         other_index = self.find(other_index)
         if index == other_index:
@@ -77,17 +87,17 @@ class BufferAssignment:
             buffer.producer = merged.producer
 
     def operand_value(self, instruction: Instruction, index: int = 0) -> BufferIndices:
-        """Buffers of an operand."""
+        """Buffer indices of an operand, one list for each tuple element."""
         return self.values[instruction.operands[index]]
 
     def operand_buffers(self, instruction: Instruction, index: int = 0) -> list[int]:
-        """Buffers of an operand, all elements of a tuple in a row."""
+        """Buffer indices of an operand in one flat list."""
         return list(itertools.chain.from_iterable(self.operand_value(instruction, index)))
 
     def add(
         self, instruction: Instruction, shapes: tuple[Shape, ...], position: int
     ) -> BufferIndices:
-        """Add a buffer for each array of a result."""
+        """Add a buffer for each array of a result that is produced at a schedule position."""
         value = []
         for shape in shapes:
             n_bytes = padded_hbm_bytes(self.module, (shape,))
@@ -99,7 +109,7 @@ class BufferAssignment:
 
     @property
     def local_buffers(self) -> list[ArrayBuffer]:
-        """Buffers that this computation adds while it runs."""
+        """Buffers with memory of their own that the computation needs while it runs."""
         buffers = []
         for buffer in self.buffers:
             if buffer.merged_into is None and not buffer.owned_by_caller and buffer.bytes:
@@ -110,11 +120,12 @@ class BufferAssignment:
 def assign_buffers(
     module: Module, computation: Computation, is_loop_body: bool
 ) -> BufferAssignment:
-    """Buffers and live ranges of one computation.
+    """Assign a buffer with its live range to every array of one computation.
+
+    The result belongs to the caller, except for the entry computation, which has none.
 
     Args:
-        is_loop_body: the result reuses the memory of the parameter. Otherwise the result belongs
-            to the caller, except that of the entry.
+        is_loop_body: whether the result is written into the memory of the parameter (the carry).
     """
     assignment = BufferAssignment(module, computation)
     instructions = list(computation.instructions.values())
@@ -138,7 +149,10 @@ def assign_buffers(
 def _result_buffers(
     assignment: BufferAssignment, instruction: Instruction, position: int, done: Instruction | None
 ) -> BufferIndices:
-    """Buffers of a result: existing ones where it only names them."""
+    """Buffers of a result: existing ones if it only names or updates those, else new ones.
+
+    `done` is the instruction that ends an asynchronous pair, whose shapes are those of the result.
+    """
     opcode = instruction.opcode
     if opcode in SAME_BUFFER:
         return assignment.operand_value(instruction)
@@ -157,58 +171,63 @@ def _result_buffers(
         return assignment.add(instruction, done.shapes, position)
     value = assignment.add(instruction, instruction.shapes, position)
     if opcode in ("fusion", "custom-call"):
-        for element, operand_index in _aliases(assignment.module, instruction).items():
+        for element, operand_index in _aliased_operands(assignment.module, instruction).items():
             reused = assignment.operand_buffers(instruction, operand_index)
             if element < len(value) and reused:
                 assignment.merge(reused[0], value[element][0])
     return value
 
 
-def _aliases(module: Module, instruction: Instruction) -> dict[int, int]:
-    """Element of the result -> index of the operand whose buffer it reuses."""
+def _aliased_operands(module: Module, instruction: Instruction) -> dict[int, int]:
+    """Map each result element that reuses the buffer of an operand to the operand's index."""
     aliases: dict[int, int] = {}
     _, _, text = instruction.attributes.partition("output_to_operand_aliasing={")
     for element_text, operand in _OUTPUT_ALIAS.findall(text.partition("})}")[0]):
         aliases.setdefault(int(element_text or 0), int(operand))
     if instruction.opcode == "fusion":
-        inner = module.callee(instruction)
-        root = inner.root_instruction
+        callee = module.callee(instruction)
+        root = callee.root_instruction
         results = root.operands if root.opcode == "tuple" else (root.name,)
         for element, name in enumerate(results):
-            parameter = _updated_parameter(module, inner, name)
+            parameter = _updated_parameter(module, callee, name)
             if parameter is not None:
                 aliases.setdefault(element, parameter)
     return aliases
 
 
-def _updated_parameter(module: Module, inner: Computation, name: str) -> int | None:
-    """The number of the fusion parameter that a result updates in place."""
-    instruction = inner.instructions[name]
+def _updated_parameter(module: Module, callee: Computation, name: str) -> int | None:
+    """The number of the parameter that a fusion's result updates in place; None if there is none.
+
+    Args:
+        callee: the computation of the fusion.
+        name: the instruction in it that produces the result.
+    """
+    instruction = callee.instructions[name]
     if instruction.opcode == "bitcast":
-        return _updated_parameter(module, inner, instruction.operands[0])
+        return _updated_parameter(module, callee, instruction.operands[0])
     if instruction.opcode == "fusion":
         nested = module.callee(instruction)
         operand_index = _updated_parameter(module, nested, nested.root)
         if operand_index is None:
             return None
-        return _parameter_number(inner, instruction.operands[operand_index])
+        return _parameter_number(callee, instruction.operands[operand_index])
     if instruction.opcode == "dynamic-update-slice":
-        return _parameter_number(inner, instruction.operands[0])
+        return _parameter_number(callee, instruction.operands[0])
     return None
 
 
-def _parameter_number(inner: Computation, name: str) -> int | None:
-    """The number of a parameter behind bitcasts."""
-    instruction = inner.instructions[name]
+def _parameter_number(callee: Computation, name: str) -> int | None:
+    """The number of the parameter that a value is, up to bitcasts; None if it is computed."""
+    instruction = callee.instructions[name]
     if instruction.opcode == "bitcast":
-        return _parameter_number(inner, instruction.operands[0])
+        return _parameter_number(callee, instruction.operands[0])
     return int(instruction.literal) if instruction.opcode == "parameter" else None
 
 
 def _extend_to_readers(
     assignment: BufferAssignment, positions: dict[str, int], dones: dict[str, Instruction]
 ) -> None:
-    """Extend live ranges to the last reader; a start reads until its done."""
+    """Extend live ranges to the last reader; an asynchronous start reads until its done."""
     for instruction in assignment.computation.instructions.values():
         if instruction.opcode in ("tuple", "get-tuple-element", "bitcast"):
             continue
@@ -220,7 +239,10 @@ def _extend_to_readers(
 
 
 def _place_entry_results(assignment: BufferAssignment) -> None:
-    """Merge results of the program with donated arguments; the others live throughout."""
+    """Merge results of the program with the donated arguments that they alias.
+
+    Other results are live during the whole program.
+    """
     module = assignment.module
     parameters = assignment.computation.parameters
     results = assignment.values[assignment.computation.root]
@@ -236,7 +258,7 @@ def _place_entry_results(assignment: BufferAssignment) -> None:
 
 
 def _place_results(assignment: BufferAssignment, is_loop_body: bool) -> None:
-    """Give the results to the caller; merge those of a loop body with its carry."""
+    """Mark the results as the caller's; merge those of a loop body with its carry."""
     carry: BufferIndices = []
     if is_loop_body:
         carry = assignment.values[assignment.computation.parameters[0].name]
@@ -249,7 +271,7 @@ def _place_results(assignment: BufferAssignment, is_loop_body: bool) -> None:
 
 
 def _reuse_operand(assignment: BufferAssignment, instruction: Instruction, position: int) -> None:
-    """Merge a result with an operand of sufficient size whose live range ends here."""
+    """Merge a result with a large enough operand whose live range ends at this instruction."""
     if len(instruction.shapes) != 1 or instruction.opcode in ("parameter", "constant"):
         return
     value = assignment.values[instruction.name]
@@ -272,31 +294,31 @@ def _reuse_operand(assignment: BufferAssignment, instruction: Instruction, posit
 def _reusable_operands(module: Module, instruction: Instruction) -> Iterator[int]:
     """Yield indices of operands that a result may overwrite.
 
-    TPU programs state them; elsewhere they are the operands that are read element by element.
+    TPU programs list them. In other programs they are the operands of elementwise operations.
     """
-    stated = instruction.backend_config.get("aliasing_operands")
+    aliasing_config = instruction.backend_config.get("aliasing_operands")
     n_operands = len(instruction.operands)
-    if isinstance(stated, dict):
-        for pair in stated.get("lists", []):
+    if isinstance(aliasing_config, dict):
+        for pair in aliasing_config.get("lists", []):
             indices = list(map(int, pair["indices"]))
             if n_operands in indices:
                 yield from (index for index in indices if index < n_operands)
     elif instruction.opcode == "fusion":
-        inner = module.callee(instruction)
-        for index, parameter in enumerate(inner.parameters):
-            if _is_elementwise(inner, parameter):
+        callee = module.callee(instruction)
+        for index, parameter in enumerate(callee.parameters):
+            if _is_elementwise(callee, parameter):
                 yield index
     elif instruction.opcode in ELEMENTWISE:
         yield from range(n_operands)
 
 
-def _is_elementwise(inner: Computation, instruction: Instruction) -> bool:
-    """Whether each element of a result depends only on the same element of this value."""
-    for user in inner.users(instruction.name):
+def _is_elementwise(callee: Computation, instruction: Instruction) -> bool:
+    """Whether a fusion's result depends on a value only element by element."""
+    for user in callee.users(instruction.name):
         if user.opcode not in ELEMENTWISE and user.opcode != "bitcast":
             return False
         if user.shapes[0].elements != instruction.shapes[0].elements:
             return False
-        if not _is_elementwise(inner, user):
+        if not _is_elementwise(callee, user):
             return False
     return True

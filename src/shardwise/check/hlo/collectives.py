@@ -1,7 +1,7 @@
-"""Collectives of a compiled program, each once, in whatever form the compiler uses.
+"""Collectives of a compiled program, listed once each, whatever form the compiler gave them.
 
-`forms` locates them. Bytes are V of the book, the array summed over the shards that a collective
-joins, as in `ops.sharded.Move.joined_bytes`.
+`forms` locates them. Their size is V of the book: bytes of the array that the collective joins from
+the shards of its group, as in `ops.sharded.Move.joined_bytes`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = {
     "collective-broadcast": "permute",
     "send": "send_recv",
 }
-# Transfers between slices: the collective that a pair of send and recv implements.
+# Between slices, a collective is a pair of send and recv with an attribute that names its kind.
 MEGASCALE = {
     "ALL_REDUCE": "all_reduce",
     "ALL_GATHER": "all_gather",
@@ -53,20 +53,22 @@ MEGASCALE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """One collective op.
+    """A collective of a compiled program.
 
     Args:
-        axes: mesh axes over which it runs; () when the groups are not those of whole axes.
-        group_size: chips in a group.
-        dtype: of the largest array.
-        array_bytes: V of each array; several where the compiler has combined collectives.
-        received_bytes: bytes into each chip in one run, without its own part.
+        kind: one of the values of `KINDS`.
+        axes: mesh axes over which it runs; () if its groups do not run along whole axes.
+        group_size: devices in a group.
+        dtype: element type of the largest array.
+        array_bytes: V of each array; several if the compiler combined collectives.
+        received_bytes: bytes that each device receives in one run, without its own shard.
         n_runs: how often it runs in one run of the program.
-        form: sync, async, fused or offloaded.
-        computation, instruction, done: names of its place in the schedule; `done` is "" for a
-            single op.
+        form: sync, async, fused or offloaded (see `forms`).
+        computation: name of the computation that contains it.
+        instruction, done: names of the instructions that start and end it; `done` is "" if one
+            instruction does both.
         overlapped: names of instructions that do work between start and done.
-        groups: device ids, [groups, size], or [pairs, 2] of a permute.
+        groups: device ids, [groups, group_size]; of a permute [pairs, 2].
         between_slices: whether it uses the data-center network.
     """
 
@@ -88,7 +90,7 @@ class Collective:
 
     @property
     def joined_bytes(self) -> int:
-        """V of the book, of all its arrays."""
+        """V of the book, summed over the arrays."""
         return sum(self.array_bytes)
 
     @property
@@ -103,8 +105,8 @@ def collectives(
     """All collectives in schedule order.
 
     Args:
-        mesh: axis -> size; device ids are positions in it, the last axis fastest.
-        run_counts: `loops.count_runs(module)` where the caller has it already.
+        mesh: axis -> size. Device ids number the mesh positions, the last axis fastest.
+        run_counts: `loops.count_runs(module)`, if the caller has it already.
     """
     run_counts = run_counts or count_runs(module)
     program: list[Collective] = []
@@ -124,13 +126,17 @@ def _collectives_of(
     mesh: Mapping[str, int],
     n_runs: int,
 ) -> Iterator[Collective]:
-    """Yield the collective; two when only some of combined sums are read in shards."""
+    """Yield the collective of an op.
+
+    A combined all-reduce yields two if some of its arrays are in effect reduce-scattered.
+    """
     op = scheduled.op
     kind = KINDS[sync_opcode(op)]
     groups, axes, group_size = _device_groups(module, op, mesh)
     if kind == "send_recv":
         kind = MEGASCALE.get(op.attribute("_xla_megascale_transfer_type"), kind)
-    # On a TPU a reduce-scatter is one fusion; an all-reduce outside it sends the whole sum.
+    # A TPU's compiler fuses an all-reduce with the slicing of its result into a reduce-scatter. An
+    # all-reduce outside a fusion therefore sends the whole sum.
     may_scatter = sync_opcode(op) == "all-reduce" and not (module.tiled and scheduled.start is op)
     shapes_by_kind: dict[str, list[Shape]] = {}
     for index, shape in enumerate(_result_arrays(op)):
@@ -141,16 +147,16 @@ def _collectives_of(
     for array_kind, shapes in shapes_by_kind.items():
         n_shards = _shards_of_joined(op, array_kind, group_size)
         array_bytes = [shape.bytes * n_shards for shape in shapes]
-        if array_kind == "all_to_all":  # a tuple is one array in blocks
+        if array_kind == "all_to_all":  # elements of the tuple are blocks of one array
             array_bytes = [sum(array_bytes)]
-        priced_kind = "permute" if array_kind == "send_recv" else array_kind
+        cost_kind = "permute" if array_kind == "send_recv" else array_kind
         yield Collective(
             kind=array_kind,
             axes=axes,
             group_size=group_size,
             dtype=max(shapes, key=lambda shape: shape.bytes).dtype,
             array_bytes=tuple(array_bytes),
-            received_bytes=round(received_bytes(priced_kind, sum(array_bytes), group_size)),
+            received_bytes=round(received_bytes(cost_kind, sum(array_bytes), group_size)),
             n_runs=n_runs,
             form=scheduled.form,
             computation=computation.name,
@@ -164,10 +170,10 @@ def _collectives_of(
 
 
 def _shards_of_joined(op: Instruction, kind: str, group_size: int) -> int:
-    """The number of an op's result arrays that make up V.
+    """V divided by the bytes of the array in an op's result: the group size if that is a shard.
 
-    The result of a reduce-scatter or all-to-all is a shard, as is what a gather or all-to-all
-    between slices sends; that of the others is the whole array.
+    It is a shard for reduce-scatter and all-to-all, and for the send of an all-gather or all-to-all
+    between slices. Results of other collectives are whole arrays.
     """
     sends_shard = op.opcode == "send" and kind in ("all_gather", "all_to_all")
     if sends_shard or sync_opcode(op) in ("reduce-scatter", "all-to-all", "ragged-all-to-all"):
@@ -176,7 +182,10 @@ def _shards_of_joined(op: Instruction, kind: str, group_size: int) -> int:
 
 
 def _result_arrays(op: Instruction) -> tuple[Shape, ...]:
-    """Shapes of the result; those of a start follow its operands."""
+    """Shapes of the arrays that a collective produces.
+
+    The result of most `-start` ops is a tuple of the operands, then these arrays.
+    """
     if op.opcode == "send":
         return op.shapes[:1]
     if not op.opcode.endswith("-start") or op.opcode == "all-reduce-start":
@@ -188,7 +197,7 @@ def _result_arrays(op: Instruction) -> tuple[Shape, ...]:
 def _device_groups(
     module: Module, op: Instruction, mesh: Mapping[str, int]
 ) -> tuple[DeviceIds, tuple[str, ...], int]:
-    """Groups, axes, and chips in a group."""
+    """Device groups of a collective, the mesh axes along which they run, and the group size."""
     if op.opcode == "send":
         return _slice_groups(op, mesh)
     if sync_opcode(op) == "collective-permute":
@@ -204,10 +213,10 @@ def _device_groups(
 def _slice_groups(
     op: Instruction, mesh: Mapping[str, int]
 ) -> tuple[DeviceIds, tuple[str, ...], int]:
-    """Groups of a transfer between slices, which are assumed to be the first axes of the mesh.
+    """Groups, axes and group size of a transfer between slices.
 
-    A transfer names its slices, `{1,2}x{0:3}`, not its devices; an all-to-all lists devices,
-    `{{100000,200000},...}`.
+    Slices are assumed to lie along the first axes of the mesh. A transfer names its target slices,
+    `{1,2}x{0:3}`, not its devices, except for an all-to-all: `{{100000,200000},...}`.
     """
     n_slices = 0
     target = re.match(r"\{([\d,:]*)\}", op.attribute("_xla_megascale_target"))

@@ -1,8 +1,8 @@
-"""FLOPs of each instruction of a compiled program, and the bytes that it moves from and to HBM.
+"""FLOPs of each instruction of a compiled program, and the bytes that it reads and writes in HBM.
 
-Products are counted exactly, as 2 FLOPs per multiply-add of an element that exists: a TPU writes
-batched products as convolutions over windows that mostly hang over the edge. Kernels count the cost
-that they state, or that a callback of the caller gives.
+A product is a matmul or a convolution. It counts 2 FLOPs per multiply-add with an element that
+exists: a TPU expresses batched matmuls as convolutions whose windows lie mostly in the padding. A
+custom kernel counts the cost that its `cost_estimate` states, or that a callback returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ELEMENTWISE = frozenset((
     "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sqrt", "subtract", "tan",
     "tanh", "xor",
 ))  # fmt: skip
-# Instructions whose work is that of the computations they call, which are counted themselves.
+# Instructions without work of their own: the computations that they call are counted separately.
 _CALLERS = ("while", "conditional", "call", "call-start", "call-done")
 _KERNELS = ("tpu_custom_call", "__cublas", "__cudnn", "triton", "__gpu$", "mosaic")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
@@ -41,11 +41,12 @@ class Cost:
     """Cost of one run of an instruction.
 
     Args:
-        flops: of products.
-        elementwise: of all other arithmetic, one per element of a result or of a reduced array.
-        hbm_bytes: read and written, whole tiles.
-        dtype: of the inputs of the largest product, "" without one.
-        products: (op_name, FLOPs) of each product: a fusion may contain several operations.
+        flops: FLOPs of products (matmuls and convolutions).
+        elementwise: FLOPs of all other arithmetic: one per result element, or per element that a
+            reduction reads.
+        hbm_bytes: bytes read and written in HBM, in whole tiles.
+        dtype: element type of the inputs of the largest product; "" without products.
+        products: (op_name, FLOPs) of each product; a fusion may contain several.
     """
 
     flops: int
@@ -61,15 +62,15 @@ class ScheduledOp:
 
     Args:
         computation: name of the computation that contains it.
-        n_runs: its runs in one run of the program.
-        unknown: whether it contains a kernel of unknown cost.
+        n_runs: how often it runs in one run of the program.
+        has_unknown_kernel: whether it contains a kernel of unknown cost.
     """
 
     computation: str
     instruction: Instruction
     cost: Cost
     n_runs: int
-    unknown: bool
+    has_unknown_kernel: bool
 
     @property
     def flops(self) -> int:
@@ -91,8 +92,9 @@ def program_costs(
     """Every scheduled instruction with its cost, in schedule order.
 
     Args:
-        kernel_cost: gives the cost of a custom call that does not state its own, or None.
-        run_counts: `loops.count_runs(module)` where the caller has it already.
+        kernel_cost: returns the cost of a custom call, or None to use the cost that the call
+            states.
+        run_counts: `loops.count_runs(module)`, if the caller has it already.
     """
     run_counts = run_counts or count_runs(module)
     ops = []
@@ -110,7 +112,7 @@ def program_costs(
                         instruction=instruction,
                         cost=cost,
                         n_runs=n_runs,
-                        unknown=unknown,
+                        has_unknown_kernel=unknown,
                     )
                 )
     return ops
@@ -122,7 +124,7 @@ def program_flops(module: Module, kernel_cost: KernelCost | None = None) -> int:
 
 
 def flops_by_scope(ops: Iterable[ScheduledOp]) -> dict[tuple[str, str], int]:
-    """FLOPs of products by planned operation and pass, in one run of the program."""
+    """FLOPs of products in one run of the program, by (planned operation, pass)."""
     totals: dict[tuple[str, str], int] = {}
     for op in ops:
         for op_name, flops in op.cost.products:
@@ -147,16 +149,16 @@ def _cost(
     products: list[tuple[str, int]] = []
     largest = 0
     dtype = ""
-    for home, inner in _instructions_inside(module, computation, instruction):
-        flops = product_flops(home, inner)
+    for container, nested in _instructions_inside(module, computation, instruction):
+        flops = product_flops(container, nested)
         if flops > largest:
             largest = flops
-            dtype = home.operand(inner).shapes[0].dtype
+            dtype = container.operand(nested).shapes[0].dtype
         if flops:
-            products.append((inner.op_name or instruction.op_name, flops))
-        elif inner.opcode == "custom-call" and is_kernel(inner):
+            products.append((nested.op_name or instruction.op_name, flops))
+        elif nested.opcode == "custom-call" and is_kernel(nested):
             unknown = True
-        elementwise += _elementwise_flops(home, inner)
+        elementwise += _elementwise_flops(container, nested)
     cost = Cost(
         flops=sum(flops for _, flops in products),
         elementwise=elementwise,
@@ -170,23 +172,29 @@ def _cost(
 def _instructions_inside(
     module: Module, computation: Computation, instruction: Instruction
 ) -> Iterator[tuple[Computation, Instruction]]:
-    """Yield the instruction, or for a fusion those in it at any depth."""
+    """Yield (computation, instruction) for an instruction.
+
+    For a fusion or an `async-start`, yield the instructions that it contains, at any depth.
+    """
     if instruction.opcode not in ("fusion", "async-start"):
         yield computation, instruction
         return
-    for callee in instruction.callees:
-        inner = module.computations[callee]
-        for nested in inner.instructions.values():
-            yield from _instructions_inside(module, inner, nested)
+    for name in instruction.callees:
+        callee = module.computations[name]
+        for nested in callee.instructions.values():
+            yield from _instructions_inside(module, callee, nested)
 
 
 def is_kernel(custom_call: Instruction) -> bool:
-    """Whether the target of a custom call is a kernel that computes."""
+    """Whether a custom call runs a kernel with FLOPs, such as Pallas, Triton, cuBLAS or cuDNN."""
     return custom_call.attribute("custom_call_target").startswith(_KERNELS)
 
 
 def _custom_call_cost(instruction: Instruction, kernel_cost: KernelCost | None) -> Cost | None:
-    """The cost that the callback gives for a custom call, else the one that the kernel states."""
+    """The cost of a custom call from the callback, else the `cost_estimate` of the kernel.
+
+    None if there is neither.
+    """
     if kernel_cost:
         cost = kernel_cost(instruction)
         if cost is not None:
@@ -205,7 +213,7 @@ def _custom_call_cost(instruction: Instruction, kernel_cost: KernelCost | None) 
 
 
 def product_flops(computation: Computation, instruction: Instruction) -> int:
-    """FLOPs of one product, 0 of anything else."""
+    """FLOPs of a dot, a convolution or a cuBLAS call; 0 for any other instruction."""
     if instruction.opcode == "dot":
         return _dot_flops(computation, instruction, instruction.integers("lhs_contracting_dims"))
     if instruction.opcode == "convolution":
@@ -219,7 +227,7 @@ def product_flops(computation: Computation, instruction: Instruction) -> int:
 
 
 def _dot_dims(config: dict[str, Any]) -> tuple[int, ...] | None:
-    """Contracting dims of the left factor, one level down in a cuBLAS configuration."""
+    """Contracting dims of the left operand from the backend configuration of a cuBLAS call."""
     for part in config.values():
         if isinstance(part, dict):
             dims = part.get("dot_dimension_numbers")
@@ -245,7 +253,7 @@ def _elementwise_flops(computation: Computation, instruction: Instruction) -> in
 
 
 def _convolution_flops(computation: Computation, instruction: Instruction) -> int:
-    """2 FLOPs for each existing input element under each element of the window."""
+    """2 FLOPs for each pair of a window element and an input element outside the padding."""
     labels = _DIM_LABELS.search(instruction.attributes)
     if labels is None:
         return 0
@@ -273,7 +281,7 @@ def _convolution_flops(computation: Computation, instruction: Instruction) -> in
 
 
 def _window_field(fields: dict[str, str], key: str, axis: int, default: int) -> int:
-    """A field of a window along one axis; of a padding `low_high` the low one."""
+    """Read a window field, such as `stride=2x1`, on one axis; of `pad=1_0x0_0` the low padding."""
     if key not in fields:
         return default
     return int(fields[key].split("x")[axis].split("_")[0])
@@ -289,7 +297,10 @@ def _window_pairs(
     window_dilation: int,
     low_padding: int,
 ) -> int:
-    """Pairs of a result element and a window element that meet an element of the input."""
+    """Number of (result element, window element) pairs that read an input element.
+
+    Pairs that read padding, or a gap between dilated elements, do not count. One spatial axis.
+    """
     starts = np.arange(result_size)[:, None] * stride
     positions = starts + np.arange(window)[None, :] * window_dilation - low_padding
     inside = (positions >= 0) & (positions <= (size - 1) * input_dilation)

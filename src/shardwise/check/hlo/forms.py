@@ -1,9 +1,9 @@
-"""Start and end of each collective of a computation, in every form that the compiler uses.
+"""The instructions that start and end each collective, in the four forms that compilers use.
 
-sync       an op scheduled on its own, or alone inside a fusion
+sync       one op, scheduled by itself or inside a fusion that does not overlap it
 async      a pair: `all-gather-start` and `-done`, `async-start` and `-done`, send and recv-done
-fused      a chain of fusions on a TPU that run it alongside their own work: the first starts it,
-           the last ends it; each contains a copy of the collective
+fused      a chain of fusions, on TPUs, that run the collective alongside their own work; the first
+           starts it, the last ends it, and each contains a copy of the op
 offloaded  a pair that runs on another core: `call-start` on the thread "sparsecore"
 """
 
@@ -18,7 +18,7 @@ COLLECTIVES = (
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all",
     "collective-permute", "collective-broadcast",
 )  # fmt: skip
-# Opcodes without work: not counted among what overlaps with a collective.
+# Opcodes that do no work and therefore do not overlap with a collective.
 IDLE = (
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
 )  # fmt: skip
@@ -29,9 +29,10 @@ class ScheduledCollective:
     """A collective op and its place in the schedule.
 
     Args:
-        op: the collective itself, and `computation` the one that contains it.
-        start: the scheduled instruction that starts it: the op, or a fusion or call around it.
-        done: the scheduled instruction that waits for it, None where `start` does.
+        op: the collective instruction itself.
+        computation: the computation that contains `op`.
+        start: the scheduled instruction that starts it: `op`, or a fusion or call around it.
+        done: the scheduled instruction that waits for it; None if `start` waits itself.
         form: sync, async, fused or offloaded.
     """
 
@@ -43,7 +44,7 @@ class ScheduledCollective:
 
 
 def sync_opcode(instruction: Instruction) -> str:
-    """The opcode without `-start`."""
+    """The opcode without the suffix `-start`."""
     return instruction.opcode.removesuffix("-start")
 
 
@@ -66,10 +67,10 @@ def scheduled_collectives(
         if instruction.opcode == "fusion":
             yield from _in_fusion(module, instruction, chains)
         elif instruction.opcode in ("async-start", "call-start"):
-            inner = module.callee(instruction)
-            form = _wrapper_form(instruction, inner)
-            for op in _ops_inside(module, inner):
-                yield ScheduledCollective(op, inner, instruction, done, form)
+            callee = module.callee(instruction)
+            form = _wrapper_form(instruction, callee)
+            for op in _ops_inside(module, callee):
+                yield ScheduledCollective(op, callee, instruction, done, form)
         elif instruction.opcode == "send":
             done = _recv_done(computation, instruction) or done
             yield ScheduledCollective(instruction, computation, instruction, done, "async")
@@ -81,16 +82,16 @@ def scheduled_collectives(
             yield ScheduledCollective(instruction, computation, instruction, done, form)
 
 
-def _wrapper_form(start: Instruction, inner: Computation) -> str:
-    """The form of the collectives in an asynchronous computation."""
+def _wrapper_form(start: Instruction, callee: Computation) -> str:
+    """The form of the collectives in the computation that an asynchronous start calls."""
     thread = start.attribute("async_execution_thread")
-    if thread == "main" or not (thread or inner.thread):
+    if thread == "main" or not (thread or callee.thread):
         return "async"
     return "offloaded"
 
 
 def _ops_inside(module: Module, computation: Computation) -> Iterator[Instruction]:
-    """Collectives of a computation that runs as one op, and of the fusions in it."""
+    """Yield the collectives of a computation and of the fusions and calls in it."""
     for instruction in computation.instructions.values():
         if instruction.opcode in COLLECTIVES:
             yield instruction
@@ -101,42 +102,45 @@ def _ops_inside(module: Module, computation: Computation) -> Iterator[Instructio
 def _in_fusion(
     module: Module, fusion: Instruction, chains: Mapping[str, list[Instruction]]
 ) -> Iterator[ScheduledCollective]:
-    """Collectives that start in a fusion; the later links of a chain are skipped."""
-    inner = module.callee(fusion)
-    for op in _ops_inside(module, inner):
+    """Yield the collectives that start in a fusion; later fusions of a chain yield none."""
+    callee = module.callee(fusion)
+    for op in _ops_inside(module, callee):
         chain_id = op.attribute("chain_id")
         if not chain_id:
-            yield ScheduledCollective(op, _home(module, inner, op), fusion, None, "sync")
+            container = _containing_computation(module, callee, op)
+            yield ScheduledCollective(op, container, fusion, None, "sync")
         elif chains[chain_id][0].name == fusion.name:
-            yield ScheduledCollective(op, inner, fusion, chains[chain_id][-1], "fused")
+            yield ScheduledCollective(op, callee, fusion, chains[chain_id][-1], "fused")
 
 
-def _home(module: Module, computation: Computation, op: Instruction) -> Computation:
-    """The computation at or below `computation` that contains an instruction."""
+def _containing_computation(
+    module: Module, computation: Computation, op: Instruction
+) -> Computation:
+    """The computation that contains an instruction: `computation`, or one that it calls."""
     if computation.instructions.get(op.name) is op:
         return computation
     for instruction in computation.instructions.values():
-        for callee in instruction.callees:
-            inner = _home(module, module.computations[callee], op)
-            if inner.instructions.get(op.name) is op:
-                return inner
+        for name in instruction.callees:
+            callee = _containing_computation(module, module.computations[name], op)
+            if callee.instructions.get(op.name) is op:
+                return callee
     return computation
 
 
 def _chains(module: Module, computation: Computation) -> dict[str, list[Instruction]]:
-    """Chain id -> the fusions of a computation that are its links, in schedule order."""
-    links: dict[str, list[Instruction]] = {}
+    """Chain id of a fused collective -> the fusions that run it, in schedule order."""
+    fusions: dict[str, list[Instruction]] = {}
     for fusion in computation.instructions.values():
         if fusion.opcode == "fusion":
             for op in _ops_inside(module, module.callee(fusion)):
                 chain_id = op.attribute("chain_id")
                 if chain_id:
-                    links.setdefault(chain_id, []).append(fusion)
-    return links
+                    fusions.setdefault(chain_id, []).append(fusion)
+    return fusions
 
 
 def _recv_done(computation: Computation, send: Instruction) -> Instruction | None:
-    """The recv-done that ends a send: its recv has the same rendezvous name."""
+    """The recv-done that ends a send, matched by the rendezvous name of its recv; else None."""
     rendezvous = send.attribute("_xla_host_transfer_rendezvous")
     if not rendezvous:
         return None
@@ -158,4 +162,5 @@ def overlapped_instructions(
     names = list(computation.instructions)
     start = names.index(collective.start.name)
     done = names.index(collective.done.name)
-    return tuple(n for n in names[start + 1 : done] if not is_idle(computation.instructions[n]))
+    between = names[start + 1 : done]
+    return tuple(name for name in between if not is_idle(computation.instructions[name]))

@@ -1,11 +1,11 @@
 """Device groups of a collective, and the mesh axes along which those groups run.
 
-Device ids are positions in the mesh, the last axis fastest. XLA writes groups in four notations:
+Device ids number the mesh positions, the last axis fastest. XLA writes groups in four notations:
 
-    {{0,1},{2,3}}                        listed; {} is all devices
-    [2,2]<=[2,2]T(1,0)                   reshape of a transposed iota
-    mesh['a'=2,'b'=4] {'a'}              axes of a mesh stated inline; 'b':(2)2 is a part of 'b'
-    source_target_pairs={{0,1},{1,0}}    of a permutation
+    {{0,1},{2,3}}                        lists of devices; {} is one group of all devices
+    [2,2]<=[2,2]T(1,0)                   0, 1, 2, ... reshaped, transposed and reshaped again
+    mesh['a'=2,'b'=4] {'a'}              axes of an inline mesh; 'b':(2)2 is a factor of axis 'b'
+    source_target_pairs={{0,1},{1,0}}    pairs of a collective-permute
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LIST = re.compile(r"\{([\d, ]*)\}")
 
 
 def replica_groups(attributes: str, n_devices: int) -> DeviceIds:
-    """Replica groups as rows, [groups, size]; shorter groups are padded with -1.
+    """Replica groups as an array [groups, size]; shorter groups are padded with -1.
 
     Raises:
-        BadInput: there are none, or their notation is unknown.
+        BadInput: the attributes have no replica groups, or write them in an unknown notation.
     """
     _, _, text = attributes.partition("replica_groups=")
     if match := _MESH.match(text):
         return _mesh_groups(n_devices, *match.groups())
     if match := _IOTA.match(text):
         shape, dims, permutation = match.groups()
-        return _iota(n_devices, dims, permutation).reshape(_integers(shape))
+        return _iota_devices(n_devices, dims, permutation).reshape(_integers(shape))
     if match := _LISTS.match(text):
         rows = [_integers(group) for group in _LIST.findall(match[1])]
         size = max(map(len, rows), default=0)
@@ -53,10 +53,10 @@ def replica_groups(attributes: str, n_devices: int) -> DeviceIds:
 
 
 def source_target_pairs(attributes: str) -> DeviceIds:
-    """Source and target of each pair of a permutation, [pairs, 2].
+    """Source and target device of each pair of a collective-permute, [pairs, 2].
 
     Raises:
-        BadInput: there are none, or their notation is unknown.
+        BadInput: the attributes have no pairs, or write them in an unknown notation.
     """
     _, _, text = attributes.partition("source_target_pairs=")
     match = _LISTS.match(text)
@@ -67,12 +67,12 @@ def source_target_pairs(attributes: str) -> DeviceIds:
 
 
 def axes_of_groups(groups: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The mesh axes along which the devices of each group differ, and no others.
+    """The mesh axes over which each group extends in full, with all other coordinates fixed.
 
-    The group of the first device gives the candidate axes; then all groups are compared.
+    The first group suggests the axes; then all groups are compared with the groups along them.
 
     Returns:
-        None when the groups are not those of whole axes of this mesh.
+        None if the groups do not run along whole axes of this mesh.
     """
     sizes = _mesh_of_one_slice(tuple(mesh.values()), groups.size)
     if sizes is None or groups.min() < 0:
@@ -90,7 +90,7 @@ def axes_of_groups(groups: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...
 
 
 def axes_of_pairs(pairs: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The mesh axes along which some source of a permutation differs from its target."""
+    """The mesh axes along which some source differs from its target; None if ids are too large."""
     sizes = tuple(mesh.values())
     if pairs.size and pairs.max() >= math.prod(sizes):
         return None
@@ -104,9 +104,10 @@ def axes_of_pairs(pairs: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...] 
 
 
 def _mesh_of_one_slice(sizes: tuple[int, ...], n_devices: int) -> tuple[int, ...] | None:
-    """Sizes of a mesh of `n_devices`: a multi-slice program numbers the devices of one slice.
+    """Mesh sizes within one slice of `n_devices`, None if the mesh has no such slice.
 
-    Slices are assumed to lie along the first axes.
+    A collective of a multi-slice program may number only the devices of one slice. Slices are
+    assumed to lie along the first axes.
     """
     n_slices, remainder = divmod(math.prod(sizes), n_devices)
     if remainder:
@@ -122,9 +123,10 @@ def _mesh_of_one_slice(sizes: tuple[int, ...], n_devices: int) -> tuple[int, ...
 def _mesh_groups(
     n_devices: int, mesh_text: str, shape: str | None, permutation: str | None, chosen_text: str
 ) -> DeviceIds:
-    """Groups along some axes of a mesh that is stated inline.
+    """Groups along the chosen axes of an inline mesh.
 
-    `'a':(2)4` is the part of size 4 of axis a that follows its first part of size 2.
+    `'a':(2)4` chooses a factor of axis a: a is split into sizes (2, 4, the rest), and the groups
+    run along the 4.
     """
     dims: list[int] = []
     group_axes: list[int] = []
@@ -141,11 +143,11 @@ def _mesh_groups(
             if name in parts:
                 group_axes.append(len(dims))
             dims.append(length)
-    return _groups_along(_iota(n_devices, shape, permutation).reshape(dims), group_axes)
+    return _groups_along(_iota_devices(n_devices, shape, permutation).reshape(dims), group_axes)
 
 
-def _iota(n_devices: int, shape: str | None, permutation: str | None) -> DeviceIds:
-    """Devices in the order of a transposed iota, `[2,4]T(1,0)`."""
+def _iota_devices(n_devices: int, shape: str | None, permutation: str | None) -> DeviceIds:
+    """Devices in the order of a transposed iota `[2,4]T(1,0)`; 0, 1, 2, ... by default."""
     devices = np.arange(n_devices)
     if shape:
         devices = devices.reshape(_integers(shape))
@@ -155,13 +157,13 @@ def _iota(n_devices: int, shape: str | None, permutation: str | None) -> DeviceI
 
 
 def _groups_along(devices: DeviceIds, axes: list[int]) -> DeviceIds:
-    """Groups of devices that differ along `axes` only, as rows."""
+    """Groups of devices that differ only along `axes`, [groups, size]."""
     size = math.prod(devices.shape[axis] for axis in axes)
     return np.moveaxis(devices, axes, range(-len(axes), 0)).reshape(-1, size)
 
 
 def _sorted(groups: DeviceIds) -> DeviceIds:
-    """The same groups in a canonical order."""
+    """The same groups, sorted by first member, with the members of each sorted."""
     sorted_rows = np.sort(groups, axis=1)
     return sorted_rows[np.argsort(sorted_rows[:, 0])]
 

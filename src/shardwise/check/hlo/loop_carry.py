@@ -1,9 +1,10 @@
-"""Arrays that loops write into their carry, and the arrays that copies and views stem from.
+"""The arrays that loops write into their carry, and the arrays behind copies and views.
 
-A scan saves what each of its trips produces in an array of its carry, allocated before the loop
-without a name, of which each trip writes a slice. The forward pass over layers saves activations
-this way, the backward pass the gradients of layers; a loop over microbatches accumulates gradients.
-The loop body tells what each of them is, however deeply loops are nested.
+A scan stacks the outputs of its trips in an array of its carry: the array is allocated before the
+loop, and each trip writes one slice of it. The forward pass over layers saves activations this way,
+the backward pass the gradients of layers; a loop over microbatches accumulates gradients. Such an
+array has no name of its own where it is allocated, so it is identified by the instruction in the
+loop body, or in a nested loop, that writes it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
-# Opcodes that change the layout, type or memory space, but leave the same array to a model.
-# Reduced precision marks what remat saves.
+# Opcodes that change only the layout, type or memory space of an array of the model. JAX marks the
+# arrays that remat saves by `reduce-precision`.
 _COPIES = ("copy", "copy-start", "copy-done")
 VIEWS = (*_COPIES, "bitcast", "convert", "reshape", "transpose", "reduce-precision")
 DIFFERENTIATED = "jvp("  # in the op names of both passes of a differentiated function
@@ -23,12 +24,12 @@ DIFFERENTIATED = "jvp("  # in the op names of both passes of a differentiated fu
 
 @dataclass(frozen=True, slots=True)
 class CarryElement:
-    """An element of the carry of a loop that its trips write.
+    """An element of a loop's carry that the loop writes.
 
     Args:
-        category: `activations` that a forward pass saves slice by slice, `gradients` that a
-            backward pass saves so or that an outer loop accumulates, "" otherwise.
-        op_name: of the array that is written.
+        category: `activations` if a forward pass saves them slice by slice; `gradients` if a
+            backward pass saves them slice by slice or an outer loop accumulates them; else "".
+        op_name: op name of the array that is written.
     """
 
     category: str
@@ -37,7 +38,13 @@ class CarryElement:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write of an element by a trip: whether only a slice, by which op, and of which array."""
+    """The write of one trip of a loop into an element of the carry.
+
+    Args:
+        is_slice: whether a trip writes one slice of the element, not all of it.
+        op_name: op name of the instruction that writes.
+        array_op_name: op name of the array that is written.
+    """
 
     is_slice: bool
     op_name: str
@@ -45,15 +52,16 @@ class _Write:
 
 
 def carry_elements(module: Module) -> dict[tuple[str, str], CarryElement]:
-    """(computation, instruction) of the first value of an element -> what the loop writes into it.
+    """The carry elements that loops write.
 
-    Elements that a loop passes on unchanged are left out.
+    Keys are the (computation, instruction) that produces the initial value of the element. Elements
+    that a loop does not change are left out.
     """
     elements = {}
     for computation in module.computations.values():
         for loop in computation.instructions.values():
             if loop.opcode == "while":
-                for name, index in _first_values(computation, loop):
+                for name, index in _initial_values(computation, loop):
                     write = _write(module, loop, index)
                     if write:
                         elements[computation.name, name] = _carry_element(module, loop, write)
@@ -61,7 +69,7 @@ def carry_elements(module: Module) -> dict[tuple[str, str], CarryElement]:
 
 
 def view_source(computation: Computation, instruction: Instruction) -> Instruction:
-    """The array behind copies and other views, as far as this computation shows."""
+    """The instruction in this computation that computes an array, behind copies and other views."""
     while instruction.opcode in (*VIEWS, "get-tuple-element") and instruction.operands:
         operand = computation.operand(instruction)
         is_element = instruction.opcode == "get-tuple-element"
@@ -73,8 +81,8 @@ def view_source(computation: Computation, instruction: Instruction) -> Instructi
     return instruction
 
 
-def _first_values(computation: Computation, loop: Instruction) -> Iterator[tuple[str, int]]:
-    """Yield the instruction that produces each element of the carry, and its index."""
+def _initial_values(computation: Computation, loop: Instruction) -> Iterator[tuple[str, int]]:
+    """Yield the name of the instruction that initializes each carry element, and the index."""
     carry = computation.operand(loop)
     if carry.opcode == "tuple":
         for index in range(len(carry.operands)):
@@ -106,7 +114,7 @@ def _has_backward_pass(module: Module, loop: Instruction) -> bool:
 
 
 def _write(module: Module, loop: Instruction, index: int) -> _Write | None:
-    """The write of an element of the carry by a trip, None where it passes it on."""
+    """The write of a trip into the carry element `index`; None if it does not change it."""
     body = module.loop_body(loop)
     root = body.root_instruction
     if root.opcode != "tuple" or index >= len(root.operands):
@@ -131,15 +139,15 @@ def _write(module: Module, loop: Instruction, index: int) -> _Write | None:
 
 def _fused_write(module: Module, body: Computation, fusion: Instruction, element: int) -> _Write:
     """The write of one element of the result of a fusion."""
-    inner = module.callee(fusion)
-    root = inner.root_instruction
+    callee = module.callee(fusion)
+    root = callee.root_instruction
     if root.opcode == "tuple":
-        root = inner.operand(root, element)
-    root = view_source(inner, root)
+        root = callee.operand(root, element)
+    root = view_source(callee, root)
     op_name = root.op_name or fusion.op_name
     if root.opcode != "dynamic-update-slice":
         return _Write(False, op_name, op_name)
-    array = view_source(inner, inner.operand(root, 1))
+    array = view_source(callee, callee.operand(root, 1))
     if array.opcode == "parameter":
         array = view_source(body, body.operand(fusion, int(array.literal)))
     return _Write(True, op_name, array.op_name)

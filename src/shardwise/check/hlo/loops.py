@@ -1,7 +1,7 @@
 """Run counts: how often each computation of a program runs.
 
-XLA annotates loops with their trip count for GPUs and CPUs. For TPUs it has to be derived: the few
-scalars that the condition reads are evaluated from their first values, trip by trip.
+For GPUs and CPUs, XLA annotates loops with their trip counts. For TPUs they are derived here: the
+scalars on which the loop condition depends are evaluated trip by trip from their initial values.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
 MAX_TRIPS = 1_000_000  # beyond this a loop counts as unresolved
-# Instructions whose computations are scheduled op by op; a fusion or a wrapped op runs as one.
+# Instructions whose callees are scheduled op by op; a fusion runs its callee as one op.
 CONTROL_FLOW = ("while", "conditional", "call", "call-start")
 
 Number = int | float | bool
-CarryState = dict[int, Number | None]  # element of a loop's carry -> its value
+CarryState = dict[int, Number | None]  # index of a loop's carry element -> its value if known
 
 _BINARY: dict[str, Callable[[Number, Number], Number]] = {
     "add": operator.add,
@@ -46,12 +46,11 @@ class RunCounts:
     """Run counts of computations in one run of the program.
 
     Args:
-        by_computation: computation -> number of runs, bodies of fusions included.
+        by_computation: computation -> number of runs, also of computations inside fusions.
         scheduled: computations whose instructions run one by one, entry first.
-        unresolved_loops: bodies of loops whose trip count is unknown; they and their callees
-            are counted as if the loop ran once.
-        unresolved_branches: branches of conditionals with an unknown number of runs; each is
-            counted as if it were always taken.
+        unresolved_loops: bodies of loops with an unknown trip count, which are assumed to run once.
+        unresolved_branches: branches of conditionals with unknown run counts; each is assumed to
+            run every time.
     """
 
     by_computation: dict[str, int]
@@ -63,12 +62,12 @@ class RunCounts:
 def count_runs(
     module: Module, branch_runs: Mapping[str, tuple[int, ...]] | None = None
 ) -> RunCounts:
-    """Follow the calls from the entry and count runs.
+    """Count the runs of all computations, from the entry through its callees.
 
     Args:
         module: the program.
         branch_runs: name scope of a `lax.cond` or `lax.switch` -> how often one run of the program
-            takes each branch, where the caller knows.
+            takes each of its branches, for conditionals where the caller knows it.
     """
     counts = dict.fromkeys(module.computations, 0)
     counts[module.entry] = 1
@@ -110,7 +109,7 @@ def count_runs(
 def _branch_runs(
     instruction: Instruction, branch_runs: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, ...] | None:
-    """Runs of each branch of a conditional whose name scope is known."""
+    """Run counts of a conditional's branches from `branch_runs`; None if it does not list them."""
     scopes = instruction.op_name.split("/")
     if instruction.opcode != "conditional" or len(scopes) < 2:
         return None
@@ -119,7 +118,7 @@ def _branch_runs(
 
 
 def _callers_first(module: Module) -> Iterator[str]:
-    """Computations in an order in which each follows all its callers; there is no recursion."""
+    """Names of computations, callers before callees (HLO has no recursion)."""
     visited: dict[str, None] = {}
 
     def visit(name: str) -> None:
@@ -134,48 +133,53 @@ def _callers_first(module: Module) -> Iterator[str]:
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """The number of runs of the body of a `while`, or None where it cannot be derived."""
+    """The trip count of a `while`, or None if it cannot be derived."""
     annotation = loop.backend_config.get("known_trip_count")
     if isinstance(annotation, dict) and "n" in annotation:
         return int(annotation["n"])
     condition = module.computations[loop.attribute("condition")]
     body = module.loop_body(loop)
-    state = _first_values(module, computation, loop, condition, body)
+    state = _initial_state(module, computation, loop, condition, body)
     if state is None:
         return None
     for trip in range(MAX_TRIPS):
-        continues = _scalar(module, condition, condition.root, state)
+        continues = _scalar_value(module, condition, condition.root, state)
         if continues is None:
             return None
         if not continues:
             return trip
-        next_state = {i: _element(module, body, body.root, i, state) for i in state}
+        next_state = {i: _element_value(module, body, body.root, i, state) for i in state}
         if next_state == state:
             return None
         state = next_state
     return None
 
 
-def _first_values(
+def _initial_state(
     module: Module,
     computation: Computation,
     loop: Instruction,
     condition: Computation,
     body: Computation,
 ) -> CarryState | None:
-    """First values of the elements of the carry that decide when the loop ends."""
+    """Initial values of the carry elements that decide when the loop ends; None if unknown."""
     elements = _elements_read(condition, condition.root, None)
     while True:
         closure = elements.union(*(_elements_read(body, body.root, i) for i in elements))
         if closure == elements:
             break
         elements = closure
-    state = {i: _element(module, computation, loop.operands[0], i, {}) for i in sorted(elements)}
+    state = {
+        i: _element_value(module, computation, loop.operands[0], i, {}) for i in sorted(elements)
+    }
     return None if not state or None in state.values() else state
 
 
 def _elements_read(computation: Computation, name: str, element: int | None) -> set[int]:
-    """Elements of the computation's one parameter on which a value depends."""
+    """Indices of the elements of a computation's one parameter on which a value depends.
+
+    The value is the result of an instruction, or one `element` of it if it is a tuple.
+    """
     elements: set[int] = set()
     pending: list[tuple[str, int | None]] = [(name, element)]
     visited: set[tuple[str, int | None]] = set()
@@ -200,64 +204,64 @@ def _elements_read(computation: Computation, name: str, element: int | None) -> 
     return elements
 
 
-def _element(
+def _element_value(
     module: Module, computation: Computation, name: str, element: int, state: CarryState
 ) -> Number | None:
-    """The scalar that is one element of a tuple, or None where it is unknown."""
+    """The value of a scalar element of a tuple, or None if it is unknown."""
     instruction = computation.instructions[name]
     if instruction.opcode == "tuple":
-        return _scalar(module, computation, instruction.operands[element], state)
+        return _scalar_value(module, computation, instruction.operands[element], state)
     if instruction.opcode == "parameter":
         return state.get(element)
     if instruction.opcode in _PASS_THROUGH:
-        return _element(module, computation, instruction.operands[0], element, state)
+        return _element_value(module, computation, instruction.operands[0], element, state)
     if instruction.opcode in ("fusion", "call"):
-        inner = module.callee(instruction)
+        callee = module.callee(instruction)
         arguments = _arguments(module, computation, instruction, state)
-        return _element(module, inner, inner.root, element, arguments)
+        return _element_value(module, callee, callee.root, element, arguments)
     return None
 
 
 def _arguments(
     module: Module, computation: Computation, call: Instruction, state: CarryState
 ) -> CarryState:
-    """Values of the parameters of a called computation."""
-    values = [_scalar(module, computation, operand, state) for operand in call.operands]
+    """Known scalar arguments of a call, by index."""
+    values = [_scalar_value(module, computation, operand, state) for operand in call.operands]
     if len(values) == 1 and values[0] is None:
-        return state  # a tuple that is passed on whole
+        return state  # the only argument is the whole tuple
     return dict(enumerate(values))
 
 
-def _scalar(
+def _scalar_value(
     module: Module, computation: Computation, name: str, state: CarryState
 ) -> Number | None:
-    """The value of a scalar, or None where it is unknown."""
+    """The value of a scalar, or None if it is unknown."""
     instruction = computation.instructions[name]
     if len(instruction.shapes) == 1 and instruction.shapes[0].elements != 1:
         return None
     if instruction.opcode == "constant":
-        return _constant(instruction.literal)
+        return _parse_constant(instruction.literal)
     if instruction.opcode == "parameter":
         return state.get(int(instruction.literal)) if len(instruction.shapes) == 1 else None
     if instruction.opcode == "get-tuple-element":
         source = instruction.operands[0]
-        return _element(module, computation, source, instruction.tuple_index, state)
+        return _element_value(module, computation, source, instruction.tuple_index, state)
     if instruction.opcode in _PASS_THROUGH:
-        return _scalar(module, computation, instruction.operands[0], state)
+        return _scalar_value(module, computation, instruction.operands[0], state)
     if instruction.opcode in ("fusion", "call"):
-        inner = module.callee(instruction)
+        callee = module.callee(instruction)
         arguments = _arguments(module, computation, instruction, state)
-        return _scalar(module, inner, inner.root, arguments)
+        return _scalar_value(module, callee, callee.root, arguments)
     values = []
     for operand in instruction.operands:
-        value = _scalar(module, computation, operand, state)
+        value = _scalar_value(module, computation, operand, state)
         if value is None:
             return None
         values.append(value)
-    return _apply(instruction, values)
+    return _evaluate(instruction, values)
 
 
-def _apply(instruction: Instruction, values: list[Number]) -> Number | None:
+def _evaluate(instruction: Instruction, values: list[Number]) -> Number | None:
     opcode = instruction.opcode
     if opcode == "compare" and len(values) == 2:
         return _COMPARE[instruction.attribute("direction")](*values)
@@ -272,7 +276,7 @@ def _apply(instruction: Instruction, values: list[Number]) -> Number | None:
     return None
 
 
-def _constant(literal: str) -> Number | None:
+def _parse_constant(literal: str) -> Number | None:
     if literal in ("true", "false"):
         return literal == "true"
     try:

@@ -1,9 +1,8 @@
-"""Peak of a compiled program's memory, and the arrays that are live then, by category.
+"""Peak memory of a compiled program, and the arrays that are live at the peak, by category.
 
-Live ranges are followed over the schedule of the entry; a loop adds the peak of its body where it
-runs. The sum is what the live buffers need, in whole tiles. It excludes fragmentation and memory
-outside the program's arrays; and it cannot see every buffer that the compiler shares between two
-results.
+The live buffers of the entry computation are added up at each instruction of the schedule, in whole
+tiles; a loop adds the peak of its body. The sum excludes fragmentation and memory other than
+arrays, and it may count two buffers where the compiler shares one.
 """
 
 from __future__ import annotations
@@ -30,13 +29,15 @@ _SLICES = ("dynamic-slice", "slice", "fusion", "copy-start", "copy-done", "slice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArray:
-    """One array that is live at the peak.
+    """An array that is live at the peak.
 
     Args:
-        instruction: name of its producer.
-        scope: the planned operation that produced it, "" when there is none.
-        category: one of `CATEGORIES`; `activations` are what a loop over layers saves for the
-            backward pass, `gathered weights` the results of gathers of arguments.
+        bytes: size in HBM, in whole tiles.
+        instruction: name of the instruction that produces it.
+        op_name: the path of scopes under which the traced program created it.
+        scope: the planned operation that produces it; "" if it belongs to none.
+        category: one of `CATEGORIES`. `activations` are saved by a loop over layers for the
+            backward pass; `gathered weights` are results of all-gathers of arguments.
     """
 
     bytes: int
@@ -52,10 +53,10 @@ class Peak:
     """The moment at which most memory is live.
 
     Args:
-        bytes: of everything in HBM then, arguments included.
+        bytes: bytes of all live arrays in HBM, arguments included.
         arguments: bytes of the program's arguments, which are live throughout.
-        computation, instruction: names of what runs then.
-        arrays: everything that is live, largest first.
+        computation, instruction: names of the instruction that runs then and of its computation.
+        arrays: all live arrays, largest first.
     """
 
     bytes: int
@@ -74,7 +75,12 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class _LocalPeak:
-    """Most bytes that a computation adds, at which instruction, and in which buffers."""
+    """The peak of the buffers that a computation and its callees add to those of its caller.
+
+    Args:
+        computation, instruction: names of the innermost instruction that runs at the peak.
+        buffers: the buffers that are live then, each with its computation.
+    """
 
     bytes: int
     computation: str
@@ -90,9 +96,9 @@ def memory_peak(
     """The peak over the whole schedule.
 
     Args:
-        argument_category: the category of a parameter of the program (weights, optimizer, ...);
-            without it all of them are `arguments`.
-        run_counts: `loops.count_runs(module)` where the caller has it already.
+        argument_category: returns the category of a parameter of the program, such as weights or
+            optimizer; by default every parameter has the category `arguments`.
+        run_counts: `loops.count_runs(module)`, if the caller has it already.
     """
     run_counts = run_counts or count_runs(module)
     loops = {}
@@ -141,7 +147,7 @@ def memory_peak(
 def _local_peak(
     module: Module, name: str, loop_bodies: set[str], cache: dict[str, _LocalPeak]
 ) -> _LocalPeak:
-    """The peak of one computation, with those of the computations that it calls."""
+    """The peak of one computation, including the computations that it calls."""
     if name in cache:
         return cache[name]
     computation = module.computations[name]
@@ -158,11 +164,16 @@ def _local_peak(
         if callee_peak:
             callee_peaks[position] = callee_peak
             totals[position] += callee_peak.bytes
-    worst = max(range(len(instructions)), key=totals.__getitem__)
-    live = tuple((computation, b) for b in buffers if b.first <= worst <= b.last)
-    inner = callee_peaks.get(worst) or _LocalPeak(0, name, instructions[worst].name, ())
+    peak_position = max(range(len(instructions)), key=totals.__getitem__)
+    live = tuple((computation, b) for b in buffers if b.first <= peak_position <= b.last)
+    inner_peak = callee_peaks.get(peak_position)
+    if inner_peak is None:
+        inner_peak = _LocalPeak(0, name, instructions[peak_position].name, ())
     cache[name] = _LocalPeak(
-        totals[worst], inner.computation, inner.instruction, live + inner.buffers
+        bytes=totals[peak_position],
+        computation=inner_peak.computation,
+        instruction=inner_peak.instruction,
+        buffers=live + inner_peak.buffers,
     )
     return cache[name]
 
@@ -179,7 +190,11 @@ def _callee_peak(
 
 
 class _Categories:
-    """Categories of buffers, from their shapes, producers and computations."""
+    """Assigns categories to buffers, from their shapes, producers and computations.
+
+    Args:
+        loops: loop body -> the `while` instruction that runs it, with its computation.
+    """
 
     def __init__(
         self,
@@ -201,7 +216,7 @@ class _Categories:
         self.carry_elements = carry_elements(module)
 
     def op_name(self, computation: Computation, buffer: ArrayBuffer) -> str:
-        """Op name of the array: behind copies, and of what a loop writes into its carry."""
+        """Op name of the array itself, not of a copy or of the loop carry that it is written to."""
         element = self._carry_element(computation, buffer)
         return element.op_name or view_source(computation, buffer.producer).op_name
 
@@ -210,7 +225,7 @@ class _Categories:
         return self.carry_elements.get(key, CarryElement("", ""))
 
     def category(self, computation: Computation, buffer: ArrayBuffer) -> str:
-        """One of `CATEGORIES`."""
+        """The category of a buffer, one of `CATEGORIES`."""
         carry_category = self._carry_element(computation, buffer).category
         if carry_category:
             return carry_category
@@ -232,12 +247,15 @@ class _Categories:
     def _gathers(self, instruction: Instruction) -> bool:
         """Whether an instruction is an all-gather, or a fusion or start that contains one."""
         if instruction.opcode in ("fusion", "async-start", "call-start"):
-            inner = self.module.callee(instruction).instructions.values()
-            return any(nested.opcode.startswith("all-gather") for nested in inner)
+            nested = self.module.callee(instruction).instructions.values()
+            return any(op.opcode.startswith("all-gather") for op in nested)
         return instruction.opcode.startswith("all-gather")
 
     def _is_argument(self, computation: Computation, name: str) -> bool:
-        """Whether an array is an argument, or a slice of one that loops only read."""
+        """Whether an array is an argument, or a copy or slice of one, also inside loops.
+
+        Inside a loop, the carry element that holds the argument must not change.
+        """
         while True:
             instruction = computation.instructions[name]
             if instruction.opcode == "parameter":
@@ -258,7 +276,10 @@ class _Categories:
     def _loop_invariant(
         self, body: Computation, element: Instruction
     ) -> tuple[Computation, str] | None:
-        """The value that the caller passes as an element that the body never changes."""
+        """The value outside the loop of a carry element that the body never changes.
+
+        Returns its computation and instruction; None if the body changes the element.
+        """
         if body.name not in self.loops or not _is_unchanged(body, element):
             return None
         caller, loop = self.loops[body.name]
@@ -273,7 +294,7 @@ def _without_ones(shape: Shape) -> tuple[int, ...]:
 
 
 def _is_unchanged(body: Computation, element: Instruction) -> bool:
-    """Whether a loop passes one element of its carry on unchanged."""
+    """Whether a loop body returns one element of its carry unchanged."""
     root = body.root_instruction
     index = element.tuple_index
     if root.opcode != "tuple" or index >= len(root.operands):

@@ -1,15 +1,15 @@
 """Detection of all-reduces that are reduce-scatters in effect.
 
-Not every backend forms one. XLA:CPU keeps the all-reduce of the partial sums and slices the result,
-where a chip's own compiler would emit a reduce-scatter; a TPU's puts both into one custom fusion.
-Either is a reduce-scatter when every reader of the sum takes the same shard of it.
+Some backends emit no reduce-scatter. XLA:CPU keeps the all-reduce and slices its result; a TPU's
+compiler puts both into one custom fusion. An all-reduce counts as a reduce-scatter if every reader
+of its result takes a slice, and the slice is one shard.
 """
 
 from __future__ import annotations
 
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
-# Opcodes that pass on the whole array, in another order or under another name.
+# Opcodes whose result is the whole operand, possibly with another layout or type.
 WHOLE_ARRAY = ("copy", "bitcast", "transpose", "reshape", "convert", "get-tuple-element")
 
 
@@ -20,7 +20,12 @@ def is_scattered(
     array_index: int,
     group_size: int,
 ) -> bool:
-    """Whether only a chip's shard of one array of an all-reduce is read."""
+    """Whether the readers of one array of an all-reduce read only one shard of it.
+
+    Args:
+        array_index: index of the array in the result.
+        group_size: devices in a group, hence shards of the array.
+    """
     element = array_index if len(all_reduce.shapes) > 1 else None
     shard = _slice_elements(module, computation, all_reduce.name, element)
     if shard is None or group_size < 2:
@@ -31,8 +36,11 @@ def is_scattered(
 def _slice_elements(
     module: Module, computation: Computation, name: str, element: int | None
 ) -> int | None:
-    """Size of the slices when all readers of an array slice it alike, else None."""
-    if computation.instructions[name].root:
+    """Elements in the slice that every reader takes of an array; None if readers differ.
+
+    The array is the result of an instruction, or one `element` of it if it is a tuple.
+    """
+    if computation.instructions[name].is_root:
         return None
     sizes: set[int | None] = set()
     for user in computation.users(name):
@@ -44,10 +52,10 @@ def _slice_elements(
         elif user.opcode in WHOLE_ARRAY:
             sizes.add(_slice_elements(module, computation, user.name, None))
         elif user.opcode == "fusion":
-            inner = module.callee(user)
-            for parameter, operand in zip(inner.parameters, user.operands, strict=True):
+            callee = module.callee(user)
+            for parameter, operand in zip(callee.parameters, user.operands, strict=True):
                 if operand == name:
-                    sizes.add(_slice_elements(module, inner, parameter.name, None))
+                    sizes.add(_slice_elements(module, callee, parameter.name, None))
         else:
             sizes.add(None)
     return sizes.pop() if len(sizes) == 1 else None

@@ -1,7 +1,7 @@
 """Planned operation and training pass of an instruction, read from its `op_name`.
 
-The runtime opens a scope for each operation under the name that the plan has for it (`attn.q`,
-`mlp.up`, `unembed`, ...), and differentiation puts its transforms around those names:
+The runtime opens a name scope for each operation, with the name from the plan (`attn.q`, `mlp.up`,
+`unembed`, ...). Differentiation wraps these names in its transforms:
 
     jvp(..)/while/body/attn.q/dot_general                              forward
     transpose(jvp(..))/while/body/checkpoint/attn.q/dot_general        backward
@@ -21,11 +21,10 @@ _COMBINED = re.compile(r"\(([^()]*:[^()]*)\)")
 
 
 def scope(op_name: str) -> tuple[str, str]:
-    """Name of the planned operation, "" when there is none, and the pass.
+    """Name of the innermost planned operation, "" if there is none, and the pass.
 
-    The innermost operation counts. Where the compiler has combined operations their names are
-    joined by +. The pass is forward, backward, remat or update; undifferentiated operations are
-    forward.
+    If the compiler has combined several operations, their names are joined by +. The pass is
+    forward, backward, remat or update; operations that are not differentiated are forward.
     """
     combined = _COMBINED.search(op_name)
     if combined is None:

@@ -1,4 +1,4 @@
-"""Shapes as a compiled program writes them: element type, dims, layout, tiles, memory space."""
+"""Parser for array shapes in HLO text: element type, dims, layout, tiles, memory space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadInput
 
-# Bits of one element. Tokens and opaque handles occupy nothing.
+# Bits of one element. Tokens and opaque handles take no memory.
 BITS = {
     **dict.fromkeys(("token", "opaque"), 0),
     **dict.fromkeys(("s1", "u1"), 1),
@@ -33,13 +33,13 @@ _ELEMENT = re.compile(r"E\((\d+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One array: `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}`.
+    """The shape of one array, such as `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}`.
 
     Args:
         layout: the text between the braces.
-        memory_space: 0 is HBM; on a TPU 1 is VMEM and 5 host memory.
-        bytes: of the elements alone.
-        padded_bytes: of whole tiles, which is what the array occupies.
+        memory_space: 0 is HBM; on a TPU, 1 is VMEM and 5 is host memory.
+        bytes: bytes of the elements, without padding.
+        padded_bytes: bytes that the array occupies, in whole tiles.
     """
 
     dtype: str
@@ -64,16 +64,16 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     Raises:
         BadInput: an element type that this parser does not know.
     """
-    return tuple(_shape(*match.groups()) for match in _SHAPE.finditer(text))
+    return tuple(_parse_shape(*match.groups()) for match in _SHAPE.finditer(text))
 
 
-def _shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
+def _parse_shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
     if dtype not in BITS:
         raise BadInput(
             f'the compiled program has the element type "{dtype}", which is unknown here. '
             f"Known types: {', '.join(BITS)}."
         )
-    # A dynamic dim is written `<=8`: its bound is what the array occupies.
+    # A dynamic dim is written `<=8`; memory is allocated for its upper bound.
     dims = tuple(int(d.strip().lstrip("<=")) for d in dims_text.split(",") if d.strip())
     layout = layout or ""
     space = _SPACE.search(layout)
@@ -94,7 +94,11 @@ def _shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
 
 
 def _padded_elements(dims: tuple[int, ...], layout: str) -> int:
-    """Elements in whole tiles: each tile cuts the last dims of what the one before it left."""
+    """Elements of an array padded to whole tiles.
+
+    A layout may nest several tiles, `T(8,128)(2,1)`: each tiles the last dims of the array that the
+    previous one has tiled.
+    """
     order, _, tiling = layout.partition(":")
     physical = list(dims)
     if order:
@@ -106,17 +110,20 @@ def _padded_elements(dims: tuple[int, ...], layout: str) -> int:
 
 
 def _tiled(dims: list[int], tile: list[str]) -> list[int]:
-    """Dims of the array in tiles: counts of tiles, then one tile. `*` joins a dim to the next."""
+    """Dims of a tiled array: outer dims, counts of tiles, dims of one tile.
+
+    A tile size `*` combines its dim with the next one.
+    """
     dims = [1] * (len(tile) - len(dims)) + dims
     n_outer = len(dims) - len(tile)
     counts: list[int] = []
     sizes: list[int] = []
-    joined = 1
+    combined_dim = 1
     for dim, size in zip(dims[n_outer:], tile, strict=True):
-        joined *= dim
+        combined_dim *= dim
         if size == "*":
             continue
-        counts.append(-(-joined // int(size)))
+        counts.append(-(-combined_dim // int(size)))
         sizes.append(int(size))
-        joined = 1
+        combined_dim = 1
     return [*dims[:n_outer], *counts, *sizes]

@@ -1,9 +1,9 @@
-"""Parser for the text of a compiled, scheduled program.
+"""Parser for the HLO text of a compiled, scheduled program.
 
-The text is not regular: an instruction may span lines (Pallas kernels carry their own text), a line
-in the middle of one may start with `}}`, shapes of tuples nest and contain comments, and tiles put
-parentheses into shapes. So the lines of an instruction are joined first, then read by matching
-brackets.
+Regular expressions are not enough: an instruction may span several lines (Pallas kernels contain
+their own text), its later lines may start with `}}`, shapes of tuples nest and contain comments,
+and tiles put parentheses into shapes. So the lines of an instruction are joined first, and then
+parsed by matching brackets.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ _CLOSING = ")]}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One line: `%name = shapes opcode(operands), attributes`.
+    """One instruction: `%name = shapes opcode(operands), attributes`.
 
     Args:
-        shapes: the arrays of the result; those of a tuple, nested ones flattened.
+        shapes: shapes of the arrays in the result; a (nested) tuple is flattened.
+        operands: names of the instructions whose results it reads.
         literal: the text between the parentheses of a parameter or a constant.
-        attributes: the rest of the line without the backend configuration.
-        op_name: the path of scopes under which the traced program created it.
+        attributes: the rest of the text, without the backend configuration.
+        is_root: whether its result is that of the computation.
+        op_name: the path of name scopes under which JAX traced it.
         callees: names of the computations that it calls.
     """
 
@@ -52,7 +54,7 @@ class Instruction:
     operands: tuple[str, ...]
     literal: str
     attributes: str
-    root: bool
+    is_root: bool
     op_name: str
     backend_config: dict[str, Any] = field(hash=False)
     callees: tuple[str, ...]
@@ -63,7 +65,7 @@ class Instruction:
         return sum(shape.bytes for shape in self.shapes)
 
     def attribute(self, key: str) -> str:
-        """The value of a one-word attribute (`kind=kLoop`) without quotes and %, else ""."""
+        """The value of a one-word attribute (`kind=kLoop`), without quotes or %; "" if absent."""
         match = re.search(rf'(?:^|[\s,{{]){key}=(?:"([^"]*)"|%?([^\s,{{}}]+))', self.attributes)
         if match is None:
             return ""
@@ -84,7 +86,13 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """Instructions in schedule order; `thread` is "" for the main one."""
+    """A computation of a module.
+
+    Args:
+        instructions: name -> instruction, in schedule order.
+        root: name of the instruction whose result the computation returns.
+        thread: the execution thread; "" for the main one.
+    """
 
     name: str
     instructions: dict[str, Instruction]
@@ -103,7 +111,7 @@ class Computation:
         return tuple(sorted(parameters, key=lambda parameter: int(parameter.literal)))
 
     def dones(self) -> dict[str, Instruction]:
-        """Name of an asynchronous start -> the instruction that waits for it."""
+        """Name of an asynchronous start -> the `-done` instruction that waits for it."""
         dones = {}
         for instruction in self.instructions.values():
             if instruction.opcode.endswith("-done") and instruction.operands:
@@ -115,7 +123,7 @@ class Computation:
         return [user for user in self.instructions.values() if name in user.operands]
 
     def operand(self, instruction: Instruction, index: int = 0) -> Instruction:
-        """The instruction that computes an operand."""
+        """The instruction that produces an operand."""
         return self.instructions[instruction.operands[index]]
 
 
@@ -125,8 +133,9 @@ class Module:
 
     Args:
         entry: name of the computation that runs first.
-        aliases: (element of the result, number of the parameter whose memory it reuses).
-        tiled: whether arrays are stored in tiles, as on a TPU; there memory space 1 is VMEM.
+        aliases: pairs (result element, number of the parameter whose memory it reuses).
+        n_partitions: number of devices that run the program.
+        tiled: whether arrays are stored in tiles, as on TPUs, where memory space 1 is VMEM.
     """
 
     name: str
@@ -162,13 +171,13 @@ def parse(text: str) -> Module:
     header = header_match[0]
     computations = {}
     entry = ""
-    for name, is_entry, lines, thread in _blocks(text):
+    for name, is_entry, lines, thread in _computation_blocks(text):
         instructions = {}
         root = ""
         for line in lines:
-            instruction = _instruction(line)
+            instruction = _parse_instruction(line)
             instructions[instruction.name] = instruction
-            if instruction.root:
+            if instruction.is_root:
                 root = root or instruction.name
         root = root or next(reversed(instructions), "")
         computations[name] = Computation(
@@ -183,24 +192,24 @@ def parse(text: str) -> Module:
         name=header.split()[1].rstrip(","),
         entry=entry,
         computations=computations,
-        aliases=tuple(_aliases(header)),
+        aliases=tuple(_parse_aliases(header)),
         n_partitions=int(partitions[1]) if partitions else 1,
         tiled=":T(" in text,
     )
 
 
-def _aliases(header: str) -> Iterator[tuple[int, int]]:
+def _parse_aliases(header: str) -> Iterator[tuple[int, int]]:
     start = header.find("input_output_alias={")
     if start < 0:
         return
     opening = header.index("{", start)
-    inside = header[opening + 1 : _matching(header, opening)]
+    inside = header[opening + 1 : _matching_bracket(header, opening)]
     for output, parameter in _ALIAS.findall(inside):
         yield int(output.split(",")[0] or 0), int(parameter)
 
 
-def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
-    """Yield name, whether it is the entry, whole instructions, and thread of each computation."""
+def _computation_blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
+    """Yield (name, is_entry, texts of its instructions, thread) of each computation."""
     name = ""
     is_entry = False
     lines: list[str] = []
@@ -218,14 +227,14 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]:
             lines = []
 
 
-def _instruction(line: str) -> Instruction:
+def _parse_instruction(line: str) -> Instruction:
     head = _INSTRUCTION.match(line)
     if head is None:
         raise BadInput(f"this line of the compiled program cannot be parsed: {line[:200]}")
     line, backend_config = _without_config(line)
     shapes_end = _shapes_end(line, head.end())
     opening = line.index("(", shapes_end)
-    closing = _matching(line, opening)
+    closing = _matching_bracket(line, opening)
     opcode = line[shapes_end:opening].strip()
     inside = line[opening + 1 : closing]
     attributes = line[closing + 1 :].removeprefix(", ")
@@ -245,7 +254,7 @@ def _instruction(line: str) -> Instruction:
         operands=tuple(operands),
         literal=literal,
         attributes=attributes,
-        root=bool(head[1]),
+        is_root=bool(head[1]),
         op_name=re.sub(r"\\(.)", r"\1", op_name[1]) if op_name else "",
         backend_config=backend_config,
         callees=tuple(callees),
@@ -253,19 +262,22 @@ def _instruction(line: str) -> Instruction:
 
 
 def _shapes_end(line: str, start: int) -> int:
-    """The index after the shapes of a result, which begin at `start`."""
+    """The index of the first character after the shapes that begin at `start`."""
     index = start
     if line[start] == "(":
-        index = _matching(line, start) + 1
+        index = _matching_bracket(line, start) + 1
     while line[index] not in " \n":
         if line[index] in _OPENING:
-            index = _matching(line, index)
+            index = _matching_bracket(line, index)
         index += 1
     return index
 
 
 def _without_config(line: str) -> tuple[str, dict[str, Any]]:
-    """The line without its backend configuration, and that; {} for opaque bytes of a kernel."""
+    """The line without its backend configuration, and the configuration.
+
+    The configuration is {} if there is none, or if it is not JSON but the opaque bytes of a kernel.
+    """
     key = _CONFIG.search(line)
     if key is None:
         return line, {}
@@ -278,7 +290,7 @@ def _without_config(line: str) -> tuple[str, dict[str, Any]]:
     return line[: key.start()] + line[end:], config if isinstance(config, dict) else {}
 
 
-def _matching(text: str, start: int) -> int:
+def _matching_bracket(text: str, start: int) -> int:
     """The index of the bracket that closes the one at `start`, ignoring brackets in quotes."""
     depth = 0
     quoted = False

@@ -1,9 +1,11 @@
 """Bytes that one instruction reads from and writes to HBM.
 
-Each operand and each result counts once, in whole tiles. Free are arrays in other memories (on a
-TPU VMEM, scalar memory, the host), results that only rename an array (bitcasts, tuples, carries),
-and in-place updates except for the update itself. Of an operand that is only sliced, the slices
-are read.
+Each operand and each result counts once, in whole tiles, with these exceptions:
+
+- arrays in other memories (on a TPU: VMEM, scalar memory, host memory) do not count;
+- results that only rename an array (bitcasts, tuples, loop carries) do not count;
+- an in-place update counts only the update, not the array that it changes;
+- an operand that is only sliced counts the slices.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ _RENAMES = ("bitcast", "reshape", "get-tuple-element", "copy-done")
 
 
 def in_hbm(module: Module, shape: Shape) -> bool:
-    """Whether an array is in HBM: off TPUs every memory space but the host's is."""
+    """Whether an array is in HBM; memory space 1 is VMEM on a TPU, but HBM elsewhere."""
     return shape.memory_space == HBM or (not module.tiled and shape.memory_space == 1)
 
 
 def padded_hbm_bytes(module: Module, shapes: Iterable[Shape]) -> int:
-    """Bytes of arrays in HBM, in whole tiles; arrays elsewhere count 0."""
+    """Bytes of those of the arrays that are in HBM, in whole tiles."""
     return sum(shape.padded_bytes for shape in shapes if in_hbm(module, shape))
 
 
 def hbm_bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
-    """Bytes read and written by one run of an instruction.
+    """HBM bytes that one run of an instruction reads and writes.
 
-    Asynchronous pairs count at the start; the done is free.
+    The bytes of an asynchronous pair count at its start; its done counts 0.
     """
     opcode = instruction.opcode
     if opcode in FREE or opcode.endswith("-done"):
@@ -65,7 +67,7 @@ def _operand_bytes(module: Module, computation: Computation, instruction: Instru
 
 
 def _pair_bytes(module: Module, computation: Computation, start: Instruction) -> int:
-    """Bytes that an asynchronous pair moves; a slice reads only as much as it writes."""
+    """HBM bytes of an asynchronous pair; a slice reads only as many bytes as it writes."""
     read = _operand_bytes(module, computation, start)
     for user in computation.users(start.name):
         if user.operands[0] == start.name:
@@ -76,27 +78,27 @@ def _pair_bytes(module: Module, computation: Computation, start: Instruction) ->
 
 
 def _fusion_bytes(module: Module, computation: Computation, fusion: Instruction) -> int:
-    inner = module.callee(fusion)
+    callee = module.callee(fusion)
     total = 0
-    for parameter, operand in zip(inner.parameters, fusion.operands, strict=True):
+    for parameter, operand in zip(callee.parameters, fusion.operands, strict=True):
         whole = padded_hbm_bytes(module, computation.instructions[operand].shapes)
         if whole:
-            total += min(whole, _bytes_read(module, inner, parameter.name))
-    return total + _bytes_written(module, inner, fusion)
+            total += min(whole, _bytes_read(module, callee, parameter.name))
+    return total + _bytes_written(module, callee, fusion)
 
 
-def _bytes_read(module: Module, inner: Computation, name: str) -> int:
-    """Bytes of a parameter of a fusion that its instructions read."""
-    whole = sum(shape.padded_bytes for shape in inner.instructions[name].shapes)
+def _bytes_read(module: Module, callee: Computation, name: str) -> int:
+    """Bytes that a fusion reads of one of its parameters, or of a view of it."""
+    whole = sum(shape.padded_bytes for shape in callee.instructions[name].shapes)
     total = 0
-    for user in inner.users(name):
+    for user in callee.users(name):
         is_target = user.operands[0] == name
         if user.opcode in SLICES and is_target:
             total += user.shapes[0].padded_bytes
         elif user.opcode in _UPDATES and is_target:
             continue
         elif user.opcode in _RENAMES or _only_renames(module, user):
-            total += _bytes_read(module, inner, user.name)
+            total += _bytes_read(module, callee, user.name)
         elif user.opcode == "fusion":
             nested = module.callee(user)
             for parameter, operand in zip(nested.parameters, user.operands, strict=True):
@@ -118,14 +120,14 @@ def _only_renames(module: Module, instruction: Instruction) -> bool:
 
 
 def _carries_collective(user: Instruction) -> bool:
-    """Whether an instruction is a link of a fused collective, whose bytes count there."""
+    """Whether an instruction carries a fused collective, whose bytes count with the collective."""
     if user.opcode == "custom-call":
         return user.attribute("custom_call_target").startswith("AsyncCollective")
     return user.opcode == "tuple" or user.attribute("chain_id") != ""
 
 
-def _bytes_written(module: Module, inner: Computation, fusion: Instruction) -> int:
-    root = inner.root_instruction
+def _bytes_written(module: Module, callee: Computation, fusion: Instruction) -> int:
+    root = callee.root_instruction
     if root.opcode == "custom-call" and _carries_collective(root):
         return 0
     results = root.operands if root.opcode == "tuple" else (root.name,)
@@ -134,19 +136,19 @@ def _bytes_written(module: Module, inner: Computation, fusion: Instruction) -> i
     total = 0
     for name, shape in zip(results, fusion.shapes, strict=True):
         if in_hbm(module, shape):
-            total += min(shape.padded_bytes, _new_bytes(module, inner, name))
+            total += min(shape.padded_bytes, _new_bytes(module, callee, name))
     return total
 
 
-def _new_bytes(module: Module, inner: Computation, name: str) -> int:
-    """Bytes of a result of a fusion that it does not share with an operand."""
-    instruction = inner.instructions[name]
+def _new_bytes(module: Module, callee: Computation, name: str) -> int:
+    """Bytes that a fusion writes for one of its results; a part shared with an operand is free."""
+    instruction = callee.instructions[name]
     if instruction.opcode in ("parameter", "get-tuple-element"):
         return 0
     if instruction.opcode == "bitcast":
-        return _new_bytes(module, inner, instruction.operands[0])
+        return _new_bytes(module, callee, instruction.operands[0])
     if instruction.opcode == "dynamic-update-slice":
-        return inner.operand(instruction, 1).shapes[0].padded_bytes
+        return callee.operand(instruction, 1).shapes[0].padded_bytes
     if instruction.opcode == "fusion":
         return _bytes_written(module, module.callee(instruction), instruction)
     target = instruction.attribute("custom_call_target")

@@ -27,10 +27,11 @@ class TimedProgram:
 
     Args:
         mode: how operations were timed: `cycles` or `roofline`.
-        kernel_share: share of the peak that custom kernels were assumed to reach.
-        unknown_kernels: kernels of unknown FLOPs: only their bytes count.
-        unresolved_loops: loops of unknown trip count, which count once.
-        inexact_collectives: collectives whose groups are not runs along the torus axes.
+        kernel_share: fraction of the peak FLOP/s that custom kernels were assumed to reach.
+        unknown_kernels: kernels with unknown FLOPs, which are timed by their bytes alone.
+        unresolved_loops: loops with an unknown trip count, which are assumed to run once.
+        inexact_collectives: collectives whose groups are not evenly spaced along the torus axes,
+            so that their times are approximate.
     """
 
     timeline: Timeline
@@ -55,17 +56,17 @@ def time_program(
     """Time one run of a compiled program on a machine.
 
     Args:
-        places: positions of the program's devices, in its numbering.
-        mesh: axis -> size, in the order in which devices are numbered.
-        mode: of `durations.MODES`.
-        clock_hz: cycles per second of the compiler's estimates; None where it makes none, and the
-            mode is `roofline`.
-        kernel_cost: cost of custom kernels other than attention.
+        places: physical positions of the devices, in the order in which the program numbers them.
+        mesh: axis -> size. Device ids number the mesh positions, the last axis fastest.
+        mode: how to time operations, one of `durations.MODES`.
+        clock_hz: cycles per second in the compiler's estimates. None if it makes no estimates; the
+            mode is then `roofline`.
+        kernel_cost: returns the cost of a custom kernel; by default only attention is known.
         max_bars: number of bars beyond which repeated trips of a loop become one bar.
 
     Raises:
         BadInput: an unknown mode, or a device that the machine does not have.
-        UnknownFigure: a rate of the chip that no public source gives.
+        UnknownFigure: no public source gives a rate of the chip that is needed.
     """
 
     def custom_call_cost(instruction: Instruction) -> Cost | None:
@@ -74,7 +75,7 @@ def time_program(
 
     def work_of(computation: Computation, instruction: Instruction) -> OpWork:
         op = ops_by_name.get((computation.name, instruction.name))
-        if op is None:  # a caller: its callees are timed
+        if op is None:  # a loop, conditional or call: the instructions in its callees are timed
             return OpWork()
         return OpWork(
             flops=float(op.cost.flops),
@@ -104,7 +105,7 @@ def time_program(
         timeline=simulate(lowering.steps(module.entry), max_bars=max_bars),
         mode=mode,
         kernel_share=rates.kernel_share,
-        unknown_kernels=tuple(op.instruction.name for op in ops if op.unknown),
+        unknown_kernels=tuple(op.instruction.name for op in ops if op.has_unknown_kernel),
         unresolved_loops=run_counts.unresolved_loops,
         inexact_collectives=tuple(sorted(lowering.inexact)),
     )

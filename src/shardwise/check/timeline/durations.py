@@ -1,13 +1,14 @@
-"""Seconds of one operation of the core, from the compiler's cycles or from a roofline.
+"""Seconds of one operation of the core, in one of two modes.
 
-    cycles     the estimate of the compiler's own model of the chip, over the clock. It counts whole
-               tiles and memory; too high by about a factor of 2 for element-wise work. Where it has
-               no answer (custom kernels, in-place updates), the roofline stands in.
-    roofline   the slower of FLOPs at the peak of their dtype and HBM bytes at full bandwidth;
-               traffic within VMEM costs nothing.
+    cycles     the cycles that the compiler estimates with its own model of the chip, divided by the
+               clock rate. They include tile padding and memory access, and are about 2 times too
+               high for element-wise work. Operations without an estimate (custom kernels, in-place
+               updates) use the roofline.
+    roofline   the larger of FLOPs at the peak of their dtype and HBM bytes at full bandwidth;
+               traffic within VMEM takes no time.
 
-Custom kernels reach a share of the peak: in `cycles` that of attention in the chip's calibration
-(`estimate.calibration`), in `roofline` all of it. GPU programs have no cycles.
+Custom kernels reach a fraction of the peak: in mode `cycles` that of attention in the chip's
+calibration (`estimate.calibration`), in mode `roofline` 1. GPU programs have no cycles.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from shardwise.estimate.calibration import calibration
 from shardwise.hardware import Chip
 
 MODES = ("cycles", "roofline")
-UNKNOWN_CYCLES = 2**63 - 1  # what the compiler writes where its model has no answer
+UNKNOWN_CYCLES = 2**63 - 1  # the compiler's estimate for operations that its model does not cover
 
-# Peaks that apply to an element type; the first that the chip has is used.
-_PEAKS = {
+# Element type -> dtypes of the peaks that apply to it; the first that the chip has is used.
+_PEAK_DTYPES = {
     "s4": ("int4", "int8", "bf16"),
     "u4": ("int4", "int8", "bf16"),
     "s8": ("int8", "bf16"),
@@ -40,11 +41,12 @@ class OpWork:
     """FLOPs and bytes of one run of an operation.
 
     Args:
-        flops: of matrix products.
-        dtype: of their factors, as the program writes it.
-        hbm_bytes: read and written.
+        flops: FLOPs of matmuls and convolutions.
+        dtype: element type of their inputs, as HLO writes it.
+        hbm_bytes: bytes read and written in HBM.
         is_kernel: whether it is a custom kernel, opaque to the compiler.
-        head_dim: of an attention kernel; a wider matrix unit stays partly empty.
+        head_dim: head dim of an attention kernel, 0 for others. It leaves part of a wider matrix
+            unit unused.
     """
 
     flops: float = 0.0
@@ -59,10 +61,10 @@ class DeviceRates:
     """FLOP/s and bytes per second of one device.
 
     Args:
-        chip: the chip, of which a device has an equal part.
+        chip: the chip; its rates are divided evenly among its devices.
         mode: one of `MODES`.
-        clock_hz: cycles per second; None where the compiler counts none.
-        kernel_share: share of the peak that custom kernels reach.
+        clock_hz: cycles per second in the compiler's estimates; None if it makes none.
+        kernel_share: fraction of the peak FLOP/s that custom kernels reach.
     """
 
     chip: Chip
@@ -75,7 +77,7 @@ class DeviceRates:
     def of_chip(
         cls, chip: Chip, mode: str, clock_hz: float | None, devices_per_chip: int = 1
     ) -> DeviceRates:
-        """Rates with the share of kernels from the chip's calibration.
+        """Rates of one device of a chip, with `kernel_share` from the chip's calibration.
 
         Raises:
             BadInput: an unknown mode.
@@ -102,9 +104,9 @@ class DeviceRates:
         return self.chip.need("pcie.bandwidth") / self.devices_per_chip
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Peak of one device for an element type, or for the next wider one that it has."""
+        """Peak FLOP/s of one device for an element type, or for the next wider type it supports."""
         default = ("fp8", "bf16") if dtype.startswith("f8") else ("bf16",)
-        for name in _PEAKS.get(dtype, default):
+        for name in _PEAK_DTYPES.get(dtype, default):
             if name in self.chip.peak_flops_per_s:
                 return self.chip.peak(name) / self.devices_per_chip
         return self.chip.peak("bf16") / self.devices_per_chip
@@ -122,7 +124,7 @@ class DeviceRates:
         return max(math_s, hbm_s)
 
     def _peak_share(self, work: OpWork) -> float:
-        """Share of the peak that an operation without cycles reaches."""
+        """Fraction of the peak FLOP/s that an operation without estimated cycles reaches."""
         if not work.is_kernel or self.mode != "cycles":
             return 1.0
         if not work.head_dim:
@@ -131,7 +133,7 @@ class DeviceRates:
 
 
 def estimated_cycles(instruction: Instruction) -> float | None:
-    """The compiler's estimate for one run of an operation, None where it has none."""
+    """The compiler's estimate of the cycles of one run of an operation; None if it has none."""
     config = instruction.backend_config.get("window_config")
     if not isinstance(config, dict):
         return None

@@ -1,13 +1,13 @@
 """FLOPs of attention kernels, which are opaque calls in a compiled program.
 
-Splash attention (the Pallas kernel that comes with JAX) takes queries [.., N, T, H], keys
-[.., K, S, H], and tables of blocks [.., rows of blocks, blocks of a row], except under a full mask.
-Blocks outside the mask are skipped, those on its edge are computed whole. A table as wide as the
-keys is causal; a narrower one a sliding window (or chunks, whose share is smaller: then this is
-an upper bound).
+Splash attention (JAX's Pallas kernel for TPUs) takes queries [.., N, T, H] and keys [.., K, S, H].
+With a mask it also takes tables of blocks [.., block rows, blocks per row]: blocks outside the mask
+are skipped, blocks on its edge are computed in full. If a table is as wide as the keys, the mask is
+assumed to be causal; if it is narrower, a sliding window. For chunked attention, which computes
+less, the latter is an upper bound.
 
-cuDNN's flash attention on GPUs takes queries [B, T, N, H] and keys [B, S, K, H]; its mask is in the
-configuration of the call, and edges count as whole tiles, as in plans.
+cuDNN's flash attention for GPUs takes queries [B, T, N, H] and keys [B, S, K, H]. Its mask is in
+the configuration of the call. Tiles on the edge of the mask count in full, as in plans.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from shardwise.check.hlo.text import Instruction
 from shardwise.estimate.kernels import tiled_keys
 from shardwise.estimate.training.chip_rates import GPU_MASK_TILE
 
-# Products per block of scores: as wide as a query head, and as wide as a value head. Forward s, and
-# o; backward in one kernel s dk dq, and dv dp; in two kernels, each recomputes s and dp.
+# Matmuls per block of scores: (those over the head dim of queries, those over that of values).
+# The forward pass computes s, and o. A backward kernel for all gradients computes s, dq, dk, and
+# dp, dv. Split in two, one kernel computes s, dq, and dp; the other s, dk, and dp, dv.
 _FORWARD = (1, 1)
 _QUERY_GRADIENTS = (2, 1)
 _KEY_GRADIENTS = (2, 2)
@@ -37,17 +38,17 @@ _CUDNN = {"__cudnn$fmhaSoftmax": _FORWARD, "__cudnn$fmhaSoftmaxBackward": _ALL_G
 
 
 def attention_cost(instruction: Instruction) -> Cost | None:
-    """FLOPs and bytes of an attention call, None for any other instruction.
+    """FLOPs and bytes of a call of an attention kernel, None for any other instruction.
 
-    Operands count as read from HBM: the call does not state their memory space.
+    All operands count as read from HBM, since the call does not state their memory space.
     """
-    products = _products(instruction)
-    tensors = _tensors(instruction)
-    if products is None or len(tensors) < 3:
+    matmul_counts = _matmul_counts(instruction)
+    tensors = _float_operands(instruction)
+    if matmul_counts is None or len(tensors) < 3:
         return None
     queries, keys, values = (shape.dims for shape in tensors[:3])
     operands = _operand_shapes(instruction)
-    if _target(instruction) in _CUDNN:
+    if _call_target(instruction) in _CUDNN:
         visible_keys = _cudnn_visible_keys(instruction, keys[1])
         scores = math.prod(queries[:-1]) * visible_keys
     else:
@@ -57,7 +58,7 @@ def attention_cost(instruction: Instruction) -> Cost | None:
         if shape.memory_space == HBM:
             hbm_bytes += shape.padded_bytes
     return Cost(
-        flops=round(2 * scores * (products[0] * queries[-1] + products[1] * values[-1])),
+        flops=round(2 * scores * (matmul_counts[0] * queries[-1] + matmul_counts[1] * values[-1])),
         elementwise=round(scores),
         hbm_bytes=hbm_bytes,
         dtype=tensors[0].dtype,
@@ -65,37 +66,37 @@ def attention_cost(instruction: Instruction) -> Cost | None:
 
 
 def head_dim(instruction: Instruction) -> int:
-    """Head dim of an attention kernel, 0 of any other instruction."""
-    if _products(instruction) is None:
+    """Head dim of an attention kernel, 0 for any other instruction."""
+    if _matmul_counts(instruction) is None:
         return 0
-    tensors = _tensors(instruction)
+    tensors = _float_operands(instruction)
     return tensors[0].dims[-1] if tensors else 0
 
 
-def _products(instruction: Instruction) -> tuple[int, int] | None:
-    """Products as wide as query heads and as value heads; None of other instructions."""
-    target = _target(instruction)
+def _matmul_counts(instruction: Instruction) -> tuple[int, int] | None:
+    """Matmuls over the head dim of queries and of values; None if it is no attention kernel."""
+    target = _call_target(instruction)
     if target != "tpu_custom_call":
         return _CUDNN.get(target)
     if any(name in instruction.op_name for name in _SPLASH_DKV):
-        # A kernel for all gradients returns those of the queries once per block of keys.
+        # A kernel for all gradients returns dq once per block of keys, hence with one more dim.
         result_rank = max(len(shape.dims) for shape in instruction.shapes)
         ranks = [len(shape.dims) for shape in _operand_shapes(instruction)]
         return _ALL_GRADIENTS if result_rank > max(ranks, default=0) else _KEY_GRADIENTS
-    for name, products in _SPLASH.items():
+    for name, counts in _SPLASH.items():
         if name in instruction.op_name:
-            return products
+            return counts
     return None
 
 
-def _target(instruction: Instruction) -> str:
+def _call_target(instruction: Instruction) -> str:
     if instruction.opcode != "custom-call":
         return ""
     return instruction.attribute("custom_call_target")
 
 
 def _cudnn_visible_keys(instruction: Instruction, n_keys: int) -> float:
-    """Keys of a query in computed tiles, averaged over queries."""
+    """Keys per query in the tiles that the kernel computes, averaged over queries."""
     config = instruction.backend_config.get("cudnn_fmha_backend_config", {})
     if "CAUSAL" not in config.get("mask_type", ""):
         return n_keys
@@ -105,8 +106,8 @@ def _cudnn_visible_keys(instruction: Instruction, n_keys: int) -> float:
     return min(n_keys, float(tiled_keys(visible, edges, GPU_MASK_TILE)))
 
 
-def _tensors(instruction: Instruction) -> list[Shape]:
-    """Shapes of queries, keys, values, ..., without the integer tables."""
+def _float_operands(instruction: Instruction) -> list[Shape]:
+    """Shapes of queries, keys, values and other float operands, without the integer tables."""
     operands = _operand_shapes(instruction)
     return [s for s in operands if len(s.dims) >= 3 and s.dtype in ("bf16", "f32", "f16")]
 
@@ -124,29 +125,29 @@ def _operand_shapes(instruction: Instruction) -> tuple[Shape, ...]:
 def _visible_share(
     operands: tuple[Shape, ...], queries: tuple[int, ...], keys: tuple[int, ...]
 ) -> float:
-    """Share of the blocks of scores that are computed.
+    """Fraction of the blocks of scores that the kernel computes.
 
-    For a chip with a part of the queries, the mean over all such chips: zigzag chunks give each
-    chip that share.
+    If a chip has only part of the queries, this is the mean over chips; with zigzag chunks all of
+    them have the same fraction.
     """
     tables = [s for s in operands if s.dtype in ("s8", "s16", "s32") and len(s.dims) == 3]
     if not tables:
         return 1.0
-    n_rows, row_blocks = tables[0].dims[-2:]
-    if n_rows == 0 or queries[-2] > keys[-2] or not _is_masked(operands, len(tables)):
+    n_local_rows, blocks_per_row = tables[0].dims[-2:]
+    if n_local_rows == 0 or queries[-2] > keys[-2] or not _is_masked(operands, len(tables)):
         return 1.0
-    n_blocks = n_rows * keys[-2] // queries[-2]  # rows of blocks of all queries
-    computed = 0
-    for row in range(n_blocks):
-        computed += min(row + 1, row_blocks)
-    return computed / n_blocks**2
+    n_rows = n_local_rows * keys[-2] // queries[-2]  # block rows of the queries of all chips
+    computed_blocks = 0
+    for row in range(n_rows):
+        computed_blocks += min(row + 1, blocks_per_row)
+    return computed_blocks / n_rows**2
 
 
 def _is_masked(operands: tuple[Shape, ...], n_tables: int) -> bool:
-    """Whether the kernel computes or reads a mask; a table may also mark all blocks as full.
+    """Whether the kernel applies a mask; block tables alone may also list all blocks as full.
 
-    Positions of queries are one more integer array, segment ids two; a mask in memory has tables
-    of its own.
+    A mask in memory has more than two tables. A mask that the kernel computes needs one 2-D integer
+    array, the query positions; segment ids are two such arrays.
     """
     positions = [s for s in operands if s.dtype == "s32" and len(s.dims) == 2]
     return n_tables > 2 or len(positions) % 2 == 1

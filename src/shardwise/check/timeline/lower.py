@@ -1,9 +1,9 @@
 """Lowering of a compiled program to steps: the engine, seconds and waits of each instruction.
 
-Collectives run on the links under their groups, copies between HBM and VMEM on the DMA engine,
-copies to and from the host on its two engines, work of SparseCores on those and, if it is a
-collective, on the links. Everything else is an operation of the core. A conditional is assumed to
-take its longest branch.
+Collectives run on the links that connect their groups, copies between HBM and VMEM on the engine
+`hbm`, copies to and from the host on the engines `host in` and `host out`, and offloaded work on
+the SparseCores (an offloaded collective on the links too). Everything else is an operation of the
+core. A conditional is assumed to take its longest branch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from shardwise.check.timeline.schedule import simulate
 from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Operation, Step, Transfer
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
-OTHER = "other groups"  # label of collectives whose groups are not those of mesh axes
+OTHER_GROUPS = "other groups"  # label of collectives whose groups are not those of mesh axes
 
 
 @dataclass(frozen=True, slots=True)
-class _Links:
-    """Instructions of a computation that advance or end collectives.
+class _Dependencies:
+    """The instructions of a computation that advance or await collectives.
 
     Args:
-        advances: instruction -> fused collectives that progress while it runs.
-        awaited_by: instruction -> collectives that it waits for; a recv-done ends a send.
+        advances: instruction -> starts of the fused collectives that progress while it runs.
+        awaited_by: instruction -> starts of the collectives that it waits for; a recv-done waits
+            for a send.
     """
 
     advances: dict[str, tuple[str, ...]]
@@ -40,13 +41,14 @@ class _Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """Conversion of a compiled program to steps, with the lookups that it needs.
+    """Converts the computations of a compiled program to steps.
 
     Args:
-        collectives: (computation, instruction) -> collectives of the program.
-        work_of: FLOPs and bytes of one run of an instruction of a computation.
-        operation_of: planned operation and pass of an op name.
-        inexact: collectives whose groups are not runs along the torus axes; filled by `steps`.
+        collectives: (computation, instruction) -> the collectives that start there.
+        work_of: returns FLOPs and bytes of one run of an instruction of a computation.
+        operation_of: returns the planned operation and the pass of an op name.
+        inexact: names of collectives whose groups are not evenly spaced along the torus axes;
+            filled by `steps`.
     """
 
     module: Module
@@ -60,22 +62,22 @@ class Lowering:
     def steps(self, name: str) -> tuple[Step, ...]:
         """The steps of one computation."""
         computation = self.module.computations[name]
-        links = self._links(computation)
+        dependencies = self._dependencies(computation)
         steps: list[Step] = []
         for instruction in computation.instructions.values():
-            steps += self._steps_of(computation, instruction, links)
+            steps += self._steps_of(computation, instruction, dependencies)
         return tuple(steps)
 
     def _steps_of(
-        self, computation: Computation, instruction: Instruction, links: _Links
+        self, computation: Computation, instruction: Instruction, dependencies: _Dependencies
     ) -> Iterator[Step]:
         """Yield the steps of one instruction."""
         opcode = instruction.opcode
         collectives = self.collectives.get((computation.name, instruction.name))
-        awaited = links.awaited_by.get(instruction.name)
+        awaited = dependencies.awaited_by.get(instruction.name)
         if collectives:
             yield from self._collective(instruction, collectives)
-            yield from self._link_work(computation, instruction, links)
+            yield from self._chain_work(computation, instruction, dependencies)
         elif opcode == "while":
             n_trips = trip_count(self.module, computation, instruction)
             body = self.steps(instruction.attribute("body"))
@@ -90,33 +92,33 @@ class Lowering:
         elif opcode in ("async-start", "call-start"):
             yield self._offloaded(instruction)
         elif awaited:
-            yield from self._link_work(computation, instruction, links)
+            yield from self._chain_work(computation, instruction, dependencies)
             yield from (Await(name=name) for name in awaited)
         elif opcode.endswith("-done") and instruction.operands:
             yield Await(name=instruction.operands[0])
         elif not is_idle(instruction) and not opcode.endswith("-start") and opcode != "recv":
-            yield self._compute(computation, instruction, links)
+            yield self._compute(computation, instruction, dependencies)
 
-    def _link_work(
-        self, computation: Computation, instruction: Instruction, links: _Links
+    def _chain_work(
+        self, computation: Computation, instruction: Instruction, dependencies: _Dependencies
     ) -> Iterator[Step]:
-        """Yield the products in the first or last link of a chain."""
+        """Yield the matmuls of a fusion that starts or ends a fused collective."""
         if instruction.opcode == "fusion" and self.work_of(computation, instruction).flops:
-            yield self._compute(computation, instruction, links)
+            yield self._compute(computation, instruction, dependencies)
 
     def _compute(
-        self, computation: Computation, instruction: Instruction, links: _Links
+        self, computation: Computation, instruction: Instruction, dependencies: _Dependencies
     ) -> Compute:
         work = self.work_of(computation, instruction)
         return Compute(
             name=instruction.name,
             operation=self.operation_of(self.op_name(instruction)),
             seconds=self.rates.seconds(instruction, work),
-            advances=links.advances.get(instruction.name, ()),
+            advances=dependencies.advances.get(instruction.name, ()),
         )
 
     def op_name(self, instruction: Instruction) -> str:
-        """Op name of an instruction; that of a fusion is that of the product in it."""
+        """Op name of an instruction; for a fusion, of the matmul or convolution in it."""
         instructions = [instruction]
         for nested in instructions:
             if nested.opcode == "fusion":
@@ -128,7 +130,7 @@ class Lowering:
             op_name = op_name or nested.op_name
         return op_name
 
-    def _links(self, computation: Computation) -> _Links:
+    def _dependencies(self, computation: Computation) -> _Dependencies:
         advances: dict[str, tuple[str, ...]] = {}
         awaited_by: dict[str, tuple[str, ...]] = {}
         for (computation_name, start), collectives in self.collectives.items():
@@ -143,10 +145,10 @@ class Lowering:
                     for name in (start, *collective.overlapped, collective.done):
                         if chain_ids & self._chain_ids(computation.instructions[name]):
                             advances[name] = (*advances.get(name, ()), start)
-        return _Links(advances, awaited_by)
+        return _Dependencies(advances, awaited_by)
 
     def _chain_ids(self, instruction: Instruction) -> set[str]:
-        """Chains of fused collectives of which a fusion is a link."""
+        """Chain ids of the fused collectives that a fusion helps to run."""
         if instruction.opcode != "fusion":
             return set()
         nested = self.module.callee(instruction).instructions.values()
@@ -161,7 +163,7 @@ class Lowering:
         seconds = 0.0
         for collective in collectives:
             route = self._route(collective)
-            if not route.exact:
+            if not route.is_exact:
                 self.inexact.add(instruction.name)
             engines |= dict.fromkeys(route.engines)
             seconds += route.time_s(collective.joined_bytes)
@@ -169,7 +171,7 @@ class Lowering:
             engines["sparsecore"] = None
         yield Transfer(
             name=instruction.name,
-            label="+".join(first.axes) or OTHER,
+            label="+".join(first.axes) or OTHER_GROUPS,
             kind=first.kind,
             form=first.form,
             operation=self.operation_of(first.op_name),
@@ -186,7 +188,10 @@ class Lowering:
         return self.network.route(collective.kind, collective.groups)
 
     def _copy(self, start: Instruction) -> Transfer:
-        """A copy between memories; the shapes of its start are target and source."""
+        """The transfer of a copy between memories.
+
+        The shapes of a `copy-start` are target, then source; of other starts source, then target.
+        """
         sides = [shape for shape in start.shapes if shape.elements > 1] or list(start.shapes[:1])
         spaces = [shape.memory_space for shape in sides]
         n_bytes = float(min(shape.padded_bytes for shape in sides))
@@ -210,10 +215,10 @@ class Lowering:
         )
 
     def _offloaded(self, start: Instruction) -> Transfer:
-        """Work of another core: its bytes at the rate of HBM."""
-        inner = self.module.callee(start)
-        n_bytes = sum(self.work_of(inner, op).hbm_bytes for op in inner.instructions.values())
-        thread = inner.thread or "async"
+        """The transfer that stands for work on another core: its bytes at HBM bandwidth."""
+        callee = self.module.callee(start)
+        n_bytes = sum(self.work_of(callee, op).hbm_bytes for op in callee.instructions.values())
+        thread = callee.thread or "async"
         return Transfer(
             name=start.name,
             label=thread,

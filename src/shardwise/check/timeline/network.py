@@ -1,9 +1,9 @@
-"""Seconds of a collective of a compiled program, from its groups and the places of its devices.
+"""Seconds of a collective of a compiled program, from the positions of its devices.
 
-A group of devices is mapped back onto the links: on a torus the run of chips that it has along each
-physical axis (how many, how far apart, closed or not), on switches its members in a node, the nodes
-and the slices. The result is a `Span`, priced by the planner (`ops.collective`): a plan and its
-compiled program can only differ in what is sent, not in what a byte costs.
+A group of devices is mapped to a `Span`, the links that connect it: on a torus the number of chips
+along each axis, their distance, and whether they close a ring; on switches the number of members in
+a node and the number of nodes. The planner's cost model (`ops.collective`) then gives the seconds.
+So a plan and its compiled program may differ in the bytes sent, but not in the time per byte.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ AXES = "xyzw"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Links that a collective uses, and its price on them.
+    """The links that a collective uses, and the time it takes on them.
 
     Args:
-        engines: the links: `x`, `y`, `z` of a torus, `node`, `scale-out`, `dcn`.
-        price: seconds as a function of bytes, V of the book (for a permute what each device sends).
-        exact: False where the groups are not runs along the axes, and the price is that of the
-            runs that enclose them.
+        engines: names of the links: torus axes `x`, `y`, `z`; `node`, `scale-out`, `dcn`.
+        price: time as a function of bytes: V of the book, or for a permute the bytes that each
+            device sends.
+        is_exact: False if groups are not evenly spaced along the torus axes; the price is then
+            that of evenly spaced groups with at least their extent.
     """
 
     engines: tuple[str, ...]
     price: Price
-    exact: bool = True
+    is_exact: bool = True
 
     def time_s(self, n_bytes: float) -> float:
-        """Seconds of a collective of `n_bytes`."""
+        """Seconds that a collective of `n_bytes` takes."""
         return float(self.price.time_s(n_bytes))
 
 
@@ -55,11 +56,11 @@ class Network:
     routes: dict[tuple[str, bytes, int], Route] = field(default_factory=dict)
 
     def route(self, kind: str, groups: Array) -> Route:
-        """The route of a collective over these groups.
+        """The route of a collective over device groups.
 
         Args:
-            kind: of `ops.collective.KINDS`; `send_recv` is a permute.
-            groups: [group, member] device numbers; pairs (from, to) of a permute.
+            kind: one of `ops.collective.KINDS`, or `send_recv`, which counts as a permute.
+            groups: device numbers [group, member]; of a permute [pair, (source, target)].
 
         Raises:
             BadInput: a device that the machine does not have.
@@ -80,30 +81,34 @@ class Network:
         return self.routes[key]
 
     def between_slices(self, kind: str, n_slices: int) -> Route:
-        """The route of a transfer over the data-center network by every device."""
+        """The route of a collective between slices, in which every device takes part."""
         rate = self.system.chip.need("dcn_bytes_per_s_per_chip") / self.places.devices_per_chip
         span = Span(tiers=(Tier("dcn", n_slices, rate),))
-        priced_kind = "permute" if kind == "send_recv" else kind
-        return Route(engines=("dcn",), price=price(priced_kind, span))
+        cost_kind = "permute" if kind == "send_recv" else kind
+        return Route(engines=("dcn",), price=price(cost_kind, span))
 
     def _groups_route(self, kind: str, groups: Array) -> Route:
-        """The route of the most expensive group: all of them start together."""
+        """The route of the slowest group; all groups start together."""
         if groups.shape[-1] < 2:
             return Route(engines=(), price=Price(0.0, 0.0))
-        runs, n_cores, exact = self._runs(groups)
+        grids, n_cores, is_exact = self._grids(groups)
         prices = []
         engines: set[str] = set()
-        for *run, cores in np.unique(np.column_stack([runs, n_cores]), axis=0).tolist():
-            span = self._span(tuple(run), self.places.devices_per_chip / cores)
+        for *grid, cores in np.unique(np.column_stack([grids, n_cores]), axis=0).tolist():
+            span = self._span(tuple(grid), self.places.devices_per_chip / cores)
             engines.update(_engines(span))
             prices.append(price(kind, span))
         slowest = max(prices, key=lambda p: (p.s_per_byte, p.latency_s))
-        return Route(engines=tuple(sorted(engines)), price=slowest, exact=exact)
+        return Route(engines=tuple(sorted(engines)), price=slowest, is_exact=is_exact)
 
-    def _runs(self, groups: Array) -> tuple[Array, Array, bool]:
-        """Runs [group, 2 * (axes + 1)], cores [group], and whether groups are exactly these runs.
+    def _grids(self, groups: Array) -> tuple[Array, Array, bool]:
+        """Describe each group as a grid of evenly spaced members.
 
-        A run is the number of members along each axis and over domains, then their distances.
+        Returns:
+            grids: [group, 2 * (axes + 1)], the number of members along each torus axis and over
+                domains, then the distances between them.
+            n_cores: [group], the number of cores per chip that take part.
+            is_exact: whether all groups are such grids.
         """
         coordinates = np.concatenate(
             [self.places.chips, self.places.domains[:, None]], axis=1, dtype=np.int64
@@ -119,27 +124,27 @@ class Network:
         n_cores = (np.diff(cores, axis=1) > 0).sum(axis=1) + 1
         is_regular = ((gaps == 0) | (gaps == distances[:, None, :])).all()
         is_full = (members.prod(axis=1) * n_cores == present.sum(axis=1)).all()
-        runs = np.concatenate([members, distances], axis=1)
-        return runs, n_cores, bool(is_regular and is_full)
+        grids = np.concatenate([members, distances], axis=1)
+        return grids, n_cores, bool(is_regular and is_full)
 
-    def _span(self, run: tuple[int, ...], sharing: float) -> Span:
-        """The links under one group.
+    def _span(self, grid: tuple[int, ...], groups_per_chip: float) -> Span:
+        """The links that connect one group.
 
         Args:
-            run: members along each axis and over domains, then their distances.
-            sharing: groups on the same chips, each with its part of the links.
+            grid: number of members along each torus axis and over domains, then their distances.
+            groups_per_chip: number of groups that share each chip and divide its bandwidth.
         """
-        n_axes = len(run) // 2 - 1
-        members = run[:n_axes]
-        n_domains = run[n_axes]
-        distances = run[n_axes + 1 : -1]
+        n_axes = len(grid) // 2 - 1
+        members = grid[:n_axes]
+        n_domains = grid[n_axes]
+        distances = grid[n_axes + 1 : -1]
         chip = self.system.chip
         topology = self.system.topology
         if not isinstance(topology, Torus):
-            return Span(tiers=self._switch_tiers(members[0], n_domains, sharing))
+            return Span(tiers=self._switch_tiers(members[0], n_domains, groups_per_chip))
         if not chip.ici:
             raise BadShape(f"{chip.name} has no torus.")
-        rate = chip.need("ici.link_bytes_per_s_one_way") / sharing
+        rate = chip.need("ici.link_bytes_per_s_one_way") / groups_per_chip
         rings = []
         for axis, (size, distance) in enumerate(zip(members, distances, strict=True)):
             if size > 1:
@@ -147,27 +152,31 @@ class Network:
                 rings.append(Ring(axis, size, distance, closed, rate))
         tiers: tuple[Tier, ...] = ()
         if n_domains > 1:
-            tiers = (Tier("dcn", n_domains, chip.need("dcn_bytes_per_s_per_chip") / sharing),)
+            tiers = (
+                Tier("dcn", n_domains, chip.need("dcn_bytes_per_s_per_chip") / groups_per_chip),
+            )
         return Span(tuple(rings), chip.need("ici.hop_s"), tiers)
 
-    def _switch_tiers(self, node_members: int, n_nodes: int, sharing: float) -> tuple[Tier, ...]:
+    def _switch_tiers(
+        self, node_members: int, n_nodes: int, groups_per_chip: float
+    ) -> tuple[Tier, ...]:
         chip = self.system.chip
         reduces = self.system.in_network_reduction
         tiers = []
         if node_members > 1:
-            rate = chip.need("node.bytes_per_s_per_gpu_one_way") / sharing
+            rate = chip.need("node.bytes_per_s_per_gpu_one_way") / groups_per_chip
             latency = (chip.node.latency_s if chip.node else None) or 0.0
             tiers.append(Tier("node", node_members, rate, latency, reduces))
         if n_nodes > 1:
-            rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way") / sharing
+            rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way") / groups_per_chip
             latency = (chip.scale_out.latency_s if chip.scale_out else None) or 0.0
             tiers.append(Tier("scale-out", n_nodes, rate, latency, reduces))
         return tuple(tiers)
 
     def _pairs_route(self, pairs: Array) -> Route:
-        """The route of a permute: each pair takes the short way, axis by axis.
+        """The route of a permute, which takes as long as its most loaded link.
 
-        The most loaded link decides.
+        On a torus each message takes the shortest way, one axis after the other.
         """
         pairs = pairs.reshape(-1, 2)
         pairs = pairs[pairs[:, 0] != pairs[:, 1]]
@@ -175,25 +184,25 @@ class Network:
         targets = pairs[:, 1]
         crosses = self.places.domains[sources] != self.places.domains[targets]
         is_torus = isinstance(self.system.topology, Torus)
-        sharing = float(self.places.devices_per_chip)
+        groups_per_chip = float(self.places.devices_per_chip)
         prices: dict[str, Price] = {}
         if crosses.any():
-            # One member on each side; on a torus nothing of it uses the links inside.
+            # Two domains with one member each: no links within a domain.
             members = (1,) * self.places.chips.shape[1] + (2,)
-            span = self._span(members + (1,) * len(members), sharing)
+            span = self._span(members + (1,) * len(members), groups_per_chip)
             prices["dcn" if is_torus else "scale-out"] = price("permute", span)
         if not crosses.all():
             if is_torus:
                 prices |= self._torus_prices(sources[~crosses], targets[~crosses])
             else:
-                span = Span(tiers=self._switch_tiers(2, 1, sharing))
+                span = Span(tiers=self._switch_tiers(2, 1, groups_per_chip))
                 prices["node"] = price("permute", span)
-        slope = max((float(p.s_per_byte) for p in prices.values()), default=0.0)
-        latency = max((float(p.latency_s) for p in prices.values()), default=0.0)
-        return Route(engines=tuple(prices), price=Price(slope, latency))
+        s_per_byte = max((float(p.s_per_byte) for p in prices.values()), default=0.0)
+        latency_s = max((float(p.latency_s) for p in prices.values()), default=0.0)
+        return Route(engines=tuple(prices), price=Price(s_per_byte, latency_s))
 
     def _torus_prices(self, sources: Array, targets: Array) -> dict[str, Price]:
-        """Axis -> price of the messages on its most loaded link, with the latency of all hops."""
+        """Axis -> price on its most loaded link, with the latency of the hops along all axes."""
         topology = self.system.topology
         chip = self.system.chip
         if not isinstance(topology, Torus):
@@ -202,7 +211,7 @@ class Network:
         target_positions = self.places.chips[targets]
         domains = self.places.domains[sources]
         rate = chip.need("ici.link_bytes_per_s_one_way")
-        slopes = {}
+        s_per_byte = {}
         n_hops = 0
         for axis, (size, wrapped) in enumerate(zip(topology.shape, topology.wrapped, strict=True)):
             distance = target_positions[:, axis] - positions[:, axis]
@@ -213,16 +222,23 @@ class Network:
                 n_hops += int(np.abs(distance).max())
                 load = _largest_link_load(positions, domains, axis, distance, size)
                 span = Span((Ring(axis, 2, load, False, rate),), 0.0)
-                slopes[AXES[axis]] = price("permute", span).inside_s_per_byte
+                s_per_byte[AXES[axis]] = price("permute", span).inside_s_per_byte
                 positions[:, axis] = target_positions[:, axis]
-        latency = n_hops * chip.need("ici.hop_s")
-        return {name: Price(slope, latency) for name, slope in slopes.items()}
+        latency_s = n_hops * chip.need("ici.hop_s")
+        return {name: Price(seconds, latency_s) for name, seconds in s_per_byte.items()}
 
 
 def _largest_link_load(
     positions: Array, domains: Array, axis: int, distance: Array, size: int
 ) -> int:
-    """Messages over the most loaded directed link along one axis."""
+    """Number of messages over the most loaded directed link along one torus axis.
+
+    Args:
+        positions: [message, axis], chip coordinates from which the messages start.
+        domains: [message], the slice.
+        distance: [message], signed hops along `axis`.
+        size: chips along `axis`.
+    """
     other_axes = np.delete(positions, axis, axis=1)
     _, lines = np.unique(
         np.concatenate([other_axes, domains[:, None]], axis=1), axis=0, return_inverse=True
@@ -232,13 +248,13 @@ def _largest_link_load(
         moving = np.abs(distance) > hop
         forward = distance[moving] > 0
         start = positions[moving, axis]
-        # The link that leaves a chip upwards and the one that enters it from above share a number.
+        # Link i connects chips i and i + 1; each direction counts separately.
         link = np.where(forward, start + hop, start - hop - 1) % size
         np.add.at(loads, (forward.astype(np.int64), lines[moving], link), 1)
     return int(loads.max())
 
 
 def _engines(span: Span) -> tuple[str, ...]:
-    """Names of the links of a span."""
+    """Names of the links in a span."""
     rings = (AXES[ring.axis] for ring in span.rings)
     return (*rings, *(tier.name for tier in span.tiers if tier.size > 1))

@@ -19,10 +19,10 @@ class DevicePlaces:
     """Physical position of each device of a program, in the program's numbering.
 
     Args:
-        chips: [device, torus axis], the coordinates of its chip in its slice; on switches
-            [device, 1], the index in its node.
-        domains: [device], the slice, or the node where chips are switched.
-        cores: [device], its index on its chip.
+        chips: [device, torus axis], coordinates of its chip in the slice; on machines with switches
+            [device, 1], index of its chip in the node.
+        domains: [device], index of its slice; on machines with switches, of its node.
+        cores: [device], index of the device on its chip.
     """
 
     chips: Array
@@ -36,9 +36,9 @@ class DevicePlaces:
 
 
 def row_major_places(system: System, devices_per_chip: int = 1) -> DevicePlaces:
-    """Devices numbered by core, then along the last torus axis first, then by slice.
+    """Places of devices in XLA's usual order: cores vary fastest, then the last torus axis, ...
 
-    This is the usual order of XLA.
+    Slices (or nodes) vary slowest.
     """
     chips_per_slice = system.chips_per_slice
     numbers = np.arange(chips_per_slice * devices_per_chip * system.n_slices)
@@ -55,10 +55,11 @@ def row_major_places(system: System, devices_per_chip: int = 1) -> DevicePlaces:
 def compiler_places(
     system: System, coords: Sequence[tuple[int, ...]], cores: Sequence[int], slices: Sequence[int]
 ) -> DevicePlaces:
-    """Devices at the positions that the compiler states.
+    """Places of devices at the coordinates that the compiler's device objects have.
 
     Args:
-        coords: for each device the chip on its torus; on switches its domain, host and chip.
+        coords: for each device its torus coordinates, or on machines with switches
+            (node, host in the node, chip in the host).
         cores: for each device its index on its chip.
         slices: for each device its slice.
 

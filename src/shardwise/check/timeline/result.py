@@ -12,9 +12,10 @@ class Bar:
     """A bar of the timeline.
 
     Args:
-        engine: its row.
-        kind: `compute`, `wait`, the kind of a transfer, or `trips` for loops that are not unrolled.
-        details: label, form and bytes of a transfer, or the number of trips.
+        engine: the engine in whose row it is drawn.
+        kind: `compute`, `wait`, the kind of a transfer, or `trips` for the remaining trips of a
+            loop in one bar.
+        details: (key, value) pairs: label, form and bytes of a transfer, or the number of trips.
     """
 
     engine: str
@@ -36,10 +37,11 @@ class TransferTotals:
     """Totals of one transfer over all its runs.
 
     Args:
-        label: mesh axes, `hbm` or `host`.
-        seconds: on its engines; during `exposed_s` of them the core waits.
-        overlapped_s: operation -> seconds that it runs while a collective is in flight; the sum
-            exceeds `seconds` where operations could hide more.
+        label: mesh axes of a collective, `hbm` or `host`.
+        seconds: time on its engines.
+        exposed_s: the part of `seconds` during which the core waits.
+        overlapped_s: operation -> seconds that it runs while the transfer is in flight. The sum
+            exceeds `seconds` if the operations could hide a longer transfer.
     """
 
     name: str
@@ -55,7 +57,7 @@ class TransferTotals:
 
     @property
     def hidden_s(self) -> float:
-        """Seconds during which the core does not wait."""
+        """The part of `seconds` during which the core does not wait."""
         return self.seconds - self.exposed_s
 
 
@@ -64,13 +66,13 @@ class Timeline:
     """Total time of a program, and its parts.
 
     Args:
-        step_s: the whole program.
-        compute_s: operations of the core.
+        step_s: seconds of one run of the whole program.
+        compute_s: seconds in which the core runs operations.
         exposed_s: label of transfers -> seconds that the core waits for them.
-        busy_s: engine -> seconds at work.
-        operation_s: operation -> seconds of the core.
-        transfers: most exposed first.
-        bars: in the order of the simulation.
+        busy_s: engine -> seconds in which it is busy.
+        operation_s: operation -> seconds on the core.
+        transfers: totals of each transfer, largest `exposed_s` first.
+        bars: bars in the order in which they were simulated.
     """
 
     step_s: float

@@ -1,18 +1,19 @@
 """Simulation of a schedule: when each step runs, which waits occur, and the total time.
 
-The core runs its operations one after the other, in schedule order. Transfers run on engines of
-their own (links of one torus axis, DMA, host, ...), each of which runs one at a time, in the order
-of their starts; transfers that share an engine evenly need the same time. `Await` blocks the core.
-A fused transfer progresses only while the operations run that advance it; the remainder runs when
-it is awaited.
+The core runs its operations one after the other, in schedule order. Transfers run on separate
+engines (links of one torus axis, DMA, host, ...). Each engine runs one transfer at a time, in the
+order in which they start; if they shared its bandwidth evenly instead, all of them together would
+take the same time. `Await` blocks the core. A fused transfer progresses only while the operations
+that advance it run; what remains of it runs when it is awaited.
 
-While the core is blocked it waits for one transfer, or for those ahead of it in the queue of its
-engines: each is charged with the part of the wait in which it runs. So
+While the core is blocked, it waits for the awaited transfer, or for transfers ahead of that one in
+the queues of its engines. The wait counts as exposed time of whichever of them runs at the moment.
+So
 
     step = operations + all exposed time,    transfer = hidden + exposed.
 
-A loop is simulated until one trip leaves the engines in the state in which it found them; further
-trips are repetitions of it.
+A loop is simulated until a trip leaves the engines in the state in which it found them; the
+remaining trips are copies of that one.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ from shardwise.check.timeline.steps import (
 )
 
 MAX_BARS = 20_000  # beyond this, repeated trips of a loop are shown as one bar
-ROUNDING = 1e-9  # of a trip: states that differ by less are equal
-Key = tuple[str, ...]
+ROUNDING = 1e-9  # fraction of a trip's seconds: states that differ by less count as equal
+TotalKey = tuple[str, ...]
 T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
 class _Interval:
-    """Time that a transfer occupies its engines, and the interval that it was queued behind."""
+    """Interval in which a transfer occupies its engines, in seconds from the program's start.
+
+    `previous` is the interval that it had to wait for in a queue, None if it started at once.
+    """
 
     transfer: Transfer
     start: float
@@ -55,11 +59,13 @@ class _Simulation:
     """State of the engines while a schedule is simulated.
 
     Args:
-        totals: (quantity, name, ...) -> seconds or runs.
+        max_bars: number of bars beyond which repeated trips of a loop become one bar.
+        now: the core's clock, in seconds from the program's start.
         last_interval: engine -> the last interval in its queue.
-        in_flight: transfers that have started and not been awaited.
-        fused: fused transfers with the seconds that remain of them.
-        transfers: all transfers so far.
+        in_flight: name -> interval of each transfer that was started, but not awaited yet.
+        fused: name -> each fused transfer that was not awaited yet, with its remaining seconds.
+        totals: (quantity, name, ...) -> seconds or number of runs.
+        transfers: name -> every transfer that was started.
     """
 
     max_bars: int
@@ -67,7 +73,7 @@ class _Simulation:
     last_interval: dict[str, _Interval] = field(default_factory=dict)
     in_flight: dict[str, _Interval] = field(default_factory=dict)
     fused: dict[str, tuple[Transfer, float]] = field(default_factory=dict)
-    totals: defaultdict[Key, float] = field(default_factory=lambda: defaultdict(float))
+    totals: defaultdict[TotalKey, float] = field(default_factory=lambda: defaultdict(float))
     bars: list[Bar] = field(default_factory=list)
     transfers: dict[str, Transfer] = field(default_factory=dict)
 
@@ -77,18 +83,18 @@ class _Simulation:
                 case Compute():
                     self.compute(step)
                 case Transfer():
-                    self.start(step)
+                    self.start_transfer(step)
                 case Await():
                     self.wait(step.name)
                 case Loop():
-                    self.loop(step)
+                    self.run_loop(step)
 
     def compute(self, step: Compute) -> None:
         begin = self.now
         self.now += step.seconds
         for name in step.advances:
             if name in self.fused:
-                self.advance(name, begin, self.now)
+                self.advance_fused(name, begin, self.now)
         if step.seconds > 0:
             for name in self.overlapping(step):
                 self.totals["overlapped", name, *step.operation] += step.seconds
@@ -114,7 +120,7 @@ class _Simulation:
             if name in self.transfers:
                 yield name
 
-    def advance(self, name: str, begin: float, end: float) -> None:
+    def advance_fused(self, name: str, begin: float, end: float) -> None:
         """Let a fused transfer progress while an operation runs."""
         transfer, remaining = self.fused[name]
         start = begin
@@ -126,7 +132,7 @@ class _Simulation:
             self.enqueue(transfer, start, seconds)
             self.fused[name] = (transfer, remaining - seconds)
 
-    def start(self, step: Transfer) -> None:
+    def start_transfer(self, step: Transfer) -> None:
         self.transfers[step.name] = step
         self.totals["runs", step.name] += 1
         if step.form == "fused":
@@ -135,7 +141,7 @@ class _Simulation:
             self.in_flight[step.name] = self.enqueue(step, self.now, step.seconds)
 
     def enqueue(self, transfer: Transfer, earliest: float, seconds: float) -> _Interval:
-        """Append a transfer to the queues of its engines."""
+        """Append `seconds` of a transfer to the queues of its engines."""
         previous = None
         start = earliest
         for engine in transfer.engines:
@@ -175,36 +181,42 @@ class _Simulation:
             )
         )
         end = interval.end
-        charged: _Interval | None = interval
-        while charged is not None and end > self.now:
-            start = max(self.now, charged.start)
-            self.totals["exposed", charged.transfer.name] += end - start
+        blocker: _Interval | None = interval
+        while blocker is not None and end > self.now:
+            start = max(self.now, blocker.start)
+            self.totals["exposed", blocker.transfer.name] += end - start
             end = start
-            charged = charged.previous
+            blocker = blocker.previous
         self.now = interval.end
 
-    def loop(self, loop: Loop) -> None:
-        before = self.state()
+    def run_loop(self, loop: Loop) -> None:
+        before = self.engine_state()
         for trip in range(1, loop.trips + 1):
             begin = self.now
             totals = self.totals.copy()
             n_bars = len(self.bars)
             self.run(loop.body)
-            after = self.state()
-            if _equal(before, after, self.now - begin):
-                self.repeat(loop, loop.trips - trip, begin, totals, self.bars[n_bars:])
+            after = self.engine_state()
+            if _equal_states(before, after, self.now - begin):
+                self.repeat_trip(loop, loop.trips - trip, begin, totals, self.bars[n_bars:])
                 return
             before = after
 
-    def repeat(
+    def repeat_trip(
         self,
         loop: Loop,
         n_trips: int,
         begin: float,
-        totals: defaultdict[Key, float],
+        totals: defaultdict[TotalKey, float],
         bars: list[Bar],
     ) -> None:
-        """Add further trips that equal the last one, which had these bars and began at `begin`."""
+        """Add `n_trips` copies of the last trip of a loop.
+
+        Args:
+            begin: when the last trip began.
+            totals: the totals at that time.
+            bars: the bars of the last trip.
+        """
         if n_trips == 0:
             return
         period = self.now - begin
@@ -227,10 +239,10 @@ class _Simulation:
                     details=(("trips", n_trips - n_drawn),),
                 )
             )
-        self.shift(n_trips * period)
+        self.skip_time(n_trips * period)
 
-    def shift(self, seconds: float) -> None:
-        """Move the clock, and with it every interval that has not ended."""
+    def skip_time(self, seconds: float) -> None:
+        """Move the clock, and every interval that has not ended, into the future."""
         moved: set[_Interval] = set()
         pending: list[_Interval | None] = [*self.last_interval.values(), *self.in_flight.values()]
         while pending:
@@ -244,9 +256,9 @@ class _Simulation:
             interval.end += seconds
         self.now += seconds
 
-    def state(self) -> dict[Key, float]:
-        """Seconds for which engines are still busy, and that remain of transfers."""
-        state: dict[Key, float] = {}
+    def engine_state(self) -> dict[TotalKey, float]:
+        """Remaining seconds of the queue of each engine and of each transfer."""
+        state: dict[TotalKey, float] = {}
         for engine, interval in self.last_interval.items():
             if interval.end > self.now:
                 state["engine", engine] = interval.end - self.now
@@ -257,7 +269,7 @@ class _Simulation:
         return state
 
     def finish(self) -> Timeline:
-        """The timeline; the program ends when the last transfer has."""
+        """End the program when its last transfer has ended, and return the timeline."""
         for name in list(self.fused):
             self.wait(name)
         for interval in sorted(self.last_interval.values(), key=lambda interval: interval.end):
@@ -308,10 +320,10 @@ class _Simulation:
 
 
 def simulate(steps: tuple[Step, ...], *, max_bars: int = MAX_BARS) -> Timeline:
-    """The timeline of a schedule.
+    """Simulate a schedule and return its timeline.
 
     Args:
-        steps: in schedule order.
+        steps: the steps in schedule order.
         max_bars: number of bars beyond which repeated trips of a loop become one bar.
     """
     simulation = _Simulation(max_bars)
@@ -336,8 +348,10 @@ def _transfer_bar(engine: str, interval: _Interval) -> Bar:
     )
 
 
-def _equal(before: dict[Key, float], after: dict[Key, float], trip_s: float) -> bool:
-    """Whether a trip left the state as it was, up to rounding."""
+def _equal_states(
+    before: dict[TotalKey, float], after: dict[TotalKey, float], trip_s: float
+) -> bool:
+    """Whether the states before and after a trip of `trip_s` seconds are equal, up to rounding."""
     if before.keys() != after.keys():
         return False
     return all(abs(before[key] - after[key]) <= ROUNDING * trip_s for key in before)

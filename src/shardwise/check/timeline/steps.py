@@ -1,4 +1,4 @@
-"""Steps of a schedule when only time matters: four kinds, one of them a loop of steps."""
+"""Steps of a schedule, as far as its time depends on them: compute, transfer, await and loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 CORE = "core"  # the engine that runs the schedule: TensorCores, or the SMs of a GPU
 COPY = "copy"  # kind of a transfer between memories
-Operation = tuple[str, str]  # planned operation and pass: ("attn.q", "forward")
+Operation = tuple[str, str]  # (planned operation, pass), such as ("attn.q", "forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,9 +14,9 @@ class Compute:
     """An operation of the core.
 
     Args:
-        name: of the instruction.
-        seconds: on the core.
-        advances: names of fused transfers that progress while it runs, and only then.
+        name: name of the instruction.
+        seconds: time on the core.
+        advances: names of fused transfers that progress while it runs.
     """
 
     name: str
@@ -30,13 +30,15 @@ class Transfer:
     """The start of a transfer on engines other than the core.
 
     Args:
-        name: of the instruction, to which an `Await` refers.
-        label: what exposed seconds are attributed to: mesh axes (`fsdp`), `hbm`, `host`.
-        kind: `all_gather`, ..., `copy`, `send_recv`.
-        form: `sync`, `async`, `fused`, `offloaded`.
-        engines: all that it occupies from start to end.
-        seconds: on them.
-        bytes: for display: V of a collective, or the size of a copy.
+        name: name of the instruction; an `Await` refers to it.
+        label: group of transfers whose exposed seconds are added up: mesh axes (`fsdp`), `hbm`,
+            `host`.
+        kind: kind of a collective (`all_gather`, `send_recv`, ...), `copy`, or `work` of another
+            core.
+        form: `sync`, `async`, `fused` or `offloaded`.
+        engines: the engines that it occupies, all of them for its whole duration.
+        seconds: time on the engines.
+        bytes: V of a collective, or the size of a copy; for display only.
     """
 
     name: str

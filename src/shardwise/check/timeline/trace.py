@@ -1,8 +1,8 @@
-"""Export of a timeline as a trace for Perfetto or chrome://tracing, a preview of the profile.
+"""Export of a timeline as a trace for Perfetto or chrome://tracing, laid out like a profile.
 
-There is one row for the core and one for each other engine that the program uses. Bars of the core
-are operations and waits; bars of the others are transfers. Times are microseconds. Each bar carries
-its planned operation and pass, and for transfers the label, form and bytes.
+The trace has one row for the core and one for each other engine that the program uses. Bars of the
+core are operations and waits; bars of the other engines are transfers. Times are in microseconds.
+Each bar has its planned operation and pass, and a transfer also its label, form and bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
     """The timeline as a document in the trace event format.
 
     Args:
-        title: of the program: model, hardware, how operations were timed.
-        core: display name of the engine that runs the schedule.
+        title: title of the program: model, hardware, how operations were timed.
+        core: display name of the core's row.
     """
     engines = {bar.engine: None for bar in timeline.bars}
     ordered = [engine for engine in {**dict.fromkeys(ROWS), **engines} if engine in engines]
@@ -59,7 +59,7 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
 
 
 def write_trace(path: Path, timeline: Timeline, title: str = "", core: str = "TensorCore") -> None:
-    """Write the trace; compressed when the path ends in `.gz`, which Perfetto opens directly."""
+    """Write the trace to a file; compressed if the path ends in `.gz`, which Perfetto can open."""
     text = json.dumps(chrome_trace(timeline, title, core), separators=(",", ":"))
     data = text.encode()
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
@@ -72,7 +72,7 @@ def _name_event(name: str, row: int, value: str) -> dict[str, Any]:
 def _bar_event(bar: Bar, row: int) -> dict[str, Any]:
     return {
         "ph": "X",
-        "name": _title(bar),
+        "name": _bar_title(bar),
         "cat": bar.kind,
         "pid": 0,
         "tid": row,
@@ -82,8 +82,8 @@ def _bar_event(bar: Bar, row: int) -> dict[str, Any]:
     }
 
 
-def _title(bar: Bar) -> str:
-    """`attn.q`, `fsdp all_gather: attn.q`, `wait for fsdp: attn.q`: as a profile groups them."""
+def _bar_title(bar: Bar) -> str:
+    """Title of a bar: `attn.q`, `fsdp all_gather: attn.q`, `wait for fsdp: attn.q`."""
     details = dict(bar.details)
     scope = bar.operation[0] or bar.name
     if bar.kind == "trips":

@@ -1,1 +1,1 @@
-"""The compiler check of a user's own function."""
+"""Check of a user's own function with XLA's compiler."""

@@ -1,19 +1,19 @@
-"""Compile a user's function: from Python, and from the command line by its name.
+"""Compile a user's function for a machine, without running it.
 
-From Python, `compile_function(train_step, state, batch, on="v5e:4x4")`: the arguments are arrays or
-`jax.ShapeDtypeStruct`s, on a mesh of CPU devices, on an `AbstractMesh`, or on none. Nothing runs.
+From Python, `compile_function(train_step, state, batch, on="v5e:4x4")` compiles it for arguments
+that are arrays or `jax.ShapeDtypeStruct`s. They are sharded over a mesh of CPU devices or over an
+`AbstractMesh`, or not sharded.
 
-On the command line a function is named `module:function`, and its arguments come from a second
-function, by default `module:function_args`. It takes no arguments and returns those of the first
-function: a tuple of them, or the argument itself if there is only one.
+From the command line, `module:function` names the function. A second function, by default
+`module:function_args`, returns its arguments: a tuple, or the argument itself if there is only one.
 
     def train_step_args():
         mesh = jax.sharding.AbstractMesh((4, 4), ("data", "model"))
         return state_shapes(mesh), batch_shapes(mesh)
 
-To build a mesh from the devices of the machine, it takes one argument named `devices`: a NumPy
-array with axes (slice, torus coordinates, core of a chip) on TPUs, or (domain, GPU) on GPUs. Such
-a mesh is used unchanged.
+The second function takes no arguments, or one named `devices` if it needs the machine's devices to
+build a mesh. `devices` is a NumPy array with axes (slice, torus axes, core of the chip) on TPUs and
+(domain, GPU) on GPUs.
 """
 
 from __future__ import annotations
@@ -44,101 +44,124 @@ def compile_function(
     on: str,
     options: Mapping[str, str] | None = None,
 ) -> Compiled | Failure:
-    """Compile a function for a machine, in this process: functions cannot be sent to another one.
+    """Compile a function for a machine.
+
+    It is compiled in this process, because a function cannot be sent to another process.
 
     Args:
         fn: a function, jitted or not; a jitted one keeps its donation and its shardings.
-        args: arrays or shapes; their mesh is rebuilt on the devices of the machine.
-        on: the machine, `v5e:4x4`; `cpu:8` needs 8 CPU devices in this process.
+        args: arrays or shapes. Their mesh is rebuilt with the devices of the machine.
+        on: the machine, such as `v5e:4x4`; `cpu:8` needs 8 CPU devices in this process.
         options: options of XLA's compiler.
 
     Raises:
-        BadInput: no such machine, or arguments on a mesh of another size.
+        BadInput: the machine does not exist, or the mesh of the arguments has another size.
         MissingExtra: JAX is not installed.
     """
     target = choose_target(parse_system(on))
-    # The compiler reads these variables when it is first loaded. Values that the user set stay.
+    # The compiler reads these variables when it is first loaded. Variables that the user has set
+    # are not changed.
     for name, value in COMPILER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
     from shardwise.check.compiling.aot import compile_program, target_devices
     from shardwise.check.user.translate import program_on
 
-    def build() -> Program:
+    def build_program() -> Program:
         return program_on(fn, args, target_devices(target), target, options or {})
 
-    return compile_program(target, build)
+    return compile_program(target, build_program)
 
 
 def compile_named(
     name: str,
-    args: str = "",
+    args_function: str = "",
     *,
     on: str,
-    folder: str = "",
+    import_folder: str = "",
     options: Mapping[str, str] | None = None,
     limits: Limits | None = None,
-    cache: str = "",
+    cache_path: str = "",
     on_stage: OnStage | None = None,
 ) -> Compiled | Failure:
     """Compile `module:function` for a machine in a separate process.
 
     Args:
-        name: the function.
-        args: the function that returns its arguments; `NAME_args` by default.
-        on: the machine, `v5e:4x4`.
-        folder: searched for the module before Python's path; "" for none.
+        name: name of the function, `module:function`.
+        args_function: name of the function that returns its arguments; `NAME_args` by default.
+        on: the machine, such as `v5e:4x4`.
+        import_folder: a folder to search for the module before Python's path; "" for none.
         options: options of XLA's compiler.
-        limits: time and memory that the process may take.
-        cache: the folder of the cache, "" for none.
-        on_stage: called with the stage and the seconds so far.
+        limits: limits of the time and memory that the process may use.
+        cache_path: the folder of the cache; "" to use none.
+        on_stage: called with the stage of the compile and the seconds since its start.
 
     Raises:
-        BadInput: no such machine, module or function, or arguments on a mesh of another size.
+        BadInput: the machine, module or function does not exist, or the mesh of the arguments has
+            another size than the machine.
         MissingExtra: JAX is not installed.
     """
     job = Job(
-        builder="shardwise.check.user.api:build",
-        arguments={"name": name, "args": args or f"{name}_args", "on": on, "folder": folder},
+        builder="shardwise.check.user.api:build_named",
+        arguments={
+            "name": name,
+            "args_function": args_function or f"{name}_args",
+            "machine": on,
+            "import_folder": import_folder,
+        },
         target=choose_target(parse_system(on)),
         options=options or {},
-        cache=cache,
+        cache_path=cache_path,
     )
     return compile_job(job, limits=limits, on_stage=on_stage)
 
 
-def build(
-    devices: np.ndarray[Any, Any], *, name: str, args: str, on: str, folder: str = ""
+def build_named(
+    devices: np.ndarray[Any, Any],
+    *,
+    name: str,
+    args_function: str,
+    machine: str,
+    import_folder: str = "",
 ) -> Program:
-    """Load a function and the function that makes its arguments, and build their program.
+    """Load a function, call `args_function` for its arguments, and build the program.
 
-    Called in the compiling process.
+    This is the builder of the job of `compile_named`, which runs in the compiling process.
+
+    Args:
+        devices: JAX devices of the machine, in the shape of the target's grid.
+        name, args_function, import_folder: see `compile_named`.
+        machine: the machine to compile for.
     """
     from shardwise.check.user.translate import program_on
 
-    if folder:  # after the import of JAX, so that no file of the folder shadows its modules
-        sys.path.insert(0, folder)
+    if import_folder:  # after the import of JAX, so that no file in it shadows JAX's modules
+        sys.path.insert(0, import_folder)
 
     fn = load_attribute(name)
     if not callable(fn):
         raise BadInput(f"{name} is not a function.")
     try:
-        make_arguments = load_attribute(args)
+        make_arguments = load_attribute(args_function)
     except BadInput as error:
         raise BadInput(
             *error.problems,
-            f"{args} must return the arguments of {name}: write it, or name another function with "
-            "--args module:function.",
+            f"{args_function} must return the arguments of {name}: write it, or name another "
+            "function with --args module:function.",
         ) from None
-    needs_devices = _needs_devices(make_arguments, args)
+    needs_devices = _needs_devices(make_arguments, args_function)
     arguments = make_arguments(devices) if needs_devices else make_arguments()
     if not isinstance(arguments, tuple):
         arguments = (arguments,)
-    return program_on(fn, arguments, devices, choose_target(parse_system(on)), {})
+    return program_on(fn, arguments, devices, choose_target(parse_system(machine)), {})
 
 
 def _needs_devices(make_arguments: Any, name: str) -> bool:
-    """Whether the function that returns the arguments takes the devices."""
+    """Whether the function that returns the arguments takes the argument `devices`.
+
+    Raises:
+        BadInput: it is not a function, or it requires other arguments.
+    """
     if not callable(make_arguments):
         raise BadInput(f"{name} is not a function. It must return the arguments when called.")
     required = []

@@ -1,4 +1,4 @@
-"""Lookup of an object by its name, `module:attribute`."""
+"""Import of an object by its name, `module:attribute`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def load_attribute(name: str) -> Any:
     """Import the module of `module:attribute` and return the attribute.
 
     Raises:
-        BadInput: no such module or attribute.
+        BadInput: the module or the attribute does not exist.
     """
     module_name, _, path = name.partition(":")
     if not (module_name and path):
@@ -20,8 +20,8 @@ def load_attribute(name: str) -> Any:
     try:
         value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        is_own = error.name and f"{module_name}.".startswith(f"{error.name}.")
-        if is_own:
+        # Not if the module exists, but imports another one that does not.
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise BadInput(f'there is no module "{error.name}" ({name}).') from None
         raise
     for attribute in path.split("."):

@@ -1,4 +1,4 @@
-"""Report on a user's own function by the compiler: memory, FLOPs, collectives, seconds."""
+"""Compiler report on a user's own function: memory, FLOPs, collectives and seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shardwise.check.verdict import CompiledNumbers, PeakArray
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
 
-MAX_OVERLAPPED = 3  # scopes that a row lists as overlapping with its collectives
+MAX_OVERLAPPED = 3  # the largest number of overlapping scopes that a row lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,11 @@ class CollectiveRow:
     """All collectives of one kind over the same mesh axes, in one run on one device.
 
     Args:
-        axes: of the function's own mesh; () where groups are not those of whole axes.
-        bytes: received by a device.
-        asynchronous: share of the bytes in asynchronous collectives.
+        axes: axes of the function's own mesh; () if the groups do not run along whole axes.
+        kind: kind of collective, such as `all_gather`.
+        n: number of collectives in one run.
+        bytes: bytes that a device receives in one run.
+        asynchronous: fraction of the bytes that asynchronous collectives move.
         beside: scopes of the operations that overlap with them, most frequent first.
     """
 
@@ -49,14 +51,17 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionReport:
-    """The report of a machine's compiler on a function.
+    """The compiler's report on a function.
 
     Args:
-        fits: None where that compiler cannot tell.
+        hardware: the machine, such as `v5e:4x4`.
+        compiler: platform of the compiler: `tpu`, `gpu` or `cpu`.
+        fits: whether a device has enough memory; None if the compiler cannot tell.
         verdict: `compiles` or `does not fit`.
-        mesh: axis -> devices.
-        flops_by_scope: of products, by the scopes that the function's own code opened.
-        largest: arrays at the peak, largest first.
+        mesh: axis -> size of the function's mesh.
+        flops_by_scope: FLOPs of products on one device, by the name scopes of the function's code.
+        largest: arrays that are live at the peak, largest first.
+        compile_s: seconds of lowering and compiling.
     """
 
     name: str
@@ -75,7 +80,7 @@ class FunctionReport:
 
     @property
     def passed(self) -> bool:
-        """Whether it compiles, and fits as far as its compiler can tell."""
+        """Whether it compiles, and fits as far as the compiler can tell."""
         return self.verdict == "compiles"
 
 
@@ -96,33 +101,37 @@ def check_named_function(
 ) -> FunctionReport:
     """Compile `module:function` in a separate process and report on it.
 
-    The current folder is searched for the module first.
+    The module is searched in the current folder first.
+
+    Args:
+        args: name of the function that returns its arguments; "" for the default.
+        trace: a file for the timeline; None for none.
 
     Raises:
-        As `shardwise.check`, and BadInput where there is no such function.
+        As `shardwise.check`, and BadInput if the function does not exist.
     """
     result = compile_named(
         name,
         args,
         on=on,
-        folder=os.getcwd(),
+        import_folder=os.getcwd(),
         limits=options.limits,
-        cache=options.cache_path,
+        cache_path=options.cache_path,
         on_stage=options.on_stage,
     )
     return _report(name, on, result, trace)
 
 
 def _report(
-    name: str, on: str, result: Compiled | Failure, trace: str | Path | None
+    name: str, machine: str, result: Compiled | Failure, trace: str | Path | None
 ) -> FunctionReport:
-    system = parse_system(on)
+    system = parse_system(machine)
     if isinstance(result, OutOfMemory):
         if result.program:
-            return _program_report(name, on, analyze_program(result.program, system), result)
+            return _program_report(name, machine, analyze_program(result.program, system), result)
         return FunctionReport(
             name=name,
-            hardware=on,
+            hardware=machine,
             compiler=system.chip.kind,
             fits=False,
             verdict="does not fit",
@@ -136,25 +145,25 @@ def _report(
             versions={},
         )
     if not isinstance(result, Compiled):
-        raise _error(name, on, result)
+        raise _function_error(name, machine, result)
     program = analyze_program(result, system)
     if trace is not None:
-        write_timeline(program, trace, f"{name} on {on}")
-    return _program_report(name, on, program, None)
+        write_timeline(program, trace, f"{name} on {machine}")
+    return _program_report(name, machine, program, None)
 
 
-def _error(name: str, on: str, failure: Failure) -> Exception:
+def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     """The error for a function that does not compile, with the message of JAX or the compiler."""
     text = getattr(failure, "text", "")[:600]
     if type(failure).__name__ == "ShardingError":
-        return BadSharding(f"{name} on {on}: {text}")
+        return BadSharding(f"{name} on {machine}: {text}")
     if getattr(failure, "stage", "compiling") in ("building", "lowering"):
         return BadInput(f"{name} cannot be traced with these arguments: {text}")
     return compile_error(failure)
 
 
 def _program_report(
-    name: str, on: str, program: AnalyzedProgram, failure: OutOfMemory | None
+    name: str, machine: str, program: AnalyzedProgram, failure: OutOfMemory | None
 ) -> FunctionReport:
     compiled = program.compiled
     target = compiled.target
@@ -167,7 +176,7 @@ def _program_report(
         notes.insert(0, memory_note(failure, numbers))
     return FunctionReport(
         name=name,
-        hardware=on,
+        hardware=machine,
         compiler=target.platform,
         fits=False if failure else compiled.fits,
         verdict="does not fit" if failure else "compiles",
@@ -195,12 +204,12 @@ def _collective_rows(program: AnalyzedProgram) -> tuple[CollectiveRow, ...]:
     groups: dict[tuple[tuple[str, ...], str], list[Collective]] = {}
     for collective in program.collectives:
         groups.setdefault((collective.axes, collective.kind), []).append(collective)
-    rows = [_row(collectives, program) for collectives in groups.values()]
+    rows = [_collective_row(collectives, program) for collectives in groups.values()]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
-def _row(collectives: Sequence[Collective], program: AnalyzedProgram) -> CollectiveRow:
-    """Totals of collectives of one kind over the same axes."""
+def _collective_row(collectives: Sequence[Collective], program: AnalyzedProgram) -> CollectiveRow:
+    """The row with the totals of collectives of one kind over the same axes."""
     n_runs = 0
     total_bytes = 0
     asynchronous_bytes = 0

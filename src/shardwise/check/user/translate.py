@@ -1,7 +1,7 @@
-"""Move a user's function and arguments to the devices of a target. Imports JAX.
+"""Move a user's function and its arguments to the devices of a target. Imports JAX.
 
-Arguments may be arrays or shapes, on any mesh: of CPU devices, abstract, or none. The mesh keeps
-its shape and its names; its devices become those of the target.
+Arguments may be arrays or shapes. They may be sharded over a mesh of CPU devices or over an
+abstract mesh, or not sharded. The mesh keeps its shape and axis names; only its devices change.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadInput, BadShape
 from shardwise.runtime.program import Program
 
-# The mesh axis where the arguments have no mesh; nothing is sharded over it.
-UNNAMED = "devices"
+# Name of the one mesh axis if the arguments have no mesh; nothing is sharded over it.
+DEFAULT_AXIS = "devices"
 
 
 def program_on(
@@ -29,11 +29,11 @@ def program_on(
     target: Target,
     options: Mapping[str, str],
 ) -> Program:
-    """The program that runs `fn(*args)` on a target.
+    """The program that runs `fn(*args)` on the devices of a target.
 
     Raises:
-        BadShape: the mesh of the arguments has another number of devices.
-        BadInput: the arguments are on several meshes.
+        BadShape: the mesh of the arguments has another number of devices than the target.
+        BadInput: the arguments are on several different meshes.
     """
     mesh = _target_mesh(_argument_mesh(args), devices, target)
     target_args = jax.tree.map(lambda leaf: _on_mesh(leaf, mesh), args)
@@ -43,7 +43,7 @@ def program_on(
 
 
 def _argument_mesh(args: tuple[Any, ...]) -> Mesh | AbstractMesh | None:
-    """The one mesh of the arguments, None where they have none."""
+    """The mesh that the arguments share; None if they have none."""
     meshes = {}
     for leaf in jax.tree.leaves(args):
         sharding = getattr(leaf, "sharding", None)
@@ -59,9 +59,9 @@ def _argument_mesh(args: tuple[Any, ...]) -> Mesh | AbstractMesh | None:
 def _target_mesh(
     argument_mesh: Mesh | AbstractMesh | None, devices: np.ndarray[Any, Any], target: Target
 ) -> Mesh:
-    """The mesh of the arguments with the devices of the target."""
+    """The mesh of the arguments, with the devices of the target in place of its own."""
     if argument_mesh is None:
-        return Mesh(devices.reshape(-1), (UNNAMED,), axis_types=(AxisType.Auto,))
+        return Mesh(devices.reshape(-1), (DEFAULT_AXIS,), axis_types=(AxisType.Auto,))
     if argument_mesh.size != devices.size:
         raise BadShape(
             f"the arguments are on a mesh of {argument_mesh.size} devices "
@@ -79,7 +79,10 @@ def _target_mesh(
 
 
 def _on_mesh(leaf: Any, mesh: Mesh) -> Any:
-    """The shape of an array with its sharding on another mesh; other leaves are unchanged."""
+    """The shape of an array, sharded alike over another mesh; a leaf without a shape is unchanged.
+
+    Arrays in pinned host memory stay there.
+    """
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         return leaf
     sharding = getattr(leaf, "sharding", None)
@@ -94,10 +97,11 @@ def _on_mesh(leaf: Any, mesh: Mesh) -> Any:
 
 
 def _lowerable(fn: Callable[..., Any], args: tuple[Any, ...], target_args: tuple[Any, ...]) -> Any:
-    """`fn` in a form that can be lowered for the target.
+    """A jitted function that computes `fn` and can be lowered for the target.
 
-    A function that contains a mesh (in `shard_map`, in constraints) rejects other devices. It is
-    then exported, which keeps shardings and omits devices, and called from there.
+    A function that contains a mesh (in `shard_map` or in sharding constraints) rejects arguments on
+    other devices. It is then replaced by a call of its `jax.export` form, which keeps the shardings
+    but not the devices.
     """
     jitted: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
     try:

@@ -230,7 +230,9 @@ def test_nothing_is_left_in_the_working_folder(
 
 @needs("cpu")
 def test_the_cache_gives_the_same_program(tmp_path: Path) -> None:
-    first, second = (compile_job(job("matmul", "cpu:1", cache=str(tmp_path))) for _ in range(2))
+    first, second = (
+        compile_job(job("matmul", "cpu:1", cache_path=str(tmp_path))) for _ in range(2)
+    )
     assert isinstance(first, Compiled)
     assert isinstance(second, Compiled)
     assert not first.cached

@@ -98,11 +98,11 @@ def test_a_kernel_says_what_it_costs_or_the_caller_does():
     body = """  %a = f32[8,128]{1,0:T(8,128)} parameter(0)
   ROOT %k = f32[8,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call\""""
     (op,) = [op for op in program_costs(wrap(body)) if op.instruction.name == "k"]
-    assert op.unknown
+    assert op.has_unknown_kernel
     assert op.cost.hbm_bytes == 2 * 8 * 128 * 4
     hook = lambda one: Cost(flops=7, elementwise=0, hbm_bytes=3)
     (op,) = [op for op in program_costs(wrap(body), hook) if op.instruction.name == "k"]
-    assert (op.flops, op.hbm_bytes, op.unknown) == (7, 3, False)
+    assert (op.flops, op.hbm_bytes, op.has_unknown_kernel) == (7, 3, False)
 
 
 def test_a_library_product_tells_its_summed_dims():

@@ -68,7 +68,7 @@ def test_mesh_axes_cost_what_the_planner_says(machine, sizes):
             for kind in [k for k in KINDS if k != "permute"]:
                 route = network.route(kind, groups_of(names, mesh, axes))
                 planned = price(kind, placement.span(axes))
-                assert route.exact
+                assert route.is_exact
                 assert route.price.s_per_byte == pytest.approx(planned.s_per_byte, rel=1e-12)
                 assert route.price.latency_s == pytest.approx(planned.latency_s, rel=1e-12)
 
@@ -115,9 +115,9 @@ def test_two_devices_of_a_chip_share_its_links():
 def test_groups_that_are_no_runs_say_so():
     system = parse_system("v5e:4x4")
     network = Network(system, row_major_places(system))
-    assert network.route("all_gather", np.array([[0, 1, 2, 3]])).exact
-    assert not network.route("all_gather", np.array([[0, 1, 5]])).exact
-    assert not network.route("all_gather", np.array([[0, 1, 3]])).exact
+    assert network.route("all_gather", np.array([[0, 1, 2, 3]])).is_exact
+    assert not network.route("all_gather", np.array([[0, 1, 5]])).is_exact
+    assert not network.route("all_gather", np.array([[0, 1, 3]])).is_exact
 
 
 def test_a_permute_is_as_slow_as_its_fullest_link():

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from shardwise.check.compiling.result import Compiled, ShardingError
-from shardwise.check.user.api import build, compile_function, compile_named
+from shardwise.check.user.api import build_named, compile_function, compile_named
 from shardwise.errors import BadInput, BadShape
 from shardwise.runtime.program import Program
 from tests.arch.fresh import run
@@ -84,7 +84,8 @@ def test_a_function_that_names_its_own_mesh_of_cpus(monkeypatch: pytest.MonkeyPa
 
 
 def built(name: str, args: str) -> Program:
-    return build(np.array(jax.devices("cpu")[:1]), name=name, args=args, on="cpu:1")
+    devices = np.array(jax.devices("cpu")[:1])
+    return build_named(devices, name=name, args_function=args, machine="cpu:1")
 
 
 @needs("cpu")
