@@ -16,7 +16,7 @@ from shardwise.search.training.legal import problems
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.strategy.schedules import find, names
-from shardwise.strategy.stages import FILLED
+from shardwise.strategy.stages import MIN_FILLED_SHARE
 from shardwise.vocabulary import DEFAULT_OVERLAPS, REMAT_POLICIES
 from shardwise.workload import Train
 
@@ -60,7 +60,7 @@ def pipelines(config: ModelConfig, mesh: Mesh, microbatches: int) -> Iterator[tu
         for chunks in [schedule.chunks] if schedule.chunks else several:
             parts = schedule.parts(mesh.pipe, chunks)
             places = -(-config.n_layers // parts) * parts
-            filled = config.n_layers >= FILLED * places
+            filled = config.n_layers >= MIN_FILLED_SHARE * places
             if filled and schedule.legal(mesh.pipe, microbatches, chunks):
                 yield name, 1 if schedule.chunks else chunks
 

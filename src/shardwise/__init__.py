@@ -1,11 +1,11 @@
-"""Shardwise: how to scale a Transformer, planned with the numbers and the reasons.
+"""Shardwise: plans how to shard a Transformer, with the numbers and reasons of every choice.
 
     import shardwise as sw
     plan = sw.plan(
         sw.model("llama3-70b"), sw.hardware("v5p:16x20x28"), sw.Train(batch=1120, seq=4096)
     )
 
-Every name is loaded on first use, so importing the package costs nothing.
+Public names are loaded on first use, so that `import shardwise` is fast.
 """
 
 from __future__ import annotations
@@ -125,10 +125,10 @@ def __dir__() -> list[str]:
 
 
 class _Facade(ModuleType):
-    """Module type whose public functions keep their names, although subpackages share them.
+    """Module type that keeps functions such as `sw.plan`, although subpackages have their names.
 
-    Importing a subpackage sets it as an attribute of its parent. Here `sw.plan` and `sw.hardware`
-    remain functions; import from the subpackages with `from shardwise.hardware import ...`.
+    Python sets an imported subpackage as an attribute of its parent, which would replace the
+    function. `from shardwise.plan import ...` still imports from the subpackage.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

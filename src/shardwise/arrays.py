@@ -1,7 +1,7 @@
 """Elementwise operations on plain numbers or NumPy arrays.
 
-A formula is written once: the evaluation of one strategy runs it on plain numbers, without loading
-NumPy; a search runs it on arrays of strategies.
+A formula is written once. To evaluate one strategy it runs on plain numbers, without loading NumPy;
+a search runs it on arrays with one element per strategy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def where(condition: Num, a: Num, b: Num) -> Num:
 
 
 def ceil_div(a: Num, b: Num) -> Num:
-    """Elementwise a / b rounded up: the largest shard of a dim of size a over b shards."""
+    """Elementwise a / b rounded up: the size of the largest of b shards of a dim of size a."""
     if isinstance(a, _SCALAR) and isinstance(b, _SCALAR):
         return -(-a // b)
     import numpy as np

@@ -17,7 +17,7 @@
     └── MissingExtra    exit 2   an optional dependency is not installed
 
 A message states the input, the number that is wrong, the limit and its source, and the nearest
-choices that work. An exception may report several `problems`.
+choices that work. An exception may report several problems.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 
 
 class ShardwiseError(Exception):
-    """Base of all expected errors; `problems` has one sentence or more per problem."""
+    """Base class of all expected errors; `problems` has one text per problem."""
 
     exit_code = 1
 
@@ -41,7 +41,14 @@ class BadInput(ShardwiseError):
 
 
 class UnknownName(BadInput):
-    """A name that is not among the known ones; the message lists the close ones."""
+    """A name that is not among the known ones; the message suggests similar names.
+
+    Args:
+        what: kind of the name, such as "chip".
+        name: the unknown name.
+        known: all known names.
+        hint: a sentence to add to the message.
+    """
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         problem = f'unknown {what} "{name}". {nearest(name, known)} {hint}'
@@ -85,7 +92,7 @@ class NoStrategy(NoPlan):
 
 
 class NoLegalEngine(NoStrategy):
-    """No engine of serving divides the model and the machine."""
+    """No serving engine divides both the model and the machine."""
 
 
 class CheckFailed(ShardwiseError):
@@ -97,7 +104,9 @@ class MissingExtra(ShardwiseError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggestions for an unknown name, as a sentence; names stand in quotes, since one may be none.
+    """A sentence that suggests known names for an unknown one.
+
+    Names are quoted, since one of them may be "none".
 
     >>> nearest("nine", ["full", "none"]), nearest("x", ["full", "none"])
     ('Close: "none".', 'Known: "full", "none".')
@@ -112,7 +121,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def close_names(name: str, known: Iterable[str]) -> list[str]:
-    """Up to four of the known names: those that share a prefix with `name`, then similar ones."""
+    """Up to four known names that resemble `name`.
+
+    First those that begin with `name` or with which `name` begins, then similarly spelled ones.
+    """
     choices = sorted(set(known))
     lower = name.lower()
     close = []
@@ -130,6 +142,6 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def raise_all(error: type[ShardwiseError], problems: Sequence[str]) -> None:
-    """Raise `error` with all problems, if there are any."""
+    """Raise `error` with all `problems`, if there are any."""
     if problems:
         raise error(*problems)

@@ -1,8 +1,8 @@
-"""Parsing and formatting of quantities with units.
+"""Parse and format quantities with units.
 
-Inside the package every quantity is a plain number in SI base units: bytes, FLOPs, seconds,
-bytes/s, FLOPs/s, tokens, dollars. The types below document signatures and cost nothing at run time.
-No other file has factors for a kilo, a kibi or a day.
+Inside the package every quantity is a plain number in base units: bytes, FLOPs, seconds, bytes/s,
+FLOP/s, tokens, dollars. The types below only document signatures. All factors such as 1000, 1024
+and the seconds of a day are defined here.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def parse_count(text: str, what: str = "count") -> float:
 
 
 def parse_whole(text: str, what: str = "count", low: int = 1) -> int:
-    """Parse a whole number of at least `low`: `8`, `4k`, `4Ki`."""
+    """Parse a whole number of at least `low`: `8`, `4k`, `4Ki`; `what` names it in messages."""
     value = parse_count(text, what)
     if value != int(value):
         raise BadUnit(f'{what} "{text}" is not a whole number.')
@@ -100,7 +100,7 @@ def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[s
     """Parse named sizes: `("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
 
     Raises:
-        BadShape: a part has no `=`, a name occurs twice, or a size is not a whole number from 1.
+        BadShape: a part has no `=`, a name occurs twice, or a size is not a whole number above 0.
     """
     sizes: dict[str, int] = {}
     problems: list[str] = []
@@ -143,7 +143,10 @@ def parse_bytes(text: str, what: str = "size") -> Bytes:
 
 
 def parse_rate(text: str, what: str = "rate", per: str = "B") -> float:
-    """Parse a rate with its unit: `2.8e12 B/s`, `400 Gb/s` (bits), `989 TFLOP/s`, `394 TOP/s`."""
+    """Parse a rate with its unit: `2.8e12 B/s`, `400 Gb/s` (bits), `989 TFLOP/s`, `394 TOP/s`.
+
+    `per` is "B" for bytes or bits per second, "FLOP" for FLOP/s.
+    """
     value, unit = _split(text, what)
     if value < 0:
         raise BadUnit(f'{what} "{text}" is negative.')
@@ -172,7 +175,7 @@ def parse_seconds(text: str, what: str = "time") -> Seconds:
 
 
 def parse_measure(text: str, unit: str, what: str) -> float:
-    """Parse a quantity in `unit`, with an optional multiplier: `1.75 GHz`, `700 W`, `4.2 USD/h`.
+    """Parse a number of `unit`, with an optional multiplier: `1.75 GHz`, `700 W`, `4.2 USD/h`.
 
     >>> parse_measure("1.75 GHz", "Hz", "clock")
     1750000000.0
@@ -194,6 +197,7 @@ def bytes_per_element(dtype: str) -> float:
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:
+    """Format in the largest unit of `steps`, (factor, name) descending, that `value` reaches."""
     for scale, name in steps:
         if abs(value) >= scale * 0.9995:
             return f"{significant(value / scale, digits)} {name}"
@@ -201,14 +205,14 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> 
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Format with `digits` significant digits, without exponent: 1,234 · 12.3 · 0.0012."""
+    """Format with `digits` significant digits, without an exponent: "12.3", "0.0012", "1,234"."""
     if value == 0:
         return "0"
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= 1e15:
         return f"{value:.{digits - 1}e}"
-    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # 9.996 has that of 10.0
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 1 for 9.996
     places = max(0, digits - 1 - exponent)
     return f"{value:,.{places}f}"
 
@@ -221,7 +225,7 @@ def show_bytes(value: float, digits: int = 3) -> str:
 
 
 def show_gib(value: float, digits: int = 3) -> str:
-    """Format bytes in binary units, as drivers do for device memory: `89.4 GiB`."""
+    """Format bytes in binary units, in which drivers state device memory: `89.4 GiB`."""
     return _scaled(
         value, ((TiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB"), (1, "B")), digits
     )

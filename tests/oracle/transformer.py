@@ -28,7 +28,7 @@ def sharding(mesh: Mesh, kind: str, dims: Sequence[str]) -> Any:
 def weights(config: ModelConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Name -> (dims, shape) of the weights in matmuls."""
     found = layer_weights(config, config.main_layer)
-    return {w.name: ("".join(w.dims), w.shape) for w in found if w.matmul}
+    return {w.name: ("".join(w.dims), w.shape) for w in found if w.is_matmul}
 
 
 def random(config: ModelConfig, batch: int, seq: int) -> tuple[Arrays, Any, Any]:

@@ -70,7 +70,7 @@ def test_full_remat_runs_the_layers_once_more_but_for_what_nothing_reads(name: s
 
 @EVERY
 def test_what_the_layers_keep_is_what_the_model_says(name: str) -> None:
-    kept = sum(k.elements({}) for k in step(name).kept)
+    kept = sum(k.elements({}) for k in step(name).saved)
     assert kept == count.activation_bytes(model(name), BATCH * SEQ, element=1)
     inputs = sum(k.elements({}) for k in step(name).layer_inputs)
     assert inputs == count.activation_bytes(model(name), BATCH * SEQ, "full", element=1)

@@ -13,7 +13,7 @@ from shardwise.errors import UnknownName
 
 _FILE = Path(__file__).parent / "cases.json"
 
-# Chapters in the order of the book, with its numbers; the companions have none.
+# Chapters and their numbers in the book; the companion texts have no number.
 CHAPTERS = {
     "roofline": 1,
     "tpus": 2,
@@ -40,18 +40,19 @@ class Case:
         id: `sharding-q2-1`.
         chapter: one of `CHAPTERS`.
         kind: `worked-problem`, `inline-number`, `takeaway` or `table`.
-        edition: of the book: `feb2025`, `later`, `both`; `n/a` for the companions.
+        edition: edition of the book: `feb2025`, `later`, `both`; `n/a` for the companion texts.
         question: the problem in one sentence.
-        given: its numbers, in base units.
-        ask: the quantities asked for, in the order of `expected`.
-        expected: the answer without intermediate rounding: numbers, strings, booleans, nested.
-        unit: of the answer.
-        tolerance_rel: largest relative difference of each number; 0 for an exact answer.
-        book_says: the figures as printed.
-        correct: False where the printed figure is not the answer; `why` explains.
-        why: explains the erratum, or a remark.
-        depends_on_assumption: what the answer assumes, if anything.
-        continues: id of the case whose setting the question continues.
+        given: the numbers of the problem, in base units.
+        ask: the quantities that the question asks for, in the order of `expected`.
+        expected: the answer, computed without intermediate rounding: a number, string or bool, or
+            nested lists and dicts of them.
+        unit: unit of the answer.
+        tolerance_rel: largest relative difference allowed for each number; 0 for an exact answer.
+        book_says: the answer as printed.
+        correct: False if the printed answer is wrong; `why` explains.
+        why: explanation of the erratum, or a remark.
+        depends_on_assumption: what the answer assumes; "" if nothing.
+        continues: id of the case whose setting the question continues; "" if none.
     """
 
     id: str
@@ -88,7 +89,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def sources() -> dict[str, str]:
-    """The documents that the cases come from, by short name."""
+    """Short name -> title of each document from which cases come."""
     return dict(_read()["sources"])
 
 
@@ -96,7 +97,7 @@ def find(case_id: str) -> Case:
     """Find a case by its id.
 
     Raises:
-        UnknownName: no such case; the message lists similar ids.
+        UnknownName: no case has this id; the message lists similar ids.
     """
     for case in cases():
         if case.id == case_id:
@@ -108,7 +109,7 @@ def select(words: str) -> tuple[Case, ...]:
     """Select a case by id, or all cases of a chapter by its name or number (`5`, `training`).
 
     Raises:
-        UnknownName: neither a case nor a chapter.
+        UnknownName: `words` is neither a case nor a chapter.
     """
     word = words.strip().lower()
     for chapter, number in CHAPTERS.items():

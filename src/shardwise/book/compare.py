@@ -1,4 +1,4 @@
-"""Comparison of nested answers: same structure, each number within a tolerance."""
+"""Compare nested answers: same structure, and each number within a tolerance."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Agreement:
     """Result of a comparison.
 
     Args:
-        agrees: whether every part agrees.
-        worst_rel: the largest relative difference of a number; infinite if a string, a boolean
-            or the structure differs.
-        where: path of the first part that disagrees, `[1].step_ms`; empty if all agree.
+        agrees: whether all values agree.
+        worst_rel: the largest relative difference of a number; infinite if a string, a bool or the
+            structure differs.
+        where: path of the first value that disagrees, `[1].step_ms`; "" if all agree.
     """
 
     agrees: bool
@@ -25,7 +25,7 @@ class Agreement:
 
 
 def compare(answer: Any, expected: Any, tolerance_rel: float) -> Agreement:
-    """Compare nested answers: strings and booleans exactly, numbers within the tolerance.
+    """Compare nested answers: strings and bools exactly, numbers within the tolerance.
 
     >>> compare([1.001, "none"], [1, "none"], 0.01).agrees
     True
@@ -42,6 +42,7 @@ def compare(answer: Any, expected: Any, tolerance_rel: float) -> Agreement:
 
 
 def _differences(answer: Any, expected: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Yield (path, relative difference) of every value in a nested answer."""
     if isinstance(expected, Mapping):
         if not isinstance(answer, Mapping) or set(answer) != set(expected):
             yield path, math.inf

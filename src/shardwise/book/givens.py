@@ -1,4 +1,4 @@
-"""Chips, models, links and arrays built from the given numbers of a case."""
+"""Build chips, models, links and arrays from the given numbers of a case."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shardwise.models import ModelConfig
 from shardwise.strategy.span import Ring, Span, Tier
 from shardwise.units import BYTES_PER_ELEMENT
 
-UNIT_DIM = 1  # a dim whose size cancels out of the answer
+UNIT_DIM = 1  # size of a dim that does not affect the answer
 DTYPES = ("bf16", "int8", "int4", "fp32")
 
 
 def column(values: Sequence[Any]) -> Num:
-    """A list of given numbers as an array: a formula then answers for all of them at once.
+    """Convert a list of given numbers to an array, for which a formula gives all answers at once.
 
-    A list of rows becomes one array per position in a row.
+    A list of rows is transposed: the result has one array per column.
     """
     import numpy as np
 
@@ -27,13 +27,19 @@ def column(values: Sequence[Any]) -> Num:
 
 
 def chip(name: str = "cpu", **figures: Any) -> Chip:
-    """A chip of the catalog with the figures of a case: `peak__bf16=`, `ici__link=`."""
+    """A chip of the catalog with the numbers of a case, as `peak__bf16=1e14` or `ici__link=4e10`.
+
+    Two underscores stand for the dot in the name of a figure.
+    """
     dotted = {name.replace("__", "."): value for name, value in figures.items()}
     return with_values(find_chip(name), dotted)
 
 
 def torus_chip(name: str, flops_per_s: float, axis_bytes_per_s: float) -> Chip:
-    """A chip with the peak and the bandwidth of one torus axis (both directions) of a case."""
+    """A chip with the bf16 peak and the ICI bandwidth of a case.
+
+    `axis_bytes_per_s` is the bandwidth of one torus axis, both directions together.
+    """
     return chip(name, peak__bf16=flops_per_s, ici__link=axis_bytes_per_s / 2)
 
 
@@ -43,12 +49,15 @@ def given_chip(g: Mapping[str, Any]) -> Chip:
 
 
 def ring(n: int, axis_bytes_per_s: float, hop_s: float = 0.0, *, closed: bool = True) -> Span:
-    """The links of `n` chips on one torus axis with this bandwidth, both directions together."""
+    """The links of `n` chips on one torus axis, a ring if `closed`, else a line.
+
+    `axis_bytes_per_s` is the bandwidth of the axis, both directions together.
+    """
     return Span(rings=(Ring(0, n, 1, closed, axis_bytes_per_s / 2),), hop_s=hop_s)
 
 
 def node(n: int, bytes_per_s: float, *, reduces: bool = False) -> Span:
-    """The links of `n` GPUs behind switches."""
+    """The links of `n` GPUs in a node with switches, which add up AllReduces if `reduces`."""
     return Span(tiers=(Tier("node", n, bytes_per_s, reduces=reduces),))
 
 
@@ -69,5 +78,5 @@ def dense(letters: Mapping[str, int], *, tied: bool = False, gated: bool = True)
 
 
 def dtype(element_bytes: float) -> str:
-    """The library's name of a dtype of this size."""
+    """The name of a dtype with this many bytes per element."""
     return next(name for name in DTYPES if BYTES_PER_ELEMENT[name] == element_bytes)

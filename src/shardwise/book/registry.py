@@ -1,10 +1,10 @@
 """Registry of the functions that solve the cases.
 
-A chapter's module solves a case with a function of its given numbers:
+A module of `chapters` solves a case with a function of the case's given numbers:
 
     @solves("roofline-h100-1e12", "roofline-v6e-1e12", formula="T_math = FLOPs / C")
-    def peak_time(g: Given) -> Answer:
-        return math_s(g["flops"], g["peak_flops_per_s"])
+    def peak_time(given: Given) -> Answer:
+        return math_s(given["flops"], given["peak_flops_per_s"])
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Given = Mapping[str, Any]
-Answer = Any  # the structure of the case's `expected`
+Given = Mapping[str, Any]  # the given numbers of a case, by name: `Case.given`
+Answer = Any  # the answer to a case, with the structure of `Case.expected`
 
 CHAPTER_MODULES = (
     "roofline",
@@ -40,10 +40,11 @@ class Solution:
     """How a case is computed.
 
     Args:
-        formula: one line in the book's notation, for display.
-        function: maps the case's given numbers to the answer, which may contain arrays.
-        uses_library: False for plain arithmetic on the given numbers: a ratio of measurements,
-            or a division that needs no formula of the library.
+        formula: the computation in the book's notation, one line for display.
+        function: function of the case's given numbers that returns the answer, which may contain
+            arrays.
+        uses_library: False for plain arithmetic on the given numbers, such as a ratio of
+            measurements, which calls no formula of this package.
     """
 
     formula: str
@@ -51,7 +52,7 @@ class Solution:
     uses_library: bool = True
 
     def compute(self, given: Given) -> Answer:
-        """The answer, with arrays as lists."""
+        """Compute the answer, and convert arrays in it to lists."""
         return _without_arrays(self.function(given))
 
 
@@ -71,13 +72,14 @@ _SOLUTIONS: dict[str, Solution] = {}
 def solves(
     *case_ids: str, formula: str, uses_library: bool = True
 ) -> Callable[[Callable[[Given], Answer]], Callable[[Given], Answer]]:
-    """Register a function as the solution of cases.
+    """Decorate a function to register it as the solution of some cases.
 
     Args:
-        formula, uses_library: see `Solution`.
+        case_ids: the cases.
+        formula, uses_library: as in `Solution`.
 
     Raises:
-        ValueError: another function solves one of the cases.
+        ValueError: one of the cases already has a solution.
     """
 
     def register(function: Callable[[Given], Answer]) -> Callable[[Given], Answer]:

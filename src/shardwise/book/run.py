@@ -1,4 +1,4 @@
-"""Solves cases with the library and compares the answers with the book's, recomputed."""
+"""Solve cases with this package, and compare the answers with the expected ones."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["BookResult", "Result", "cases", "document", "find", "plain", "run", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The library's answer to one case, compared with the expected one.
+    """This package's answer to one case, compared with the expected one.
 
     Args:
         case: the problem.
-        formula: how it was computed, in the book's notation.
-        answer: the library's answer, in the structure of `case.expected`.
-        agrees: whether every part is within `case.tolerance_rel`.
-        worst_rel: the largest relative difference.
-        where: path of the first part that disagrees; empty if all agree.
-        library: False for plain arithmetic on the given numbers.
+        formula: the computation in the book's notation.
+        answer: this package's answer, with the structure of `case.expected`.
+        agrees: whether every value is within `case.tolerance_rel`.
+        worst_rel: the largest relative difference of a number.
+        where: path of the first value that disagrees; "" if all agree.
+        library: False if the answer is plain arithmetic on the given numbers.
     """
 
     case: Case
@@ -39,7 +39,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookResult:
-    """The results of many cases; `skipped` are (id, reason) of cases without a solution."""
+    """The results of many cases; `skipped` has (id, reason) of each case without a solution."""
 
     results: tuple[Result, ...]
     skipped: tuple[tuple[str, str], ...] = ()
@@ -71,7 +71,7 @@ def run(case_id: str) -> Result:
     True
 
     Raises:
-        UnknownName: no such case, or a case without a solution.
+        UnknownName: no case has this id, or the case has no solution.
     """
     case = find(case_id)
     if case_id not in solutions():
@@ -91,7 +91,7 @@ def run(case_id: str) -> Result:
 
 
 def run_all(selection: Iterable[Case] | None = None) -> BookResult:
-    """Solve the selected cases, by default all."""
+    """Solve the cases in `selection`, by default all."""
     results = []
     skipped = []
     for case in cases() if selection is None else selection:
@@ -103,12 +103,12 @@ def run_all(selection: Iterable[Case] | None = None) -> BookResult:
 
 
 def plain() -> tuple[str, ...]:
-    """Ids of the cases that are plain arithmetic on the given numbers, without the library."""
+    """Ids of the cases whose solution is plain arithmetic on the given numbers."""
     return tuple(name for name, solution in solutions().items() if not solution.uses_library)
 
 
 def document(result: BookResult) -> dict[str, Any]:
-    """The JSON of `book --all`: n, passed, failed ids, skipped with reasons."""
+    """The JSON document of `shardwise book --all`."""
     return {
         "n": result.n,
         "passed": result.passed,

@@ -99,7 +99,7 @@ class ArrayNames:
         self.weight_stacks: list[PlannedArray] = []
         if layout.loss_chunks > 1:
             self.arrays.append(_logits_chunk(logits, layout.loss_chunks))
-        for activation in step.kept:
+        for activation in step.saved:
             layer = case.model.groups[activation.group].layer
             if not is_recomputed(layout, activation.array.name, layer):
                 array = _planned_array(activation.array, activation.sizes, mesh, "activations")

@@ -1,10 +1,12 @@
 """FLOPs and network bytes of one block of a layer under a mesh: the tables of book §5.
 
-Derived from the block's einsums under the training rules, their gradients, and the collectives
-that the sharding algebra yields for them.
+They follow from the block's einsums under the training rules, the gradients of these einsums, and
+the collectives that the sharding algebra derives for both. Network bytes of an MLP of two bf16
+matrices, if one mesh role has all chips:
 
-    data    forward 0       backward 8DF      fsdp    forward 4DF    backward 8DF
-    tensor  forward 4BD     backward 4BD      (two matrices, bf16, summed over a mesh of that role)
+    data    forward 0       backward 8DF
+    fsdp    forward 4DF     backward 8DF
+    tensor  forward 4BD     backward 4BD
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from shardwise.strategy.rules import TRAIN, Rules, only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCost:
-    """One block of one layer in one phase, on one chip.
+    """FLOPs and network bytes of one block of one layer, in the forward or the backward pass.
 
     Args:
-        flops: FLOPs of the fullest chip.
-        moved_bytes: Bytes by mesh role. An AllReduce counts twice: it is a ReduceScatter and an
-            AllGather.
+        flops: FLOPs of one chip; of the one with the largest shards where shards are uneven.
+        moved_bytes: Bytes of the arrays that collectives move, by mesh role. An AllReduce counts
+            twice: it is a ReduceScatter and an AllGather.
     """
 
     flops: Num
@@ -34,7 +36,7 @@ class BlockCost:
 
     @property
     def bytes(self) -> Num:
-        """Bytes over all roles."""
+        """Network bytes of all mesh roles together."""
         return sum(self.moved_bytes.values())
 
 
@@ -50,12 +52,12 @@ def block_cost(
     """FLOPs and network bytes of a block, by phase: `forward` and `backward`.
 
     Args:
-        config: The model; its first kind of layer counts.
-        tokens: B of the global batch.
-        mesh: Sizes of the roles.
-        block: Prefix of the names of its operations: `mlp`, `attn`, `moe`, ...
-        element_bytes: Bytes of an element of weights, gradients and activations.
-        rules: The sharding table.
+        config: A model whose layers are all of one kind.
+        tokens: B, tokens of the global batch.
+        mesh: Sizes of the mesh roles.
+        block: Name of the block, the first part of its operations' names: `mlp`, `attn`, `moe`, ...
+        element_bytes: Bytes per element of weights, gradients and activations.
+        rules: Sharding rules.
 
     >>> config = ModelConfig.dense(
     ...     n_layers=1, d_model=64, d_ff=256, n_heads=4, vocab=8, gated=False
@@ -65,7 +67,8 @@ def block_cost(
     True
     """
     sizes = mesh.sizes
-    seq = sizes["tensor"] * sizes["context"]  # any length that divides: it cancels out
+    # Costs depend on batch x seq only: any length that `tensor` and `context` divide will do.
+    seq = sizes["tensor"] * sizes["context"]
     step = training_step(config, tokens / seq, seq, only(rules, sizes), remat="none")
     costs = {}
     for phase in ("forward", "backward"):

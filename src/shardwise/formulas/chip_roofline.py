@@ -21,7 +21,7 @@ _EXAMPLE = "Write it as bf16[B,D] x int8[D,F] -> bf16[B,F]."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """One bandwidth of the chip, and the intensity above which it is not the bottleneck."""
+    """One bandwidth of the chip, and the FLOPs per byte above which it is not the bottleneck."""
 
     name: str
     bytes_per_s: float
@@ -30,7 +30,11 @@ class Roof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflinePoint:
-    """The operation at one size of the varying dim."""
+    """The operation at one size of the dim that varies.
+
+    `flops_per_s` is the rate at the lower bound of the time, max(`math_s`, `hbm_s`); `bound` names
+    the larger of the two, "compute" or "hbm".
+    """
 
     size: int
     flops: float
@@ -48,13 +52,15 @@ class RooflineResult:
 
     Args:
         expression: the operation with its dtypes.
-        chip: its name.
-        compute: dtype of the arithmetic, and `peak_flops_per_s` at it.
+        chip: name of the chip.
+        compute: dtype of the arithmetic.
+        peak_flops_per_s: dense peak of the chip at that dtype.
+        sizes: sizes of the dims that do not vary.
         dim: the dim that varies.
-        critical_size: size of that dim from which the operation is compute-bound under the HBM
-            roof, counting all bytes; None if it never is.
-        points: one for each size.
-        roofs: every bandwidth known of the chip.
+        critical_size: size of `dim` above which the operation is bound by compute and not by HBM,
+            counting the bytes of all arrays; None if HBM always bounds it.
+        points: the operation at each size of `dim`.
+        roofs: every bandwidth of the chip that is known.
     """
 
     expression: str
@@ -79,17 +85,18 @@ def roofline(
 
     Args:
         operation: `bf16[B,D] x int8[D,F] -> bf16[B,F]`.
-        on: a chip, by name or value.
-        sizes: dim -> size; one dim may have several.
+        on: a chip or its name.
+        sizes: dim -> size; one dim may have a sequence of sizes.
         compute: dtype of the arithmetic; by default the wider of the two inputs.
 
     Raises:
-        BadSharding: not a matmul. BadInput: sizes missing or several dims with ranges.
+        BadSharding: the operation is not a matmul.
+        BadInput: a size is missing, or several dims have a sequence of sizes.
         UnknownFigure: the chip has no peak at that dtype.
     """
     einsum, dtypes = parse_typed(operation)
     widest = max(dtypes[:2], key=units.bytes_per_element)
-    return _result(
+    return _roofline_result(
         operation.strip(),
         einsum,
         [units.bytes_per_element(dtype) for dtype in dtypes],
@@ -115,15 +122,15 @@ def operation_roofline(
     Args:
         model: the architecture.
         chip: the chip.
-        operation: `mlp.up`, `attn.q`, `unembed` ...
-        batch: sequences.
-        seq: tokens of each; 1 counts tokens, as in decoding.
-        weights, activations: dtypes.
+        operation: `mlp.up`, `attn.q`, `unembed`, ...
+        batch: numbers of sequences, one point of the roofline each.
+        seq: tokens of each sequence; 1 for decoding, where `batch` is the number of tokens.
+        weights, activations: dtypes of the arrays.
         compute: dtype of the arithmetic; by default that of the activations.
 
     Raises:
         UnknownName: the model has no such operation.
-        BadInput: attention without the length of its sequences.
+        BadInput: an operation of the attention core with `seq` 1.
     """
     terms = model_terms(model, seq)
     if operation not in terms:
@@ -143,7 +150,7 @@ def operation_roofline(
         if dim != "B":
             sizes[dim] = int(lengths[dim])
     sizes["B"] = batch
-    return _result(
+    return _roofline_result(
         f"{operation}: {term.einsum}",
         term.einsum,
         [activation_bytes, right_bytes, activation_bytes],
@@ -155,7 +162,7 @@ def operation_roofline(
 
 
 def model_terms(model: ModelConfig, seq: int) -> dict[str, Term]:
-    """The matmuls of a model by name, of its most common kind of layer."""
+    """The matmuls of a model's most common layer and of its unembedding, by name."""
     terms = layer_terms(model, model.main_layer, seq) + outer_terms(model)
     return {term.name: term for term in terms if term.share > 0}
 
@@ -164,7 +171,8 @@ def parse_typed(text: str) -> tuple[Einsum, tuple[str, str, str]]:
     """Parse `bf16[B,D] x int8[D,F] -> bf16[B,F]` into an einsum and its three dtypes.
 
     Raises:
-        BadSharding: another form. UnknownName: an unknown dtype.
+        BadSharding: the text has another form.
+        UnknownName: a dtype is unknown.
     """
     pattern = (
         _TYPED_ARRAY.pattern + "[x×.*·]" + _TYPED_ARRAY.pattern + "(?:->|→)" + _TYPED_ARRAY.pattern
@@ -173,13 +181,13 @@ def parse_typed(text: str) -> tuple[Einsum, tuple[str, str, str]]:
     if not match:
         raise BadSharding(f'"{text.strip()}" is not a matmul with dtypes. {_EXAMPLE}')
     dtypes = match.group(1, 3, 5)
-    left, right, output = map(_array, "AWO", match.group(2, 4, 6))
+    left, right, output = map(_parse_array, "AWO", match.group(2, 4, 6))
     for dtype in dtypes:
         units.bytes_per_element(dtype)
     return Einsum(left, right, output).check(), (dtypes[0], dtypes[1], dtypes[2])
 
 
-def _array(name: str, dims: str) -> Array:
+def _parse_array(name: str, dims: str) -> Array:
     if not dims.strip():
         return Array(name, ())
     parts = [dim.strip() for dim in dims.split(",")]
@@ -189,14 +197,14 @@ def _array(name: str, dims: str) -> Array:
 
 
 def _dims(einsum: Einsum) -> tuple[str, ...]:
-    """Every dim that needs a size: those of the product and those of its arrays."""
-    letters = list(einsum.dims)
+    """Every dim that needs a size: those of the matmul, and those of its arrays in memory."""
+    names = list(einsum.dims)
     for array in (*einsum.inputs, einsum.output):
-        letters += [dim.held for dim in array.dims]
-    return tuple(dict.fromkeys(letters))
+        names += [dim.name_in_memory for dim in array.dims]
+    return tuple(dict.fromkeys(names))
 
 
-def _result(
+def _roofline_result(
     expression: str,
     einsum: Einsum,
     elements_bytes: Sequence[float],
@@ -205,13 +213,14 @@ def _result(
     compute: str,
     share: float = 1.0,
 ) -> RooflineResult:
+    """Compute a roofline; `share` is the part of the matmul that is computed (causal masks)."""
     dim, values, fixed = _varying(einsum, sizes)
     peak = chip.peak(compute)
     bandwidth = chip.need("hbm_bytes_per_s")
 
     def flops_and_bytes(size: float) -> tuple[float, float]:
         lengths: dict[str, float] = {**fixed, dim: size}
-        for experts in einsum.chosen:  # at most every expert that the tokens choose
+        for experts in einsum.chosen:  # a small batch reads only the experts that it chooses
             tokens = size * lengths.get("T", 1)
             lengths[experts] = min(lengths[experts], tokens * lengths["R"])
         n_bytes = 0.0
@@ -221,7 +230,9 @@ def _result(
                 n_bytes += float(array.local_elements(lengths, {})) * element_bytes
         return share * float(einsum.flops(lengths)), n_bytes
 
-    points = tuple(_point(size, *flops_and_bytes(size), peak, bandwidth) for size in values)
+    points = tuple(
+        _roofline_point(size, *flops_and_bytes(size), peak, bandwidth) for size in values
+    )
     return RooflineResult(
         expression=expression,
         chip=chip.name,
@@ -262,7 +273,9 @@ def _varying(
     return dim, [fixed.pop(dim)], fixed
 
 
-def _point(size: int, flops: float, n_bytes: float, peak: float, bandwidth: float) -> RooflinePoint:
+def _roofline_point(
+    size: int, flops: float, n_bytes: float, peak: float, bandwidth: float
+) -> RooflinePoint:
     time = bounds(flops, peak, n_bytes, bandwidth)
     return RooflinePoint(
         size=size,
@@ -279,7 +292,10 @@ def _point(size: int, flops: float, n_bytes: float, peak: float, bandwidth: floa
 def _critical_size(
     flops_and_bytes: Callable[[float], tuple[float, float]], peak: float, bandwidth: float
 ) -> float | None:
-    """n = a / (c W / C - b), from which c n FLOPs take longer than a + b n bytes; None if never."""
+    """The size n above which compute takes longer than HBM; None if there is none.
+
+    n = a / (c W / C - b) solves c n / C = (a + b n) / W, for c n FLOPs and a + b n bytes.
+    """
     flops_per_size, bytes_at_one = flops_and_bytes(1)
     fixed_bytes = flops_and_bytes(0)[1]
     slope = flops_per_size * bandwidth / peak - (bytes_at_one - fixed_bytes)
@@ -287,7 +303,7 @@ def _critical_size(
 
 
 def roofs(chip: Chip, peak: float) -> tuple[Roof, ...]:
-    """Roofs of all bandwidths of a chip; ICI counts both directions of one axis."""
+    """One roof per known bandwidth of a chip; that of ICI is both directions of one axis."""
     link = chip.ici and chip.ici.link_bytes_per_s_one_way
     bandwidths = {
         "on-chip": chip.on_chip_bytes_per_s or chip.l2_bytes_per_s,

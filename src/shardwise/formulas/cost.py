@@ -12,7 +12,7 @@ from shardwise.units import HOUR
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A whole run: seconds, chip-hours, and dollars, None where the chip has no public price."""
+    """Seconds, chip-hours and dollars of a whole run; `usd` is None without a price of the chip."""
 
     seconds: float
     chip_hours: float
@@ -22,14 +22,14 @@ class Run:
 def run(
     step_s: float, tokens: float, tokens_per_step: float, n_chips: int, price: float | None
 ) -> Run:
-    """Cost of a run of tokens / tokens_per_step steps. Book §6.
+    """Time and cost of a run of tokens / tokens_per_step steps. Book §6.
 
     Args:
         step_s: seconds of one step.
         tokens: tokens of the whole run.
         tokens_per_step: tokens of the global batch.
         n_chips: chips that are paid for.
-        price: dollars per chip-hour, or None.
+        price: dollars per chip-hour; None if unknown.
     """
     seconds = step_s * tokens / tokens_per_step
     hours = seconds * n_chips / HOUR
@@ -37,7 +37,7 @@ def run(
 
 
 def energy_j(seconds: float, n_chips: int, power_w: float | None, pue: float = 1.0) -> float | None:
-    """Seconds x chips x power x PUE: an upper bound of the energy of a run's chips, joules.
+    """Joules of a run's chips, at most: seconds x chips x power x PUE.
 
     Published power is a chip's thermal design power (TDP) or the highest measured; an idle chip
     draws less. Hosts and switches are not included.
@@ -45,15 +45,15 @@ def energy_j(seconds: float, n_chips: int, power_w: float | None, pue: float = 1
     Args:
         seconds: wall time of the run.
         n_chips: chips that are powered.
-        power_w: watts of one chip: `System.chip.power_w`.
-        pue: power usage effectiveness, energy of the data center over that of its machines; 1 for
-            the chips alone.
+        power_w: watts of one chip, `System.chip.power_w`; None if unknown.
+        pue: power usage effectiveness: energy of the data center divided by that of its machines; 1
+            counts the chips alone.
 
     Returns:
         Joules, or None if no public source has the chip's power.
 
     Raises:
-        BadInput: a PUE below 1, infinite or NaN.
+        BadInput: the PUE is below 1, infinite or NaN.
     """
     if not 1 <= pue < math.inf:
         raise BadInput(
@@ -64,15 +64,15 @@ def energy_j(seconds: float, n_chips: int, power_w: float | None, pue: float = 1
 
 
 def rate_per_price(flops_per_s: Num, usd_per_hour: Num) -> Num:
-    """FLOP/s per dollar per hour: a column of the book's price table. Book §8."""
+    """FLOP/s for one dollar per hour, as in the book's price table. Book §8."""
     return flops_per_s / usd_per_hour
 
 
 def flops_per_usd(flops_per_s: Num, usd_per_hour: Num) -> Num:
-    """FLOPs that a dollar buys at peak: 3600 times `rate_per_price`. Book §8."""
+    """FLOPs that one dollar buys at peak: 3600 s times `rate_per_price`. Book §8."""
     return HOUR * flops_per_s / usd_per_hour
 
 
 def usd_per_million_tokens(tokens_per_s_per_chip: Num, usd_per_chip_hour: Num) -> Num:
-    """Dollars per million tokens of a fully loaded server. Book §8."""
+    """Dollars per million generated tokens of a fully loaded server. Book §8."""
     return usd_per_chip_hour / HOUR / tokens_per_s_per_chip * 1e6

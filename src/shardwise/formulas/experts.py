@@ -1,8 +1,9 @@
 """Experts of an MoE: how many a batch activates, and what expert parallelism requires.
 
 Letters: E experts, k of them chosen by each token, Z the degree of expert parallelism, B tokens,
-D model width, F width of one expert, alpha = C / W of the network that carries the exchange, FLOPs
-per byte. Book §3 (torus), §7 (experts activated in decoding), §12 (switches).
+D model width, F width of one expert, C FLOP/s of a chip, W bytes/s of the network that carries the
+AllToAll, alpha = C / W in FLOPs per byte. Book §3 (torus), §7 (experts activated in decoding), §12
+(switches).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from shardwise.arrays import Num, minimum
 
 
 def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
-    """1 - (1 - k/E)^tokens: expected share of the experts chosen by any of `tokens`, uniformly.
+    """Expected share of the E experts that at least one token chooses: 1 - (1 - k/E)^tokens.
+
+    Every token chooses k experts, each with equal probability.
 
     >>> round(hit_share(256, 8, 16), 3)
     0.398
@@ -20,7 +23,9 @@ def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
 
 
 def places_hit(places: Num, chosen: Num) -> Num:
-    """n (1 - (1 - 1/n)^k): expected chips of n that hold any of k uniformly chosen experts.
+    """Expected number of chips, of n, to which one token is sent: n (1 - (1 - 1/n)^k).
+
+    Each of its k experts is on any of the n chips with equal probability.
 
     >>> places_hit(8, 1)
     1.0
@@ -31,25 +36,29 @@ def places_hit(places: Num, chosen: Num) -> Num:
 
 
 def ragged_share(experts_per_token: Num, n: Num) -> Num:
-    """min(k/n, 1): share of a full AllToAll that routing to k of n chips needs. Book §12."""
+    """Bytes of routing each token to k of n chips, over those of sending it to all. Book §12.
+
+    min(k/n, 1).
+    """
     return minimum(experts_per_token / n, 1.0)
 
 
 def expert_width(alpha: Num, degree: Num, *, experts_per_token: Num, domain: Num = 0) -> Num:
-    """F from which Z-way expert parallelism is compute-bound behind switches. Book §12.
+    """F above which Z-way expert parallelism is compute-bound behind switches. Book §12.
 
-    T_math = 4BkDF/(ZC). Within a domain each chip sends k (Z-1)/Z of its B/Z tokens out and gets
-    them back: F > alpha (Z-1)/Z. Over several domains T_comms = 4BD (Z-8)/(WZ) min(8k/Z, 1):
-    F > alpha (Z-8)/k min(8k/Z, 1), with 8 for the chips of a domain.
+    T_math = 4BkDF/(ZC). Within one NVLink domain each chip sends k (Z-1)/Z of its B/Z tokens out
+    and gets them back: F > alpha (Z-1)/Z. Over several domains of 8 chips
+    T_comms = 4BD (Z-8)/(WZ) min(8k/Z, 1): F > alpha (Z-8)/k min(8k/Z, 1).
 
     Args:
-        alpha: C / W out of a chip, or out of a whole domain if Z spans several.
+        alpha: C / W, with W the bandwidth out of a chip, or out of a whole domain if Z spans
+            several domains.
         degree: Z.
         experts_per_token: k.
         domain: chips of one domain if Z spans several, else 0.
 
     Returns:
-        Width of an expert with two matrices.
+        F, width of an expert with two matrices.
     """
     if not domain:
         return alpha * (degree - 1) / degree
@@ -58,8 +67,9 @@ def expert_width(alpha: Num, degree: Num, *, experts_per_token: Num, domain: Num
 
 
 def expert_width_on_ring(alpha: Num, degree: Num) -> Num:
-    """F > alpha Z / 4: `expert_width` on a torus, where an AllToAll takes V / (4 W). Book §3.
+    """F above which Z-way expert parallelism is compute-bound on one torus axis. Book §3.
 
-    T_comms = 2 x 2BDk / (4W) against T_math = 4BkDF/(ZC).
+    alpha Z / 4: an AllToAll of V bytes takes V / (4 W) on a ring, so that dispatch and combine take
+    T_comms = 2 x 2BDk / (4W), against T_math = 4BkDF/(ZC).
     """
     return alpha * degree / 4

@@ -1,14 +1,14 @@
-"""FLOPs of a model by rules of thumb, and model FLOPs utilization. Book §4, §6, §7.
+"""FLOPs of a model by rules of thumb, and model FLOPs utilization (MFU). Book §4, §6, §7.
 
 Letters: P parameters active per token, T tokens, N chips, C FLOP/s of one chip at its dense peak.
-`models.count` counts the FLOPs of a model weight by weight, attention scores included.
+`models.count` has the exact FLOPs of a model, weight by weight and with attention scores.
 """
 
 from __future__ import annotations
 
 from shardwise.arrays import Num
 
-REFERENCE_MFU = 0.4  # what the book assumes for a large training run, §6
+REFERENCE_MFU = 0.4  # the MFU that book §6 assumes for a large training run
 
 
 def forward_flops(params: Num, tokens: Num) -> Num:
@@ -17,7 +17,7 @@ def forward_flops(params: Num, tokens: Num) -> Num:
 
 
 def training_flops(params: Num, tokens: Num, *, recompute: bool = False) -> Num:
-    """6 P T: 2 forward and 4 backward; 8 P T with full recomputation. Book §4.
+    """6 P T: FLOPs of a forward (2) and a backward pass (4); 8 P T with full recompute. Book §4.
 
     >>> training_flops(70e9, 15e12)
     6.3e+24
@@ -27,22 +27,22 @@ def training_flops(params: Num, tokens: Num, *, recompute: bool = False) -> Num:
 
 
 def compute_s(flops: Num, n_chips: Num, flops_per_s: Num, mfu: Num = 1.0) -> Num:
-    """T = FLOPs / (N C MFU): seconds of compute on N chips at a utilization. Book §6.
+    """FLOPs / (N C MFU): seconds of compute on N chips at this MFU. Book §6.
 
     Args:
         flops: model FLOPs of a step, a run or a prompt.
         n_chips: N.
         flops_per_s: C.
-        mfu: share of the peak, 1 at the roofline.
+        mfu: model FLOPs utilization, a share of the peak; 1 gives the lower bound of the time.
     """
     return flops / (n_chips * flops_per_s * mfu)
 
 
 def mfu(model_flops: Num, step_s: Num, n_chips: Num, flops_per_s: Num) -> Num:
-    """FLOPs / (T N C): model FLOPs utilization, recomputed work not counted. Book §4.
+    """FLOPs / (T N C) for a step of T seconds: model FLOPs utilization, without recompute. Book §4.
 
     Args:
-        model_flops: FLOPs of a step, forward and backward for training, forward for inference.
+        model_flops: FLOPs of a step: forward and backward in training, forward in inference.
         step_s: seconds of the step.
         n_chips: N.
         flops_per_s: C.

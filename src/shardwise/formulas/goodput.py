@@ -1,8 +1,9 @@
 """Goodput: the share of a long run's time spent on new steps; the best checkpoint interval.
 
-Letters: M mean time between failures of the whole run, tau work between two checkpoints, delta
-time to write one (steps wait), R time to restart, from the failure to the first step. Failures are
-independent with a constant rate, also during writes and restarts.
+Letters, all in seconds: M mean time between failures of the whole run; tau time of the steps
+between two checkpoints; delta time to write a checkpoint, during which no step runs; R time to
+restart, from the failure to the first step. Failures are independent and have a constant rate, also
+during writes and restarts.
 
 Sources: Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974);
 Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future
@@ -24,13 +25,14 @@ _LARGEST_EXPONENT = 700.0  # e^x overflows above 709; goodput is 0 long before
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Shares of the wall time; the four add up to one.
+    """Shares of the wall time of a run; the four add up to one.
 
     Args:
-        steps: new steps, the goodput.
-        writing: completed checkpoints.
-        redone: steps and writes lost in failures, half an interval each if failures are rare.
-        restarting: from a failure to the next step, including failed restarts.
+        steps: time of steps whose results are kept: the goodput.
+        writing: time to write checkpoints, as far as writing completes.
+        redone: time of steps and writes that a failure discards; half an interval per failure if
+            failures are rare.
+        restarting: time from a failure to the next step, including restarts that fail.
     """
 
     steps: Num
@@ -40,32 +42,32 @@ class Goodput:
 
 
 def mtbf_of_run(mtbf_s: Num, n: Num) -> Num:
-    """M = mtbf / n: seconds between failures of a run that stops when any of its n parts fails.
+    """M = mtbf / n: mean seconds between failures of a run that stops if any of n parts fails.
 
     Args:
-        mtbf_s: seconds between failures of one part: a chip, or a node.
-        n: chips or nodes.
+        mtbf_s: mean seconds between failures of one part, a chip or a node.
+        n: number of such parts.
     """
     return mtbf_s / n
 
 
 def checkpoint_write_s(state_bytes: Num, bytes_per_s: Num) -> Num:
-    """delta = state / bandwidth: seconds to write one checkpoint, all chips together.
+    """delta = state / bandwidth: seconds to write one checkpoint.
 
     Args:
-        state_bytes: weights with their master copy, and optimizer state.
+        state_bytes: bytes of weights, their master copy, and optimizer state, of the whole model.
         bytes_per_s: write bandwidth of the storage for all chips together.
     """
     return state_bytes / bytes_per_s
 
 
 def first_order_interval_s(mtbf_s: Num, write_s: Num) -> Num:
-    """sqrt(2 delta M): best interval if writing takes far less than M, seconds. Young (1974)."""
+    """sqrt(2 delta M): the best interval in seconds if delta is far below M. Young (1974)."""
     return sqrt(2 * write_s * mtbf_s)
 
 
 def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
-    """Work between two checkpoints for the highest goodput, tau in seconds.
+    """The checkpoint interval with the highest goodput: tau in seconds.
 
     sqrt(2 delta M) (1 + x / 3 + x^2 / 9) - delta with x = sqrt(delta / 2M), and M if writing
     takes 2M or longer. Daly (2006). It does not depend on the time to restart.
@@ -74,7 +76,7 @@ def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
     117
 
     Raises:
-        BadInput: times out of range, or a write time of 0: then no interval is best.
+        BadInput: a time is out of range. A write time of 0 is too: the best interval would be 0.
     """
     _refuse(_MTBF, mtbf_s, mtbf_s > 0, "above 0")
     _positive("time to write a checkpoint", write_s)
@@ -84,19 +86,20 @@ def best_interval_s(mtbf_s: Num, write_s: Num) -> Num:
 
 
 def goodput(mtbf_s: Num, interval_s: Num, write_s: Num, restart_s: Num) -> Goodput:
-    """Shares of wall time; new steps get e^(-R/M) x / (e^x - 1) tau / (tau + delta).
+    """Shares of the wall time of a run that writes checkpoints and restarts after failures.
 
-    With x = (tau + delta) / M: Daly (2006), his complete cost function as a share. For large M it
-    is 1 - delta / tau - (R + tau / 2) / M: a failure costs a restart and half an interval.
+    The share of new steps is e^(-R/M) x / (e^x - 1) tau / (tau + delta) with x = (tau + delta) / M:
+    the complete cost function of Daly (2006), as a share. For large M it is close to
+    1 - delta / tau - (R + tau / 2) / M: each failure costs a restart and half an interval.
 
     Args:
         mtbf_s: M, of the whole run (see `mtbf_of_run`); infinite for a run without failures.
-        interval_s: tau, work between two checkpoints.
-        write_s: delta, for which a checkpoint stops the steps.
-        restart_s: R, including detection, replacement of the part, and loading the checkpoint.
+        interval_s: tau, time of the steps between two checkpoints.
+        write_s: delta, time for which a checkpoint stops the steps.
+        restart_s: R: to detect the failure, replace the part and load the checkpoint.
 
     Raises:
-        BadInput: times out of range.
+        BadInput: a time is out of range.
     """
     _refuse(_MTBF, mtbf_s, mtbf_s > 0, "above 0")
     _positive("checkpoint interval", interval_s)
@@ -133,7 +136,7 @@ def _not_negative(name: str, value: Num) -> None:
 
 
 def _refuse(name: str, value: Num, legal: Num, limit: str) -> None:
-    """Raise unless a number, or every element of an array, is `legal`."""
+    """Raise BadInput unless `legal` is true, for every element if it is an array."""
     all_legal = legal if isinstance(legal, bool) else legal.all()
     if not all_legal:
         raise BadInput(f"{name} must be {limit}, not {value}.")

@@ -5,8 +5,9 @@ B tokens:
 
     T = B KV / (N W) + max(2 B P / (N C), P e / (N W))
 
-B sequences, KV cache bytes of one, P parameters of e bytes, N chips, C FLOP/s, W HBM bytes/s. For
-servers: t seconds of a step, P prompt tokens and G generated tokens of a request.
+B sequences, KV bytes in the cache of one sequence, P parameters of e bytes, N chips, C FLOP/s and W
+HBM bytes/s of one chip. In the formulas of servers: t seconds of a step, P prompt tokens and G
+generated tokens of a request.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class DecodeStep:
 
     @property
     def step_s(self) -> Num:
-        """KV reads + max(FLOPs, weight reads): attention is always bound by KV reads."""
+        """kv_s + max(math_s, weights_s): attention is always bound by reading the KV caches."""
         return self.kv_s + maximum(self.math_s, self.weights_s)
 
     @property
     def tokens_per_s(self) -> Num:
-        """B / T: tokens per second of all chips."""
+        """B / T: generated tokens per second, on all chips together."""
         return self.batch / self.step_s
 
     @property
     def tokens_per_s_per_chip(self) -> Num:
-        """B / (T N)."""
+        """B / (T N): generated tokens per second and chip."""
         return self.tokens_per_s / self.n_chips
 
 
@@ -86,7 +87,7 @@ def decode_step(
 def weight_read_s(
     params: Num, element_bytes: Num, *, n_chips: Num = 1, hbm_bytes_per_s: Num
 ) -> Num:
-    """P e / (N W): lower bound of a decode step. Book §2 question 1, §7.
+    """P e / (N W): seconds to read all weights, a lower bound of a decode step. Book §2 Q1, §7.
 
     >>> round(weight_read_s(18.4e9, 1, n_chips=16, hbm_bytes_per_s=8.2e11), 6)
     0.001402
@@ -100,7 +101,7 @@ def prefill_s(params: Num, tokens: Num, *, n_chips: Num, flops_per_s: Num, mfu: 
 
 
 def prefill_share(tokens: Num, cached: Num) -> Num:
-    """(T - cached) / T: share of a prompt that a prefix cache leaves to compute. Book §7."""
+    """(T - cached) / T: share of a prompt's T tokens that are not in a prefix cache. Book §7."""
     return (tokens - cached) / tokens
 
 
@@ -119,7 +120,9 @@ def caches_to_match(weight_bytes: Num, kv_bytes: Num) -> Num:
 
 
 def full_memory_step_s(hbm_bytes: Num, hbm_bytes_per_s: Num) -> Num:
-    """HBM / W: a step that reads all of a chip's memory, as on any full server. Book §8.
+    """HBM / W: seconds of a decode step that reads all of each chip's memory. Book §8.
+
+    This is the step of a server whose HBM is full of weights and KV caches.
 
     >>> round(full_memory_step_s(16e9, 8.2e11), 4)
     0.0195
@@ -130,17 +133,21 @@ def full_memory_step_s(hbm_bytes: Num, hbm_bytes_per_s: Num) -> Num:
 def kv_bound_context(
     params: Num, kv_bytes_per_token: Num, *, hbm_bytes_per_s: Num, flops_per_s: Num
 ) -> Num:
-    """S > 2 P W / (C kv): contexts whose KV reads dominate at every batch size. Book §8."""
+    """Context above which KV reads take longer than the matmuls: 2 P W / (C kv). Book §8.
+
+    Both grow with the batch, so that the batch cancels out.
+    """
     return 2 * params * hbm_bytes_per_s / (flops_per_s * kv_bytes_per_token)
 
 
 def beta(chip: Chip) -> float:
-    """W_hbm / W_net: HBM bandwidth over that of one ICI axis, or of a GPU's egress. Book §7.
+    """W_hbm / W_net: HBM bandwidth divided by network bandwidth. Book §7.
 
-    Both directions of the axis; about 9 on v5e.
+    W_net is both directions of one ICI axis on TPUs (beta is about 9 on v5e), and the bandwidth out
+    of one GPU inside its node on GPUs.
 
     Raises:
-        UnknownFigure: The chip lacks one of the two.
+        UnknownFigure: One of the two bandwidths is not known for the chip.
     """
     if chip.ici:
         return chip.need("hbm.bandwidth") / (2 * chip.need("ici.link"))
@@ -148,9 +155,10 @@ def beta(chip: Chip) -> float:
 
 
 def memory_bound_tensor_limit(d_ff: Num, batch: Num, beta: Num, *, n_axes: Num = 1) -> Num:
-    """Y < M F / (B beta): largest tensor degree that speeds up a memory-bound decode step.
+    """Largest tensor degree that speeds up a memory-bound decode step: M F / (B beta). Book §7.
 
-    Reading 2DF/(YW_hbm) of weights against sending 2BD/W_ici of activations. Book §7.
+    At this degree Y, reading weights for 2DF/(Y W_hbm) takes as long as sending activations over M
+    axes for 2BD/(M W_ici).
     """
     return n_axes * d_ff / (batch * beta)
 
@@ -163,31 +171,42 @@ def latency_bound_degree(
     hop_s: Num,
     element_bytes: Num = 1.0,
 ) -> Num:
-    """Y > e B D / (W1 T_min): degrees at which hop latency dominates. Book §7, app. C."""
+    """Degree above which the latency of a hop dominates: e B D / (W1 T_min). Book §7, app. C.
+
+    W1 is one direction of one link, T_min the latency of a hop; a shard of e B D / Y bytes then
+    takes less than T_min.
+    """
     return element_bytes * batch * d_model / (link_bytes_per_s_one_way * hop_s)
 
 
 def max_context(hbm_bytes: Num, kv_bytes_per_token: Num, batch: Num, *, share: Num = 1.0) -> Num:
-    """S = share * HBM / (B kv): the longest context whose caches fit in a share of the memory.
+    """Longest context whose KV caches fit in a share of the memory: share * HBM / (B kv).
 
-    Pope et al., arXiv 2211.05102: the memory of all chips if the cache is sharded over heads or
-    batch, and of one chip if every chip has the same heads.
+    Pope et al., arXiv 2211.05102.
+
+    Args:
+        hbm_bytes: Memory of all chips if the cache is sharded over heads or batch; of one chip if
+            every chip holds the same heads.
+        kv_bytes_per_token: Cache bytes of one token.
+        batch: B.
+        share: Share of the memory for KV caches.
     """
     return share * hbm_bytes / (batch * kv_bytes_per_token)
 
 
 def message_latency_s(n_layers: Num, messages: Num, latency_s: Num) -> Num:
-    """L x messages per layer x latency: network time of a small batch.
+    """Seconds of network latency in one pass: layers x messages per layer x seconds per message.
 
-    kipply, "Transformer Inference Arithmetic" (2022-03): 4 messages of about 8 us a layer.
+    kipply, "Transformer Inference Arithmetic" (2022-03) assumes 4 messages of about 8 us per layer.
     """
     return n_layers * messages * latency_s
 
 
 def speculative_tokens(acceptance: Num, drafted: int) -> Num:
-    """1 + a + ... + a^K: expected tokens per pass of the target model with K drafted tokens.
+    """Expected tokens per pass of the target model with K drafted tokens: 1 + a + ... + a^K.
 
-    Leviathan et al., arXiv 2211.17192; the output distribution is that of the target model.
+    a is the probability that a drafted token is accepted. The output has the distribution of the
+    target model. Leviathan et al., arXiv 2211.17192.
 
     >>> speculative_tokens(0.5, 2)
     1.75
@@ -196,15 +215,15 @@ def speculative_tokens(acceptance: Num, drafted: int) -> Num:
 
 
 def speculative_token_s(step_s: Num, acceptance: Num, drafted: int, draft_cost: Num) -> Num:
-    """t (1 + K c) / (1 + a + ... + a^K): seconds of a token with speculative decoding.
+    """Seconds per token with speculative decoding: t (1 + K c) / (1 + a + ... + a^K).
 
     Leviathan et al., arXiv 2211.17192, section 3.3.
 
     Args:
-        step_s: t, a pass of the target model that verifies all drafted tokens.
+        step_s: t, seconds of a pass of the target model, which verifies all drafted tokens.
         acceptance: a, probability that a drafted token is accepted.
-        drafted: K; with 0, a token takes t.
-        draft_cost: c, seconds of a pass of the draft model over t.
+        drafted: K, drafted tokens per pass; 0 for no speculation.
+        draft_cost: c, seconds of a pass of the draft model divided by t.
 
     >>> speculative_token_s(7.0, 0.5, 2, 0.125)
     5.0
@@ -241,12 +260,12 @@ def evicted_per_step(batch: Num, prompt: Num, generated: Num) -> Num:
 
 
 def prefill_servers(prefill_s: Num, step_s: Num, batch: Num, generated: Num) -> Num:
-    """t_prefill B / (t G): prefill servers per decode server of the same size. Book §8.
+    """t_prefill B / (t G): prefill servers that keep one decode server busy. Book §8.
 
     Args:
-        prefill_s: Seconds of one prompt on a prefill server.
-        step_s: Seconds of a step on a decode server.
-        batch: Sequences of its decode batch.
-        generated: Generated tokens of a request.
+        prefill_s: t_prefill, seconds of one prompt on a prefill server.
+        step_s: t, seconds of a step on the decode server.
+        batch: B, sequences in a decode step.
+        generated: G, generated tokens of a request.
     """
     return prefill_s * query_rate(batch, step_s, generated)

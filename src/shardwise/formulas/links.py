@@ -1,6 +1,6 @@
 """Point-to-point transfers, gathers on one chip, and collective matmuls. Book §2, §10.
 
-Letters: V bytes of the array, W1 one direction of one link, T_min seconds of a hop.
+Letters: V bytes of the array, W1 bytes/s in one direction of one link, T_min seconds of a hop.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from shardwise.hardware import Torus
 
 
 def torus_hops(torus: Torus, start: Sequence[int], end: Sequence[int]) -> int:
-    """Hops of the shortest path between two chips: on a ring min(d, n - d), on a line d. Book §2.
+    """Hops of the shortest path between two chips of a torus. Book §2.
+
+    Two chips at distance d along an axis of n chips are min(d, n - d) hops apart if the axis wraps
+    around, and d hops if it does not.
 
     Raises:
-        BadShape: Coordinates outside the torus.
+        BadShape: A coordinate is outside the torus.
 
     >>> torus_hops(Torus(shape=(4, 4), wrapped=(False, False)), (0, 0), (3, 3))
     6
@@ -38,7 +41,7 @@ def torus_hops(torus: Torus, start: Sequence[int], end: Sequence[int]) -> int:
 def point_to_point_s(
     n_bytes: Num, hops: Num, *, link_bytes_per_s_one_way: Num, hop_s: Num, ports: Num = 1
 ) -> Num:
-    """V / (ports W1) + hops T_min: seconds from one chip to another. Book §2, question 5.
+    """Seconds to send an array from one chip to another: V / (ports W1) + hops T_min. Book §2 Q5.
 
     The first byte arrives after hops T_min.
 
@@ -55,19 +58,22 @@ def point_to_point_s(
 def gather_to_one_s(
     n_bytes: Num, n_chips: Num, *, links: Num, link_bytes_per_s_one_way: Num
 ) -> Num:
-    """V (n-1)/n / (links W1): all n shards to one chip, bound by its links. Book §2, question 6."""
+    """Seconds to gather n shards of V bytes in all on one of n chips. Book §2, question 6.
+
+    V (n-1)/n / (links W1): the links of the receiving chip are the bottleneck.
+    """
     return n_bytes * (n_chips - 1) / n_chips / (links * link_bytes_per_s_one_way)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveMatmul:
-    """A gather in steps, each overlapped with the product of the shard that has arrived.
+    """A matmul on a ring that sends the next shard of its input while it multiplies the last one.
 
     Args:
         n_permutes: Sends of a shard to the neighbour.
-        n_matmuls: Partial products.
-        chunk: Size of the summed dim in each.
-        permute_s, matmul_s: Seconds of one permute and of one product.
+        n_matmuls: Partial matmuls, one per shard.
+        chunk: Size of the sharded dim in each partial matmul.
+        permute_s, matmul_s: Seconds of one send and of one partial matmul.
     """
 
     n_permutes: int
@@ -78,26 +84,26 @@ class CollectiveMatmul:
 
     @property
     def overlapped_s(self) -> Num:
-        """Seconds with each send overlapped with a product; the first product needs no send."""
+        """Seconds if sends overlap with matmuls; the first matmul has a local shard: no send."""
         return self.matmul_s + self.n_permutes * maximum(self.matmul_s, self.permute_s)
 
     @property
     def sequential_s(self) -> Num:
-        """Seconds with the gather before the product."""
+        """Seconds without overlap: all sends and all partial matmuls, one after the other."""
         return self.n_matmuls * self.matmul_s + self.n_permutes * self.permute_s
 
 
 def collective_matmul(
     n: int, dim: int, *, math_s: Num = 0.0, n_bytes: Num = 0.0, bytes_per_s: Num = float("inf")
 ) -> CollectiveMatmul:
-    """Cost of a matmul on a ring of n whose input is passed round instead of gathered. Book §10.
+    """Cost of a matmul on a ring of n chips that pass shards on instead of gathering. Book §10.
 
     Args:
         n: Chips of the ring.
-        dim: The dim that is sharded.
-        math_s: Seconds of all local products.
-        n_bytes: V of the array that would be gathered.
-        bytes_per_s: One direction of a link.
+        dim: Size of the dim that is sharded over the ring.
+        math_s: Seconds of all partial matmuls of a chip.
+        n_bytes: V, bytes of the sharded input on all chips together.
+        bytes_per_s: Bandwidth of one direction of a link.
     """
     return CollectiveMatmul(
         n_permutes=n - 1,

@@ -1,4 +1,4 @@
-"""A sharded matmul on real links: the options to run it, with bytes and seconds. Book §3."""
+"""A sharded matmul on a machine: every way to run it, with its bytes and seconds. Book §3."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ShardStep:
 
     Args:
         expression: as the book writes it, `AllGather_X(W[D_X,F_Y]) -> W[D,F_Y]`.
-        collective: its kind; None for a slice.
+        collective: kind of the collective; None for a slice.
         axes: the mesh axes it runs over.
-        joined_bytes: V of the book: bytes of the array over all shards that it joins.
+        joined_bytes: V in the book: bytes of all shards that the collective joins or splits.
         received_bytes: bytes that each chip receives.
-        time_s: seconds.
-        latency_bound: whether the hops take longer than the bytes.
+        time_s: seconds of the collective.
+        latency_bound: whether the latency of the hops exceeds the transfer time of the bytes.
     """
 
     expression: str
@@ -43,7 +43,15 @@ class ShardStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulOption:
-    """An option to run a sharded matmul: collectives, the local product, collectives."""
+    """One way to run a sharded matmul: collectives, the local matmul, collectives.
+
+    Args:
+        before: collectives and slices on the inputs.
+        local: the einsum of one chip.
+        after: collectives and slices on the output.
+        hbm_bytes_per_chip: bytes of the inputs and the output of the local matmul.
+        math_s, hbm_s: seconds of its FLOPs at peak, and of these bytes.
+    """
 
     before: tuple[ShardStep, ...]
     local: str
@@ -75,17 +83,18 @@ class MatmulOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """A sharded matmul: the cheapest option, the others, and optionally the gradients.
+    """A sharded matmul: the fastest option, the others, and optionally the gradients.
 
     Args:
         expression: the einsum.
-        system: the machine.
+        system: name of the machine.
         mesh: mesh axis -> size.
-        placement: mesh axis -> the links that it runs over.
+        placement: mesh axis -> description of the links that it runs over.
+        sizes: dim -> size.
         best: the option with the smallest `upper_s`.
-        others: the other options, cheapest first.
-        padding: one line for each dim that its axes do not divide.
-        gradients: the two einsums of the backward pass, solved the same way.
+        others: the other options, fastest first.
+        padding: one sentence for each dim that its mesh axes do not divide.
+        gradients: the results of the two einsums of the backward pass; () if not asked for.
     """
 
     expression: str
@@ -110,23 +119,23 @@ def shard(
     grad: bool = False,
     lend: bool = False,
 ) -> ShardResult:
-    """Price every option to run a sharded matmul and select the cheapest.
+    """Compute the time of every option to run a sharded matmul and select the fastest.
 
-    Mesh axes of the same lengths as the torus axes are placed on them in order; otherwise the
-    cheapest placement is chosen.
+    If the mesh axes have the lengths of the torus axes in the same order, each mesh axis is placed
+    on the torus axis at its position; otherwise the fastest placement is chosen.
 
     Args:
         einsum: `In[B_X,D] . W[D_X,F_Y] -> Out[B_X,F_Y]`.
         mesh: mesh axis -> size.
-        on: the machine, a name or a System.
+        on: a machine or its name.
         sizes: dim -> size.
-        dtype: of every array, and of the arithmetic.
-        grad: also derive and price the two gradient einsums.
-        lend: use torus axes without a mesh axis to gather and to reduce, too.
+        dtype: dtype of every array and of the arithmetic.
+        grad: whether to solve the two gradient einsums too.
+        lend: whether collectives also use the links of torus axes that no mesh axis uses.
 
     Raises:
-        BadSharding: not an einsum, or one that no program can run.
-        BadInput: an axis or dim without a size; sizes out of range.
+        BadSharding: the text is not an einsum, or no program can run it.
+        BadInput: a mesh axis or dim has no size, or a size is out of range.
         BadShape: the mesh cannot be placed on the machine.
     """
     parsed = parse_einsum(einsum)
@@ -175,8 +184,10 @@ def _solve(
     dtype: str,
     grad: bool,
 ) -> ShardResult:
+    """Compute and sort all options on one placement; with `grad` also those of the gradients."""
     options = [
-        _option(program, mesh, placement, system, sizes, dtype) for program in choices(einsum)
+        _matmul_option(program, mesh, placement, system, sizes, dtype)
+        for program in choices(einsum)
     ]
     options.sort(key=lambda option: (option.upper_s, option.comms_s, len(option.steps)))
     gradients = []
@@ -192,12 +203,12 @@ def _solve(
         dtype=dtype,
         best=options[0],
         others=tuple(options[1:]),
-        padding=tuple(_padding(einsum, mesh, sizes)),
+        padding=tuple(_padding_sentences(einsum, mesh, sizes)),
         gradients=tuple(gradients),
     )
 
 
-def _option(
+def _matmul_option(
     program: Program,
     mesh: dict[str, int],
     placement: Placement,
@@ -215,9 +226,13 @@ def _option(
     chip = system.chip
     times = bounds(flops, chip.peak(dtype), hbm_bytes, chip.need("hbm_bytes_per_s"))
     return MatmulOption(
-        before=tuple(_step(move, mesh, placement, sizes, element_bytes) for move in program.before),
+        before=tuple(
+            _shard_step(move, mesh, placement, sizes, element_bytes) for move in program.before
+        ),
         local=str(local),
-        after=tuple(_step(move, mesh, placement, sizes, element_bytes) for move in program.after),
+        after=tuple(
+            _shard_step(move, mesh, placement, sizes, element_bytes) for move in program.after
+        ),
         flops_per_chip=flops,
         hbm_bytes_per_chip=hbm_bytes,
         math_s=times.math_s,
@@ -225,7 +240,7 @@ def _option(
     )
 
 
-def _step(
+def _shard_step(
     move: Move,
     mesh: dict[str, int],
     placement: Placement,
@@ -256,16 +271,18 @@ def _step(
     )
 
 
-def _padding(einsum: Einsum, mesh: dict[str, int], sizes: dict[str, int]) -> list[str]:
+def _padding_sentences(einsum: Einsum, mesh: dict[str, int], sizes: dict[str, int]) -> list[str]:
+    """A sentence for each dim that its mesh axes do not divide, so that it is padded."""
     lines = {}
     for array in (*einsum.inputs, einsum.output):
         for dim in array.dims:
-            size = sizes[dim.held]
+            name = dim.name_in_memory
+            size = sizes[name]
             n_shards = shards(dim.axes, mesh)
             padded = n_shards * local_size(dim, sizes, mesh)
             if padded != size:
-                lines[dim.held, n_shards] = (
-                    f"{dim.held} {size:,} does not divide over {n_shards}: padded to "
+                lines[name, n_shards] = (
+                    f"{name} {size:,} does not divide over {n_shards}: padded to "
                     f"{padded:,} (+{padded / size - 1:.2%})."
                 )
     return list(lines.values())

@@ -1,4 +1,4 @@
-"""Bytes of training state and activations, and the chips that hold them. Book §4, §5, §6, §8."""
+"""Bytes of activations and training state, and the chips whose HBM holds them. Book §4-6, §8."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from shardwise.arrays import Num
 
 
 def saved_bytes(tokens: Num, n_layers: Num, widths: Sequence[Num], element_bytes: Num = 2.0) -> Num:
-    """e B L times the widths saved per layer: bytes of saved activations. Book §4, §6.
+    """Bytes of the activations that all layers save: e B L sum(widths). Book §4, §6.
 
     Args:
-        tokens: B of the global batch.
+        tokens: B, tokens of the global batch.
         n_layers: L.
-        widths: width of each array that a layer saves: `[D, F, F]`, or `[D] * 20`.
-        element_bytes: e.
+        widths: width of each array that a layer saves, such as `[D, F, F]` or `[D] * 20`.
+        element_bytes: e, bytes per element.
     """
     return element_bytes * tokens * n_layers * sum(widths)
 
 
 def chips_to_hold(n_bytes: float, hbm_bytes: float) -> int:
-    """The fewest chips with `n_bytes` of HBM together. Book §6, §8.
+    """The fewest chips that have `n_bytes` of HBM together. Book §6, §8.
 
     >>> chips_to_hold(113e9, 16e9)
     8
@@ -30,9 +30,9 @@ def chips_to_hold(n_bytes: float, hbm_bytes: float) -> int:
 
 
 def parameters_that_fit(hbm_bytes: Num, bytes_per_parameter: Num) -> Num:
-    """P = HBM / bytes per parameter: the largest model that pure data parallelism trains. Book §5.
+    """Parameters of the largest model that pure data parallelism can train. Book §5.
 
-    10 bytes with bf16 weights and two fp32 Adam moments (`Train.weight_bytes` and
-    `Train.optimizer_bytes`).
+    HBM of one chip / bytes per parameter, which are 10 with bf16 weights and two fp32 Adam moments
+    (`Train.weight_bytes` + `Train.optimizer_bytes`).
     """
     return hbm_bytes / bytes_per_parameter

@@ -1,7 +1,7 @@
-"""Peaks, memories and links of a chip from its parts, of a machine from its chips. Book §2, §12.
+"""Rates and capacities of a chip from its parts, and of a machine from its chips. Book §2, §12.
 
-A data sheet's peak as the product of units, lanes and clock. Checks published figures, and
-estimates those that are not published.
+The peak of a data sheet is a product of units, lanes and clock. These formulas check published
+values and estimate those that are not published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ FLOPS_PER_MAC = 2  # a multiply and an add
 
 
 def matrix_flops_per_cycle(rows: Num, k: Num, columns: Num, cycles: Num = 1) -> Num:
-    """2 m k n / cycles of a unit that takes `cycles` for [m,k] x [k,n]. Book §2.
+    """2 m k n / cycles: FLOPs per cycle of a unit that multiplies [m,k] x [k,n]. Book §2.
+
+    Args:
+        rows, k, columns: m, k, n.
+        cycles: Cycles of one such product.
 
     >>> matrix_flops_per_cycle(8, 128, 128, 8)
     32768.0
@@ -26,22 +30,25 @@ def matrix_flops_per_cycle(rows: Num, k: Num, columns: Num, cycles: Num = 1) -> 
 
 
 def peak_from_units(flops_per_cycle: Num, clock_hz: Num, n_units: Num = 1) -> Num:
-    """FLOP/s of `n_units` at a clock."""
+    """FLOP/s of `n_units` units at this clock."""
     return n_units * flops_per_cycle * clock_hz
 
 
 def flops_per_cycle(flops_per_s: Num, clock_hz: Num, n_units: Num = 1) -> Num:
-    """C / (units clock): FLOPs per cycle that a peak requires of each unit. Book §12."""
+    """C / (units x clock): FLOPs per cycle of each unit of a chip with this peak. Book §12."""
     return flops_per_s / (n_units * clock_hz)
 
 
 def clock_from_peak(flops_per_s: Num, n_alus: Num, *, fused: bool = True) -> Num:
-    """The clock at which `n_alus` reach a peak; fused multiply-adds count twice. Book §12."""
+    """The clock in Hz at which `n_alus` ALUs reach a peak. Book §12.
+
+    With `fused`, an ALU does a multiply-add per cycle, which is two FLOPs.
+    """
     return flops_per_s / (n_alus * (FLOPS_PER_MAC if fused else 1))
 
 
 def alus(*counts: int) -> int:
-    """Number of arithmetic units: the product of cores, partitions, lanes, slots or array sides.
+    """Number of ALUs: the product of the counts, for instance SMs, partitions per SM and lanes.
 
     >>> alus(132, 4, 32)
     16896
@@ -50,7 +57,7 @@ def alus(*counts: int) -> int:
 
 
 def vector_peak(n_alus: Num, clock_hz: Num, *, fused: bool = False) -> Num:
-    """FLOP/s of vector units: one operation per cycle, two with fused multiply-adds."""
+    """FLOP/s of `n_alus` ALUs: one FLOP per cycle each, two with fused multiply-adds."""
     return n_alus * clock_hz * (FLOPS_PER_MAC if fused else 1)
 
 
@@ -63,13 +70,13 @@ def core_peak(chip: Chip, dtype: str = "bf16") -> float:
     """Dense peak of one core of a chip, FLOP/s. Book §2.
 
     Raises:
-        UnknownFigure: No public source gives its peak or its cores.
+        UnknownFigure: No public source gives the chip's peak or number of cores.
     """
     return chip.peak(dtype) / chip.need("core.count")
 
 
 def dtype_speedup(chip: Chip, dtype: str, base: str = "bf16") -> float:
-    """Ratio of the peaks at two dtypes.
+    """Dense peak of a chip at `dtype`, divided by its peak at `base`.
 
     Raises:
         UnknownFigure: The chip has no peak at one of them.
@@ -78,7 +85,7 @@ def dtype_speedup(chip: Chip, dtype: str, base: str = "bf16") -> float:
 
 
 def ici_links(chip: Chip) -> int:
-    """Neighbours of a chip on its torus: two per axis. Book §2.
+    """ICI links of a chip: two per torus axis. Book §2.
 
     Raises:
         UnknownFigure: The chip is not on a torus.
@@ -90,9 +97,9 @@ def resident_warps(registers: int, registers_per_thread: int, threads: int = 32)
     """Warps whose registers fit in a register file. Book §12.
 
     Args:
-        registers: Registers of one partition or of one SM.
-        registers_per_thread: Registers of the kernel.
-        threads: Threads of a warp.
+        registers: Registers of the file, of one partition or of one SM.
+        registers_per_thread: Registers that the kernel uses per thread.
+        threads: Threads per warp.
     """
     return registers // (registers_per_thread * threads)
 
@@ -101,7 +108,7 @@ def sm_bytes(chip: Chip) -> tuple[float, float]:
     """Bytes of shared memory and of registers in all SMs of a GPU. Book §12.
 
     Raises:
-        UnknownFigure: No public source gives one of them.
+        UnknownFigure: No public source gives one of the two.
     """
     sms = chip.need("sm.count")
     return sms * chip.need("sm.shared_memory"), sms * chip.need("sm.registers")
@@ -113,33 +120,46 @@ def elementwise_intensity(
     """FLOPs per byte of an elementwise operation; 1/12 for the sum of two fp32 vectors. Book §12.
 
     Args:
-        flops, reads, writes: Per element of the result.
-        element_bytes: Bytes of an element.
+        flops: FLOPs per element of the result.
+        reads, writes: Elements read and written per element of the result.
+        element_bytes: Bytes per element.
     """
     return flops / (element_bytes * (reads + writes))
 
 
 def elementwise_bytes(n: Num, reads: Num = 2, writes: Num = 1, element_bytes: Num = 4.0) -> Num:
-    """Bytes that an elementwise operation over n elements moves."""
+    """Bytes that an elementwise operation with n results reads and writes."""
     return n * element_bytes * (reads + writes)
 
 
 def node_bytes_per_s(
     n_gpus: Num, egress: Num, n_switches: int, switch_ports: int, link_bytes_per_s: float
 ) -> tuple[float, float, float]:
-    """Bytes/s of a node through its switches, out of its GPUs, and the smaller. Book §12."""
+    """Bandwidth of a node in bytes/s one way: of its switches, of its GPUs, the smaller. Book §12.
+
+    Args:
+        n_gpus: GPUs of the node.
+        egress: Bytes/s one way out of one GPU.
+        n_switches, switch_ports: Switches of the node, and ports of one switch.
+        link_bytes_per_s: Bytes/s one way of the link at a port.
+    """
     switch_rate = n_switches * switch_ports * link_bytes_per_s
     gpu_rate = n_gpus * egress
     return switch_rate, gpu_rate, min(switch_rate, gpu_rate)
 
 
 def bisection_bytes_per_s(n_gpus: Num, egress: Num) -> Num:
-    """Bytes/s in both directions between the two halves of a fully switched node. Book §12."""
+    """Bytes/s between the two halves of a switched node, both directions together. Book §12.
+
+    Each of the n/2 GPUs of a half sends `egress` bytes/s to the other half.
+    """
     return 2 * (n_gpus / 2) * egress
 
 
 def egress(counts: Sequence[int], link_bytes_per_s: Num) -> Num:
-    """Bytes/s one way out of a GPU, tray or node: the product of its link counts times the rate.
+    """Bytes/s one way out of a GPU, tray or node: number of its links x bytes/s of one link.
+
+    The number of links is the product of `counts`, for instance trays and NICs per tray.
 
     >>> egress((18,), 25e9)
     450000000000.0
@@ -149,7 +169,7 @@ def egress(counts: Sequence[int], link_bytes_per_s: Num) -> Num:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Totals of a machine; None where no public source has the figure of its chip."""
+    """Totals over all chips of a machine; None where no public source gives a chip's value."""
 
     n_chips: int
     n_hosts: int | None
@@ -161,10 +181,10 @@ class Totals:
 
 
 def totals(system: System, dtype: str = "bf16") -> Totals:
-    """Hosts, cores, FLOPs/s and HBM of all chips of a machine. Book §2, question 2.
+    """Hosts, cores, FLOP/s, HBM and host memory of all chips of a machine. Book §2, question 2.
 
     Raises:
-        UnknownFigure: No peak of the chip is known at this dtype.
+        UnknownFigure: The chip's peak at this dtype is unknown.
 
     >>> from shardwise.hardware import parse_system
     >>> totals(parse_system("v5p:16x20x28")).n_cores

@@ -1,8 +1,10 @@
-"""Formulas of the Ultra-Scale Playbook (nanotron, Hugging Face, 2025-02), and of its cheat sheet.
+"""Formulas of the Ultra-Scale Playbook (nanotron, Hugging Face, 2025-02) and its cheat sheet.
 
 Letters are the playbook's: h model width, n heads, s sequence length, b sequences of a microbatch,
-L layers, P parameters, t tensor-parallel degree, p pipeline stages, m microbatches, v stages per
-GPU of an interleaved pipeline. Activations are bf16.
+L layers, P parameters, N data-parallel replicas, t tensor-parallel degree, p pipeline stages, m
+microbatches, v stages per GPU of an interleaved pipeline, C FLOP/s of a GPU, W bytes/s of its
+network, e bytes per element; gbs global batch in sequences, mbs microbatch, dp, tp and pp degrees.
+Activations are bf16.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from shardwise.workload import Train
 
 
 def gpt_parameters(d_model: int, vocab: int, n_layers: int) -> int:
-    """N = h v + L (12 h^2 + 13 h) + 2 h: GPT blocks with biases, tied embeddings.
+    """Parameters of a GPT with biases and tied embeddings: h vocab + L (12 h^2 + 13 h) + 2 h.
 
     >>> gpt_parameters(4096, 32000, 32)
     6575235072
@@ -24,9 +26,10 @@ def gpt_parameters(d_model: int, vocab: int, n_layers: int) -> int:
 
 
 def state_bytes(params: Num, *, fp32_gradients: bool = False) -> Num:
-    """16 N bytes: weights, gradients, master copy and Adam moments; 20 N with fp32 gradients too.
+    """Bytes of weights, gradients, master copy and Adam moments: 16 P.
 
-    bf16 weights and gradients, everything else in fp32; the sum of `Train.state_bytes`.
+    Weights and gradients are bf16, everything else fp32, as in `Train.state_bytes`. An fp32 copy of
+    the gradients makes it 20 P.
     """
     job = Train(batch=1, seq=1, gradients="bf16", master="fp32")
     gradient_copy_bytes = 4.0 if fp32_gradients else 0.0
@@ -44,17 +47,20 @@ def activation_bytes(
     tensor: Num = 1,
     sequence_parallel: bool = False,
 ) -> Num:
-    """L s b h (10 + 24/t + 5 n s / (h t)): activation bytes of GPT layers, dropout masks included.
+    """Bytes of saved activations of GPT layers: L s b h (10 + 24/t + 5 n s / (h t)).
+
+    Dropout masks are included.
 
     Args:
         n_layers, seq, sequences, d_model, n_heads: L, s, b, h, n.
-        recompute: `none`; `selective` drops the attention scores (the last term); `full` keeps the
-            layers' inputs, 2 L s b h.
+        recompute: "none"; "selective" recomputes attention scores, the last term; "full" saves only
+            the inputs of the layers, 2 L s b h.
         tensor: t.
-        sequence_parallel: Shard all activations t ways, not only those inside the blocks.
+        sequence_parallel: Whether all activations are sharded t ways, not only those inside
+            attention and MLP.
 
     Raises:
-        UnknownName: Another recompute policy.
+        UnknownName: The recompute policy is unknown.
     """
     per_token = n_layers * seq * sequences * d_model
     if recompute == "full":
@@ -67,13 +73,15 @@ def activation_bytes(
 
 
 def selective_saving(n_heads: Num, seq: Num, d_model: Num) -> Num:
-    """(5 n s / h) / (34 + 5 n s / h): the share of activations that selective recompute drops."""
+    """Share of activation bytes that selective recompute saves: (5 n s / h) / (34 + 5 n s / h)."""
     scores = 5 * n_heads * seq / d_model
     return scores / (34 + scores)
 
 
 def zero_bytes(params: Num, replicas: Num, stage: int, k: Num = 12) -> Num:
-    """Bytes per GPU under ZeRO: 2P weights, 2P gradients, kP optimizer, sharded over N by stage.
+    """Bytes of training state per GPU under ZeRO.
+
+    Weights take 2P bytes, gradients 2P and the optimizer kP; what the stage shards is divided by N.
 
     Args:
         params: P.
@@ -82,7 +90,7 @@ def zero_bytes(params: Num, replicas: Num, stage: int, k: Num = 12) -> Num:
         k: Optimizer bytes per parameter; 12 for Adam with an fp32 master copy.
 
     Raises:
-        UnknownName: Another stage.
+        UnknownName: The stage is not 0, 1, 2 or 3.
     """
     if stage not in (0, 1, 2, 3):
         raise UnknownName("ZeRO stage", str(stage), ("0", "1", "2", "3"))
@@ -94,9 +102,10 @@ def zero_bytes(params: Num, replicas: Num, stage: int, k: Num = 12) -> Num:
 
 
 def zero_traffic(stage: int) -> int:
-    """Elements moved per parameter and step: 2 (reduce and gather), 3 with sharded weights.
+    """Elements that collectives move per parameter and step: 3 under ZeRO-3, otherwise 2.
 
-    ZeRO-3 gathers the weights in the forward and in the backward pass, and scatters gradients.
+    ZeRO-3 gathers the weights twice, for the forward and the backward pass, and reduce-scatters the
+    gradients. The other stages reduce-scatter gradients and gather the result once.
     """
     return 3 if stage == 3 else 2
 
@@ -107,7 +116,7 @@ def accumulation_steps(samples: Num, microbatch: Num, replicas: Num) -> Num:
 
 
 def bubble(stages: Num, microbatches: Num = 1, interleaved: Num = 1) -> Num:
-    """(p - 1) / (v m): idle over ideal time of a pipeline, all-forward-all-backward and 1F1B alike.
+    """Idle time of a pipeline divided by its compute time: (p - 1) / (v m), for GPipe and 1F1B.
 
     >>> bubble(8, 32)
     0.21875
@@ -118,10 +127,11 @@ def bubble(stages: Num, microbatches: Num = 1, interleaved: Num = 1) -> Num:
 def data_parallel_overlap(
     tokens: Num, replicas: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
 ) -> Num:
-    """t_comm / t_compute of the gradient AllReduce behind the backward pass; hidden up to 1.
+    """Seconds of the gradient AllReduce divided by seconds of the backward pass.
 
-    e / (2 tokens) (N-1)/N C/W, per GPU. The playbook divides elements by bytes per second, which
-    is `element_bytes` 1. The gathers of ZeRO-3 over the forward pass have the same ratio.
+    e / (2 tokens) (N-1)/N C/W, with the tokens of one GPU. Up to a ratio of 1 the AllReduce can be
+    hidden. The weight gathers of ZeRO-3 have the same ratio to the forward pass. The playbook
+    itself divides elements by bytes per second: its numbers need `element_bytes` 1.
     """
     return element_bytes / (2 * tokens) * (replicas - 1) / replicas * flops_per_s / bytes_per_s
 
@@ -129,7 +139,10 @@ def data_parallel_overlap(
 def tensor_parallel_overlap(
     tensor: Num, d_model: Num, flops_per_s: Num, bytes_per_s: Num, element_bytes: Num = 2.0
 ) -> Num:
-    """e (t-1)/(2h) C/W: t_comm / t_compute of tensor parallelism, per matmul."""
+    """Seconds of communication divided by seconds of compute in a matmul under tensor parallelism.
+
+    e (t-1)/(2h) C/W.
+    """
     return element_bytes * (tensor - 1) / (2 * d_model) * flops_per_s / bytes_per_s
 
 
@@ -151,7 +164,7 @@ class Layout:
 
     @property
     def samples(self) -> int:
-        """gbs = dp mbs accumulation."""
+        """gbs = dp mbs accumulation: sequences of the global batch."""
         return self.data * self.microbatch * self.accumulation
 
 
@@ -161,7 +174,7 @@ def recommended_technique(
     """The technique that the playbook's cheat sheet recommends first.
 
     Args:
-        params: Parameters; 0 if the number of GPUs alone decides.
+        params: Parameters of the model; it matters below 512 GPUs only.
         n_gpus: Available GPUs.
         long_sequences: Whether sequences are too long for one GPU.
         moe: Whether the model is a mixture of experts.

@@ -3,7 +3,7 @@
 T_math = FLOPs / C        T_comms = bytes / W
 max(T_math, T_comms) <= T <= T_math + T_comms
 
-C FLOP/s, W bytes/s, I = FLOPs / bytes the arithmetic intensity.
+C is the peak in FLOP/s, W a bandwidth in bytes/s, I = FLOPs / bytes the arithmetic intensity.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def transfer_s(n_bytes: Num, bytes_per_s: Num) -> Num:
 
 
 def bounds(flops: Num, flops_per_s: Num, n_bytes: Num, bytes_per_s: Num) -> Bounds:
-    """Seconds of `flops` at C and of `n_bytes` over one roof W, and the bounds of both together.
+    """T_math of `flops` and T_comms of `n_bytes`, with the bounds of their total time.
 
     >>> bounds(3.0, 1.0, 1.0, 1.0).lower, bounds(3.0, 1.0, 1.0, 1.0).upper
     (3.0, 4.0)
@@ -58,10 +58,10 @@ def critical_intensity(flops_per_s: Num, bytes_per_s: Num) -> Num:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """A matmul `[B,D] x [D,F] -> [B,F]` and the bytes of an element of each array. Book §1.
+    """A matmul `[B,D] x [D,F] -> [B,F]` with the bytes per element of its three arrays. Book §1.
 
     Args:
-        B, D, F: sizes; B is the tokens, D the summed dim.
+        B, D, F: sizes of the dims; B counts tokens, D is summed over.
         a_bytes, w_bytes, out_bytes: bytes per element of activations, weights and output.
     """
 
@@ -74,7 +74,7 @@ class Matmul:
 
     @property
     def flops(self) -> Num:
-        """2BDF."""
+        """FLOPs: 2BDF."""
         return 2 * self.B * self.D * self.F
 
     @property
@@ -97,6 +97,7 @@ class Matmul:
     def critical_batch(self, flops_per_s: Num, bytes_per_s: Num) -> Num:
         """B above which the matmul is compute-bound, counting all bytes; inf if it never is.
 
+        With I = C / W and a, w, o bytes per element of activations, weights and output,
         2BDF = I (a B D + w D F + o B F)  =>  B = I w D F / (2 D F - I (a D + o F))
         """
         critical = critical_intensity(flops_per_s, bytes_per_s)
@@ -107,9 +108,9 @@ class Matmul:
 
 
 def critical_batch(flops_per_s: Num, bytes_per_s: Num, weights: str = "bf16") -> Num:
-    """B_crit = (C / W) w / 2 for B << D, F: tokens from which a matmul is compute-bound. Book §1.
+    """Tokens above which a matmul is compute-bound: B_crit = (C / W) w / 2. Book §1.
 
-    Only the bytes of the weights count, w each.
+    Only weights are counted, w bytes per element: an approximation for B << D, F.
 
     >>> round(critical_batch(1.97e14, 8.2e11))
     240
@@ -118,13 +119,17 @@ def critical_batch(flops_per_s: Num, bytes_per_s: Num, weights: str = "bf16") ->
 
 
 def dot_intensity(n: Num, element_bytes: float = 2.0) -> Num:
-    """Intensity of a dot product of length n, the scalar written back: (2n-1) / (e (2n+1))."""
+    """FLOPs per byte of a dot product of length n: (2n-1) / (e (2n+1)). Book §1.
+
+    It reads two vectors of e bytes per element and writes one scalar.
+    """
     return (2 * n - 1) / (element_bytes * (2 * n + 1))
 
 
 def attention_intensity(query: Num, key: Num, group: Num = 1, element_bytes: float = 2.0) -> Num:
-    """Attention with T queries, S keys and G query heads per key head: T S G / (T G + S). Book §7.
+    """FLOPs per byte of attention: T S G / (T G + S) in bf16. Book §7.
 
-    FLOPs 4 T S N H over the bytes of Q and O (2 T N H) and K and V (2 S K H), N = G K.
+    T queries attend to S keys, with G = N / K query heads per key head: 4 T S N H FLOPs over the
+    2 T N H elements of queries and outputs and the 2 S K H elements of keys and values.
     """
     return 2 / element_bytes * query * key * group / (query * group + key)

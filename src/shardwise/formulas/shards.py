@@ -27,7 +27,7 @@ def _with_sizes(array: str | Array, shape: Sequence[int]) -> tuple[Array, dict[s
 def local_shape(
     array: str | Array, shape: Sequence[int], mesh: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """The shape of the largest shard: each dim over the sizes of its mesh axes, rounded up.
+    """The shape of the largest shard: each dim divided by its mesh axes and rounded up.
 
     >>> local_shape("A[I_X,J_Y]", (4, 128), {"X": 2, "Y": 2})
     (2, 64)
@@ -43,12 +43,12 @@ def local_shape(
 def local_bytes(
     array: str | Array, shape: Sequence[int], mesh: Mapping[str, int], element_bytes: Num = 2.0
 ) -> Num:
-    """Bytes of an array on one chip. Book §3."""
+    """Bytes of the largest shard of an array. Book §3."""
     return math.prod(local_shape(array, shape, mesh)) * element_bytes
 
 
 def replication(array: str | Array, mesh: Mapping[str, int]) -> float:
-    """Copies of an array on a mesh: the product of the axes that do not shard it. Book §3.
+    """Copies of an array on a mesh: the product of the mesh axes that do not shard it. Book §3.
 
     >>> replication("A[I_X,J,K]", {"X": 4, "Y": 8, "Z": 2})
     16.0
@@ -60,12 +60,14 @@ def replication(array: str | Array, mesh: Mapping[str, int]) -> float:
 def total_bytes(
     array: str | Array, shape: Sequence[int], mesh: Mapping[str, int], element_bytes: Num = 2.0
 ) -> Num:
-    """Bytes of an array over all chips of the mesh, including copies. Book §3."""
+    """Bytes of an array on all chips of the mesh together, copies included. Book §3."""
     return local_bytes(array, shape, mesh, element_bytes) * math.prod(mesh.values())
 
 
 def padded_shape(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
-    """A shape rounded up to whole tiles; a tile of fewer dims pads the last ones. Book §2, §9.
+    """A shape rounded up to whole tiles. Book §2, §9.
+
+    A tile with fewer dims than the shape pads the last dims of the shape.
 
     >>> padded_shape((3, 5), (2, 2))
     (4, 6)

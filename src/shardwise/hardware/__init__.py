@@ -1,7 +1,7 @@
 """Hardware: chips with sourced figures, the topologies that join them, and their names.
 
-In: a name (`v5p:16x20x28`, `h100:64`) or a TOML file. Out: a `System` of plain numbers, in which
-whatever no public source gives is None. Book: "How to Think About TPUs" and "... About GPUs".
+In: a name (`v5p:16x20x28`, `h100:64`) or a TOML file. Out: a `System` of plain numbers; a number
+that no public source gives is None. Book: "How to Think About TPUs" and "How to Think About GPUs".
 Level 1: imports errors and units only.
 """
 

@@ -1,4 +1,4 @@
-"""Chips by name: the files of `catalog/`, or a user's own TOML by its path."""
+"""Chips by name: the TOML files in `catalog/`, or a user's TOML file by its path."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ def catalog_chip(name: str) -> Chip:
 
 
 def find_chip(text: str) -> Chip:
-    """A chip by name or alias in any case (`V5P`, `tpu-v5p`, `ironwood`), or by the path of a TOML.
+    """Find a chip by its name or an alias (`v5p`, `TPU-v5p`, `ironwood`), or read its TOML file.
+
+    Case does not matter, nor whether words are joined by a hyphen, an underscore or a space.
 
     Raises:
-        UnknownName: no such chip; the message lists the close names.
+        UnknownName: no chip has this name; the message lists similar names.
         BadFile: the user's file is missing or invalid.
     """
     if text.endswith(".toml"):
@@ -44,10 +46,11 @@ def find_chip(text: str) -> Chip:
     if name in aliases:
         return catalog_chip(aliases[name])
     choices = names
-    if not close_names(name, names):  # otherwise aliases only clutter the message
+    if not close_names(name, names):  # suggest aliases only if no name is similar
         choices = (*names, *aliases)
     raise UnknownName("chip", text, choices, "List: shardwise hw")
 
 
 def _normal(text: str) -> str:
+    """The spelling by which names are compared: lower case, hyphens, no `tpu-`."""
     return text.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("tpu-")

@@ -16,7 +16,7 @@ from shardwise.hardware.shape import Shape
 
 GIVEN = "given by the user"
 
-# Markets of chips, in the order of lists; the first is the default of a file.
+# Markets of chips, in the order in which lists show them. The first is the default.
 MARKETS = ("data center", "workstation", "desktop")
 
 _BY_ATTRIBUTE = {field.attribute: name for name, field in FIELDS.items()}
@@ -24,16 +24,18 @@ _BY_ATTRIBUTE = {field.attribute: name for name, field in FIELDS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ici:
-    """The torus of TPU chips. A chip has 2 links per axis that wraps.
+    """The torus network (ICI) of TPU chips. A chip has two links per torus axis.
 
     Args:
         n_axes: dimensions of the torus.
-        wrap: `cubes_of_4`, `length_16` or `full_pod`: rule for the axes of a slice that wrap.
-        link_bytes_per_s_one_way: one direction of one link, B/s; the book's achievable figure.
-        hop_s: seconds a message needs per hop.
-        pod_shape: the largest torus.
-        host_shape: the chips of one host.
-        slices: further slices that can be rented, smaller than those of the `wrap` rule.
+        wrap: which axes of a slice wrap around: `cubes_of_4`, `length_16` or `full_pod`; see
+            `torus.wrap_axes`.
+        link_bytes_per_s_one_way: achievable bandwidth of one link in one direction, B/s.
+        hop_s: seconds that a message needs per hop.
+        pod_shape: shape of the largest torus.
+        host_shape: shape of the chips of one host.
+        slices: shapes of slices that can be rented; under `cubes_of_4` only those that are not
+            made of whole cubes.
     """
 
     n_axes: int
@@ -47,13 +49,14 @@ class Ici:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A domain of GPUs connected by switches (NVLink) or by a full mesh.
+    """A node of GPUs that switches (NVLink) or a full mesh connect. It may be a whole rack.
 
     Args:
-        n_gpus: GPUs of one domain.
+        n_gpus: GPUs of one node.
         bytes_per_s_per_gpu_one_way: bandwidth out of one GPU, B/s.
-        n_switches: switches in the domain.
-        in_network_reduction: whether the switches can reduce (SHARP); its use is optional.
+        n_switches: switches in the node.
+        in_network_reduction: whether the switches can reduce (SHARP); a machine uses it only if
+            asked to, with `sharp=on`.
         latency_s: seconds per step of a collective.
     """
 
@@ -73,7 +76,7 @@ class ScaleOut:
         nodes_per_unit: nodes under one set of leaf switches (a scalable unit, SU).
         leaves_per_unit: leaf switches of one unit.
         switch_ports: ports of one switch, each as fast as one GPU's share.
-        in_network_reduction: whether the switches can reduce (SHARP); its use is optional.
+        in_network_reduction: whether the switches can reduce (SHARP), as in `Node`.
         latency_s: seconds per step of a collective.
     """
 
@@ -87,24 +90,26 @@ class ScaleOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One chip. Peaks are dense, rates are per chip, None is "no public figure".
+    """The numbers of one chip. Peaks are dense, rates are per chip; None is an unknown number.
 
-    `dataclasses.replace(chip, hbm_bytes_per_s=8.1e11)` changes a number; `figures` then says that
-    the user gave it, and keeps the published value in `Figure.also`.
+    A user may change a number with `dataclasses.replace(chip, hbm_bytes_per_s=8.1e11)`. Its source
+    in `figures` is then the user, and `Figure.also` has the published value.
 
     Args:
         name: the name on the command line, `v5p`.
+        title: the full name, `Google TPU v5p`.
+        as_of: month of the data, `YYYY-MM`.
         kind: `tpu`, `gpu`, `other` or `cpu`.
         market: `data center`, `workstation` or `desktop`.
         peak_flops_per_s: dense peak by dtype, FLOP/s.
         vector_flops_per_s: fp32 peak of the vector units, FLOP/s.
-        hbm_bytes: documented capacity, bytes.
-        hbm_usable_bytes: capacity that compiler and driver leave to a program, bytes.
-        on_chip_bytes: TPU VMEM, or all of the SRAM of a chip without HBM, bytes.
+        hbm_bytes: documented capacity of HBM, bytes.
+        hbm_usable_bytes: HBM that compiler and driver leave to a program, bytes.
+        on_chip_bytes: VMEM of a TPU, or all SRAM of a chip without HBM, bytes.
         n_devices: JAX devices per chip (1 if two cores act as a megacore).
-        dcn_bytes_per_s_per_chip: one way, a chip's share of its host's network cards.
-        sourced: the figures as loaded; read them through `figures`.
-        quotes: other documents' values of some figures, by name; see `quoted`.
+        dcn_bytes_per_s_per_chip: a chip's share of its host's network bandwidth, one way, B/s.
+        sourced: the figures of the file; `figures` has the current ones.
+        quotes: values that other documents state, by document and name of the figure; see `quoted`.
     """
 
     name: str
@@ -151,7 +156,7 @@ class Chip:
     )
 
     def need(self, path: str) -> float:
-        """The number of a figure by its name (`hbm.bandwidth`) or attribute (`ici.hop_s`).
+        """Return a number by the name of its figure (`hbm.bandwidth`) or attribute (`ici.hop_s`).
 
         Raises:
             UnknownFigure: no public source gives it for this chip.
@@ -176,10 +181,10 @@ class Chip:
         )
 
     def peak(self, dtype: str) -> float:
-        """Dense peak at a dtype, FLOP/s; never that of another dtype.
+        """Dense peak at a dtype, FLOP/s. The peak of another dtype is never used instead.
 
         Raises:
-            UnknownFigure: no public source gives it for this chip.
+            UnknownFigure: no public source gives the peak at this dtype.
         """
         value = self.peak_flops_per_s.get(dtype_name(dtype))
         if value is not None:
@@ -210,7 +215,7 @@ class Chip:
         return figures
 
     def quoted(self, document: str) -> Chip:
-        """This chip with the figures that one document states; `book` is the scaling book.
+        """A copy with the values that one document states; `book` is the scaling book.
 
         Raises:
             UnknownName: the chip's file does not quote this document.
@@ -227,7 +232,7 @@ def _paths(chip: Chip) -> list[str]:
 
 
 def get(chip: Chip, path: str) -> Value | None:
-    """Value of a figure by its name; None if the chip has none."""
+    """Value of a figure by its name (`hbm.bandwidth`); None if it is unknown."""
     if path.startswith("peak."):
         return chip.peak_flops_per_s.get(path.removeprefix("peak."))
     value: Any = chip
@@ -239,7 +244,7 @@ def get(chip: Chip, path: str) -> Value | None:
 
 
 def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
-    """A copy with some figures replaced, by name; None removes a figure."""
+    """A copy with other values for some figures, by their names; None removes a figure."""
     for path, value in values.items():
         if path.startswith("peak."):
             change: Any = {**chip.peak_flops_per_s, path.removeprefix("peak."): value}

@@ -13,10 +13,10 @@ class Difference:
     """A figure that differs between two chips.
 
     Args:
-        figure: its name, `hbm.bandwidth`.
-        unit: its unit.
-        a: the value of the first chip, None where unknown.
-        b: the value of the second.
+        figure: name of the figure, `hbm.bandwidth`.
+        unit: unit of the values.
+        a: value of the first chip; None if unknown.
+        b: value of the second chip; None if unknown.
         ratio: b / a if both are numbers, else None.
     """
 

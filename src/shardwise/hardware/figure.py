@@ -1,7 +1,7 @@
-"""A figure of a chip: a number with its unit, its public source and a date.
+"""A figure of a chip: one of its numbers with unit, public source and date.
 
-`FIELDS` lists all figures of a chip: the name in a TOML file, the attribute of `Chip` with the
-plain number, and the unit in which it is written.
+`FIELDS` lists all figures of a chip by their names in a TOML file, with the attribute of `Chip`
+that holds the plain number, and the unit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Value = float | int | bool | str | Shape | tuple[Shape, ...]
 
 
 class Field(NamedTuple):
-    """Attribute of `Chip` that holds a figure, and the unit in which it is written."""
+    """The attribute of `Chip` that holds a figure's value, and the unit of the value in a file."""
 
     attribute: str
     unit: str
@@ -70,30 +70,30 @@ FIELDS: Final[dict[str, Field]] = {
     "price.chip_hour": Field("usd_per_chip_hour", "USD/h"),
 }
 
-# Dtypes that a peak may have; _SPELLINGS has other spellings.
+# Dtypes at which a chip may have a peak. `_SPELLINGS` maps other spellings to these.
 DTYPES: Final[tuple[str, ...]] = tuple(
     dtype for dtype in units.BYTES_PER_ELEMENT if dtype not in ("f32", "f16", "s8", "int32")
 )
 _SPELLINGS: Final = {"f32": "fp32", "f16": "fp16", "s8": "int8", "bfloat16": "bf16"}
 
-# Groups of figures: the tables of a TOML file.
+# The tables of a TOML file: the first parts of the names of figures.
 GROUPS: Final[tuple[str, ...]] = tuple(dict.fromkeys(["peak", *(p.split(".")[0] for p in FIELDS)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number about a chip with its public source.
+    """A value of a chip with its public source.
 
     Args:
-        value: the number in SI base units (dollars per hour for prices), a count, a shape, a list
-            of shapes, a word or a truth value.
+        value: a number in SI base units (prices in dollars per hour), a count, a shape, a tuple of
+            shapes, a word or a bool.
         unit: `B`, `B/s`, `FLOP/s`, `s`, `Hz`, `W`, `USD/h`, `count`, `shape`, `shapes`, `word` or
             `yes/no`.
-        source: the public document that states it.
-        as_of: the month it was read or published, `YYYY-MM`; empty for a value given by the user.
-        confirmed: False if there are only secondary or contradictory sources.
-        note: caveats for the reader.
-        also: other values that public sources give, each with its source.
+        source: the public document that states the value.
+        as_of: month in which the document was published or read, `YYYY-MM`; "" for a user's value.
+        confirmed: False if its sources are secondary or contradict each other.
+        note: caveats.
+        also: other published values, each with its source.
     """
 
     value: Value
@@ -109,7 +109,7 @@ class Figure:
 
 
 def dtype_name(dtype: str) -> str:
-    """The catalog's spelling of a dtype: f16 -> fp16, s8 -> int8."""
+    """The spelling of a dtype in the catalog: f16 -> fp16, s8 -> int8."""
     return _SPELLINGS.get(dtype, dtype)
 
 
@@ -123,11 +123,16 @@ def unit_of(path: str) -> str | None:
 
 
 def parse_value(raw: object, unit: str, what: str) -> Value:
-    """A value as a TOML file writes it, checked against the unit of its figure.
+    """Convert a value of a TOML file to SI base units, and check it against the figure's unit.
+
+    Args:
+        raw: the value in the file: a string such as "2.77 TB/s", a whole number, a bool or a list.
+        unit: unit of the figure.
+        what: name of the figure, for messages.
 
     Raises:
-        BadUnit: no unit, the wrong unit, or not a positive number.
-        BadShape: an invalid shape.
+        BadUnit: the unit is missing or wrong, or the value is not positive.
+        BadShape: the shape is invalid.
     """
     if unit == "yes/no":
         if isinstance(raw, bool):
@@ -166,7 +171,7 @@ def _quantity(raw: str, unit: str, what: str) -> float:
 
 
 def _positive(value: float, raw: str, what: str) -> float:
-    # A zero would be divided by, and no measured value comes near the upper end.
+    # Formulas divide by these values, and no real one comes near the upper limit.
     if value == 0:
         raise BadUnit(f'{what} "{raw}" is zero. Write a real figure.')
     if not 0 < value < 1e27:
@@ -175,7 +180,7 @@ def _positive(value: float, raw: str, what: str) -> float:
 
 
 def show_value(value: Value, unit: str) -> str:
-    """A value for people: `2.77 TB/s`, `16x20x28`, `yes`.
+    """Format a value with its unit: `2.77 TB/s`, `16x20x28`, `yes`.
 
     >>> show_value(2.765e12, "B/s"), show_value((16, 20, 28), "shape")
     ('2.765 TB/s', '16x20x28')
@@ -191,7 +196,7 @@ def show_value(value: Value, unit: str) -> str:
     if unit == "count":
         return f"{value:,}"
     if unit == "B":
-        # A size that is round in binary units was meant in them.
+        # A size that is round in binary units was stated in them.
         if value >= units.MiB and value * 100 / units.MiB % 1 == 0:
             return _trim(units.show_gib(value, 4))
         return _trim(units.show_bytes(value, 4))

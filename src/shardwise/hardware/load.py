@@ -1,4 +1,4 @@
-"""Loading of a chip from its TOML file; all problems of the file are reported together."""
+"""Load a chip from its TOML file; all problems of the file are reported together."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from shardwise.hardware.shape import Shape, show_shape
 KINDS = ("tpu", "gpu", "other", "cpu")
 WRAPS = ("cubes_of_4", "length_16", "full_pod")
 
-_ABOUT = ("name", "title", "vendor", "kind", "as_of")
+_ABOUT = ("name", "title", "vendor", "kind", "as_of")  # required keys outside tables
 _TOP = (*_ABOUT, "market", "aliases", "note", "quoted", *GROUPS)
 _FIGURE_KEYS = ("value", "source", "as_of", "confirmed", "note", "also")
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
+# Table of a network -> (its class, required keys).
 _OWNERS = {"ici": (Ici, ("axes", "wrap")), "node": (Node, ("gpus",)), "scale_out": (ScaleOut, ())}
 
 
@@ -27,7 +28,8 @@ def load_chip(path: Path) -> Chip:
     """Read a chip from a TOML file.
 
     Raises:
-        BadFile: missing, unreadable, not TOML, or a figure without unit, source or date.
+        BadFile: the file is missing, unreadable or not TOML, or its content is invalid, for
+            instance a figure without unit, source or date.
     """
     return build_chip(_read(path), str(path))
 
@@ -47,10 +49,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def build_chip(data: Mapping[str, Any], where: str) -> Chip:
-    """Build a chip from the decoded content of a file.
+    """Build a chip from the parsed content of a TOML file.
 
     Args:
-        data: the content of a TOML file.
+        data: the parsed content.
         where: name of the file, for messages.
 
     Raises:
@@ -61,17 +63,18 @@ def build_chip(data: Mapping[str, Any], where: str) -> Chip:
     groups = {key: table for key, table in data.items() if key in GROUPS}
     figures = _figures(groups, problems)
     quotes = _quotes(data.get("quoted", {}), problems)
-    problems += _inconsistent(data, figures, quotes)
+    problems += _joint_problems(data, figures, quotes)
     raise_all(BadFile, [f"{where}: {problem}" for problem in problems])
     values = {path: figure.value for path, figure in figures.items()}
     return Chip(**about, **_attributes(values), sourced=figures, quotes=quotes)
 
 
-def _inconsistent(
+def _joint_problems(
     data: Mapping[str, Any],
     figures: Mapping[str, Figure],
     quotes: Mapping[str, Mapping[str, Figure]],
 ) -> list[str]:
+    """Problems that concern several figures: missing ones, networks that the chip does not have."""
     problems = []
     for owner, (_, required_keys) in _OWNERS.items():
         for key in required_keys:
@@ -83,11 +86,12 @@ def _inconsistent(
             if owner in ("ici", "node") and owner not in data:
                 problems.append(f"quoted.{document} has {path}, and there is no [{owner}].")
     if "ici.axes" in figures:
-        problems += _wrong_shapes(figures, figures["ici.axes"].value)
+        problems += _shape_problems(figures, figures["ici.axes"].value)
     return problems
 
 
-def _wrong_shapes(figures: Mapping[str, Figure], n_axes: Value) -> list[str]:
+def _shape_problems(figures: Mapping[str, Figure], n_axes: Value) -> list[str]:
+    """Problems of torus shapes that do not have `n_axes` dimensions."""
     problems = []
     for path in ("ici.pod", "ici.host", "ici.slices"):
         if path not in figures:
@@ -102,6 +106,7 @@ def _wrong_shapes(figures: Mapping[str, Figure], n_axes: Value) -> list[str]:
 
 
 def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Read the keys outside tables (name, title, ...); append their problems to `problems`."""
     for key in data:
         if key not in _TOP:
             problems.append(f'unknown key "{key}". {nearest(key, _TOP)}')
@@ -128,6 +133,7 @@ def _about(data: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 
 
 def _entries(groups: Mapping[str, Any], problems: list[str]) -> list[tuple[str, Any]]:
+    """(name of a figure, its raw value) for all tables; append unknown names to `problems`."""
     entries = []
     for group, table in groups.items():
         if not isinstance(table, dict):
@@ -154,6 +160,7 @@ def _figures(groups: Mapping[str, Any], problems: list[str]) -> dict[str, Figure
 
 
 def _figure(path: str, raw: Any, problems: list[str]) -> Figure | None:
+    """Read one figure; if it is invalid, append its problems to `problems` and return None."""
     if not isinstance(raw, dict):
         problems.append(
             f'{path} has no source. Write {{ value = "...", source = "...", as_of = "YYYY-MM" }}.'
@@ -202,6 +209,7 @@ def _value(path: str, raw: Any, problems: list[str]) -> Value | None:
 
 
 def _also(path: str, raw: Any, problems: list[str]) -> tuple[tuple[Value, str], ...]:
+    """Read the other published values of a figure: one (value, source) pair or a list of them."""
     if not isinstance(raw, list):
         raw = [raw]
     alternatives = []
@@ -216,6 +224,7 @@ def _also(path: str, raw: Any, problems: list[str]) -> tuple[tuple[Value, str], 
 
 
 def _quotes(raw: Any, problems: list[str]) -> dict[str, dict[str, Figure]]:
+    """Read the tables [quoted.DOCUMENT]: document -> name of a figure -> the document's value."""
     quotes: dict[str, dict[str, Figure]] = {}
     if not isinstance(raw, dict) or not all(isinstance(table, dict) for table in raw.values()):
         problems.append("quoted is not a table of documents. Write [quoted.NAME].")
@@ -237,6 +246,7 @@ def _quotes(raw: Any, problems: list[str]) -> dict[str, dict[str, Figure]]:
 
 
 def _attributes(values: Mapping[str, Value]) -> dict[str, Any]:
+    """The arguments of `Chip` for the values of its figures, with `Ici`, `Node` and `ScaleOut`."""
     attributes: dict[str, Any] = {"peak_flops_per_s": {}}
     for path, value in values.items():
         group, _, key = path.partition(".")

@@ -1,4 +1,4 @@
-"""Machines with some of their figures multiplied, for sensitivities."""
+"""Machines with some rates or capacities multiplied, to see how a plan depends on them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from shardwise.errors import BadInput, UnknownName, raise_all
 from shardwise.hardware.chip import Chip, get, with_values
 from shardwise.hardware.system import OVERRIDES, System
 
-PEAKS = "flops"  # all dense peaks of the chip
+PEAKS = "flops"  # stands for the dense peaks of the chip at all dtypes
 SCALABLE = (PEAKS, *OVERRIDES)
 
 
 def scaled(system: System, factors: Mapping[str, float]) -> System:
-    """The machine with some figures multiplied; it keeps its name, its figures record the change.
+    """A copy of a machine with some of its chip's numbers multiplied.
+
+    The copy keeps the name of the machine; `chip.figures` records the change.
 
     Args:
         system: the machine.
-        factors: factor by name of `SCALABLE`, as `{"ici": 0.5, "flops": 2}`. `flops` means the
-            dense peaks at all dtypes.
+        factors: name in `SCALABLE` -> factor, as `{"ici": 0.5, "flops": 2}`.
 
     Raises:
         UnknownName: a name is not in `SCALABLE`.
-        BadInput: a factor is not above 0, or the chip has no such figure.
+        BadInput: a factor is not above 0, or the chip's number is unknown.
     """
     problems = []
     values: dict[str, float | None] = {}
@@ -47,9 +48,9 @@ def scaled(system: System, factors: Mapping[str, float]) -> System:
 
 
 def _paths(chip: Chip, name: str) -> list[str]:
-    """Names of the figures that one name of `SCALABLE` stands for."""
+    """The figures that a name in `SCALABLE` stands for."""
     if name == PEAKS:
         return [f"peak.{dtype}" for dtype in chip.peak_flops_per_s]
-    if name == "hbm":  # the usable part grows with the capacity
+    if name == "hbm":  # the usable capacity grows with the documented one
         return ["hbm.capacity", "hbm.usable"]
     return [OVERRIDES[name]]

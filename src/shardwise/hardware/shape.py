@@ -9,7 +9,7 @@ from shardwise.errors import BadShape
 
 Shape = tuple[int, ...]
 
-# No machine is within a factor of ten of this; a larger number is a slip of the keyboard.
+# The largest number of chips: ten times that of any machine, so that more is a typing error.
 MAX_CHIPS = 10_000_000
 
 _SHAPE = re.compile(r"[0-9]+(?:x[0-9]+)*")
@@ -33,7 +33,7 @@ def parse_shape(text: str, what: str = "shape") -> Shape:
     parts = [part.lstrip("0") for part in normal.split("x")]
     if "" in parts:
         raise BadShape(f'{what} "{text}" has a dimension of 0. The smallest is 1.')
-    # The length comes first: Python refuses to read thousands of digits.
+    # The number of digits is checked first: Python refuses to convert thousands of digits.
     if max(map(len, parts)) > 9 or math.prod(map(int, parts)) > MAX_CHIPS:
         raise BadShape(
             f'{what} "{_short(text)}" is more than {MAX_CHIPS:,} chips, '

@@ -13,13 +13,13 @@ from shardwise.hardware.chip import Chip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched:
-    """Topology of GPUs in domains of equal size, within which any two have full bandwidth.
+    """Topology of GPUs behind switches: NVLink domains of equal size, joined by a network.
 
-    A domain is called a node here, although it may be a rack.
+    Any two GPUs of a domain have full bandwidth. A domain is a node, or a rack such as NVL72.
 
     Args:
-        n_gpus: number of all GPUs.
-        domain: number of GPUs per domain (an NVLink node or rack).
+        n_gpus: total number of GPUs.
+        domain: number of GPUs in one domain.
     """
 
     n_gpus: int
@@ -43,12 +43,12 @@ class Switched:
 
     @property
     def n_chips(self) -> int:
-        """All GPUs."""
+        """Total number of GPUs."""
         return self.n_gpus
 
     @property
     def n_nodes(self) -> int:
-        """Number of domains, including a partial one."""
+        """Number of domains; one that is only partly used counts as one."""
         return -(-self.n_gpus // self.domain)
 
 
@@ -62,11 +62,11 @@ class FatTree:
         n_node_switches: number of switches inside the nodes.
         n_leaves: number of leaf switches.
         n_spines: number of spine switches.
-        n_cores: number of third-level switches; with 64-port switches they are needed
-            beyond 64 leaves.
+        n_cores: number of core switches, the third level; 0 if two levels are enough.
         node_bytes_per_s: bandwidth out of one node, B/s one way.
-        unit_bytes_per_s: bandwidth into the leaves of one unit, and out to the spines, B/s one way.
-        spine_bytes_per_s: bandwidth of all spines, B/s one way.
+        unit_bytes_per_s: bandwidth from the nodes of one unit into its leaf switches, B/s one way;
+            that from its leaf switches to the spine switches is the same.
+        spine_bytes_per_s: bandwidth into all spine switches together, B/s one way.
     """
 
     n_nodes: int
@@ -81,20 +81,21 @@ class FatTree:
 
     @property
     def n_switches(self) -> int:
-        """Switches of all levels."""
+        """Number of switches on all levels together."""
         return self.n_node_switches + self.n_leaves + self.n_spines + self.n_cores
 
 
 def fat_tree(chip: Chip, n_gpus: int) -> FatTree:
-    """Fat tree of `n_gpus` with full bandwidth at every level; the last unit is complete.
+    """Count the switches of a fat tree with full bandwidth at every level.
 
-    Half of a leaf switch's p ports go down and half up. Two levels suffice for p leaves (each spine
-    connects to every leaf); beyond that, half of each spine's ports go up to core switches. Book,
-    GPU chapter, question 3.
+    The number of nodes is rounded up to whole units. Half of the p ports of a leaf switch go down
+    to nodes and half up to spine switches. Two levels are enough for p leaf switches, since each
+    spine switch connects to every one; with more, half of the ports of each spine switch go up to
+    core switches. Book, GPU chapter, question 3.
 
     Raises:
-        UnknownFigure: the chip's file does not describe its network between nodes.
-        BadShape: the last node would be partial.
+        UnknownFigure: the chip's file does not describe the network between nodes.
+        BadShape: `n_gpus` is not a multiple of the GPUs of a node.
     """
     gpus_per_node = int(chip.need("node.gpus"))
     n_nodes = Switched(n_gpus=n_gpus, domain=gpus_per_node).n_nodes

@@ -1,4 +1,4 @@
-"""Parsing of machines as written on the command line: chip, topology, slices."""
+"""Machines, and how they are written on the command line: chip, topology, slices, overrides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwise.hardware.shape import MAX_CHIPS, Shape, parse_shape, show_shape
 from shardwise.hardware.switched import Switched
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, nearest_slices
 
-# Keys that may follow the hardware after a comma -> the figures they replace.
+# Keys of overrides, which follow the size after a comma -> the figures whose values they replace.
 OVERRIDES = {
     "hbm": "hbm.capacity",
     "hbm_bandwidth": "hbm.bandwidth",
@@ -31,14 +31,14 @@ _NAME_X_COUNT = re.compile(r"(.+[a-z0-9])x([0-9]{1,9})", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A machine: one or more slices of a chip, connected over the data-center network (DCN).
+    """A machine: one or more slices of equal chips, joined by the data-center network (DCN).
 
     Args:
-        name: text from which `parse_system` builds this system, `v5p:16x20x28*4`.
+        name: the text from which `parse_system` builds this machine, `v5p:16x20x28*4`.
         chip: the chip, with the user's overrides applied.
-        topology: the topology of one slice.
+        topology: topology of one slice.
         n_slices: number of slices.
-        in_network_reduction: whether the switches reduce (SHARP), as set by `,sharp=on`.
+        in_network_reduction: whether the switches reduce (SHARP): `,sharp=on`.
     """
 
     name: str
@@ -65,7 +65,7 @@ class System:
         return -(-self.chips_per_slice // self.chip.chips_per_host) * self.n_slices
 
     def resized(self, topology: Torus | Switched, n_slices: int = 1) -> System:
-        """The same chip and options in another size, with the name of that size."""
+        """A machine of the same chip and overrides with another topology, and a matching name."""
         head, comma, options = self.name.partition(",")
         chip = head.rpartition(":")[0]
         size = f"{topology}*{n_slices}" if n_slices > 1 else f"{topology}"
@@ -74,10 +74,10 @@ class System:
 
 
 def parse_chip(text: str) -> Chip:
-    """Parse a chip without a size, optionally with overrides: `v5e`, `v5e,hbm=16GiB`.
+    """Parse a chip, optionally with overrides: `v5e`, `v5e,hbm=16GiB`.
 
     Raises:
-        BadInput: the chip is unknown, its file is invalid, or overrides cannot be applied.
+        BadInput: the chip is unknown, its file is invalid, or an override does not apply to it.
     """
     name, *overrides = text.split(",")
     chip = find_chip(name)
@@ -92,7 +92,7 @@ def parse_system(text: str) -> System:
     (35840, 8960)
 
     Raises:
-        BadInput: the chip or an override is unknown, or there is no machine of this size.
+        BadInput: the chip or an override is unknown, or no machine of this size exists.
     """
     if not isinstance(text, str):
         raise BadShape(f"hardware {text!r} is not a name. Write v5p:4x4x4 or h100:8.")
@@ -222,6 +222,6 @@ def _overrides(chip: Chip, parts: list[str]) -> dict[str, Value | None]:
             problems.append(f"{key}={raw}: {chip.name} has no {owner} links.")
     raise_all(BadInput, problems)
     if "hbm.capacity" in values and get(chip, "hbm.usable") is not None:
-        # The driver's figure belongs to the capacity that was replaced.
+        # The usable capacity was that of the documented capacity, which the user has replaced.
         values["hbm.usable"] = None
     return values

@@ -1,7 +1,7 @@
-"""Torus slices of TPU pods: the slices that exist, and their axes that wrap around.
+"""Torus slices of TPU pods: which slices exist, and which of their axes wrap around.
 
-An axis that wraps is a ring: a collective uses both directions, and the largest distance is half
-that of a line. Book, "How to Think About TPUs", section on TPU networking.
+An axis that wraps around is a ring: a collective can use both directions, and the largest distance
+is half that of a line. Book, "How to Think About TPUs", section on TPU networking.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from shardwise.hardware.shape import MAX_CHIPS, Shape, show_shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torus:
-    """A box of chips. Any shape can be built; `make_slice` builds only what exists.
+    """A box of chips, each linked to its neighbours along every axis.
+
+    Any shape is allowed here; `make_slice` allows only slices that exist.
 
     Args:
-        shape: chips along each axis.
-        wrapped: for each axis, whether its two ends are joined.
+        shape: number of chips along each axis.
+        wrapped: for each axis, whether a link joins its two ends.
     """
 
     shape: Shape
@@ -43,7 +45,7 @@ class Torus:
 
     @property
     def n_axes(self) -> int:
-        """Axes, those of length 1 included."""
+        """Number of axes, including those of length 1."""
         return len(self.shape)
 
     def farthest(self, axis: int) -> int:
@@ -59,13 +61,14 @@ class Torus:
 
 
 def wrap_axes(rule: str, shape: Shape, pod: Shape | None) -> tuple[bool, ...]:
-    """Which axes of a slice wrap, by the rule of its generation.
+    """For each axis of a slice, whether it wraps around.
 
     Args:
-        rule: `cubes_of_4`: all axes iff the slice is made of whole 4x4x4 cubes; `length_16`: an
-            axis iff it is 16 long; `full_pod`: all axes iff the slice is the whole pod.
-        shape: the slice.
-        pod: the whole pod.
+        rule: rule of the TPU generation. `cubes_of_4`: all axes wrap if the slice is made of whole
+            4x4x4 cubes, else none; `length_16`: axes of 16 chips wrap; `full_pod`: all axes wrap if
+            the slice is a whole pod, else none.
+        shape: shape of the slice.
+        pod: shape of the pod; None if unknown.
     """
     if rule == "cubes_of_4":
         return (all(n % 4 == 0 for n in shape),) * len(shape)
@@ -75,10 +78,10 @@ def wrap_axes(rule: str, shape: Shape, pod: Shape | None) -> tuple[bool, ...]:
 
 
 def make_slice(chip: Chip, shape: Shape) -> Torus:
-    """The slice of `chip` with this shape, in any order of its dimensions.
+    """The slice of `chip` with this shape, whose dimensions may be in any order.
 
     Raises:
-        BadShape: there is no such slice; the message names the nearest by chip count.
+        BadShape: no such slice exists; the message names those with the nearest chip counts.
     """
     ici = _ici(chip)
     reason = _reason(chip, ici, shape)
@@ -89,9 +92,10 @@ def make_slice(chip: Chip, shape: Shape) -> Torus:
 
 
 def legal_slices(chip: Chip) -> tuple[Torus, ...]:
-    """All slices that exist, sorted by chip count and compactness, each in one order of dims.
+    """All slices that exist, by chip count and then from compact to elongated.
 
-    For a chip whose file lists no slices this is the pod alone, and any shape inside it is allowed.
+    Each has one order of dimensions. If the chip's file lists no slices this is the pod alone;
+    `make_slice` then allows any shape inside the pod.
 
     >>> from shardwise.hardware import find_chip
     >>> [str(s) for s in legal_slices(find_chip("v5e"))]
@@ -117,7 +121,10 @@ def _ici(chip: Chip) -> Ici:
 
 
 def _cube_shapes(n_axes: int, max_chips: int) -> list[Shape]:
-    """Boxes of whole 4x4x4 cubes, dimensions ascending; optical switches connect any of them."""
+    """Shapes of all boxes of whole 4x4x4 cubes, with ascending dimensions.
+
+    Optical switches can connect any cubes of a pod to such a box.
+    """
     shapes: list[Shape] = [()]
     for _ in range(n_axes):
         longer_shapes = []
@@ -130,7 +137,7 @@ def _cube_shapes(n_axes: int, max_chips: int) -> list[Shape]:
 
 
 def _reason(chip: Chip, ici: Ici, shape: Shape) -> str:
-    """The reason why there is no such slice; "" if there is one."""
+    """The reason why no slice has this shape; "" if one has."""
     ascending = tuple(sorted(shape))
     if len(shape) != ici.n_axes:
         return f"{len(shape)} dimensions, and the torus of {chip.name} has {ici.n_axes}."
@@ -156,9 +163,9 @@ def _reason(chip: Chip, ici: Ici, shape: Shape) -> str:
 
 
 def nearest_slices(chip: Chip, n_chips: int, n: int = 4) -> str:
-    """The slices with the nearest chip counts, one of each count, for a message.
+    """A sentence with the `n` slices of the nearest chip counts, one per count.
 
-    Elongated slices of 64 chips or more, with sides that differ by more than 3x, are left out.
+    Slices of 64 chips or more whose sides differ by more than a factor of 3 are left out.
     """
     compact: dict[int, Torus] = {}
     for torus in legal_slices(chip):

@@ -1,10 +1,10 @@
 """Models: descriptions of architectures, and every number that follows from them.
 
-In: a preset name or a Hugging Face config.json. Out: a `ModelConfig`: groups of layers with their
-order (`stack`) and their arithmetic (`numerics`). From it follow its weights as named arrays
-(`weights`), the arrays that a layer saves for the backward pass (`activations`), and parameters,
-FLOPs and cache bytes (`count`). Book: the Transformers chapter. Level 1: imports errors, units,
-arrays only.
+In: a preset name or a Hugging Face config.json. Out: a `ModelConfig`, which has groups of equal
+layers, their order (`stack`) and their arithmetic (`numerics`). Derived from it are the weights as
+named arrays (`weights`), the arrays that a layer saves for the backward pass (`activations`), and
+parameters, FLOPs and cache bytes (`count`). Book: the Transformers chapter. Level 1: imports
+errors, units and arrays only.
 """
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Mlp, Moe

@@ -1,14 +1,16 @@
-"""Saved activations: the arrays that a layer keeps from its forward for its backward pass.
+"""Saved activations: the arrays that a layer's forward pass saves for its backward pass.
 
-They are descriptions per token, like weights. Attention is assumed to be computed in tiles, so that
-its scores are never stored. Norm statistics, softmax sums and routing indices (a few numbers per
-token) and dropout masks (these models have none) are left out.
+They are described like weights: by name, dims and shape, here of one token. Attention is assumed to
+run in tiles, so that its scores are never stored. Not counted are norm statistics, softmax sums and
+routing indices, which are a few numbers per token, and dropout masks, which these models lack.
 
-Remat policies, from most memory to least, with LLaMA-3-70B in multiples of D per token:
+Remat policies from the most to the least memory, with the elements per token and layer of
+LLaMA-3-70B as multiples of D:
 
-- "none" saves all that the backward pass reads: inputs of matmuls, norms and activations (16.8);
-- "dots" saves outputs of matmuls, the weighted values among them, and the layer input (11.3);
-- "full" saves the layer input only and recomputes everything else (1).
+- "none" saves all that the backward pass reads: inputs of matmuls, norms and activation functions
+  (16.8 D);
+- "dots" saves the outputs of matmuls, including the attention core, and the layer input (11.3 D);
+- "full" saves the layer input only and recomputes everything else (1 D).
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ POLICIES = ("none", "dots", "full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """One saved array, per token.
+    """One saved array; dims and shape are those of one token.
 
     Args:
         name: Name of the array.
-        dims: One letter per dim, without batch and length; k counts experts of a token.
+        dims: One letter per dim; k counts the experts of a token.
         shape: One size per dim.
-        policy: The policy with the least memory that saves it: "none", "dots" or "full".
+        policy: Of the policies that save it, the one with the least memory: "none", "dots" or
+            "full".
     """
 
     name: str
@@ -50,7 +53,7 @@ class Activation:
 def layer_activations(
     config: ModelConfig, layer: Layer, policy: str = "none"
 ) -> tuple[Activation, ...]:
-    """Arrays that one layer saves per token under a policy.
+    """Arrays that one layer saves under a remat policy.
 
     Raises:
         UnknownName: The policy is not "none", "dots" or "full".
@@ -81,14 +84,15 @@ def activation_bytes(
 ) -> Num:
     """Bytes that all layers save for the backward pass of `tokens` tokens.
 
-    This is tokens * bytes per element * the sum of `layer_activations` over layers. Book,
-    Transformers chapter, on gradient checkpointing; embeddings and logits belong to no layer.
+    This is tokens * bytes per element * the elements of `layer_activations`, over all layers. The
+    activations of embeddings and logits are not counted, since they belong to no layer. Book,
+    Transformers chapter, on gradient checkpointing.
 
     Args:
         config: The model.
         tokens: Tokens of the batch, or of one chip's share of it.
-        policy: "none", "dots" or "full".
-        element: Type of the arrays ("bf16", ...) or bytes per element.
+        policy: Remat policy: "none", "dots" or "full".
+        element: Dtype of the arrays ("bf16", ...) or bytes per element.
     """
     if isinstance(element, str):
         element = bytes_per_element(element)
@@ -100,10 +104,11 @@ def activation_bytes(
 
 
 def _absent(layer: Layer, policy: str) -> set[str]:
-    """Arrays that equal another array of the layer, do not exist, or are not read.
+    """Names of arrays that a layer need not save.
 
-    The output of a block is added to its input: the backward pass reads it only if a norm follows,
-    or to recompute the sum between the blocks.
+    They equal another array of the layer, do not exist in it, or are not read by its backward pass:
+    that reads the output of a block only if a norm follows, or to recompute the sum of the first
+    block's input and output.
     """
     absent = set()
     if layer.parallel:
@@ -159,10 +164,10 @@ def _latent_attention(D: int, a: Attention, mla: Mla) -> list[Activation]:
 
 
 def _mamba(D: int, m: Mamba) -> list[Activation]:
-    """Arrays of a fused scan: it saves its projected input and its result.
+    """Arrays of a Mamba block whose scan is one fused kernel.
 
-    It recomputes convolution, states and scores (state-spaces/mamba, ssd_combined.py,
-    `save_for_backward`).
+    The kernel saves its projected input and its result, and recomputes convolution, states and
+    scores (state-spaces/mamba, ssd_combined.py, `save_for_backward`).
     """
     return [
         _saved("mamba_input", "D", (D,), "none"),
@@ -183,10 +188,10 @@ def _mlp(D: int, mlp: Mlp) -> list[Activation]:
 
 
 def _moe(D: int, moe: Moe) -> list[Activation]:
-    """Arrays of a routed block, without the experts' outputs.
+    """Arrays of a routed block. The outputs of experts are not saved.
 
-    Routing weights are applied before the last matmul of an expert, as Megatron Core does, so that
-    the backward pass does not read its output.
+    Routing weights are applied before the last matmul of an expert, as in Megatron Core, so that
+    the backward pass does not read the output of this matmul.
     """
     k = moe.experts_per_token
     F = moe.d_ff

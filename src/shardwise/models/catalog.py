@@ -1,4 +1,4 @@
-"""Facts about every preset, for a list of models."""
+"""The main numbers of every preset, for a list of models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shardwise.units import show_bytes, show_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about one preset.
+    """The main numbers of one preset.
 
     Args:
-        name: Preset.
+        name: Name of the preset.
         family: Model family, as in `ModelConfig.family`.
         source: Public origin of its config.
         as_of: Month of that version, "YYYY-MM".
@@ -23,8 +23,8 @@ class Facts:
         n_active_parameters: Parameters that one token uses.
         n_layers: L.
         d_model: D.
-        max_seq: Longest sequence in tokens, or None.
-        kv_bytes_per_token: KV-cache bytes per token in bf16.
+        max_seq: Longest sequence in tokens; None if unknown.
+        kv_bytes_per_token: Bytes per token in a bf16 KV cache.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Facts:
 
     @property
     def line(self) -> str:
-        """The facts as text, without the name."""
+        """The numbers as one line of text, without the name."""
         active = ""
         if self.n_active_parameters != self.n_parameters:
             active = f" ({show_count(self.n_active_parameters)} active)"
@@ -54,12 +54,12 @@ class Facts:
 
 
 def catalog() -> tuple[Facts, ...]:
-    """Facts of all presets, in the order of the index."""
+    """The main numbers of all presets, in the order of the index file."""
     return tuple(facts(name) for name in presets())
 
 
 def facts(name: str) -> Facts:
-    """Facts of one preset.
+    """The main numbers of one preset.
 
     >>> facts("mixtral-8x7b").line
     '46.7B parameters (12.9B active), 32 layers of 4,096, KV 131 kB per token, 32,768 tokens'

@@ -1,4 +1,4 @@
-"""Checks that all config values share: whole numbers in range, true or false."""
+"""Checks of the values of a config: whole numbers in range, true or false."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ LARGEST = 2**31 - 1
 
 
 def near_divisors(n: int, near: int) -> str:
-    """The four divisors of `n` closest to `near`, for a message."""
+    """The four divisors of `n` closest to `near`, as text: "4, 8, 16, 32"."""
     divisors = [divisor for divisor in range(1, min(n, 100_000) + 1) if n % divisor == 0]
     divisors.sort(key=lambda divisor: abs(divisor - near))
     return ", ".join(map(str, sorted(divisors[:4])))
 
 
 def not_counts(where: str, value: object, *, zero_allowed: tuple[str, ...] = ()) -> list[str]:
-    """Problems of the whole-number and boolean fields of a config dataclass, as sentences."""
+    """Sentences on the `int` and `bool` fields of a dataclass that have an illegal value.
+
+    Args:
+        where: what the dataclass describes, for messages.
+        value: the dataclass.
+        zero_allowed: names of the fields that may be 0; others are at least 1.
+    """
     problems = []
     for field in fields(value):  # type: ignore[arg-type]
         type_name = str(field.type)
@@ -36,14 +42,14 @@ def not_counts(where: str, value: object, *, zero_allowed: tuple[str, ...] = ())
 
 
 def outside(number: int, low: int) -> str:
-    """The bound that a number outside [low, LARGEST] breaks, for a message."""
+    """How a number is outside [low, LARGEST]: "below 1" or "above 2,147,483,647, ..."."""
     if number < low:
         return f"below {low}"
     return f"above {LARGEST:,}, the largest dim"
 
 
 def short(number: int) -> str:
-    """A whole number of any size, for a message."""
+    """A whole number as short text, however large it is."""
     if abs(number) < 10**15:
         return f"{number:,}"
     if abs(number) < 10**300:

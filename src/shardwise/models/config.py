@@ -1,8 +1,8 @@
 """Configs of layers: attention, Mamba and feed-forward blocks.
 
-A config has widths and counts, and the arithmetic (`numerics`), on which no count depends. Weights
-(`weights`), activations (`activations`) and every number (`count`) are derived from it, so that an
-architecture is described once.
+A config has the widths and counts of a block, and its arithmetic (`numerics`), which changes no
+count. Weights (`weights`), activations (`activations`), parameters and FLOPs (`count`) are derived
+from it, so that an architecture is described once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from shardwise.models.numerics import (
     Temperature,
 )
 
-# Norms of width D in a layer: before each block, after each block, both, or one that attention
-# and feed-forward share.
+# Places of the norms of width D in a layer: before each block, after each block, both, or one norm
+# before attention and feed-forward together.
 NORMS = ("pre", "post", "both", "shared")
 
+# Norms of queries and keys: none, with one scale [H] for all heads, with a scale [N, H] or [K, H].
 QK_NORMS = ("", "head", "full")
 
 
@@ -35,10 +36,10 @@ class Mla:
 
     Args:
         q_lora_rank: Width of the query latent; None if queries are projected directly.
-        kv_lora_rank: Width of the latent in the cache.
-        d_nope: Width per head of queries and keys without rotary positions.
-        d_rope: Width of queries and keys with rotary positions; all heads share this key.
-        d_v: Width per head of the values.
+        kv_lora_rank: Width of the key/value latent, which is cached.
+        d_nope: Width of the part of a head's query and key without rotary positions.
+        d_rope: Width of the part with rotary positions; its key is the same for all heads.
+        d_v: Width of a head's value.
         norm_eps: Epsilon of the norms of both latents; no key of a config.json sets it.
     """
 
@@ -59,23 +60,27 @@ class Attention:
 
     Args:
         n_heads: N.
-        n_kv_heads: K; N for multi-head, 1 for multi-query.
+        n_kv_heads: K; N for multi-head, 1 for multi-query attention.
         d_head: H, width of one query or key (d_nope + d_rope under MLA).
-        window: Most keys a token attends to (sliding window or chunk length); None for all.
-        chunked: Tokens attend within their chunk of `window` tokens only.
-        causal: Tokens attend to earlier tokens only.
-        mla: Latent attention, which replaces the key and value projections.
-        q_bias, kv_bias, o_bias: Projections that carry a bias.
-        qk_norm: "" none, "head" one scale of width H, "full" one over all heads.
-        sinks: Each head has a learned logit that joins the softmax but belongs to no token.
-        rope: Rotary positions are applied.
+        window: The most keys to which a token attends: length of a sliding window or a chunk; None
+            for all keys.
+        chunked: Whether tokens attend only within their chunk of `window` tokens.
+        causal: Whether tokens attend only to themselves and earlier tokens.
+        mla: Latent attention, which replaces the key and value projections; None without.
+        q_bias, kv_bias, o_bias: Whether the query, the key and value, and the output projections
+            have a bias.
+        qk_norm: Norms of queries and keys: "" none, "head" with one scale [H] for all heads, "full"
+            with a scale for every element of all heads.
+        sinks: Whether each head has a learned logit that joins the softmax but belongs to no token.
+        rope: Whether rotary positions are applied.
         rotary: Constants of the rotary positions.
-        alibi: Scores fall with distance by a slope per head, before they are scaled (Falcon;
-            Press et al., arXiv 2108.12409).
+        alibi: Whether scores fall with distance by a slope per head, before they are scaled
+            (Falcon; Press et al., arXiv 2108.12409).
         scale: Factor of the scores; None for 1 / sqrt(d_head).
-        softcap: c of the soft cap c tanh(s / c) on scores s.
-        qk_unit: Queries and keys are divided by their root mean square after rotary positions.
-        temperature: Factor of the queries that grows with their position.
+        softcap: c of the soft cap c tanh(s / c) on scores s; None without.
+        qk_unit: Whether queries and keys are divided by their root mean square after rotary
+            positions.
+        temperature: Factor of queries that grows with their position; None for 1.
     """
 
     n_heads: int
@@ -136,10 +141,11 @@ class Mamba:
     Args:
         n_heads: N; the inner width is N x H.
         d_head: H.
-        d_state: M, elements of state per element of a head.
-        n_groups: K, groups of heads that share the state's input and output projections (B and C).
+        d_state: M, width of the state: a head of width H has a state of H x M elements.
+        n_groups: K, groups of heads that share the same B and C, the input and output projections
+            of the state.
         d_conv: Window of the convolution before the scan, in tokens.
-        chunk: Tokens per chunk; within a chunk the scan is computed as attention.
+        chunk: Tokens per chunk; within a chunk the scan is computed like attention.
     """
 
     n_heads: int
@@ -166,7 +172,7 @@ class Mamba:
 
     @property
     def d_scanned(self) -> int:
-        """Columns of the convolution: the heads' inputs, B and C."""
+        """Columns that the convolution reads: the heads' inputs, B and C."""
         return self.d_inner + 2 * self.n_groups * self.d_state
 
     @property
@@ -181,8 +187,9 @@ class Mlp:
 
     Args:
         d_ff: F.
-        gated: The up projection is multiplied by an activated gate of the same shape.
-        bias: Every projection carries a bias.
+        gated: Whether the up projection is multiplied by an activated gate projection of the same
+            shape.
+        bias: Whether every projection has a bias.
         activation: "silu", "gelu", "gelu_tanh", "gelu_quick", "relu" or "relu2" (squared).
     """
 
@@ -205,20 +212,20 @@ class Moe:
     """E routed experts of width F, of which each token uses k; shared experts serve every token.
 
     Args:
-        n_experts: E, routed experts stored.
-        experts_per_token: k, routed experts a token uses.
+        n_experts: E, number of routed experts.
+        experts_per_token: k, routed experts that each token uses.
         d_ff: F, width of one routed expert.
-        gated: Experts have a gate.
-        n_shared_experts: Experts that every token uses (0: none).
+        gated: Whether experts have a gate projection.
+        n_shared_experts: Number of experts that every token uses; 0 for none.
         d_ff_shared: Width of all shared experts together.
-        d_latent: Width of the inputs and outputs of routed experts if tokens are projected to it
-            before they are sent (Nemotron 3's LatentMoE); None for d_model.
-        shared_gate: A learned scalar per token scales the shared experts.
-        router_bias: The router has a bias that is a parameter.
-        bias: Every expert projection carries a bias.
+        d_latent: Width of a latent to which tokens are projected before they are sent to routed
+            experts (LatentMoE of Nemotron 3); None if experts have inputs of width d_model.
+        shared_gate: Whether a learned scalar per token scales the output of shared experts.
+        router_bias: Whether the router has a bias that is a parameter.
+        bias: Whether every expert projection has a bias.
         activation: As in `Mlp`.
-        clamp: Clamped activation that replaces the gate's, or None.
-        routing: Choice and weights of each token's experts.
+        clamp: Clamped gated activation that replaces `activation`; None without.
+        routing: How a token's experts and their weights are chosen.
     """
 
     n_experts: int
@@ -259,16 +266,16 @@ class Moe:
 class Layer:
     """One layer: a mixer of tokens (attention or Mamba), a feed-forward block, or both.
 
-    Hybrid models alternate layers of one block (Nemotron-H, arXiv 2504.03624, section 2.1).
+    Layers of one block occur in hybrid models (Nemotron-H, arXiv 2504.03624, section 2.1).
 
     Args:
-        attention: The attention block, if it has one.
-        mamba: The Mamba block instead of attention, if it has one.
-        ffn: The feed-forward block, dense or routed, if it has one.
-        norms: Position of norms of width D: "pre", "post", "both" or "shared" (one pre-norm for
-            attention and feed-forward).
-        norm_bias: Norms have a bias besides their scale.
-        parallel: Attention and feed-forward read the same input and their outputs are added.
+        attention: The attention block; None without.
+        mamba: The Mamba block, which replaces attention; None without.
+        ffn: The feed-forward block, dense or routed; None without.
+        norms: Places of the norms of width D, one of `NORMS`.
+        norm_bias: Whether these norms have a bias besides their scale.
+        parallel: Whether attention and feed-forward read the same input, and their outputs are
+            added; otherwise the feed-forward block follows the attention block.
     """
 
     attention: Attention | None = None
@@ -290,18 +297,18 @@ class Layer:
 
     @property
     def has_mixer(self) -> bool:
-        """Whether it has attention or a Mamba block."""
+        """Whether the layer has attention or a Mamba block."""
         return bool(self.attention or self.mamba)
 
     @property
     def has_both(self) -> bool:
-        """Whether it has a mixer and a feed-forward block."""
+        """Whether the layer has a mixer and a feed-forward block."""
         return self.has_mixer and self.ffn is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """`count` equal layers, anywhere in the stack."""
+    """All layers of one kind: `count` equal layers, which need not follow one another."""
 
     layer: Layer
     count: int

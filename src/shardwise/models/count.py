@@ -1,7 +1,7 @@
 """Parameters, FLOPs and cache bytes of a model, all derived from its weights.
 
-Formulas take plain numbers or NumPy arrays of sequence lengths. Letters are those of `weights`;
-T is the sequence length, S the mean number of keys per query. Book: Transformers chapter.
+Sequence lengths may be plain numbers or NumPy arrays. Letters are those of `weights`; T is the
+sequence length, S the mean number of keys to which a query attends. Book: Transformers chapter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from shardwise.models.config import Attention, Layer, Mamba, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.models.weights import PARTS, Weight, layer_weights, outer_weights
 
-TRAINING_PASSES = 3  # one forward; the backward pass is two matmuls for each of its matmuls
+# FLOPs of training over those of a forward pass: the backward pass has two matmuls for each one.
+TRAINING_PASSES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +24,14 @@ class Counts:
     """Parameters by part.
 
     Args:
-        attention: Projections with their biases and sinks.
-        mamba: Projections, convolution and the numbers of each head.
-        mlp: Dense feed-forward.
-        moe: Router, routed experts, shared experts.
+        attention: Projections with their biases, and sinks.
+        mamba: Projections, convolutions and the scalars of each head.
+        mlp: Dense feed-forward blocks.
+        moe: Routers, routed experts, shared experts.
         norm: Norms of every kind.
-        embedding: Token and learned position embeddings.
-        unembedding: 0 if it is the embedding transposed.
-        active: Parameters that one token uses: k of E routed experts, everything else.
+        embedding: Token embedding and learned position embedding.
+        unembedding: Unembedding; 0 if it is the embedding transposed.
+        active: Parameters that one token uses: k of E routed experts, and everything else.
         matmul: Parameters in the matmuls of one token, the N of 6N FLOPs: `active` without norms,
             biases and embedding lookups, but with the unembedding even if it is tied.
     """
@@ -57,12 +58,12 @@ class FlopCounts:
     """Forward FLOPs of one token by part, averaged over a sequence.
 
     Args:
-        attention: Projections, 2 per parameter.
-        scores: Queries times keys and weights times values.
+        attention: Projections of attention, 2 per parameter.
+        scores: The attention core: queries times keys, and scores times values.
         mamba: Projections of Mamba blocks, 2 per parameter.
-        scan: Products of their scans, `scan_flops`.
-        mlp: Dense feed-forward, 2 per parameter.
-        moe: Router, the experts a token uses and the shared experts, 2 per parameter.
+        scan: Scans of Mamba blocks, `scan_flops`.
+        mlp: Dense feed-forward blocks, 2 per parameter.
+        moe: Router, the routed experts that a token uses, and shared experts, 2 per parameter.
         unembedding: 2DV.
     """
 
@@ -76,18 +77,18 @@ class FlopCounts:
 
     @property
     def forward(self) -> Num:
-        """FLOPs of the forward pass per token."""
+        """FLOPs per token of the forward pass."""
         mixers = self.attention + self.scores + self.mamba + self.scan
         return mixers + self.mlp + self.moe + self.unembedding
 
     @property
     def training(self) -> Num:
-        """FLOPs of forward and backward per token: 6 per parameter, no recompute."""
+        """FLOPs per token of forward and backward pass, without recompute: 3 times `forward`."""
         return TRAINING_PASSES * self.forward
 
 
 def parameters(config: ModelConfig) -> Counts:
-    """Parameters by part: the sum of `weights` over all layers. Book, Transformers chapter.
+    """Count the parameters of a model by part. Book, Transformers chapter.
 
     >>> from shardwise.models import load
     >>> parameters(load("llama3-70b")).total
@@ -100,7 +101,7 @@ def parameters(config: ModelConfig) -> Counts:
         parts[weight.part] += count * weight.size
         n_active = count * weight.size * n_used // n_experts
         active += n_active
-        if weight.matmul:
+        if weight.is_matmul:
             matmul += n_active
     if config.tied_embeddings:
         matmul += config.d_model * config.vocab
@@ -108,22 +109,23 @@ def parameters(config: ModelConfig) -> Counts:
 
 
 def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
-    """Forward FLOPs per token: 2 per matmul parameter, and scores 2N(H + Hv)S.
+    """Count the FLOPs per token of a model, by part. Book, Transformers chapter.
 
-    S is the mean number of keys per query, `mean_visible`. Embedding lookups, norms and biases
-    are not counted. Book, Transformers chapter; under MLA H = d_nope + d_rope and Hv = d_v.
+    A forward pass takes 2 FLOPs per matmul parameter, and 2N(H + Hv)S in the attention core of each
+    layer, with S = `mean_visible`, and H = d_nope + d_rope, Hv = d_v under MLA. Embedding lookups,
+    norms and biases are not counted.
 
     Args:
         config: The model.
         seq: Sequence length in tokens.
-        causal: False counts the full square of scores, as some published MFU figures do.
+        causal: False counts masked scores too, as some published values of MFU do.
 
     Returns:
         FLOPs per token by part, with `.forward` and `.training` totals.
     """
     parts = dict.fromkeys(("attention", "mamba", "mlp", "moe", "unembedding"), 0)
     for weight, count, n_used, n_experts in _all_weights(config):
-        if weight.matmul:
+        if weight.is_matmul:
             parts[weight.part] += 2 * count * weight.size * n_used // n_experts
     if config.tied_embeddings:
         parts["unembedding"] += 2 * config.d_model * config.vocab
@@ -138,23 +140,25 @@ def flops(config: ModelConfig, seq: Num, *, causal: bool = True) -> FlopCounts:
 
 
 def scan_flops(mamba: Mamba, seq: Num) -> Num:
-    """Forward FLOPs of one token in the scan of a Mamba-2 block: 2 (KM + NH) C/2 + 4 NHM.
+    """Forward FLOPs per token of the scan of a Mamba-2 block: 2 (KM + NH) C/2 + 4 NHM.
 
-    A chunk of C tokens is computed as masked attention, at half the square, with M-wide keys of K
-    groups and values of N heads; then its state is written and the previous state read. Passing
-    states between chunks is not counted.
-    Source: arXiv 2405.21060, section 6 and listing 1. A sequence below C is one chunk.
+    A chunk of C tokens is computed as causal attention with K key heads of width M and N value
+    heads of width H. Its state is then written and that of the previous chunk read. Sending states
+    from chunk to chunk is not counted. A sequence shorter than C is one chunk.
+
+    Source: arXiv 2405.21060, section 6 and listing 1.
     """
     mean_keys = minimum(mamba.chunk, seq) / 2
-    groups = mamba.n_groups * mamba.d_state
-    return 2 * (groups + mamba.d_inner) * mean_keys + 4 * mamba.d_inner * mamba.d_state
+    key_width = mamba.n_groups * mamba.d_state
+    return 2 * (key_width + mamba.d_inner) * mean_keys + 4 * mamba.d_inner * mamba.d_state
 
 
 def mean_visible(attention: Attention, seq: Num, *, causal: bool = True) -> Num:
-    """Mean number of keys a query attends to; causal attention has half the square.
+    """Mean number of keys to which a query attends, over the positions of a sequence of T tokens.
 
-    Causal: T/2. Window W: the mean of min(t, W) over positions t, w - w^2/(2T) with w = min(T, W).
-    Chunks of C: C/2 in full chunks, less in the last one. Not causal: min(T, W).
+    Causal: T/2. Causal with a window W: w - w^2/(2T) with w = min(T, W), the mean of min(t, W) over
+    positions t. Causal in chunks of C: C/2 in full chunks, less in the last one. Not causal:
+    min(T, W).
     """
     window = seq
     if attention.window is not None:
@@ -170,43 +174,43 @@ def mean_visible(attention: Attention, seq: Num, *, causal: bool = True) -> Num:
 def model_flops_per_token(config: ModelConfig, seq: Num) -> Num:
     """Training FLOPs per token, the numerator of MFU: 6 per active matmul parameter plus scores.
 
-    Causal attention at half the square, no recompute.
+    Masked scores and recompute are not counted.
     """
     return flops(config, seq).training
 
 
 def kv_elements(attention: Attention) -> int:
-    """Elements that one layer caches per token: 2KH, or the latent and rope key under MLA."""
+    """Elements that one layer caches per token: 2KH, or latent and rotary key under MLA."""
     if attention.mla:
         return attention.mla.kv_lora_rank + attention.mla.d_rope
     return 2 * attention.n_kv_heads * attention.d_head
 
 
 def state_elements(mamba: Mamba) -> int:
-    """Elements of a Mamba block's state per sequence: NHM, and d_conv - 1 convolution inputs."""
+    """Elements that a Mamba block caches per sequence: state NHM, d_conv - 1 convolution inputs."""
     return mamba.d_inner * mamba.d_state + mamba.d_scanned * (mamba.d_conv - 1)
 
 
 def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
-    """KV-cache bytes that one more token adds while no window is full: 2LKH elements.
+    """Bytes that one more token adds to the KV cache while no window is full: 2LKH elements.
 
     Args:
         config: The model.
-        element: Type of the cache ("bf16", "int8", ...) or bytes per element.
+        element: Dtype of the cache ("bf16", "int8", ...) or bytes per element.
     """
     size = _element_bytes(element)
     return size * sum(n * kv_elements(attention) for attention, n in config.attentions)
 
 
 def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -> Num:
-    """Cache bytes of one sequence.
+    """Bytes of the KV cache and Mamba states of one sequence.
 
-    Layers with a window cache at most their window; the state of a Mamba block has a fixed size.
+    Layers with a window cache at most the keys of their window. Mamba states have a fixed size.
 
     Args:
         config: The model.
         seq: Tokens in the cache.
-        element: Type of the cache ("bf16", "int8", ...) or bytes per element.
+        element: Dtype of the cache ("bf16", "int8", ...) or bytes per element.
     """
     n_elements: Num = 0
     for attention, n_layers in config.attentions:
@@ -227,7 +231,7 @@ def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:
 
 
 def _all_weights(config: ModelConfig) -> list[tuple[Weight, int, int, int]]:
-    """(weight, number of occurrences, *`used_share`) of all weights."""
+    """Every weight as (weight, number of layers that have it, *`used_share`)."""
     counted_weights = [(weight, 1, 1, 1) for weight in outer_weights(config)]
     for group in config.groups:
         for weight in layer_weights(config, group.layer):

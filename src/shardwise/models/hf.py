@@ -1,4 +1,4 @@
-"""Reading of Hugging Face config.json files and presets."""
+"""Load an architecture from a preset or a Hugging Face config.json."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def load(model: str | Path) -> ModelConfig:
     """Load an architecture by its name or from a file.
 
     Args:
-        model: A preset ("llama3-70b", or its hub name), a config.json, or a folder that has one.
-            Overrides of `overrides.FIELDS` may follow: "llama3-70b,n_kv_heads=1,n_layers=40".
+        model: A preset ("llama3-70b", or its hub name), or the path of a config.json or of a folder
+            that has one. Overrides of the fields in `overrides.FIELDS` may follow:
+            "llama3-70b,n_kv_heads=1,n_layers=40".
 
     Raises:
-        UnknownName: `model` is neither a preset nor an existing path, or an override names an
-            unknown field.
-        BadFile: The file is missing, unreadable, incomplete or not a known architecture.
+        UnknownName: `model` is neither a preset nor an existing path, or an override has an unknown
+            field.
+        BadFile: The file is missing, unreadable or incomplete, or its architecture is unknown.
         BadUnit: The value of an override is not valid for its field.
         BadShape: The numbers do not describe a possible model.
 
@@ -35,7 +36,7 @@ def load(model: str | Path) -> ModelConfig:
         raise BadFile(f"model {model!r} is neither a name nor a path.")
     if isinstance(model, Path) or (_is_path(model) and _exists(model)):
         return _from_path(Path(model))
-    name, *changes = model.split(",")
+    name, *changes = model.split(",")  # changes: overrides, as "n_layers=40"
     preset = None
     if not name.startswith((".", "~", "/")):
         preset = presets.find(name.strip())
@@ -86,13 +87,13 @@ def _builder(data: Mapping[str, Any], where: str) -> families.Builder:
         for name in architectures:
             if isinstance(name, str) and name in by_architecture:
                 return by_architecture[name]
-    known = f"Known model types: {', '.join(sorted(by_type, key=str.casefold))}."
+    hint = f"Known model types: {', '.join(sorted(by_type, key=str.casefold))}."
     unknown_name = (_first_text(model_type) or _first_text(architectures))[:80]
     if not unknown_name:
-        raise BadFile(f'{where}: the file states neither "model_type" nor "architectures". {known}')
+        raise BadFile(f'{where}: the file states neither "model_type" nor "architectures". {hint}')
     if close_names(unknown_name, by_type):
-        known = f"{nearest(unknown_name, by_type)} {known}"
-    raise BadFile(f'{where}: architecture "{unknown_name}" is not known. {known}')
+        hint = f"{nearest(unknown_name, by_type)} {hint}"
+    raise BadFile(f'{where}: architecture "{unknown_name}" is not known. {hint}')
 
 
 def _first_text(value: object) -> str:

@@ -1,6 +1,7 @@
-"""Keys of a config.json that change no count of this package, by subject.
+"""Keys of a config.json that change no parameter, FLOP or byte count, by subject.
 
-A key that a family reads all the same (`numerics`) is not reported as ignored.
+Some families read some of these keys for the model's arithmetic (`numerics`); only keys that a
+family does not read are reported as ignored.
 """
 
 IRRELEVANT = frozenset(

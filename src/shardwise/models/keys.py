@@ -1,4 +1,4 @@
-"""Typed access to the keys of a config.json that collects problems and unread keys."""
+"""A reader of config.json that checks types, and collects problems and the keys it did not read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from shardwise.models.checks import LARGEST, outside, short
 from shardwise.models.irrelevant import IRRELEVANT
 
-# Deeper than any model by two orders of magnitude; bounds the work of reading a config.
+# The most layers that a config may have: 100 times those of any model, so that a wrong number does
+# not make loading slow.
 MAX_LAYERS = 100_000
 
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -16,10 +17,10 @@ _REQUIRED: Any = object()
 
 
 class Keys:
-    """The keys of one JSON object.
+    """A reader of the keys of one JSON object.
 
-    A read that fails records its problem and returns a valid placeholder, so that one pass finds
-    every problem of a file.
+    If a value is missing or wrong, a method records the problem and returns a valid placeholder, so
+    that all problems of a file can be reported together.
     """
 
     def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
@@ -31,11 +32,11 @@ class Keys:
         self.problems: list[str] = []
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Set defaults of a model type by key; they precede the default of a single read."""
+        """Set the defaults of a model type, by key; they replace the `default` of a method."""
         self._defaults = defaults
 
     def integer(self, *names: str, default: int = _REQUIRED, low: int = 1) -> int:
-        """A whole number of at least `low`, under the first of `names` that is present."""
+        """Read a whole number of at least `low`, from the first of the keys `names` that exists."""
         value = self._first(names, default)
         placeholder = low or 1
         if value is _REQUIRED:
@@ -47,7 +48,7 @@ class Keys:
         return value
 
     def optional_integer(self, name: str, default: int | None = None, low: int = 1) -> int | None:
-        """A whole number; None if the key is null, `default` if it is absent."""
+        """Read a whole number of at least `low`; None if it is null, `default` if it is absent."""
         self._read.add(name)
         if name not in self._data:
             value: int | None = self._defaults.get(name, default)
@@ -63,16 +64,16 @@ class Keys:
         return str(model_type).lower().replace("_", "").startswith(prefix.replace("_", ""))
 
     def layer_count(self, *names: str) -> int:
-        """The number of layers, at most `MAX_LAYERS`."""
+        """Read the number of layers, at most `MAX_LAYERS`."""
         value = self.integer(*names)
         if value > MAX_LAYERS:
             return int(self._refuse(names, short(value), f"above {MAX_LAYERS:,} layers", 1))
         return value
 
     def local_layers(self, n_layers: int, is_local: Callable[[int], bool]) -> list[bool]:
-        """Whether each layer's attention is local: from `layer_types`, else by `is_local(index)`.
+        """Whether the attention of each layer is local: sliding or chunked.
 
-        Published types are full_attention, sliding_attention and chunked_attention.
+        The key `layer_types` states it; if it is absent, `is_local(layer index)` decides.
         """
         layer_types = self.items("layer_types", str)
         if layer_types is None:
@@ -86,20 +87,20 @@ class Keys:
         return [layer_type != "full_attention" for layer_type in layer_types]
 
     def head_dim(self, D: int, N: int) -> int:
-        """`head_dim`, or D / N if neither the file nor its model type states it."""
+        """Read `head_dim`; if neither the file nor its model type states it, return D / N."""
         stated_width = self.optional_integer("head_dim")
         return stated_width or self.even_heads("num_attention_heads", N, "hidden_size", D)
 
     def even_heads(self, n_key: str, N: int, d_key: str, D: int) -> int:
-        """D / N, which must be whole."""
-        if D > 1 and D % N:  # D is the placeholder 1 if it is missing
+        """Return D / N, which must be whole; `d_key` and `n_key` are their keys, for messages."""
+        if D > 1 and D % N:  # D is 1, its placeholder, if its key is missing
             self.add_problem(
                 f"{n_key} {N} does not divide {d_key} {D}, and no head width is given."
             )
         return max(1, D // N)
 
     def number(self, *names: str, default: float) -> float:
-        """A number of at least 0, whole or not."""
+        """Read a number of at least 0, from the first of the keys `names` that exists."""
         value = self._first(names, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return float(self._refuse(names, value, "not a number", default))
@@ -113,14 +114,14 @@ class Keys:
         return float(self._refuse(names, f"{value:.4g}", reason, default))
 
     def optional_number(self, name: str) -> float | None:
-        """A number of at least 0; None if the key is null or has no value and no default."""
+        """Read a number of at least 0; None if it is null, or absent without a default."""
         self._read.add(name)
         if name not in self._data:
             return self._defaults.get(name)
         return None if self._data[name] is None else self.number(name, default=1.0)
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """A list of positive numbers; () if the key is absent or null."""
+        """Read a list of positive numbers; () if it is absent or null."""
         value = self._first((name,), None)
         if value is None:
             return ()
@@ -130,21 +131,21 @@ class Keys:
         return ()
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Read a bool."""
         value = self._first((name,), default)
         if not isinstance(value, bool):
             return bool(self._refuse((name,), value, "not true or false", default))
         return value
 
     def text(self, name: str, default: str) -> str:
-        """A string."""
+        """Read a string."""
         value = self._first((name,), default)
         if not isinstance(value, str):
             return str(self._refuse((name,), value, "not text", default))
         return value
 
     def items(self, name: str, item_type: type) -> list[Any] | None:
-        """A list whose items all have one type; None if the key is absent or null."""
+        """Read a list whose items all have type `item_type`; None if it is absent or null."""
         value = self._first((name,), None)
         if value is None:
             return None
@@ -154,15 +155,15 @@ class Keys:
         return value
 
     def inner(self, name: str) -> Keys:
-        """The object under `name`, or this object if the key is absent.
+        """A reader of the object under key `name`, or this reader if the key is absent.
 
-        A config.json of a multimodal model has the text model under "text_config"; that of the
-        text model alone has the same keys at the top.
+        The config.json of a multimodal model has the keys of its text model under "text_config",
+        that of a text model has them at the top.
         """
         return self.optional_inner(name) or self
 
     def optional_inner(self, name: str) -> Keys | None:
-        """The object under `name`, None if the key is absent or null."""
+        """A reader of the object under key `name`; None if the key is absent or null."""
         value = self._data.get(name)
         self._read.add(name)
         if value is None:
@@ -178,11 +179,11 @@ class Keys:
         return nested
 
     def add_problem(self, problem: str) -> None:
-        """Record a problem that concerns several keys."""
+        """Record a problem that a family finds in the values of several keys."""
         self.problems.append(problem)
 
     def unread(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys that were not read: (keys that may matter, keys of `IRRELEVANT`)."""
+        """The keys that were not read: (those that may matter, those in `IRRELEVANT`)."""
         relevant: list[str] = []
         irrelevant: list[str] = []
         for name in sorted(set(self._data) - self._read):
@@ -197,6 +198,7 @@ class Keys:
         return tuple(relevant), tuple(irrelevant)
 
     def _first(self, names: tuple[str, ...], default: Any) -> Any:
+        """The value of the first of the keys `names` that exists, else the default."""
         self._read.update(names)
         for name in names:
             if self._data.get(name) is not None:
@@ -207,7 +209,10 @@ class Keys:
         return default
 
     def _refuse(self, names: tuple[str, ...], value: Any, reason: str, placeholder: Any) -> Any:
-        """Record that a value is wrong; a number outside its range comes already formatted."""
+        """Record that a value is wrong, and return `placeholder`.
+
+        A number outside its range is passed as text that is already formatted.
+        """
         name = next((n for n in names if n in self._data), names[0])
         text = repr(value)[:40]
         if isinstance(value, str) and reason.startswith(("above", "below")):

@@ -14,27 +14,27 @@ from shardwise.models.stack import Segment, one_after_another, unrolled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A Transformer as numbers.
+    """The architecture of a Transformer, as numbers.
 
     Args:
-        name: What it is called: preset, or the folder or file it was read from.
-        family: The family file that read it, or "dense" for one built by hand.
+        name: Name of the preset, or of the folder or file from which it was read.
+        family: Model family, as a model type of config.json; "dense" for a model built by hand.
         d_model: D.
         vocab: V, rows of the embedding.
-        groups: Distinct kinds of layers with their counts.
-        order: Order of the layers (`stack`); () if each group follows the one before.
-        tied_embeddings: The unembedding is the embedding transposed.
+        groups: The distinct kinds of layers, each with its number of layers.
+        order: Order of the layers (`stack`); () if all layers of a group precede the next group.
+        tied_embeddings: Whether the unembedding is the embedding transposed.
         n_positions: Rows of a learned position embedding; 0 without one.
-        final_norm: One norm of width D stands after the last layer.
-        final_norm_bias: It carries a bias.
-        unembedding_bias: The unembedding carries a bias.
-        max_seq: Longest sequence that its authors state, in tokens, or None.
-        norm: Kind and constants of its norms.
-        scaled_embeddings: Embeddings are multiplied with the square root of D.
-        logit_softcap: Logits z become c tanh(z / c) with this c.
-        unused_keys: Keys of the config.json that were not read and may matter.
-        ignored_keys: Keys that were not read and are known to change no count.
-        source: Where it was read from.
+        final_norm: Whether a norm of width D follows the last layer.
+        final_norm_bias: Whether the final norm has a bias.
+        unembedding_bias: Whether the unembedding has a bias.
+        max_seq: Longest sequence that the authors state, in tokens; None if they do not.
+        norm: Kind and constants of the norms.
+        scaled_embeddings: Whether embeddings are multiplied by the square root of D.
+        logit_softcap: c of the soft cap c tanh(z / c) on logits z; None without.
+        unused_keys: Keys of the config.json that were not read, although they may matter.
+        ignored_keys: Keys of the config.json that were not read, since they change no count.
+        source: Where the config was published, or its path.
     """
 
     name: str
@@ -60,10 +60,11 @@ class ModelConfig:
         problems = not_counts(self.name or "model", self, zero_allowed=("n_positions",))
         if not self.groups:
             problems.append(f"{self.name} has no layers.")
-        problems += self._misordered()
+        problems += self._order_problems()
         raise_all(BadShape, problems)
 
-    def _misordered(self) -> list[str]:
+    def _order_problems(self) -> list[str]:
+        """A problem if `order` has other numbers of layers per group than `groups`."""
         kinds = unrolled(self.order)
         group_counts = [group.count for group in self.groups]
         order_counts = [kinds.count(i) for i in range(len(self.groups))]
@@ -92,25 +93,25 @@ class ModelConfig:
         norms: str = "pre",
         max_seq: int | None = None,
     ) -> ModelConfig:
-        """A plain dense model of equal layers without biases.
+        """Build a dense model of equal layers without biases.
 
         Args:
-            name: What to call it.
+            name: Name of the model.
             n_layers: L.
             d_model: D.
             d_ff: F.
             n_heads: N.
-            n_kv_heads: K; N when not given.
-            d_head: H; D / N when not given.
+            n_kv_heads: K; by default N.
+            d_head: H; by default D / N.
             vocab: V.
-            tied_embeddings: The unembedding is the embedding transposed.
-            gated: The MLP has three matrices instead of two.
-            window: Keys a token sees at most; None for all.
-            norms: "pre", "post", "both" or "shared".
+            tied_embeddings: Whether the unembedding is the embedding transposed.
+            gated: Whether the MLP has three matrices instead of two.
+            window: The most keys to which a token attends; None for all.
+            norms: Places of the norms: "pre", "post", "both" or "shared".
             max_seq: Longest sequence, in tokens.
 
         Raises:
-            BadShape: A number below 1, or d_model that n_heads does not divide.
+            BadShape: A number is below 1, or n_heads does not divide d_model.
 
         >>> ModelConfig.dense(n_layers=2, d_model=64, d_ff=256, n_heads=4, vocab=1000).d_head
         16
@@ -142,68 +143,68 @@ class ModelConfig:
 
     @property
     def main_layer(self) -> Layer:
-        """The most common kind of layer (the first of them on a tie)."""
+        """The most common kind of layer; the first of those that are equally common."""
         return max(self.groups, key=attrgetter("count")).layer
 
     @property
     def attentions(self) -> tuple[tuple[Attention, int], ...]:
-        """Every kind of attention with the number of layers that have it."""
+        """The attention of each layer group that has one, with its number of layers."""
         layers = [(group.layer.attention, group.count) for group in self.groups]
         return tuple((attention, n) for attention, n in layers if attention)
 
     @property
     def mambas(self) -> tuple[tuple[Mamba, int], ...]:
-        """Every kind of Mamba block with the number of layers that have it."""
+        """The Mamba block of each layer group that has one, with its number of layers."""
         layers = [(group.layer.mamba, group.count) for group in self.groups]
         return tuple((mamba, n) for mamba, n in layers if mamba)
 
     @property
     def main_attention(self) -> Attention | None:
-        """The most common attention, or None in a model without."""
+        """The most common attention block; None in a model without attention."""
         attention, _ = max(self.attentions, key=itemgetter(1), default=(None, 0))
         return attention
 
     @property
     def main_ffn(self) -> Mlp | Moe | None:
-        """The most common feed-forward block, or None in a model without."""
+        """The most common feed-forward block; None in a model without one."""
         ffn, _ = max(self._ffns, key=itemgetter(1), default=(None, 0))
         return ffn
 
     @property
     def n_layers(self) -> int:
-        """L."""
+        """L, the number of layers."""
         return sum(group.count for group in self.groups)
 
     @property
     def d_ff(self) -> int:
-        """F of the most common feed-forward block (of one expert if it is routed); 0 without."""
+        """F of the most common feed-forward block, of one expert if it is routed; 0 without one."""
         return self.main_ffn.d_ff if self.main_ffn else 0
 
     @property
     def n_heads(self) -> int:
-        """N of the most common attention; 0 without."""
+        """N of the most common attention block; 0 without one."""
         return self.main_attention.n_heads if self.main_attention else 0
 
     @property
     def n_kv_heads(self) -> int:
-        """K of the most common attention; 0 without."""
+        """K of the most common attention block; 0 without one."""
         return self.main_attention.n_kv_heads if self.main_attention else 0
 
     @property
     def d_head(self) -> int:
-        """H of the most common attention; 0 without."""
+        """H of the most common attention block; 0 without one."""
         return self.main_attention.d_head if self.main_attention else 0
 
     @property
     def moe(self) -> Moe | None:
-        """The routed block of the most common routed layer, or None in a dense model."""
+        """The most common routed feed-forward block; None in a dense model."""
         routed = [(ffn, n) for ffn, n in self._ffns if isinstance(ffn, Moe)]
         moe, _ = max(routed, key=itemgetter(1), default=(None, 0))
         return moe
 
     @property
     def _ffns(self) -> list[tuple[Mlp | Moe, int]]:
-        """Feed-forward blocks with the number of layers that have them."""
+        """The feed-forward block of each layer group that has one, with its number of layers."""
         return [(group.layer.ffn, group.count) for group in self.groups if group.layer.ffn]
 
     @property
@@ -223,7 +224,7 @@ class ModelConfig:
 
 
 def stack(config: ModelConfig) -> tuple[Segment, ...]:
-    """Layers of a model from first to last.
+    """The layers of a model from first to last, as repeated sequences of groups.
 
     >>> from shardwise.models import load
     >>> stack(load("gemma2-2b"))

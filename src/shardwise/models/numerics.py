@@ -1,7 +1,7 @@
-"""Arithmetic of a model beyond its widths: norms, positions, activations, routing.
+"""The arithmetic of a model besides its matmuls: norms, positions, activations, routing.
 
-No count depends on these; a runtime needs them to reproduce the published model. Defaults are the
-commonest case, a Llama without scaled positions.
+Parameters and FLOPs do not depend on it; the runtime needs it to reproduce a published model. The
+defaults are those of a Llama without scaled positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NORM_KINDS = ("rms", "layer")
 
 SCORES = ("softmax", "sigmoid")
 
-# Names of activations in a config.json -> names here.
+# Name of an activation function in a config.json -> its name in this package.
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -33,12 +33,12 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """Norms of width D, and of queries and keys in families that have them.
+    """The norms of a model: those of width D, and those of queries and keys if it has them.
 
     Args:
         kind: "rms" divides by the root mean square, "layer" subtracts the mean first.
         eps: Epsilon that is added to the mean square or variance under the root.
-        plus_one: The scale is stored as its difference from 1.
+        plus_one: Whether checkpoints store scale - 1 instead of the scale.
     """
 
     kind: str = "rms"
@@ -60,12 +60,14 @@ class RopeScaling:
     Args:
         kind: "linear", "dynamic", "llama3", "yarn" or "longrope", as in a config.json.
         factor: Ratio of the new to the original sequence length.
-        original: Sequence length of the original training.
-        low_freq, high_freq: Bounds between which "llama3" blends, in rotations over `original`.
-        beta_fast, beta_slow: Bounds between which "yarn" blends, in rotations over `original`.
-        truncate: "yarn" rounds its bounds outwards to whole dims.
+        original: Sequence length of the original training, in tokens.
+        low_freq, high_freq: Frequencies between which "llama3" blends scaled and unscaled ones, in
+            rotations over `original` tokens.
+        beta_fast, beta_slow: The same for "yarn".
+        truncate: Whether "yarn" rounds these bounds outwards to whole dims.
         attention_factor: Factor of cosines and sines.
-        short, long: Divisors of each frequency under "longrope", up to `original` and beyond.
+        short, long: Divisors of each frequency under "longrope", for sequences up to `original`
+            tokens and for longer ones.
     """
 
     kind: str
@@ -90,8 +92,8 @@ class Rope:
     Args:
         theta: Base of the frequencies.
         dims: Number of leading dims of a head that are rotated; None for all (d_rope under MLA).
-        interleaved: A pair is dims 2i and 2i + 1; otherwise i and i + dims/2.
-        scaling: Scaling for longer sequences, or None.
+        interleaved: Whether a pair is dims 2i and 2i + 1; otherwise it is i and i + dims/2.
+        scaling: Scaling for longer sequences; None without.
     """
 
     theta: float = 10_000.0
@@ -105,9 +107,10 @@ PLAIN_ROPE = Rope()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Temperature:
-    """Factor of queries at position t (from 0): 1 + scale ln(1 + floor((t + 1) / floor)).
+    """Factor of queries that grows with their position, in layers without rotary positions.
 
-    Source: Llama 4, layers without rotary positions; after arXiv 2501.19399.
+    It is 1 + scale ln(1 + floor((t + 1) / `floor`)) at position t, counted from 0. Source: Llama 4,
+    after arXiv 2501.19399.
     """
 
     floor: float
@@ -116,7 +119,10 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClampedGlu:
-    """Gated activation of gpt-oss: g sigmoid(alpha g) (u + 1), g <= `limit`, |u| <= `limit`."""
+    """Gated activation of gpt-oss: g sigmoid(alpha g) (u + 1) of gate g and up projection u.
+
+    Before that, g is clamped to at most `limit` and u to [-limit, limit].
+    """
 
     alpha: float
     limit: float
@@ -124,21 +130,19 @@ class ClampedGlu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Choice of a token's k experts and their weights from router logits.
-
-    Softmax over all experts, normalised over the chosen ones, equals softmax over the chosen ones
-    alone (Mixtral, gpt-oss).
+    """How a token's k experts and their weights are chosen from the router's logits.
 
     Args:
-        score: "softmax" over all experts, or "sigmoid" of each.
-        normalized: Weights of the chosen experts are divided by their sum.
-        correction: A bias per expert, not trained by gradients, is added to the scores for the
-            choice but not for the weights (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+        score: "softmax" over all experts, or "sigmoid" of each logit.
+        normalized: Whether the weights of the chosen experts are divided by their sum. With softmax
+            this equals a softmax over the chosen experts alone (Mixtral, gpt-oss).
+        correction: Whether a bias per expert, not trained by gradients, is added to the scores to
+            choose experts, but not to their weights (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
         n_groups: Number of groups of equal size into which experts are divided.
-        top_groups: Number of groups from which experts are chosen.
-        group_best: Number of best scores whose sum is the score of a group.
+        top_groups: Number of groups from which a token's experts are chosen.
+        group_best: Number of best scores in a group whose sum is the score of the group.
         scale: Factor of the weights.
-        on_input: Weights multiply an expert's input, not its output (Llama 4).
+        on_input: Whether weights multiply an expert's input instead of its output (Llama 4).
         aux_loss: Coefficient of the load-balancing loss in training.
     """
 

@@ -22,14 +22,15 @@ FIELDS = ("n_layers", "d_ff", *_MODEL, *_ATTENTION, *_MOE, *_FLAGS)
 
 
 def apply(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
-    """Apply `field=value` changes to all layers that have the field.
+    """Apply overrides, `field=value`, to all layers that have the field.
 
-    `d_ff` is the width of an expert in a model with experts, as the property is. `n_layers` keeps
-    the proportion of the kinds of layers. All problems are raised together.
+    In a model with experts `d_ff` is the width of an expert, as `ModelConfig.d_ff` is. `n_layers`
+    keeps the proportions of the kinds of layers. All problems are reported together.
 
     Raises:
-        UnknownName: A field does not exist.
-        BadUnit: A value is not valid for its field, or the model does not have the field.
+        UnknownName: The field does not exist.
+        BadUnit: The value is not valid for its field, or the model does not have the field; also
+            if there are several problems of any kind.
         BadShape: The numbers do not describe a possible model.
     """
     values, problems = _parse(config, changes)
@@ -39,7 +40,7 @@ def apply(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
         raise BadUnit(*(line for problem in problems for line in problem.problems))
     if not values:
         return config
-    return _replace(config, values, ",".join(changes))
+    return _override_model(config, values, ",".join(changes))
 
 
 def _parse(
@@ -89,11 +90,13 @@ def _flag(field: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _replace(config: ModelConfig, values: dict[str, Any], suffix: str) -> ModelConfig:
-    counts = _counts(config, values.get("n_layers", config.n_layers))
+def _override_model(config: ModelConfig, values: dict[str, Any], suffix: str) -> ModelConfig:
+    counts = _layer_counts(config, values.get("n_layers", config.n_layers))
     groups = []
     for group, count in zip(config.groups, counts, strict=True):
-        groups.append(LayerGroup(layer=_layer(group.layer, values, config.is_moe), count=count))
+        groups.append(
+            LayerGroup(layer=_override_layer(group.layer, values, config.is_moe), count=count)
+        )
     return dataclasses.replace(
         config,
         name=f"{config.name},{suffix}",
@@ -107,7 +110,7 @@ def _select(values: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return {field: value for field, value in values.items() if field in fields}
 
 
-def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
+def _override_layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
     attention = layer.attention
     if attention:
         changes = _select(values, _ATTENTION)
@@ -124,8 +127,12 @@ def _layer(layer: Layer, values: dict[str, Any], is_moe: bool) -> Layer:
     return dataclasses.replace(layer, attention=attention, ffn=ffn)
 
 
-def _counts(config: ModelConfig, n_layers: int) -> list[int]:
-    """Layers per kind: at least one, in proportion to the counts, by largest remainders."""
+def _layer_counts(config: ModelConfig, n_layers: int) -> list[int]:
+    """The number of layers of each kind in a model of `n_layers`.
+
+    At least one of each, otherwise in proportion to the counts of `config`. Layers that remain
+    after rounding down go to the kinds with the largest remainders.
+    """
     groups = config.groups
     if n_layers < len(groups):
         raise BadShape(

@@ -19,11 +19,11 @@ class Preset:
     """A preset and its origin.
 
     Args:
-        name: Its name on the command line.
-        source: Public origin of its config: hub repository or document.
+        name: Name on the command line.
+        source: Public origin of the config: hub repository or document.
         as_of: Month in which that version was published, "YYYY-MM".
         aliases: Other names.
-        outside_transformers: Why the transformers library cannot build it, "" if it can.
+        outside_transformers: Why the transformers library cannot build the model; "" if it can.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Preset:
     outside_transformers: str = ""
 
     def read(self) -> dict[str, Any]:
-        """The config as published."""
+        """Read the config.json as published."""
         data: dict[str, Any] = json.loads((FOLDER / f"{self.name}.json").read_text("utf-8"))
         return data
 
@@ -55,7 +55,9 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Preset | None:
-    """The preset with that name, hub repository or alias; case and separators do not matter.
+    """Find a preset by its name, hub repository or an alias; None if there is none.
+
+    Case and separators do not matter.
 
     >>> find("meta-llama/Meta-Llama-3-70B").name
     'llama3-70b'
@@ -77,7 +79,7 @@ def _by_spelling() -> dict[str, Preset]:
 
 
 def _spell(name: str) -> str:
-    """Canonical spelling: `Meta-Llama-3-70B` and `llama3-70b` both become `llama370b`."""
+    """The spelling by which names are compared: `Meta-Llama-3-70B-hf` -> `llama370b`."""
     word = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
     while (shorter := _SUFFIX.sub("", word)) != word:
         word = shorter

@@ -1,6 +1,7 @@
-"""The order of layers as repeated periods, over which a program can scan.
+"""The order of a model's layers, as sequences of layers that repeat.
 
-Gemma 2 repeats (local, global) 13 times; DeepSeek-V3 has 3 dense layers, then 58 routed ones.
+A program can scan over the repeats. Gemma 2 2B repeats (local, global) 13 times; DeepSeek-V3 has 3
+dense layers, then 58 routed ones.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadShape
 
-# Longest period that `segments` detects. Published models have at most 8 (Jamba); each layer of a
-# period is compiled separately, so that a longer one gains little.
+# Longest period that `segments` detects, in layers. Published models have at most 8 (Jamba). Each
+# layer of a period is compiled separately, so that scanning over a long period saves little.
 LONGEST_PERIOD = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A period of layers and how often it repeats; `kinds` are indices into the model's groups."""
+    """A sequence of layers (a period) that repeats.
+
+    Args:
+        kinds: for each layer of the period, its index in `ModelConfig.groups`.
+        repeats: how often the period occurs.
+    """
 
     kinds: tuple[int, ...]
     repeats: int = 1
@@ -29,12 +35,15 @@ class Segment:
 
     @property
     def n_layers(self) -> int:
-        """Layers of all repeats."""
+        """Number of layers of all repeats together."""
         return len(self.kinds) * self.repeats
 
 
 def one_after_another(counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Order in which all layers of the first kind precede those of the second, and so on."""
+    """The order in which all layers of kind 0 precede those of kind 1, and so on.
+
+    `counts` has the number of layers of each kind.
+    """
     return tuple(Segment(kinds=(i,), repeats=n) for i, n in enumerate(counts))
 
 
@@ -47,9 +56,9 @@ def unrolled(segments: Iterable[Segment]) -> tuple[int, ...]:
 
 
 def segments(kinds: Sequence[int]) -> tuple[Segment, ...]:
-    """Split a sequence of kinds into segments, greedily taking the longest run from the front.
+    """Divide a sequence of kinds into segments, from the front, each as long as possible.
 
-    Among runs of equal length the one with the shortest period is taken.
+    Of segments of equal length the one with the shortest period is taken.
 
     >>> segments((0, 0, 1, 0, 0, 1, 0))
     (Segment(kinds=(0, 0, 1), repeats=2), Segment(kinds=(0,), repeats=1))
@@ -64,7 +73,7 @@ def segments(kinds: Sequence[int]) -> tuple[Segment, ...]:
 
 
 def _longest_run(kinds: Sequence[int], start: int) -> tuple[int, int]:
-    """(period, repeats) of the longest run that begins at `start`."""
+    """(layers of the period, repeats) of the longest segment that begins at `start`."""
     best = (1, 1)
     for period in range(1, min(LONGEST_PERIOD, (len(kinds) - start) // 2) + 1):
         end = start + period
@@ -77,7 +86,7 @@ def _longest_run(kinds: Sequence[int], start: int) -> tuple[int, int]:
 
 
 def order(kinds: Sequence[int]) -> tuple[Segment, ...]:
-    """Order of layers for `ModelConfig.order`: () if the groups follow one another."""
+    """The value of `ModelConfig.order` for layers of these kinds: () if kinds do not alternate."""
     counts = Counter(kinds)
     default = one_after_another([counts[kind] for kind in sorted(counts)])
     if tuple(kinds) == unrolled(default):
@@ -86,10 +95,10 @@ def order(kinds: Sequence[int]) -> tuple[Segment, ...]:
 
 
 def respread(stated: tuple[Segment, ...], counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Order of a model with other counts per kind.
+    """The order of a model's layers after the number of layers per kind has changed.
 
-    The stated order is repeated or cut if that gives the counts; otherwise each kind's layers keep
-    their relative depth.
+    If repeating or cutting off the order `stated` gives `counts`, that is the new order. Otherwise
+    the layers of each kind keep their relative depth.
     """
     if not stated:
         return ()

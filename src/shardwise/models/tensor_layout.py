@@ -23,23 +23,24 @@ class AxisSlice:
 class TensorLayout:
     """Layout of a weight in a tensor of a checkpoint.
 
-    To get the weight, reshape the tensor to `view`, take the slice `part`, transpose by `axes` and
-    reshape to `shape`.
+    To get the weight, reshape the tensor to `view_shape`, take `axis_slice`, transpose by `axes`
+    and reshape to `shape`.
 
     Args:
         tensor_name: Name of the tensor. "{layer}" stands for the layer index; "{expert}" stands for
             the expert index if each expert has a separate tensor.
         file_shape: Shape of the tensor in the file.
-        view: Shape of the tensor after fused dims are split, for instance N x H into N, H.
-        part: Slice of a fused tensor that holds the weight; None if it holds nothing else.
-        axes: Permutation of the sliced axes, as in `numpy.transpose`.
+        view_shape: Shape of the tensor after merged dims are divided, for instance N x H into N, H.
+        axis_slice: The part of a fused tensor that is the weight; None if the tensor holds only
+            this weight.
+        axes: Permutation of all axes after slicing, as in `numpy.transpose`.
         shape: Shape of the weight; of one expert's weight if experts have separate tensors.
     """
 
     tensor_name: str
     file_shape: tuple[int, ...]
-    view: tuple[int, ...]
-    part: AxisSlice | None = None
+    view_shape: tuple[int, ...]
+    axis_slice: AxisSlice | None = None
     axes: tuple[int, ...]
     shape: tuple[int, ...]
 
@@ -49,7 +50,7 @@ class TensorLayout:
         return "{expert}" in self.tensor_name
 
     def extract(self, tensor: Any) -> Any:
-        """Return the weight that a tensor of the file holds; NumPy and JAX arrays work."""
+        """Return the weight in a tensor of the file, which may be a NumPy or a JAX array."""
         return self._weight_view(tensor).reshape(self.shape)
 
     def insert(self, tensor: Any, weight: Any) -> None:
@@ -58,63 +59,71 @@ class TensorLayout:
         weight_view[...] = weight.reshape(weight_view.shape)
 
     def _weight_view(self, tensor: Any) -> Any:
-        array = tensor.reshape(self.view)
-        if self.part:
-            indices = slice(self.part.start, self.part.stop, self.part.step)
-            array = array[(slice(None),) * self.part.axis + (indices,)]
+        """The part of a tensor that is the weight, with its axes in order."""
+        array = tensor.reshape(self.view_shape)
+        if self.axis_slice:
+            indices = slice(self.axis_slice.start, self.axis_slice.stop, self.axis_slice.step)
+            array = array[(slice(None),) * self.axis_slice.axis + (indices,)]
         return array.transpose(self.axes)
 
 
 def default_layout(weight: Weight, tensor_name: str) -> TensorLayout:
     """Layout that PyTorch modules use: `linear_layout` for matrices, else `untransposed_layout`."""
-    if weight.matmul:
+    if weight.is_matmul:
         return linear_layout(weight, tensor_name)
     return untransposed_layout(weight, tensor_name)
 
 
 def untransposed_layout(weight: Weight, tensor_name: str) -> TensorLayout:
-    """Layout of a tensor whose dims have the weight's order; a vector of all heads is [N x H]."""
+    """Layout of a tensor whose dims are in the order of the weight's.
+
+    A vector with an element for each head and head dim is stored flat, as [N x H].
+    """
     file_shape = weight.shape
-    if not weight.matmul and weight.dims[0] in "NK":
+    if not weight.is_matmul and weight.dims[0] in "NK":
         file_shape = (math.prod(weight.shape),)
-    return _ordered_layout(weight, tensor_name, file_shape)
+    return _identity_layout(weight, tensor_name, file_shape)
 
 
 def conv1d_layout(weight: Weight, tensor_name: str) -> TensorLayout:
     """Layout that the Conv1D modules of GPT-2 use: matrices are [inputs, outputs]."""
-    if not weight.matmul:
+    if not weight.is_matmul:
         return untransposed_layout(weight, tensor_name)
     inputs, outputs = input_output_shapes(weight)
-    return _ordered_layout(weight, tensor_name, (math.prod(inputs), math.prod(outputs)))
+    return _identity_layout(weight, tensor_name, (math.prod(inputs), math.prod(outputs)))
 
 
-def _ordered_layout(weight: Weight, tensor_name: str, file_shape: tuple[int, ...]) -> TensorLayout:
+def _identity_layout(weight: Weight, tensor_name: str, file_shape: tuple[int, ...]) -> TensorLayout:
+    """Layout of a tensor that only needs a reshape to become the weight."""
     return TensorLayout(
         tensor_name=tensor_name,
         file_shape=file_shape,
-        view=weight.shape,
+        view_shape=weight.shape,
         axes=tuple(range(len(weight.shape))),
         shape=weight.shape,
     )
 
 
 def linear_layout(weight: Weight, tensor_name: str) -> TensorLayout:
-    """Layout that torch.nn.Linear uses: [outputs, inputs], without a leading expert dim."""
+    """Layout of a matrix in torch.nn.Linear: [outputs, inputs].
+
+    A weight with a leading expert dim gets the layout of one expert's matrix.
+    """
     inputs, outputs = input_output_shapes(weight)
     view = (*outputs, *inputs)
     return TensorLayout(
         tensor_name=tensor_name,
         file_shape=(math.prod(outputs), math.prod(inputs)),
-        view=view,
+        view_shape=view,
         axes=inputs_first(view, len(outputs)),
         shape=(*inputs, *outputs),
     )
 
 
 def input_output_shapes(weight: Weight) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes of a matrix's contracting dims and of its output dims, without a leading expert dim.
+    """Sizes of the input dims and of the output dims of a matrix; an expert dim is left out.
 
-    The contracting dims are N, H for an output projection of attention, else the first dim.
+    Input dims are those that a matmul sums over: N, H of an output projection, else the first dim.
     """
     first_input = int(weight.per_expert)
     first_output = first_input + 1
@@ -123,6 +132,6 @@ def input_output_shapes(weight: Weight) -> tuple[tuple[int, ...], tuple[int, ...
     return weight.shape[first_input:first_output], weight.shape[first_output:]
 
 
-def inputs_first(view: tuple[int, ...], n_outputs: int) -> tuple[int, ...]:
-    """Permutation that puts the input axes of a [outputs, inputs] view first."""
-    return (*range(n_outputs, len(view)), *range(n_outputs))
+def inputs_first(view: tuple[int, ...], n_output_axes: int) -> tuple[int, ...]:
+    """Permutation that moves the input axes of a shape (*outputs, *inputs) to the front."""
+    return (*range(n_output_axes, len(view)), *range(n_output_axes))

@@ -1,8 +1,9 @@
 """Names of the tensors in published checkpoints, and the weights that they hold.
 
-Names and shapes are those of the published files, in which for instance each expert has separate
-tensors; the transformers library stacks some of them when it loads a file. Files of multimodal
-models prefix these names with "language_model."; early files of GPT-2 leave out "transformer.".
+Names and shapes are those in the published files. They can differ from those of the transformers
+library, which for instance stacks the tensors of experts when it loads a file. Files of multimodal
+models have the prefix "language_model." before these names; early files of GPT-2 lack the prefix
+"transformer.".
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from shardwise.models.weights import outer_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNames:
-    """Checkpoint layouts of all weights of a model, by the names that `weights` gives them.
+    """Layouts of all weights of a model in a checkpoint, by the weights' names in `weights`.
 
     Args:
-        outer: Weights outside the layers.
-        groups: Weights of one layer of each group. Besides `weights.layer_weights` they include
-            "router_correction" [E] if routing has one: it is stored, but not a parameter.
+        outer: Layouts of the weights outside the layers.
+        groups: For each layer group, layouts of the weights of one of its layers. Besides those of
+            `weights.layer_weights` there is "router_correction" [E] if the routing has one: it is
+            stored, but not a parameter.
     """
 
     outer: Mapping[str, TensorLayout]
@@ -35,7 +37,7 @@ class WeightNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A checkpoint tensor that holds a weight, of one layer and expert.
+    """A weight of one layer, or of one expert of it, with the checkpoint tensor that holds it.
 
     Args:
         tensor: Name of the tensor in the file.
@@ -53,10 +55,10 @@ class Entry:
 
 
 def weight_names(config: ModelConfig) -> WeightNames:
-    """Checkpoint layouts of all weights of a model.
+    """Layouts of all weights of a model in a published checkpoint.
 
     Raises:
-        BadInput: The model's family has no published checkpoints, or the model has Mamba blocks.
+        BadInput: The tensor names are not known for the model's family or for Mamba blocks.
     """
     family = families.checkpoint_formats().get(config.family)
     if family is None or config.mambas:
@@ -73,7 +75,7 @@ def weight_names(config: ModelConfig) -> WeightNames:
 
 
 def entries(config: ModelConfig) -> Iterator[Entry]:
-    """Yield every use of a checkpoint tensor; a fused tensor occurs once per weight in it."""
+    """Yield every weight with its checkpoint tensor; a fused tensor occurs once per weight."""
     names = weight_names(config)
     for weight, layout in names.outer.items():
         yield Entry(

@@ -2,9 +2,9 @@
 
 Letters are the book's: D model width, F feed-forward width, N query heads, K key/value heads,
 H head width, V vocabulary, E experts. Latent attention adds Q query latent, C' key/value latent,
-C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. Experts in a latent space have
-inputs and outputs of width C. A Mamba block has N heads of width H, F columns in its input
-projection and F' of them in its convolution over W tokens.
+C = C' + d_rope, Hn = d_nope, Hv = d_v; P counts learned positions. If a model projects tokens to a
+latent before its experts, C is the width of that latent. A Mamba block has N heads of width H, F
+columns in its input projection, and a convolution of F' columns over W tokens.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Weight:
         dims: One letter per dim.
         shape: One size per dim.
         part: Part of the model in which it is counted, one of `PARTS`.
-        matmul: Whether it is multiplied with activations, at two FLOPs per parameter and token.
+        is_matmul: Whether it is an operand of a matmul, with two FLOPs per parameter and token.
     """
 
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     part: str
-    matmul: bool
+    is_matmul: bool
 
     @property
     def size(self) -> int:
@@ -63,29 +63,29 @@ def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
 
 
 def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
-    """Weights outside the layers.
+    """Weights outside the layers: embeddings, final norm and unembedding.
 
-    A tied model has no unembedding: that matmul reads `embedding`.
+    A model with tied embeddings has no weight `unembedding`.
     """
     D = config.d_model
     V = config.vocab
     P = config.n_positions
-    weights = [_weight("embedding", "V D", (V, D), "embedding", matmul=False)]
+    weights = [_weight("embedding", "V D", (V, D), "embedding", is_matmul=False)]
     if P:
-        weights.append(_weight("position", "P D", (P, D), "embedding", matmul=False))
+        weights.append(_weight("position", "P D", (P, D), "embedding", is_matmul=False))
     if config.final_norm:
-        weights.append(_weight("final_norm", "D", (D,), "norm", matmul=False))
+        weights.append(_weight("final_norm", "D", (D,), "norm", is_matmul=False))
     if config.final_norm_bias:
-        weights.append(_weight("b_final_norm", "D", (D,), "norm", matmul=False))
+        weights.append(_weight("b_final_norm", "D", (D,), "norm", is_matmul=False))
     if not config.tied_embeddings:
         weights.append(_weight("unembedding", "D V", (D, V), "unembedding"))
     if config.unembedding_bias:
-        weights.append(_weight("b_unembedding", "V", (V,), "unembedding", matmul=False))
+        weights.append(_weight("b_unembedding", "V", (V,), "unembedding", is_matmul=False))
     return tuple(weights)
 
 
 def model_weights(config: ModelConfig) -> tuple[tuple[Weight, int], ...]:
-    """Every weight of the model with its number of occurrences, which layers of a kind share."""
+    """Every weight of the model, with the number of layers that have it (1 outside the layers)."""
     counted_weights = []
     for group in config.groups:
         for weight in layer_weights(config, group.layer):
@@ -94,13 +94,13 @@ def model_weights(config: ModelConfig) -> tuple[tuple[Weight, int], ...]:
 
 
 def _weight(
-    name: str, dims: str, shape: tuple[int, ...], part: str, *, matmul: bool = True
+    name: str, dims: str, shape: tuple[int, ...], part: str, *, is_matmul: bool = True
 ) -> Weight:
-    return Weight(name=name, dims=tuple(dims.split()), shape=shape, part=part, matmul=matmul)
+    return Weight(name=name, dims=tuple(dims.split()), shape=shape, part=part, is_matmul=is_matmul)
 
 
 def _vector(name: str, dims: str, shape: tuple[int, ...], part: str = "attention") -> Weight:
-    return _weight(name, dims, shape, part, matmul=False)
+    return _weight(name, dims, shape, part, is_matmul=False)
 
 
 def _attention(D: int, a: Attention) -> list[Weight]:
@@ -167,7 +167,7 @@ def _latent_attention(D: int, a: Attention, mla: Mla) -> list[Weight]:
 
 
 def _mamba(D: int, m: Mamba) -> list[Weight]:
-    """Projections, convolution with its bias, A, D and dt bias per head, norm of the output.
+    """Projections, convolution with its bias, A (log), D (skip) and dt bias per head, output norm.
 
     Source: arXiv 2405.21060, section 7.1; the norm is gated and spans all heads.
     """

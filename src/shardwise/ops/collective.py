@@ -1,15 +1,15 @@
 """Times of collectives on their links. Book §3 (torus), §12 (GPUs).
 
-Every time is linear in the bytes above a latency floor, `max(latency, bytes * seconds_per_byte)`,
-so that a span and a kind of collective reduce to two numbers, and a search over a million
-strategies multiplies arrays of them.
+A collective takes `max(latency, bytes * seconds_per_byte)`. For a kind of collective and its links
+these are two numbers, so that a search over a million strategies can use arrays of them.
 
-`bytes` is V in the book: the array summed over the shards that the collective joins or splits.
+`bytes` is V in the book: the bytes of all shards that the collective joins or splits. On a torus of
+N chips whose axis i has n_i chips and bandwidth W_i, both directions together:
 
-    AllGather, ReduceScatter   V / sum of the rings' bandwidth        rings in both directions
+    AllGather, ReduceScatter   V / sum of W_i
     AllReduce                  twice that
-    AllToAll                   V * n_i / (4 N W_i), the slowest axis
-    permute                    V / one direction of one link          V: what each chip sends
+    AllToAll                   V * n_i / (4 N W_i) of the slowest axis
+    permute                    V / one direction of one link, with V the bytes that each chip sends
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ ADJOINT = {
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The cost of a collective on a span: `max(latency_s, bytes * s_per_byte)`.
+    """The time of a collective on its links: `max(latency_s, bytes * s_per_byte)`.
 
     Args:
-        inside_s_per_byte: on the torus or inside the nodes.
-        outside_s_per_byte: between nodes or slices, in parallel.
+        inside_s_per_byte: seconds per byte on the torus or inside the nodes.
+        latency_s: seconds of an array without bytes.
+        outside_s_per_byte: seconds per byte between nodes or slices. Both levels run in parallel.
     """
 
     inside_s_per_byte: Num
@@ -59,7 +60,13 @@ class Price:
         return maximum(self.inside_s_per_byte, self.outside_s_per_byte)
 
     def time_s(self, n_bytes: Num, links: Num = 1.0, network: Num = 1.0) -> Num:
-        """Seconds where a share of the rates is reached inside and between nodes."""
+        """Seconds of the collective on an array of `n_bytes`.
+
+        Args:
+            n_bytes: V.
+            links: share of the rate that is reached on the torus or inside the nodes.
+            network: share of the rate that is reached between nodes or slices.
+        """
         slower = maximum(self.inside_s_per_byte / links, self.outside_s_per_byte / network)
         return maximum(self.latency_s, n_bytes * slower)
 
@@ -70,12 +77,12 @@ def price(kind: str, span: Span, directions: int = 2) -> Price:
 
     Args:
         kind: one of `KINDS`.
-        span: the links.
-        directions: 2 sends both ways round each ring (what TPUs do), 1 only one way.
+        span: the links that it runs over.
+        directions: 2 to send both ways around each ring, as TPUs do; 1 to send only one way.
 
     Raises:
-        UnknownName: for another kind.
-        BadInput: for other directions.
+        UnknownName: the kind is unknown.
+        BadInput: `directions` is neither 1 nor 2.
     """
     if kind not in KINDS:
         raise UnknownName("collective", kind, KINDS)
@@ -104,29 +111,31 @@ def time_s(kind: str, n_bytes: Num, span: Span, directions: int = 2) -> Num:
 
 
 def received_bytes(kind: str, n_bytes: Num, n: Num) -> Num:
-    """Bytes that each of `n` chips receives, for comparison with compiled programs."""
+    """Bytes that each of `n` chips receives in a collective on an array of `n_bytes` (V)."""
     share = (n - 1) / n
     shares = {"all_reduce": 2 * share, "all_to_all": share / n, "permute": 1.0}
     return n_bytes * shares.get(kind, share)
 
 
 def hops(n: int, closed: bool, directions: int = 2) -> int:
-    """Hops of the longest route: n/2 on a ring in both directions, else n - 1."""
+    """Hops of the longest route: floor(n/2) on a ring used in both directions, else n - 1."""
     if closed and directions == 2:
         return n // 2
     return n - 1
 
 
 def inbound_bytes_per_s(ring: Ring, directions: int = 2) -> float:
-    """Inbound bandwidth of the worst chip: two links on a ring, one at the end of a line."""
+    """Inbound bandwidth of the slowest chip: two links on a ring, one at the end of a line."""
     if ring.closed:
         return ring.share_bytes_per_s * directions
     return ring.share_bytes_per_s
 
 
 def _all_gather(span: Span, directions: int) -> float:
-    """V over the inbound bandwidth; exactly V (N-1)/N, except that on a ring of even length both
-    directions fill half of the last hop. The book's V / W is that of an even ring.
+    """Seconds per byte of an AllGather.
+
+    Each chip receives (N-1)/N of V. On a ring of even length the last hop uses only half of the
+    links, so that it takes as long as if the chip received all of V; this is the book's V / W.
     """
     rings = [ring for ring in span.rings if ring.size > 1]
     slowest = 0.0
@@ -145,7 +154,10 @@ def _all_gather(span: Span, directions: int) -> float:
 
 
 def _all_reduce(span: Span, directions: int) -> float:
-    """Twice the AllGather; a switch that reduces receives each byte once. Levels are pipelined."""
+    """Seconds per byte of an AllReduce: twice the AllGather, on the slowest level.
+
+    A switch that reduces receives each byte once. All levels work at the same time (pipelined).
+    """
     slowest = 0.0
     rings = replace(span, tiers=())
     if rings.size > 1:
@@ -162,11 +174,15 @@ def _all_reduce(span: Span, directions: int) -> float:
 
 
 def _all_to_all(span: Span, directions: int) -> float:
-    """Each chip holds V/N and sends 1/N of it to every other; the busiest link decides."""
+    """Seconds per byte of an AllToAll: the busiest link is the bottleneck.
+
+    Each chip holds V/N and sends 1/N of that to every other chip.
+    """
     n_chips = span.size
     slowest = 0.0
     for ring in span.rings:
         n = ring.size
+        # Share of the messages that cross the busiest link in one direction.
         crossing = (n * n // 4) / (n * n)
         if ring.closed and directions == 1:
             crossing = (n - 1) / (2 * n)

@@ -1,7 +1,7 @@
 """Einsums over named dims with shardings: `A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]`.
 
-A `Dim` is a letter with the mesh axes that shard it, an `Array` is dims (and axes over which it is
-a partial sum), an `Einsum` is two inputs and an output. Gradients are einsums again.
+A `Dim` has a letter and the mesh axes that shard it. An `Array` has dims, and mesh axes over which
+it is a partial sum. An `Einsum` has two inputs and an output; its gradients are einsums too.
 Book §3 (notation), §4 (FLOPs of a contraction), §5 (the backward pass).
 """
 
@@ -18,8 +18,11 @@ from shardwise.errors import BadSharding, raise_all
 class Dim:
     """One dim of an array.
 
-    `stored` is the dim of the array in memory where it is smaller: keys have K heads in a product
-    over N heads.
+    Args:
+        name: its letter in the einsum.
+        axes: mesh axes that shard it.
+        stored: letter of the dim in memory if that is a smaller one, else "". Grouped-query
+            attention multiplies N heads, but keys have only K heads in memory.
     """
 
     name: str
@@ -27,18 +30,18 @@ class Dim:
     stored: str = ""
 
     @property
-    def held(self) -> str:
-        """The dim of the array in memory."""
+    def name_in_memory(self) -> str:
+        """The letter of the dim in memory."""
         return self.stored or self.name
 
     def __str__(self) -> str:
         if not self.axes:
-            return self.held
-        return f"{self.held}_{axes_text(self.axes)}"
+            return self.name_in_memory
+        return f"{self.name_in_memory}_{axes_text(self.axes)}"
 
 
 def axes_text(axes: tuple[str, ...]) -> str:
-    """`X`, `XY`, `fsdp`, `{fsdp,context}`."""
+    """Mesh axes in the book's notation: `X`, `XY`, `fsdp`, `{fsdp,context}`."""
     if max(map(len, axes), default=0) <= 1 or len(axes) == 1:
         return "".join(axes)
     return "{" + ",".join(axes) + "}"
@@ -64,7 +67,7 @@ class Array:
 
     @property
     def base(self) -> str:
-        """The name of the forward array, for a gradient too."""
+        """The name of the array, or of the array whose gradient this is."""
         return self.gradient_of or self.name
 
     @property
@@ -79,13 +82,13 @@ class Array:
         return tuple(axes)
 
     def where(self, axis: str) -> str | None:
-        """The dim that `axis` shards, if any."""
+        """The letter of the dim that the mesh axis `axis` shards; None if it shards none."""
         return next((dim.name for dim in self.dims if axis in dim.axes), None)
 
     def with_axes(
         self, axes: Mapping[str, tuple[str, ...]], partial: tuple[str, ...] = ()
     ) -> Array:
-        """The same array under another sharding: dim name -> mesh axes."""
+        """A copy whose dims are sharded over `axes` (dim -> mesh axes), summed over `partial`."""
         dims = [Dim(dim.name, axes.get(dim.name, ()), dim.stored) for dim in self.dims]
         return Array(self.name, tuple(dims), partial, self.gradient_of)
 
@@ -94,7 +97,7 @@ class Array:
         return replace(self, name=f"d{self.name}", gradient_of=self.name)
 
     def check(self) -> Array:
-        """Return the array; raise BadSharding if a mesh axis or a dim occurs twice."""
+        """Return this array, or raise BadSharding if a mesh axis or a dim occurs twice."""
         problems = []
         for axis in dict.fromkeys((*self.axes, *self.partial)):
             if (self.axes + self.partial).count(axis) > 1:
@@ -110,7 +113,12 @@ class Array:
         return self
 
     def local_elements(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
-        """Elements that one chip holds; a dim that does not divide is padded up."""
+        """Elements of the largest shard.
+
+        Args:
+            sizes: dim -> size.
+            mesh: mesh axis -> size.
+        """
         total: Num = 1
         for dim in self.dims:
             total = total * local_size(dim, sizes, mesh)
@@ -118,7 +126,7 @@ class Array:
 
 
 def shards(axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
-    """Number of shards of a dim over these axes."""
+    """Number of shards of a dim that these mesh axes shard."""
     n: Num = 1
     for axis in axes:
         n = n * mesh.get(axis, 1)
@@ -126,8 +134,8 @@ def shards(axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
 
 
 def local_size(dim: Dim, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
-    """ceil(size / shards): the size of a dim on the fullest chip."""
-    size = sizes[dim.held]
+    """Size of a dim in the largest shard: ceil(size / number of shards)."""
+    size = sizes[dim.name_in_memory]
     if not dim.axes:
         return size
     return ceil_div(size, shards(dim.axes, mesh))
@@ -137,8 +145,8 @@ def local_size(dim: Dim, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> N
 class Einsum:
     """`left . right -> output`: dims in both inputs and not in the output are summed over.
 
-    `chosen` are dims that only select (the experts of an MoE weight): they take memory, but do not
-    multiply FLOPs.
+    `chosen` are dims of which each token uses some indices only, as the experts E of an MoE weight:
+    they count in the size of an array, but not in FLOPs.
     """
 
     left: Array
@@ -164,7 +172,7 @@ class Einsum:
         return tuple(name for name in self.dims if name not in self.output.names)
 
     def flops(self, sizes: Mapping[str, Num]) -> Num:
-        """FLOPs: 2 times the product of all distinct dims. Book §4."""
+        """FLOPs: 2 times the product of all distinct dims except `chosen`. Book §4."""
         total: Num = 2
         for name in self.dims:
             if name not in self.chosen:
@@ -172,7 +180,7 @@ class Einsum:
         return total
 
     def gradients(self) -> tuple[Einsum, Einsum]:
-        """The backward pass: d(left) and d(right), each with the FLOPs of this einsum."""
+        """The einsums of d(left) and d(right), each with the FLOPs of this einsum."""
         d_out = self.output.gradient()
         return (
             Einsum(d_out, self.right, self.left.gradient(), self.chosen),
@@ -180,7 +188,7 @@ class Einsum:
         )
 
     def check(self) -> Einsum:
-        """Return the einsum; raise BadSharding with every reason why it is not a matmul."""
+        """Return this einsum, or raise BadSharding with every reason why it is not a matmul."""
         problems: list[str] = []
         for array in (*self.inputs, self.output):
             try:

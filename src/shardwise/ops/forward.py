@@ -1,7 +1,8 @@
-"""A forward pass of a serving engine: matmuls and collectives derived from terms and rules.
+"""A forward pass of a serving engine: its matmuls and collectives under sharding rules.
 
-Dim B counts its tokens, of prompts and of decoding sequences, which are the same to a weight. The
-attention core depends on the KV cache and is not part of it: see `estimate.serving.attention`.
+Dim B counts the tokens of the pass, those of prompts and those of decoding sequences, which a
+matmul with a weight treats alike. The attention core, which depends on the KV cache, is in
+`estimate.serving.attention`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Forward:
     """The matmuls and collectives of one chip in a forward pass.
 
     Args:
-        matmuls, transfers: of all layers, where B counts the tokens of the pass; and the
-            collectives of the embedding.
-        head_matmuls, head_transfers: of the unembedding, where B counts the tokens to sample.
+        matmuls: matmuls of all layers; B counts the tokens of the pass.
+        transfers: collectives of all layers and of the embedding; B as in `matmuls`.
+        head_matmuls, head_transfers: those of the unembedding; B counts the tokens to sample.
         weights: names of the arrays that are weights.
     """
 
@@ -36,12 +37,15 @@ class Forward:
 
 
 def forward(config: ModelConfig, rules: Rules) -> Forward:
-    """Derive a forward pass under sharding rules; sizes of B and of the mesh come later."""
-    return _derived(config, tuple(rules.items()))
+    """Derive a forward pass under sharding rules, without sizes of B and of the mesh axes.
+
+    Callers set them when they compute FLOPs and bytes.
+    """
+    return _derive(config, tuple(rules.items()))
 
 
 @functools.lru_cache(maxsize=256)
-def _derived(config: ModelConfig, rows: tuple[tuple[str, tuple[str, ...]], ...]) -> Forward:
+def _derive(config: ModelConfig, rows: tuple[tuple[str, tuple[str, ...]], ...]) -> Forward:
     rules = dict(rows)
     common: Mapping[str, Num] = {"T": 1, "S": 1, "D": config.d_model, "V": config.vocab}
     matmuls: list[Matmul] = []
@@ -56,7 +60,7 @@ def _derived(config: ModelConfig, rows: tuple[tuple[str, tuple[str, ...]], ...])
     lookup_transfers: list[Transfer] = []
     derive_terms((lookup,), 1, ("forward",), common, rules, [], lookup_transfers)
     for transfer in lookup_transfers:
-        # A lookup reads rows: their sum over `tensor` is sent, never the embedding itself.
+        # A lookup reads single rows: the result is summed over `tensor`, the weight never sent.
         if transfer.move.before.name != lookup.einsum.right.name:
             transfers.append(transfer)
     head_matmuls: list[Matmul] = []

@@ -1,9 +1,10 @@
 """The matmuls of a Transformer as einsums over named dims. Book §4.
 
-Each `Term` is one matmul of the forward pass, written without shardings; its gradients and its
-communication follow from the algebra. Letters are those of the model's weights: x is the input of
-a block, y its output, q k v s o the attention, h the MLP. A Mamba block scans chunks: Z of them, Tc
-(or Sc) tokens in each; its C, B and values stand as q, k and v, and M is the width of its state.
+Each `Term` is one matmul of the forward pass, without shardings; its gradients and collectives are
+derived in `program`. Dims have the letters of `models.weights`. Arrays: x is the input of a block,
+y its output; q, k, v, s, o are queries, keys, values, scores and output of attention; h is the
+hidden activation of an MLP. The scan of a Mamba block is written as attention in Z chunks of Tc
+queries and Sc keys: its C, B and inputs are called q, k and v, and M is the width of its state.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from shardwise.models.count import mean_visible
 from shardwise.ops.einsum import Array, Dim, Einsum
 from shardwise.ops.notation import read_einsum
 
-RESIDUAL = frozenset(
-    {"x", "y", "cq", "ckv", "cx", "cy"}
-)  # sharded over the sequence between blocks
-# Never written to HBM: attention scores (flash attention), and the one-hot of a lookup.
+# Arrays between blocks (and latents), which sequence parallelism shards over `tensor` too.
+RESIDUAL = frozenset({"x", "y", "cq", "ckv", "cx", "cy"})
+# Arrays that are never in HBM: attention scores (flash attention), the one-hot of a lookup.
 ON_CHIP = frozenset({"s", "onehot"})
-MOE_CHOSEN = ("E",)
+MOE_CHOSEN = ("E",)  # `Einsum.chosen` of routed experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,12 @@ class Term:
 
     Args:
         module: `attn`, `mamba`, `mlp`, `moe`, `shared`; `embed` or `unembed` outside the layers.
-        product: of the module, `up`.
-        block: terms of one block share their gathered input and one reduction of its gradient.
-        einsum: without shardings.
-        sizes: sizes of the dims that this term defines.
-        share: part of the full product that is computed (causal attention: half).
+        product: the matmul's name within its module, as `up`; "" if the module has only one.
+        block: name that terms share if they use the same gathered input, whose gradient is
+            reduced once; "core" for the attention core, which has no weights.
+        einsum: the matmul, without shardings.
+        sizes: dim -> size, for the dims that are not the same in all layers.
+        share: share of the full matmul that is computed; about half under a causal mask.
     """
 
     module: str
@@ -47,7 +48,7 @@ class Term:
 
     @property
     def name(self) -> str:
-        """`mlp.up`."""
+        """Module and product: `mlp.up`."""
         if not self.product:
             return self.module
         return f"{self.module}.{self.product}"
@@ -70,10 +71,10 @@ def layer_terms(config: ModelConfig, layer: Layer, seq: Num) -> tuple[Term, ...]
     return tuple(terms)
 
 
-def passing(layer: Layer) -> tuple[str, ...]:
-    """The blocks that can use collective matmuls: dense ones whose input no other block shares.
+def collective_matmul_blocks(layer: Layer) -> tuple[str, ...]:
+    """Names of the blocks that can use collective matmuls: `attn`, `mlp`, both or none.
 
-    Experts and the latents of MLA receive their tokens in other ways.
+    Blocks that share their input (parallel layers), experts and latent attention cannot.
     """
     if layer.parallel:
         return ()
@@ -86,7 +87,11 @@ def passing(layer: Layer) -> tuple[str, ...]:
 
 
 def outer_terms(config: ModelConfig) -> tuple[Term, ...]:
-    """The embedding as the one-hot product that shards like it, and the unembedding."""
+    """The matmuls outside the layers: embedding and unembedding.
+
+    The embedding lookup is written as a product with one-hot vectors, without FLOPs: it has the
+    same shardings and collectives.
+    """
     lookup = Term(
         module="embed",
         block="embed",
@@ -141,7 +146,10 @@ def _mla_lines(q_lora_rank: int | None) -> Iterator[tuple[str, str]]:
 
 
 def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) -> Iterator[Term]:
-    """Queries times keys, scores times values: over N heads, of which keys and values store K."""
+    """The attention core: queries times keys, scores times values, for each of N heads.
+
+    If `grouped`, keys and values have only K heads in memory. `value` is the dim of a value head.
+    """
     stored = ""
     if grouped:
         stored = "K"
@@ -157,10 +165,10 @@ def _scores(sizes: Mapping[str, Num], share: Num, value: str, *, grouped: bool) 
 
 
 def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
-    """Projections, and the four products of the scan (arXiv 2405.21060, section 6, listing 1).
+    """Projections and the four matmuls of the scan (arXiv 2405.21060, section 6, listing 1).
 
-    Heads of a group share its B and C, as query heads share keys. Chunks depend on each other only
-    through states, whose traffic is in `estimate.training.extra_traffic`.
+    N heads share the B and C of K groups, as query heads share key heads. Chunks depend on each
+    other only through their states, which `estimate.training.extra_traffic` sends between chips.
     """
     chunk = minimum(mamba.chunk, seq)
     sizes = {"N": mamba.n_heads, "K": mamba.n_groups, "H": mamba.d_head, "M": mamba.d_state}
@@ -175,7 +183,7 @@ def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
     v, o = (Array(name, tuple(map(Dim, ("B", "Z", "Tc", "N", "H")))) for name in ("v", "o"))
     state = Array("state", tuple(map(Dim, ("B", "Z", "N", "M", "H"))))
     core = {
-        "scores": (scores, 0.5),  # on average, the earlier half of a chunk
+        "scores": (scores, 0.5),  # the mask is causal within a chunk: half of the scores
         "values": (values, 0.5),
         "states": (Einsum(k, v, state), 1.0),
         "read": (Einsum(q, state, o), 1.0),
@@ -190,7 +198,7 @@ def _mamba(mamba: Mamba, seq: Num) -> Iterator[Term]:
 def _gated(
     gated: bool, module: str, block: str, prefix: str, sizes: Mapping[str, Num]
 ) -> Iterator[Term]:
-    """Up (and gate) and down projection of a dense block."""
+    """The gate (if any), up and down projections of a dense block."""
     for part in _input_products(gated):
         text = f"x[B,T,D] . {prefix}{part}[D,F] -> {part}[B,T,F]"
         yield Term(module=module, product=part, block=block, einsum=_einsum(text), sizes=sizes)
@@ -199,14 +207,14 @@ def _gated(
 
 
 def _input_products(gated: bool) -> tuple[str, ...]:
-    """The products of an MLP that take its input."""
+    """Names of the projections that read the input of an MLP."""
     if gated:
         return ("gate", "up")
     return ("up",)
 
 
 def _moe(moe: Moe, block: str) -> Iterator[Term]:
-    """The router, the R experts of each token, and shared experts."""
+    """The router, the R routed experts of each token, and the shared experts."""
     sizes = {"E": moe.n_experts, "R": moe.experts_per_token, "F": moe.d_ff}
     x = "x"
     y = "y"

@@ -1,4 +1,4 @@
-"""Read the book's notation: `A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y] {U_Z}`."""
+"""Parse the book's notation: `A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y] {U_Z}`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXAMPLE = "Write it as A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]."
 
 
 def parse_array(text: str) -> Array:
-    """One array: `A[I_X,J]`, `W[D_XY,F]`, `C[I,K] {U_X}`, `x[B_{data,fsdp},T,D]`.
+    """Parse an array: `A[I_X,J]`, `W[D_XY,F]`, `C[I,K] {U_X}`, `x[B_{data,fsdp},T,D]`.
 
     >>> str(parse_array("A[I_XY,J]").dims[0].axes)
     "('X', 'Y')"
@@ -31,18 +31,18 @@ def parse_array(text: str) -> Array:
 
 
 def parse_einsum(text: str) -> Einsum:
-    """Two arrays and their product.
+    """Parse two arrays and their product: `A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]`.
 
     The dot may also be written `·`, `*`, `@` or left out; the arrow `->` or `→`.
 
     Raises:
-        BadSharding: the text is not an einsum; lists every problem.
+        BadSharding: the text is not an einsum; the message has every problem.
     """
     return read_einsum(text).check()
 
 
 def read_einsum(text: str) -> Einsum:
-    """Parse an einsum without the checks of `Einsum.check`, e.g. with new dims in the output."""
+    """Parse an einsum without `Einsum.check`: its output may have dims that no input has."""
     sides = re.split(r"->|→", text)
     if len(sides) != 2:
         raise BadSharding(f'"{text.strip()}" needs one arrow to its output. {_EXAMPLE}')
@@ -74,6 +74,7 @@ def _arrays(side: str) -> list[Array]:
 
 
 def _array(match: re.Match[str]) -> Array:
+    """The array that a match of `_ARRAY` describes."""
     dims: list[Dim] = []
     if match["dims"].strip():
         dims = [_dim(text) for text in _split(match["dims"])]
@@ -98,6 +99,7 @@ def _dim(text: str) -> Dim:
 
 
 def _axes(text: str) -> tuple[str, ...]:
+    """The mesh axes in a subscript: `XY` is X and Y, `{data,fsdp}` and `fsdp` are whole names."""
     if text.startswith("{"):
         return tuple(part.strip() for part in text[1:-1].split(",") if part.strip())
     if text.isupper() or text.isdigit():

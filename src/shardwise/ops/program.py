@@ -1,7 +1,7 @@
 """The program of a training step: matmuls and collectives, derived from terms and sharding rules.
 
-The program is derived once for a table of rules. Its costs are functions of mesh sizes, which are
-numbers (to explain one strategy) or arrays (to search a million).
+A program is derived once for a table of rules. Its FLOPs and bytes are functions of the mesh sizes:
+numbers for one strategy, or arrays for a search over many.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ RESIDUAL_ACTIVATIONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """One local matmul, `count` times a microbatch.
+    """One matmul of a term or of its gradients.
 
     Args:
-        name: name of its term, and of the gradient in the backward pass.
+        name: `mlp.up`, or `mlp.up.d_w_up` for a gradient in the backward pass.
+        phase: `forward`, `remat` or `backward`.
+        count: occurrences in one microbatch: the layers of the group.
         group: index of the layer group.
-        pieces: number of chunks of its tokens that are multiplied one after the other.
+        n_chunks: number of chunks of its tokens that are multiplied one after the other.
     """
 
     term: Term
@@ -45,34 +47,35 @@ class Matmul:
     sizes: Mapping[str, Num]
     share: Num
     group: int = 0
-    pieces: int = 1
+    n_chunks: int = 1
 
     def flops(self, mesh: Mapping[str, Num]) -> Num:
-        """FLOPs of the fullest chip, all `count` together."""
+        """FLOPs of the chip with the largest shards, for all occurrences in a microbatch."""
         return self.count * self.share * self.program.local_flops(self.sizes, mesh)
 
     def arrays(self, mesh: Mapping[str, Num]) -> Iterator[tuple[Array, Num]]:
-        """(array, elements read or written in HBM by one chip), each input and output once.
+        """Yield each input and the output with the elements that one chip reads or writes in HBM.
 
-        Every piece reads the weight again, or reads and writes the sum of its gradients.
+        Each chunk of tokens reads the weight again, or adds to the weight's gradient in HBM. Arrays
+        that stay on the chip are left out.
         """
         local = self.program.local
         for array in (*local.inputs, local.output):
             if array.base in ON_CHIP:
                 continue
-            times = self.pieces
+            n_accesses = self.n_chunks
             if "T" in array.names:
-                times = 1
+                n_accesses = 1
             if array is local.output:
-                times = 2 * times - 1
-            yield array, self.count * times * array.local_elements(self.sizes, mesh)
+                n_accesses = 2 * n_accesses - 1
+            yield array, self.count * n_accesses * array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One collective, `count` times a microbatch, attributed to a mesh role.
+    """One collective of a matmul, `count` times a microbatch, attributed to a mesh role.
 
-    AllReduces of gradients (`data`) follow the last microbatch: `count` times a step.
+    AllReduces of gradients (role `data`) follow the last microbatch only: `count` times a step.
     """
 
     term: Term
@@ -91,13 +94,13 @@ class Transfer:
         return self.count * n_microbatches
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
-        """Elements of one occurrence, summed over the shards that it joins (V in the book)."""
+        """Elements of all shards that one occurrence joins or splits (V in the book)."""
         return self.move.joined_bytes(self.sizes, mesh, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """An array that a layer saves for its backward pass, `count` of them in the model."""
+class SavedActivation:
+    """An array that `count` layers of the model save for the backward pass."""
 
     array: Array
     count: int
@@ -105,59 +108,61 @@ class Kept:
     group: int = 0
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
-        """Elements that one chip saves, all `count` together."""
+        """Elements that one chip saves for all `count` layers."""
         return self.count * self.array.local_elements(self.sizes, mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The matmuls and collectives of one chip for a microbatch.
+    """The matmuls, collectives and saved activations of one microbatch.
 
     Args:
-        kept: all arrays that the backward pass reads.
+        matmuls, transfers: in the order of execution.
+        saved: the arrays of all layers that the backward pass reads, without remat.
+        logits: the output of the unembedding.
         weights: names of the arrays that are weights.
     """
 
     matmuls: tuple[Matmul, ...]
     transfers: tuple[Transfer, ...]
-    kept: tuple[Kept, ...]
-    logits: Kept
+    saved: tuple[SavedActivation, ...]
+    logits: SavedActivation
     weights: frozenset[str]
 
-    def of(self, batch: Num) -> Step:
-        """The step for a batch of `batch` sequences."""
+    def with_batch(self, batch: Num) -> Step:
+        """A copy with `batch` sequences per microbatch: B of every matmul and array."""
 
-        def with_batch(item: Any) -> Any:
+        def set_batch(item: Any) -> Any:
             return replace(item, sizes={**item.sizes, "B": batch})
 
         return replace(
             self,
-            matmuls=tuple(map(with_batch, self.matmuls)),
-            transfers=tuple(map(with_batch, self.transfers)),
-            kept=tuple(map(with_batch, self.kept)),
-            logits=with_batch(self.logits),
+            matmuls=tuple(map(set_batch, self.matmuls)),
+            transfers=tuple(map(set_batch, self.transfers)),
+            saved=tuple(map(set_batch, self.saved)),
+            logits=set_batch(self.logits),
         )
 
     def in_chunks(self, n_chunks: int) -> Step:
-        """The step with the matmuls of the unembedding in chunks: see `loss_chunks`."""
+        """A copy whose unembedding runs in chunks of tokens (`Form.loss_chunks`)."""
         if n_chunks == 1:
             return self
         matmuls = []
         for matmul in self.matmuls:
             if matmul.term.module == "unembed":
-                matmul = replace(matmul, pieces=n_chunks)
+                matmul = replace(matmul, n_chunks=n_chunks)
             matmuls.append(matmul)
         return replace(self, matmuls=tuple(matmuls))
 
     @property
-    def layer_inputs(self) -> tuple[Kept, ...]:
+    def layer_inputs(self) -> tuple[SavedActivation, ...]:
         """The inputs of the layers: the only saved arrays under remat `full`."""
-        return tuple(saved for saved in self.kept if saved.array.name == "layer_input")
+        return tuple(item for item in self.saved if item.array.name == "layer_input")
 
 
 def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsum:
-    """Apply sharding rules to every array of an einsum."""
-    if einsum.chosen:  # tokens are sent to their experts, whose weights do not move
+    """Apply sharding rules to every array of an einsum; `weights` names those that are weights."""
+    if einsum.chosen:  # tokens are sent to their experts, the weights of experts are not gathered
         rules = _expert_rules(rules)
     arrays = []
     for array in (*einsum.inputs, einsum.output):
@@ -172,7 +177,11 @@ def shard_einsum(einsum: Einsum, weights: frozenset[str], rules: Rules) -> Einsu
 
 
 def _expert_rules(rules: Rules) -> Rules:
-    """The rules without the axis `expert` on weights."""
+    """The rules without `expert` on weights.
+
+    The algebra then derives no collective over `expert`: those that send tokens to their experts
+    are in `estimate.training.extra_traffic`.
+    """
     without_expert = {}
     for row, axes in rules.items():
         if row == "weights.E":
@@ -190,42 +199,36 @@ def training_step(config: ModelConfig, batch: Num, seq: int, rules: Rules, *, re
         config: the model.
         batch: sequences of a microbatch, on all chips together.
         seq: tokens of a sequence.
-        rules: the sharding table.
+        rules: the sharding rules.
         remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
     """
-    return _derived(config, seq, tuple(rules.items()), remat).of(batch)
+    return _derive_step(config, seq, tuple(rules.items()), remat).with_batch(batch)
 
 
 @functools.lru_cache(maxsize=256)
-def _derived(
+def _derive_step(
     config: ModelConfig, seq: int, rows: tuple[tuple[str, tuple[str, ...]], ...], remat: str
 ) -> Step:
-    """The step for one sequence, since the algebra does not depend on sizes."""
+    """The step for a microbatch of one sequence; cached, since only B depends on the batch."""
     rules = dict(rows)
     common: dict[str, Num] = {"B": 1, "T": seq, "S": seq, "D": config.d_model, "V": config.vocab}
     matmuls: list[Matmul] = []
     transfers: list[Transfer] = []
-    kept: list[Kept] = []
+    saved: list[SavedActivation] = []
     weights: frozenset[str] = frozenset()
     for i, group in enumerate(config.groups):
         terms = layer_terms(config, group.layer, seq)
         derive_terms(terms, group.count, ("forward",), common, rules, matmuls, transfers, group=i)
-        # The backward pass right after a recomputed forward pass reuses what this gathered.
+        # A recomputed forward pass is followed by the backward pass at once, which reuses the
+        # arrays that it gathered.
         phases: tuple[str, ...] = ("backward",)
         if remat == "full":
             phases = ("remat", "backward")
+        read = _read_backward(group.layer, terms)
         derive_terms(
-            terms,
-            group.count,
-            phases,
-            common,
-            rules,
-            matmuls,
-            transfers,
-            recomputed=_read_backward(group.layer, terms),
-            group=i,
+            terms, group.count, phases, common, rules, matmuls, transfers, recomputed=read, group=i
         )
-        kept += _saved(config, i, common, rules)
+        saved += _saved_activations(config, i, common, rules)
         weights |= weight_names(terms)
     outer = outer_terms(config)
     # The backward pass of the unembedding follows at once and reuses the gathered weight.
@@ -234,14 +237,14 @@ def _derived(
     return Step(
         matmuls=tuple(matmuls),
         transfers=tuple(transfers),
-        kept=tuple(kept),
-        logits=Kept(array=logits, count=1, sizes=common),
+        saved=tuple(saved),
+        logits=SavedActivation(array=logits, count=1, sizes=common),
         weights=weights | weight_names(outer),
     )
 
 
 def weight_names(terms: tuple[Term, ...]) -> frozenset[str]:
-    """Names of the weights: the right inputs outside the attention core."""
+    """Names of the weights of these terms: the right inputs, except in the attention core."""
     return frozenset(term.einsum.right.name for term in terms if term.block != "core")
 
 
@@ -256,18 +259,26 @@ def derive_terms(
     recomputed: frozenset[str] = frozenset(),
     group: int = 0,
 ) -> None:
-    """Append the matmuls and collectives of phases; terms of a block share equal collectives.
+    """Append the matmuls and collectives of some phases of a layer to two lists.
+
+    Equal collectives of terms of one block run once.
 
     Args:
-        recomputed: names of the terms in phase `remat`.
+        terms: the matmuls of the forward pass of one layer.
+        count: number of such layers.
+        phases: `forward`, `remat`, `backward`: those that follow each other at once.
+        common: dim -> size, for the dims that all terms share.
+        rules: the sharding rules.
+        matmuls, transfers: the lists to extend.
+        recomputed: names of the terms that phase `remat` runs.
         group: index of the layer group.
     """
     weights = weight_names(terms)
     shared_moves: set[tuple[str, Move]] = set()
-    for phase, term in _in_order(terms, phases, recomputed):
+    for phase, term in _phases_and_terms(terms, phases, recomputed):
         forward_einsum = shard_einsum(term.einsum, weights, rules)
         sizes = {**common, **term.sizes}
-        for name, einsum in _of_phase(term, forward_einsum, phase):
+        for name, einsum in _phase_einsums(term, forward_einsum, phase):
             program = derive(einsum)
             matmuls.append(
                 Matmul(
@@ -301,9 +312,10 @@ def derive_terms(
                 )
 
 
-def _in_order(
+def _phases_and_terms(
     terms: tuple[Term, ...], phases: tuple[str, ...], recomputed: frozenset[str]
 ) -> Iterator[tuple[str, Term]]:
+    """Yield (phase, term) in the order of execution."""
     for phase in phases:
         ordered = terms
         if phase == "backward":
@@ -316,8 +328,8 @@ def _in_order(
 def _read_backward(layer: Layer, terms: tuple[Term, ...]) -> frozenset[str]:
     """Names of the terms whose output the backward pass reads.
 
-    The last matmul of a block ends in a sum, which only a norm behind it, or the next block of the
-    layer, reads.
+    The output of a block's last matmul is added to the residual: only a norm after the block, or
+    the next block of the same layer, needs it.
     """
     has_post_norm = layer.norms in ("post", "both")
     read_by_next_block: tuple[str, ...] = ()
@@ -332,10 +344,10 @@ def _read_backward(layer: Layer, terms: tuple[Term, ...]) -> frozenset[str]:
 
 
 def _role(move: Move, weights: frozenset[str]) -> str:
-    """The mesh role of a collective, whatever the sizes of its axes.
+    """The mesh role of a collective, for all sizes of its axes.
 
-    Collectives on shards of weights or gradients are `fsdp`, also where `context` shards them;
-    AllReduces of gradients are `data`; all others have the role of their innermost axis.
+    Gathers of weights and reductions of gradients have role `fsdp` if they run over `fsdp` or
+    `context`, else `data`. Collectives of activations have the role of their innermost axis.
     """
     if move.before.base not in weights:
         return min(move.axes, key=INSIDE_OUT.index)
@@ -345,11 +357,12 @@ def _role(move: Move, weights: frozenset[str]) -> str:
 
 
 def _saved_gathered(move: Move) -> bool:
-    """Whether the gathered array is saved: inputs of blocks are, weights, keys and values not."""
+    """Whether the gathered array is saved for the backward pass, as only inputs of blocks are."""
     return move.kind == "all_gather" and move.before.name in RESIDUAL
 
 
-def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Einsum]]:
+def _phase_einsums(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Einsum]]:
+    """Yield the einsums that a phase runs for a term, with their names."""
     if phase != "backward":
         yield term.name, einsum
         return
@@ -359,7 +372,9 @@ def _of_phase(term: Term, einsum: Einsum, phase: str) -> Iterator[tuple[str, Ein
     yield f"{term.name}.d_{einsum.right.name}", d_right
 
 
-def _saved(config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules) -> Iterator[Kept]:
+def _saved_activations(
+    config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules
+) -> Iterator[SavedActivation]:
     """The activations of layer group i that the backward pass reads."""
     group = config.groups[i]
     for row in layer_activations(config, group.layer):
@@ -370,13 +385,13 @@ def _saved(config: ModelConfig, i: int, common: Mapping[str, Num], rules: Rules)
         array = Array(row.name, tuple(map(Dim, names)))
         sizes = {**common, **dict(zip(row.dims, row.shape, strict=True))}
         sharded = array.with_axes(layout(rules, kind, names))
-        yield Kept(array=sharded, count=group.count, sizes=sizes, group=i)
+        yield SavedActivation(array=sharded, count=group.count, sizes=sizes, group=i)
 
 
 def weight_elements(
     dims: tuple[str, ...], shape: tuple[int, ...], rules: Rules, mesh: Mapping[str, Num]
 ) -> Num:
-    """Elements of one weight on one chip under sharding rules, padded where uneven."""
+    """Elements of the largest shard of a weight under sharding rules."""
     axes = layout(rules, "weights", dims)
     total: Num = 1
     for dim, size in zip(dims, shape, strict=True):

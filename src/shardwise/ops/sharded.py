@@ -1,14 +1,13 @@
 """The sharded matmul: which collectives an einsum needs under given shardings. Book §3.
 
-For every mesh axis the local product does one of these, and the four cases of the book are what
-follows from it:
+Each mesh axis has one of three uses in the local matmul, and the book's four cases follow:
 
-- the axis shards a kept dim: an input that has the dim holds its part of it;
-- the axis shards a summed dim: both inputs hold their parts, the output is a partial sum;
-- the axis shards nothing: every chip along it computes the same.
+- it shards a dim of the output: the inputs that have the dim are sharded too;
+- it shards a summed dim: both inputs are sharded, and the output is a partial sum;
+- it shards nothing: all chips along the axis compute the same.
 
-An input that is not laid out that way is gathered, sliced or exchanged first; the output is
-reduced, scattered, gathered or exchanged after.
+An input with another sharding is gathered, sliced or exchanged (AllToAll) before the matmul; the
+output is reduced, scattered, gathered or exchanged after it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,19 @@ from shardwise.arrays import Num
 from shardwise.errors import BadSharding
 from shardwise.ops.einsum import Array, Einsum, shards
 
-# mesh axis -> the dim that it shards in the local product, or None
+# mesh axis -> the dim that it shards in the local matmul, or None
 Assignment = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One collective on one array (or a free local `slice`)."""
+    """One collective on an array, or a local `slice`, which sends nothing.
+
+    Args:
+        kind: one of `collective.KINDS`, or `slice`.
+        axes: the mesh axes it runs over.
+        before, after: the array before and after it.
+    """
 
     kind: str
     axes: tuple[str, ...]
@@ -35,7 +40,13 @@ class Move:
     after: Array
 
     def joined_bytes(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num], element: Num) -> Num:
-        """V of the book: the bytes of the array summed over the shards that the move joins."""
+        """V in the book: bytes of all shards that the collective joins or splits.
+
+        Args:
+            sizes: dim -> size.
+            mesh: mesh axis -> size.
+            element: bytes per element.
+        """
         if self.kind == "all_gather":
             return self.after.local_elements(sizes, mesh) * element
         n_bytes = self.before.local_elements(sizes, mesh) * element
@@ -53,7 +64,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Moves of the inputs, the local product, moves of the output."""
+    """A way to run an einsum: moves of the inputs, the local matmul, moves of the output."""
 
     einsum: Einsum
     local: Einsum
@@ -65,7 +76,7 @@ class Program:
         return self.before + self.after
 
     def local_flops(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
-        """FLOPs of the fullest chip."""
+        """FLOPs of the chip with the largest shards."""
         local_sizes = dict(sizes)
         for array in (*self.local.inputs, self.local.output):
             for dim in array.dims:
@@ -75,7 +86,7 @@ class Program:
 
 
 def axes_of(einsum: Einsum) -> tuple[str, ...]:
-    """The mesh axes that an einsum names, in order."""
+    """The mesh axes that an einsum names, in the order of their first use."""
     axes: list[str] = []
     for array in (*einsum.inputs, einsum.output):
         axes += (*array.axes, *array.partial)
@@ -85,9 +96,10 @@ def axes_of(einsum: Einsum) -> tuple[str, ...]:
 def derive(einsum: Einsum) -> Program:
     """Choose the program by the book's rule for each axis.
 
-    The axis shards an output dim if an input is sharded that way (cases 1, 2 and 4), or a dim that
-    both inputs shard and the output has; else a contracting dim that both shard (case 3). Else the
-    input is gathered.
+    In the local matmul an axis shards a dim of the output if the output and an input are sharded
+    that way (cases 1, 2 and 4), or if both inputs are. Otherwise it shards a summed dim if both
+    inputs are sharded that way (case 3) or the output is reduced over the axis. Otherwise it shards
+    nothing, and sharded inputs are gathered.
     """
     assignment: Assignment = {}
     for axis in axes_of(einsum):
@@ -109,13 +121,16 @@ def derive(einsum: Einsum) -> Program:
 
 
 def _slices(einsum: Einsum, axis: str) -> bool:
-    """Case 2 with a scattered output: slicing the other input is free, and saves the gather."""
+    """Whether to slice the other input over `axis`, as in case 2 with a sharded output.
+
+    A slice sends nothing, and the partial sums are reduce-scattered instead of gathering an input.
+    """
     unsharded = any(array.where(axis) is None for array in einsum.inputs)
     return unsharded and einsum.output.where(axis) is not None
 
 
 def choices(einsum: Einsum) -> Iterator[Program]:
-    """Every program for an einsum: each axis shards each dim that it may, or none."""
+    """Yield every program for an einsum: each axis shards any useful dim, or nothing."""
     axes = axes_of(einsum)
     options: list[list[str | None]] = []
     for axis in axes:
@@ -136,7 +151,7 @@ def choices(einsum: Einsum) -> Iterator[Program]:
 
 
 def _is_useful(einsum: Einsum, axis: str, dim: str) -> bool:
-    """Whether some array has `dim` sharded over `axis`, or the output is to be such a sum."""
+    """Whether an array has `dim` sharded over `axis`, or the output is a partial sum over both."""
     return any(array.where(axis) == dim for array in (*einsum.inputs, einsum.output)) or (
         dim in einsum.contracting and axis in einsum.output.partial
     )
@@ -172,9 +187,9 @@ def build(einsum: Einsum, assignment: Assignment) -> Program:
 
 
 def _ordered(einsum: Einsum, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """One order of a dim's axes for all arrays: J_XY and J_YX are different blocks.
+    """The order of the axes that shard `dim`, for all arrays: J_XY and J_YX are different blocks.
 
-    The array that is sharded over most of these axes determines it.
+    It is the order in the array that is sharded over most of these axes.
     """
     longest: tuple[str, ...] = ()
     for array in (*einsum.inputs, einsum.output):
@@ -185,10 +200,10 @@ def _ordered(einsum: Einsum, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _moves(source: Array, target: Array) -> Iterator[Move]:
-    """Collectives from one layout to another: reduce, exchange, gather, then slice.
+    """Yield the collectives from one sharding to another: reduce, exchange, gather, then slice.
 
-    I_XY is cut by X first: a chip's block can be cut further by an axis that comes last, and only
-    the last axis can be exchanged or gathered without mixing up the blocks.
+    I_XY is divided over X first, then over Y. An axis can thus only be added as the last one, and
+    only the last axis can be exchanged or gathered while the blocks stay contiguous.
     """
     current = source
     for move in _reductions(source, target):
@@ -204,7 +219,7 @@ def _moves(source: Array, target: Array) -> Iterator[Move]:
 
 
 def _reductions(source: Array, target: Array) -> Iterator[Move]:
-    """ReduceScatters over axes that shard a dim of the target, then one AllReduce."""
+    """Yield ReduceScatters over the axes that shard a dim of the target, then one AllReduce."""
     current = source
     reduced = [axis for axis in source.partial if axis not in target.partial]
     for dim in target.dims:
@@ -222,7 +237,7 @@ def _reductions(source: Array, target: Array) -> Iterator[Move]:
 
 
 def _surplus_axes(current: Array, target: Array) -> dict[str, tuple[str, ...]]:
-    """Dim -> its last axes that the target does not have there."""
+    """Dim -> its last axes, from the first one on that the target does not have there."""
     surplus = {}
     for dim in current.dims:
         target_axes = _axes_of(target, dim.name)
@@ -237,7 +252,10 @@ def _surplus_axes(current: Array, target: Array) -> dict[str, tuple[str, ...]]:
 
 
 def _exchange_dim(current: Array, target: Array, axis: str, source_dim: str) -> str | None:
-    """The dim to which one exchange can move an axis, in the order of the target."""
+    """The dim to which an AllToAll can move `axis`, as its last axis; None if there is none.
+
+    The axes of that dim must then begin like those of the target.
+    """
     dim = target.where(axis)
     if dim is None or dim == source_dim:
         return None
@@ -248,6 +266,7 @@ def _exchange_dim(current: Array, target: Array, axis: str, source_dim: str) -> 
 
 
 def _exchange(current: Array, target: Array, surplus: Mapping[str, tuple[str, ...]]) -> Move | None:
+    """The AllToAll that moves a dim's last axis to the dim where the target has it, if any."""
     for source_dim, axes in surplus.items():
         dim = _exchange_dim(current, target, axes[-1], source_dim)
         if dim is not None:
@@ -260,7 +279,7 @@ def _exchange(current: Array, target: Array, surplus: Mapping[str, tuple[str, ..
 
 
 def _gather(current: Array, target: Array, surplus: Mapping[str, tuple[str, ...]]) -> Move:
-    """Gather the last axes of one dim, down to one that can be exchanged instead."""
+    """Gather the last axes of one dim, up to the next axis that can be exchanged instead."""
     dim, axes = next(iter(surplus.items()))
     n = 1
     while n < len(axes) and _exchange_dim(current, target, axes[-n - 1], dim) is None:
@@ -274,7 +293,7 @@ def _axes_of(array: Array, name: str) -> tuple[str, ...]:
 
 
 def _resharded(array: Array, name: str, axes: tuple[str, ...], partial: tuple[str, ...]) -> Array:
-    """The same array with one dim sharded over other axes."""
+    """A copy of the array with dim `name` sharded over `axes` and partial sums over `partial`."""
     dims = []
     for dim in array.dims:
         if dim.name == name:

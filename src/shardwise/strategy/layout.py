@@ -1,7 +1,4 @@
-"""Layouts of a training step: the degrees of parallelism, the schedule, remat and offload.
-
-Published runs state a layout in the terms of their framework.
-"""
+"""Layouts of a training step: degrees of parallelism, microbatches, schedule, remat and offload."""
 
 from __future__ import annotations
 
@@ -26,23 +23,25 @@ from shardwise.vocabulary import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The part of a layout that layouts have in common when they are evaluated as arrays.
+    """The choices of a layout that are not numbers of chips or microbatches.
+
+    A search evaluates all layouts of one form at once, as arrays (`Layouts`).
 
     Args:
         zero: ZeRO stage: 0 shards nothing, 1 the optimizer, 2 gradients too, 3 weights too (FSDP).
         schedule: pipeline schedule; "none" without a pipeline.
         recomputed: parts of a layer that the backward pass recomputes (remat): those of a policy,
             `REMAT_POLICIES["dots"]`, or any of `PARTS`.
-        remat_layers: layers (of the model, or of a pipeline stage) that remat applies to; None for
-            all.
-        sequence_parallel: activations between blocks are sharded over `tensor` too.
+        remat_layers: number of layers (of the model, or of a pipeline stage) that remat applies to;
+            None for all.
+        sequence_parallel: whether activations between blocks are sharded over `tensor` too.
         context_kind: one of `CONTEXT_KINDS`.
-        expert_tensor: tensor shards of one expert's matrices; None for `tensor`. With fewer, the
-            chips of `tensor` hold different experts, and the degree of expert parallelism is
-            expert x tensor / expert_tensor.
-        offload: state, activations or results of named parts that are offloaded to host memory.
-        offload_layers: layers that offload applies to; None for all.
-        overlap: communication that overlaps with compute.
+        expert_tensor: number of tensor shards of one expert's matrices; None for the size of
+            `tensor`. With fewer, the chips of `tensor` hold different experts, and the degree of
+            expert parallelism is expert x tensor / expert_tensor.
+        offload: what is moved to host memory, any of `OFFLOADS`.
+        offload_layers: number of layers that offload applies to; None for all.
+        overlap: communication that overlaps with compute, any of `OVERLAPS`.
         loss_chunks: chunks of a microbatch's tokens on a chip whose logits are computed one after
             the other (fused linear cross entropy). Published long contexts need it: 256k tokens of
             a 128k vocabulary have 269 GB of logits.
@@ -79,22 +78,22 @@ class Form:
         return LAYER in self.recomputed
 
     @property
-    def passes_on(self) -> bool:
-        """Whether chips of `tensor` pass tokens on during matmuls (collective matmul)."""
+    def uses_collective_matmul(self) -> bool:
+        """Whether matmuls send shards of tokens around `tensor` while they multiply."""
         return self.sequence_parallel and "tp_comm" in self.overlap
 
     def recomputes(self, part: str) -> bool:
-        """Whether the backward pass of a layer under remat recomputes this part of `PARTS`."""
+        """Whether layers under remat recompute `part`, one of `PARTS`, in the backward pass."""
         return self.full_remat or part in self.recomputed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts(Form):
-    """Layouts of one form as arrays, one element for each layout.
+    """Many layouts of one form: every number is an array with one element per layout.
 
     Args:
-        sizes: mesh role -> chips.
-        micro_batch, n_microbatches, virtual: see `Layout`.
+        sizes: mesh role -> size.
+        micro_batch, n_microbatches, virtual: as in `Layout`.
     """
 
     sizes: Mapping[str, Num]
@@ -108,14 +107,14 @@ class Layout(Form):
     """The layout of a training step.
 
     The global batch is micro_batch x n_microbatches x data x fsdp x expert sequences. ZeRO shards
-    over data, fsdp and context (and the weights outside the experts over expert too).
+    training state over data, fsdp and context, and that of dense weights over expert too.
 
     Args:
-        mesh: chips by role. Megatron's data-parallel degree is `data` x `fsdp` x `expert`: `expert`
-            is the part of the data ranks that expert parallelism uses.
+        mesh: size of each mesh role. Megatron's data-parallel degree is `data` x `fsdp` x `expert`:
+            its expert parallelism uses a part of the data-parallel ranks, which is `expert` here.
         micro_batch: sequences that one data shard computes at once.
-        n_microbatches: microbatches of one step, through a pipeline or accumulated.
-        virtual: chunks of layers on each stage of an interleaved schedule.
+        n_microbatches: microbatches of one step, sent through a pipeline or accumulated.
+        virtual: chunks of layers on each stage of an interleaved schedule; 1 for other schedules.
     """
 
     mesh: Mesh
@@ -124,12 +123,16 @@ class Layout(Form):
     virtual: int = 1
 
     def __post_init__(self) -> None:
-        problems = [*_counts(self), *_names(self)]
-        raise_all(BadShape, problems or [*_pipeline(self), *_sharding(self), *_remat(self)])
+        problems = [*_count_problems(self), *_name_problems(self)]
+        raise_all(
+            BadShape,
+            problems
+            or [*_pipeline_problems(self), *_sharding_problems(self), *_remat_problems(self)],
+        )
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Mesh role -> chips."""
+        """Mesh role -> size."""
         return self.mesh.sizes
 
     @property
@@ -160,7 +163,7 @@ def expert_degree(form: Form, sizes: Mapping[str, Num]) -> Num:
     return sizes["expert"] * (sizes["tensor"] // form.expert_tensor)
 
 
-def _counts(layout: Layout) -> Iterator[str]:
+def _count_problems(layout: Layout) -> Iterator[str]:
     counts = {
         "micro_batch": layout.micro_batch,
         "n_microbatches": layout.n_microbatches,
@@ -175,7 +178,7 @@ def _counts(layout: Layout) -> Iterator[str]:
             yield f"{name} {count} is below 1."
 
 
-def _names(layout: Layout) -> Iterator[str]:
+def _name_problems(layout: Layout) -> Iterator[str]:
     if layout.zero not in range(4):
         yield f"zero {layout.zero} is not a stage of ZeRO: 0, 1, 2 or 3."
     options: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
@@ -191,7 +194,7 @@ def _names(layout: Layout) -> Iterator[str]:
                 yield f'unknown {option} "{value}". {nearest(value, legal_values)}'
 
 
-def _pipeline(layout: Layout) -> Iterator[str]:
+def _pipeline_problems(layout: Layout) -> Iterator[str]:
     stages = layout.mesh.pipe
     schedule = layout.schedule
     if stages > 1 and schedule == NO_SCHEDULE:
@@ -207,7 +210,7 @@ def _pipeline(layout: Layout) -> Iterator[str]:
         )
 
 
-def _sharding(layout: Layout) -> Iterator[str]:
+def _sharding_problems(layout: Layout) -> Iterator[str]:
     mesh = layout.mesh
     if mesh.fsdp > 1 and layout.zero != 3:
         yield (
@@ -220,7 +223,7 @@ def _sharding(layout: Layout) -> Iterator[str]:
         yield f"expert_tensor {layout.expert_tensor} does not divide tensor {mesh.tensor}."
 
 
-def _remat(layout: Layout) -> Iterator[str]:
+def _remat_problems(layout: Layout) -> Iterator[str]:
     if layout.full_remat and len(layout.recomputed) > 1:
         yield f"recomputed {', '.join(layout.recomputed)}: {LAYER} is all parts; name it alone."
     if layout.remat_layers is not None and not layout.recomputed:
@@ -230,10 +233,10 @@ def _remat(layout: Layout) -> Iterator[str]:
 
 
 def table(form: Form) -> Rules:
-    """The sharding rules of a form, with every axis whatever its size.
+    """The sharding rules of a form, with all mesh axes, since their sizes are not known yet.
 
-    Weights are sharded over `fsdp` and `context` under ZeRO-3 only, and the residual over `tensor`
-    under sequence parallelism only.
+    Only ZeRO-3 shards weights over `fsdp` and `context`; only sequence parallelism shards the
+    residual over `tensor`.
     """
     rules = {}
     for row, axes in TRAIN.items():
@@ -250,5 +253,5 @@ def table(form: Form) -> Rules:
 
 
 def rules_of(layout: Layout) -> Rules:
-    """The sharding rules of a layout, with the axes of its mesh."""
+    """The sharding rules of a layout, with the mesh axes whose size is above 1."""
     return only(table(layout), layout.sizes)

@@ -12,9 +12,11 @@ from shardwise.errors import BadShape, NoStrategy, raise_all
 from shardwise.hardware import Chip, Shape, Switched, System, Torus
 from shardwise.strategy.span import Ring, Span, Tier, join
 
-MAX_EXHAUSTIVE = 64  # placements on a torus; with more, only undominated ones are returned
+# `place(best=True)` returns all placements on a torus up to this number, else undominated ones.
+MAX_EXHAUSTIVE = 64
 
-# Innermost first: the axis whose traffic overlaps least gets the links closest together.
+# Mesh roles from the innermost to the outermost on the hardware: the less of its traffic can
+# overlap with compute, the closer together the chips of a role are.
 INSIDE_OUT = ("tensor", "context", "expert", "fsdp", "data", "pipe")
 
 
@@ -22,8 +24,8 @@ INSIDE_OUT = ("tensor", "context", "expert", "fsdp", "data", "pipe")
 class Mesh:
     """Sizes of the mesh axes by role.
 
-    `data` shards the batch and replicates weights, `fsdp` shards both, `tensor` shards heads and
-    MLP width, `context` the sequence, `expert` the experts, `pipe` the layers.
+    `data` shards the batch and replicates weights, `fsdp` shards both. `tensor` shards attention
+    heads and the MLP width, `context` the sequence, `expert` the experts, `pipe` the layers.
     """
 
     data: int = 1
@@ -53,14 +55,19 @@ ROLES = tuple(f.name for f in fields(Mesh))
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The links under every mesh axis, and the shape of their torus (empty when switched)."""
+    """The physical links that each mesh axis runs over.
+
+    Args:
+        spans: pairs of a mesh axis and its links.
+        shape, wrapped: those of the torus; () on switches.
+    """
 
     spans: tuple[tuple[str, Span], ...]
     shape: tuple[int, ...] = ()
     wrapped: tuple[bool, ...] = ()
 
     def span(self, axes: tuple[str, ...]) -> Span:
-        """The links under several mesh axes taken as one."""
+        """The links of several mesh axes, as if they were one axis."""
         spans = tuple(span for axis, span in self.spans if axis in axes)
         if not spans:
             return Span()
@@ -70,7 +77,7 @@ class Placement:
 
     @property
     def lengths(self) -> tuple[int, ...] | None:
-        """Lengths of the torus axes under the mesh axes; None unless each covers exactly one."""
+        """Length of the torus axis of each mesh axis; None unless each has one whole torus axis."""
         lengths = []
         for _, span in self.spans:
             if len(span.rings) != 1 or span.rings[0].size != self.shape[span.rings[0].axis]:
@@ -79,7 +86,7 @@ class Placement:
         return tuple(lengths)
 
     def describe(self, axis: str) -> str:
-        """`4 of 20 on y + 2 of 28 on z`, `8 in the node`, ..."""
+        """The links of a mesh axis as text: `4 of 20 on y + 2 of 28 on z`, `8 in the node`, ..."""
         span = dict(self.spans).get(axis, Span())
         parts = [_ring_text(ring, self.shape) for ring in span.rings if ring.size > 1]
         places = {"node": "in the node", "scale-out": "across nodes", "dcn": "across slices"}
@@ -111,14 +118,15 @@ def place(
 
     Args:
         system: the machine.
-        sizes: mesh axis -> size. Chips beyond their product stay idle.
-        order: mesh axes from the innermost out; on one torus axis the inner ones are contiguous.
-        borrow: collectives also use the links of torus axes that no mesh axis uses.
-        best: leave out placements that another one matches or beats in bandwidth on every mesh
-            axis, when there are many.
+        sizes: mesh axis -> size. The machine has a multiple of their product; other chips are idle.
+        order: mesh axes from the innermost to the outermost; of those that share a torus axis, the
+            inner ones have neighbouring chips.
+        borrow: whether collectives also use the links of torus axes that no mesh axis uses.
+        best: if there are more than `MAX_EXHAUSTIVE` placements, leave out those that another one
+            matches or beats in bandwidth on every mesh axis.
 
     Raises:
-        NoStrategy: the sizes do not factor over the machine.
+        NoStrategy: no placement exists, since the sizes do not divide the axes or nodes.
     """
     names = [name for name in order if sizes.get(name, 1) > 1]
     names += [name for name in sizes if name not in order and sizes[name] > 1]
@@ -151,7 +159,7 @@ def place(
 def _slice_tiers(
     sizes: dict[str, int], names: list[str], system: System, n_slices: int
 ) -> dict[str, Tier]:
-    """Distribute the slices over the mesh axes, `data` and then the outermost first."""
+    """Distribute the slices over the mesh axes: first over `data`, then from the outermost in."""
     rate = system.chip.need("dcn_bytes_per_s_per_chip")
     tiers = {}
     remaining = n_slices
@@ -169,6 +177,7 @@ def _slice_tiers(
 def _on_torus(
     chip: Chip, torus: Torus, sizes: dict[str, int], names: list[str], *, borrow: bool, best: bool
 ) -> Iterator[Placement]:
+    """Yield the placements of mesh axes (`names`, the innermost first) on the axes of a torus."""
     rate = chip.need("ici.link_bytes_per_s_one_way")
     hop_s = chip.need("ici.hop_s")
     factorings = list(_factorings(tuple(sizes[name] for name in names), torus.shape))
@@ -177,7 +186,7 @@ def _on_torus(
     torus_axes = tuple(zip(torus.shape, torus.wrapped, strict=True))
     canonical_forms = set()
     for factors in factorings:
-        # Placements that only exchange equal torus axes are the same.
+        # Placements that differ only by a swap of equal torus axes have the same links.
         canonical = tuple(sorted(zip(torus_axes, *factors, strict=True)))
         if canonical in canonical_forms:
             continue
@@ -211,7 +220,10 @@ def _torus_span(
     hop_s: float,
     borrowed: tuple[Ring, ...],
 ) -> Span:
-    """The links of one mesh axis; cached, since many placements share it."""
+    """The links of one mesh axis on a torus; cached, since many placements have the same.
+
+    `parts` has the axis's number of chips along each torus axis, `strides` their distance.
+    """
     rings = []
     for axis, (size, stride) in enumerate(zip(parts, strides, strict=True)):
         if size > 1:
@@ -221,7 +233,11 @@ def _torus_span(
 
 
 def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
-    """Every way to write each size as a product over what the previous ones leave of `shape`."""
+    """Every way to divide a torus among mesh axes: for each mesh axis, its part of each torus axis.
+
+    The parts of a mesh axis multiply to its size. They divide what the mesh axes before it leave of
+    `shape`.
+    """
     if not sizes:
         yield ()
         return
@@ -236,8 +252,9 @@ def _undominated(
 ) -> list[tuple[Shape, ...]]:
     """The factorings that no other one matches or beats in bandwidth on every mesh axis.
 
-    A mesh axis receives over all its rings: over two links of a closed one, one of a line, shared
-    by as many groups as its stride. `pipe` sends over one link, so that the slowest one decides.
+    A mesh axis receives over all its rings: over two links of a closed ring, over one of a line. A
+    ring of stride s shares its links with s - 1 other groups. `pipe` sends over one ring at a time,
+    so that its slowest ring counts.
     """
     if len(factorings) <= MAX_EXHAUSTIVE or not factorings[0]:
         return factorings
@@ -259,7 +276,7 @@ def _undominated(
 
 @functools.lru_cache(maxsize=65536)
 def _splits(size: int, shape: Shape) -> tuple[Shape, ...]:
-    """Every way to write `size` as a product with one factor dividing each axis of `shape`."""
+    """Every way to write `size` as a product of factors, one dividing each axis of `shape`."""
     if not shape:
         if size == 1:
             return ((),)
@@ -274,7 +291,7 @@ def _splits(size: int, shape: Shape) -> tuple[Shape, ...]:
 def _on_switches(
     system: System, machine: Switched, sizes: dict[str, int], names: list[str]
 ) -> Iterator[Placement]:
-    """Fill the NVLink domain with the innermost axes first; the rest of each axis spans nodes."""
+    """Place the innermost axes in the NVLink domain while it has room, the rest across nodes."""
     chip = system.chip
     node_latency_s = 0.0
     if chip.node:
@@ -282,15 +299,15 @@ def _on_switches(
     network_latency_s = 0.0
     if chip.scale_out:
         network_latency_s = chip.scale_out.latency_s or 0.0
-    domain = min(machine.domain, machine.n_gpus)
+    free_gpus = min(machine.domain, machine.n_gpus)  # of one domain, for the axes still to place
     reduces = system.in_network_reduction
     spans = []
     for name in names:
-        inside = math.gcd(sizes[name], domain)
+        inside = math.gcd(sizes[name], free_gpus)
         outside = sizes[name] // inside
-        if outside > 1 and domain // inside > 1 and inside < sizes[name] and name == names[0]:
-            return  # the innermost axis would straddle nodes unevenly
-        domain //= inside
+        if outside > 1 and free_gpus // inside > 1 and inside < sizes[name] and name == names[0]:
+            return  # the innermost axis would fill a part of several nodes
+        free_gpus //= inside
         tiers = []
         if inside > 1:
             rate = chip.need("node.bytes_per_s_per_gpu_one_way")
@@ -303,7 +320,7 @@ def _on_switches(
 
 
 def _with_tiers(placement: Placement, tiers: dict[str, Tier]) -> Placement:
-    """Add a tier to the spans of some mesh axes."""
+    """Add the tiers between slices to the spans of the mesh axes that have one."""
     if not tiers:
         return placement
     spans = dict(placement.spans)

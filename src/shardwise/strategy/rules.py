@@ -1,12 +1,13 @@
-"""Sharding rules: which mesh axes shard which dim, in plain strings.
+"""Sharding rules: a table of the mesh axes that shard each dim of each kind of array.
 
     weights.D      fsdp, context, expert   gathered before use, gradients reduce-scattered
     weights.F      tensor
     activations.B  data, fsdp              the batch
-    residual.T     context, tensor         between blocks the sequence is split over tensor too
+    residual.T     context, tensor         between blocks, `tensor` shards the sequence too
 
-One table determines what the estimator communicates, what a compiler must emit and the shardings
-that JAX gets.
+The letters of the dims are those of `models.weights`; T and S are tokens as queries and as keys, Z
+chunks of a Mamba scan. The estimator, the check of compiled programs and the shardings that the
+runtime gives to JAX all read the same table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 
 Rules = Mapping[str, tuple[str, ...]]
 
-# The rows of every training strategy; a role of size 1 shards nothing. Book §5.
+# All rules of training; `only` removes the roles that a mesh does not have. Book §5.
 TRAIN: Rules = {
     "weights.E": ("expert",),
     "weights.V": ("tensor",),
@@ -40,15 +41,15 @@ TRAIN: Rules = {
 
 
 def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Dim -> mesh axes of one array; an axis that two rows list goes to the earlier row.
+    """The mesh axes that shard each dim of one array; dims that nothing shards are left out.
 
-    `weights.E` shards arrays whose first of several dims is E. The router is not one of them: every
-    chip scores all experts.
+    If two rows list the same axis, the earlier row gets it. `weights.E` applies to arrays of
+    several dims that begin with E, not to the router [D, E]: every chip scores all experts.
 
     Args:
-        rules: the table.
+        rules: the sharding rules.
         kind: `weights`, `activations` or `residual`.
-        dims: the array's dims.
+        dims: letters of the array's dims.
 
     >>> layout(TRAIN, "weights", ("D", "Q"))
     {'D': ('fsdp', 'context', 'expert')}
@@ -57,7 +58,7 @@ def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[st
     used: set[str] = set()
     for row, axes in rules.items():
         row_kind, dim = row.split(".", 1)
-        is_router = row == "weights.E" and (dims[0] != "E" or len(dims) == 1)
+        is_router = row == "weights.E" and (dims[0] != "E" or len(dims) == 1)  # or its bias
         if row_kind != kind or dim not in dims or is_router:
             continue
         unused = tuple(axis for axis in axes if axis not in used)
@@ -68,7 +69,7 @@ def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[st
 
 
 def only(rules: Rules, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """The rules on a mesh: without axes of size 1, and without rows that become empty."""
+    """The rules that matter on a mesh: without its axes of size 1, and without empty rows."""
     on_mesh = {}
     for row, axes in rules.items():
         large = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)

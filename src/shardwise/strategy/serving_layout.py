@@ -5,10 +5,10 @@ The sharding rules are those of a forward pass in training, with three choices:
 - `weights`: "stationary" moves no weights and shards heads and MLP width over `tensor`; "2d" also
   shards D over `fsdp`, for weights and activations (book §7, app. B); "gathered" shards weights
   over `fsdp` and gathers them before each use, as training does.
-- `kv`: where `tensor` exceeds the number of KV heads, the cache is replicated ("copied", as engines
-  on GPUs do), or sharded over the "batch" (two AllToAlls per layer) or over the "sequence" (partial
-  results are combined). Book §7.
-- `expert`: this axis shards experts and the batch of attention, and replicates dense weights
+- `kv`: how the KV cache is stored if `tensor` exceeds the number of KV heads: "copied" replicates
+  heads (as engines on GPUs do), "batch" shards the sequences of the batch (two AllToAlls per
+  layer), "sequence" shards the tokens of each sequence (partial results are combined). Book §7.
+- the mesh axis `expert` shards experts and the batch of attention, and replicates dense weights
   (data-parallel attention).
 """
 
@@ -26,13 +26,15 @@ from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeForm:
-    """The part of a layout that engines have in common when they are evaluated as arrays.
+    """The choices of a serving layout that are not numbers of chips.
+
+    A search evaluates all layouts of one form at once, as arrays (`ServeLayouts`).
 
     Args:
-        weights: one of `WEIGHT_LAYOUTS`.
-        kv: one of `KV_SPLITS`.
-        expert_tensor: tensor shards of one expert's matrices; None for `tensor`. With 1, the chips
-            of `tensor` hold different experts.
+        weights: how weights are sharded, one of `WEIGHT_LAYOUTS`.
+        kv: how the KV cache is sharded, one of `KV_SPLITS`.
+        expert_tensor: number of tensor shards of one expert's matrices; None for the size of
+            `tensor`. With 1, the chips of `tensor` hold different experts.
     """
 
     weights: str = "stationary"
@@ -50,7 +52,7 @@ class ServeForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLayouts(ServeForm):
-    """Layouts of one form as arrays: `sizes` maps mesh roles to one size per layout."""
+    """Many layouts of one form: `sizes` maps each mesh role to an array of one size per layout."""
 
     sizes: Mapping[str, Num]
 
@@ -60,9 +62,9 @@ class ServeLayout(ServeForm):
     """The layout of one engine.
 
     Args:
-        mesh: chips by role. `data` is the number of independent engines, `tensor` shards heads and
-            MLP width, `expert` experts and the batch, `context` the tokens of a prompt, `pipe` the
-            layers, and `fsdp` D (see `weights`).
+        mesh: size of each mesh role. `data` is the number of independent engines. Within an engine
+            `tensor` shards heads and MLP width, `expert` experts and the batch, `context` the
+            tokens of a prompt, `pipe` the layers, and `fsdp` D (see `weights`).
     """
 
     mesh: Mesh
@@ -83,7 +85,7 @@ class ServeLayout(ServeForm):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Chips by role of the mesh."""
+        """Mesh role -> size."""
         return self.mesh.sizes
 
     @property
@@ -93,9 +95,9 @@ class ServeLayout(ServeForm):
 
 
 def serve_table(form: ServeForm) -> Rules:
-    """The sharding rules of a form, with every axis whatever its size.
+    """The sharding rules of a form, with all mesh axes, since their sizes are not known yet.
 
-    B counts the tokens of a pass, of any sequence, so that `context` shards B too.
+    B counts the tokens of a pass, whatever their sequence, so that `context` shards B too.
     """
     rules: dict[str, tuple[str, ...]]
     rules = {row: axes for row, axes in TRAIN.items() if axes == ("tensor",)}
@@ -113,5 +115,5 @@ def serve_table(form: ServeForm) -> Rules:
 
 
 def serve_rules(layout: ServeLayout) -> Rules:
-    """The sharding rules of a layout, with the axes of its mesh."""
+    """The sharding rules of a layout, with the mesh axes whose size is above 1."""
     return only(serve_table(layout), layout.sizes)

@@ -1,7 +1,8 @@
-"""Spans: the physical links under one mesh axis, or under several, that a collective runs over.
+"""Spans: the physical links of one or several mesh axes, over which a collective runs.
 
-A torus gives `Ring`s, one for each physical axis that the mesh axis uses. A switched machine
-gives `Tier`s: the NVLink domain, then the scale-out network. Slices add a tier for DCN.
+On a torus a span has `Ring`s, one for each torus axis that the mesh axis uses. On switches it has
+`Tier`s: the NVLink domain, then the network between nodes. Several slices add a tier for the
+data-center network (DCN).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A run of `size` chips along one torus axis, `stride` chips apart.
+    """`size` chips along one torus axis, `stride` chips apart.
 
-    Groups that interleave with a stride share each link, so each has 1/stride of it. A run over a
-    whole axis with a wraparound link is a closed ring; over a part of an axis it is a line.
+    With a stride, that many groups interleave and share each link: a group has 1/stride of its
+    bandwidth. A group that covers a whole axis with a wraparound link is `closed`, a ring; any
+    other is a line.
     """
 
     axis: int
@@ -26,42 +28,46 @@ class Ring:
 
     @property
     def share_bytes_per_s(self) -> float:
-        """Bandwidth of one direction of one link, the share of this run."""
+        """This group's share of the bandwidth of one link in one direction."""
         return self.link_bytes_per_s_one_way / self.stride
 
     @property
-    def at_once(self) -> Ring:
+    def with_instant_links(self) -> Ring:
         """A copy whose links take no time."""
         return replace(self, link_bytes_per_s_one_way=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """`size` members behind a switch, each with its own port at the full rate."""
+    """`size` members that a switch connects, each at the full rate of its port.
+
+    The members are GPUs ("node"), nodes ("scale-out") or slices ("dcn"). With `reduces`, the switch
+    adds up what it receives (SHARP), and an AllReduce sends each byte once.
+    """
 
     name: str
     size: int
     bytes_per_s: float
     latency_s: float = 0.0
-    reduces: bool = False  # in the switch (SHARP): an AllReduce sends each byte once
+    reduces: bool = False
 
     @property
     def is_node(self) -> bool:
-        """Whether it connects the chips of a node, rather than nodes or slices."""
+        """Whether the members are the GPUs of one node, not nodes or slices."""
         return self.name == "node"
 
     @property
-    def at_once(self) -> Tier:
+    def with_instant_links(self) -> Tier:
         """A copy whose links take no time."""
         return replace(self, bytes_per_s=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The links of one mesh axis: torus runs first, then tiers, the innermost first.
+    """The links of one mesh axis: rings of a torus, then tiers from the innermost to the outermost.
 
-    `borrowed` are idle torus axes whose links carry a part of the traffic: each plane across them
-    moves its share of the array, and they bring the shares together.
+    `borrowed` are torus axes that no mesh axis uses and whose links carry a part of the traffic:
+    each chip along them moves a share of the array, and they bring the shares together.
     """
 
     rings: tuple[Ring, ...] = ()
@@ -76,26 +82,26 @@ class Span:
 
     @property
     def inside(self) -> Span:
-        """A copy with no time spent outside the nodes or slices."""
+        """A copy in which only links of the torus or inside nodes take time."""
         tiers = []
         for tier in self.tiers:
             if not tier.is_node:
-                tier = tier.at_once
+                tier = tier.with_instant_links
             tiers.append(tier)
         return replace(self, tiers=tuple(tiers))
 
     @property
     def outside(self) -> Span:
-        """A copy with no time spent on the torus or inside the nodes."""
+        """A copy in which only links between nodes or slices take time."""
         tiers = []
         for tier in self.tiers:
             if tier.is_node:
-                tier = tier.at_once
+                tier = tier.with_instant_links
             tiers.append(tier)
         return replace(
             self,
-            rings=tuple(ring.at_once for ring in self.rings),
-            borrowed=tuple(ring.at_once for ring in self.borrowed),
+            rings=tuple(ring.with_instant_links for ring in self.rings),
+            borrowed=tuple(ring.with_instant_links for ring in self.borrowed),
             tiers=tuple(tiers),
         )
 
@@ -109,7 +115,10 @@ TIER_ORDER = ("node", "scale-out", "dcn")
 
 
 def join(spans: tuple[Span, ...], shape: tuple[int, ...], wrapped: tuple[bool, ...]) -> Span:
-    """Merge several mesh axes: runs that continue each other on a torus axis become one run."""
+    """The links of several mesh axes, as if they were one axis.
+
+    Rings that continue each other on a torus axis become one ring. Tiers of one name become one.
+    """
     rings: list[Ring] = []
     tiers: dict[str, Tier] = {}
     borrowed: tuple[Ring, ...] = ()
@@ -132,6 +141,7 @@ def join(spans: tuple[Span, ...], shape: tuple[int, ...], wrapped: tuple[bool, .
 def _join_rings(
     rings: list[Ring], shape: tuple[int, ...], wrapped: tuple[bool, ...]
 ) -> tuple[Ring, ...]:
+    """Merge rings on the same torus axis if the stride of one is the extent of the other."""
     joined: list[Ring] = []
     for ring in sorted(rings, key=lambda ring: (ring.axis, ring.stride)):
         last = None

@@ -1,4 +1,4 @@
-"""Pipeline stages: layers and chunks of the fullest stage, and places that stay empty."""
+"""Pipeline stages: layers and chunks of the largest stage, and places without a layer."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from shardwise.arrays import Num, ceil_div
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import find
 
-# The smallest share of places with a layer. LLaMA-3-405B: 126 of 128; DeepSeek-V3: 61 of 64.
-FILLED = 0.9
+# Smallest share of the places for layers that must be filled. A stage has as many places as the
+# largest stage has layers: LLaMA-3-405B fills 126 of 128, DeepSeek-V3 61 of 64.
+MIN_FILLED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """The division of the layers into stages, as numbers or as arrays over layouts.
+    """The division of the layers into stages; numbers, or arrays with one element per layout.
 
     Args:
-        chunks: chunks of layers that each stage holds.
-        held: layers that the fullest stage holds.
-        layers: layers that this stage runs for one microbatch.
-        passes: chunks that it runs for one microbatch (under dualpipe half of those it holds).
-        share: `layers` over all layers.
-        spare: places that stay empty because the layers do not divide.
+        chunks: chunks of layers whose weights a stage holds.
+        held: layers whose weights the largest stage holds.
+        layers: layers that one microbatch passes on the largest stage.
+        passes: chunks that one microbatch passes on a stage; under dualpipe half of `chunks`.
+        share: `layers` divided by the layers of the model.
+        spare: places without a layer, because the layers do not divide evenly.
     """
 
     chunks: Num
@@ -34,7 +35,7 @@ class Stages:
 
 
 def stages(n_layers: int, layout: Layout | Layouts) -> Stages:
-    """Divide `n_layers` into the equal parts of the layout's schedule, rounded up."""
+    """Divide `n_layers` into as many equal parts as the layout's schedule has, rounded up."""
     if not layout.is_pipelined:
         return Stages(chunks=1, held=n_layers, layers=n_layers, passes=1.0, share=1.0, spare=0)
     schedule = find(layout.schedule)
@@ -52,6 +53,6 @@ def stages(n_layers: int, layout: Layout | Layouts) -> Stages:
     )
 
 
-def filled(n_layers: int, parts: Num) -> Num:
-    """Whether equal parts of the layers, rounded up, are full enough for a pipeline (`FILLED`)."""
-    return n_layers >= FILLED * ceil_div(n_layers, parts) * parts
+def fills_stages(n_layers: int, parts: Num) -> Num:
+    """Whether `parts` equal parts, rounded up, have `MIN_FILLED_SHARE` of their places filled."""
+    return n_layers >= MIN_FILLED_SHARE * ceil_div(n_layers, parts) * parts

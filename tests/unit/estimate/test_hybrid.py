@@ -79,7 +79,7 @@ def test_full_remat_runs_all_but_the_last_product_of_a_layer() -> None:
 
 @EVERY
 def test_what_the_layers_keep_is_what_the_model_says(config: ModelConfig) -> None:
-    kept = sum(k.elements({}) for k in step(config).kept)
+    kept = sum(k.elements({}) for k in step(config).saved)
     assert kept == count.activation_bytes(config, BATCH * SEQ, element=1)
 
 
@@ -121,7 +121,7 @@ def test_arrays_of_meshes_take_what_each_mesh_takes(config: ModelConfig) -> None
     ]
     many = {role: np.array([one[role] for one in sizes]) for role in sizes[0]}
     works = step(config)
-    for parts in (works.matmuls, works.kept, works.transfers):
+    for parts in (works.matmuls, works.saved, works.transfers):
         for part in parts:
             name = "flops" if part in works.matmuls else "elements"
             together = np.broadcast_to(getattr(part, name)(many), len(sizes))

@@ -43,7 +43,7 @@ def test_fsdp_gathers_each_weight_twice_and_reduces_its_gradient(name: str) -> N
         assert transfer.role == "fsdp"
     expected: dict[tuple[str, str, str], float] = Counter()
     for group in config.groups:
-        for weight in (w for w in layer_weights(config, group.layer) if w.matmul):
+        for weight in (w for w in layer_weights(config, group.layer) if w.is_matmul):
             expected["forward", "all_gather", weight.name] += group.count * weight.size
             expected["backward", "all_gather", weight.name] += group.count * weight.size
             expected["backward", "reduce_scatter", weight.name] += group.count * weight.size
@@ -104,7 +104,7 @@ def test_data_reduces_every_gradient_once(name: str) -> None:
         group.count * weight.size
         for group in config.groups
         for weight in layer_weights(config, group.layer)
-        if weight.matmul
+        if weight.is_matmul
     )
     assert sum(t.count * t.elements(mesh) for t in found) == expected
 
@@ -135,7 +135,7 @@ def test_an_axis_of_one_chip_changes_nothing(name: str, remat: str) -> None:
     for a, b in zip(used.matmuls, whole.matmuls, strict=True):
         assert a.flops(mesh) == b.flops(mesh)
         assert elements(a, mesh) == elements(b, mesh)
-    for a, b in zip(used.kept, whole.kept, strict=True):
+    for a, b in zip(used.saved, whole.saved, strict=True):
         assert a.elements(mesh) == b.elements(mesh)
 
     def sent(found: Step) -> dict[tuple[str, str, str], float]:
@@ -152,7 +152,7 @@ def test_an_axis_of_one_chip_changes_nothing(name: str, remat: str) -> None:
 def test_what_lies_between_blocks_is_split_over_tensor_too() -> None:
     config = load("llama3-70b")
     found = step(config, tensor=4)
-    kept = {k.array.name: k for k in found.kept}
+    kept = {k.array.name: k for k in found.saved}
     whole = BATCH * SEQ * config.d_model * config.n_layers
     assert kept["layer_input"].elements({"tensor": 4}) == whole / 4
     assert kept["attention_input"].elements({"tensor": 4}) == whole

@@ -1,1 +1,1 @@
-"""One file for each chapter: the case's numbers in, the answer by the library out."""
+"""Solutions of the cases, one file per chapter: each function maps given numbers to an answer."""

@@ -14,59 +14,61 @@ from shardwise.workload import Train
 
 
 def _alpha_across_nodes(flops_per_s: float, node_bytes_per_s: float) -> float:
-    """FLOPs per byte that leaves a node of 8 GPUs, over which the array is sharded."""
+    """FLOPs that a GPU computes while one byte leaves its node of 8 GPUs, which share the array."""
     h100 = chip("h100", peak__bf16=flops_per_s, scale_out__egress=node_bytes_per_s / 8)
     return thresholds.alpha(h100, "scale_out")
 
 
 def _alpha_in_node(flops_per_s: float, egress: float) -> float:
-    """FLOPs per byte that leaves a GPU."""
+    """FLOPs that a GPU computes while it sends one byte inside its node."""
     return thresholds.alpha(chip("h100", peak__bf16=flops_per_s, node__egress=egress), "node")
 
 
 @solves("gpus-dp-thresholds", formula="B/X > C / W_gpu; C / W_node; times GPUs")
-def data_parallel(g: Given) -> Answer:
-    in_node = thresholds.data_parallel_tokens(_alpha_in_node(g["C"], g["gpu"]))
-    across_nodes = thresholds.data_parallel_tokens(_alpha_across_nodes(g["C"], g["node"]))
-    h800 = thresholds.data_parallel_tokens(_alpha_in_node(g["C"], g["h800"]))
+def data_parallel(given: Given) -> Answer:
+    in_node = thresholds.data_parallel_tokens(_alpha_in_node(given["C"], given["gpu"]))
+    across_nodes = thresholds.data_parallel_tokens(_alpha_across_nodes(given["C"], given["node"]))
+    h800 = thresholds.data_parallel_tokens(_alpha_in_node(given["C"], given["h800"]))
     return {
         "node": in_node,
         "beyond": across_nodes,
-        "llama": across_nodes * g["gpus"],
+        "llama": across_nodes * given["gpus"],
         "h800": h800,
-        "h800_batch": h800 * g["h800_gpus"],
+        "h800_batch": h800 * given["h800_gpus"],
     }
 
 
-@solves("gpus-deepseek-batch", formula="sequences * length; / GPUs")
-def batch(g: Given) -> Answer:
-    tokens = Train(batch=g["seqs"], seq=g["seq_len"]).tokens_per_step
-    return [tokens, tokens / g["gpus"]]
+@solves("gpus-deepseek-batch", formula="sequences * length; sequences * length / GPUs")
+def batch(given: Given) -> Answer:
+    tokens = Train(batch=given["seqs"], seq=given["seq_len"]).tokens_per_step
+    return [tokens, tokens / given["gpus"]]
 
 
 @solves("gpus-moe-threshold", formula="B/X > alpha E / k")
-def experts(g: Given) -> Answer:
-    return thresholds.data_parallel_tokens(g["dense"], n_experts=g["E"], experts_per_token=g["k"])
+def experts(given: Given) -> Answer:
+    return thresholds.data_parallel_tokens(
+        given["dense"], n_experts=given["E"], experts_per_token=given["k"]
+    )
 
 
 @solves("gpus-two-node-dp", formula="B/X > alpha (X-1) / X")
-def two_nodes(g: Given) -> Answer:
-    return thresholds.data_parallel_tokens(g["dense"], replicas=g["X"])
+def two_nodes(given: Given) -> Answer:
+    return thresholds.data_parallel_tokens(given["dense"], replicas=given["X"])
 
 
 @solves("gpus-tp-limit", formula="Y < F / alpha; two nodes F / alpha + 8")
-def tensor_limits(g: Given) -> Answer:
+def tensor_limits(given: Given) -> Answer:
     return [
-        thresholds.tensor_limit(g["F"], g["node"]),
-        thresholds.tensor_limit(g["F"], g["beyond"]),
-        thresholds.tensor_limit(g["F"], g["beyond"], inner=8),
+        thresholds.tensor_limit(given["F"], given["node"]),
+        thresholds.tensor_limit(given["F"], given["beyond"]),
+        thresholds.tensor_limit(given["F"], given["beyond"], inner=8),
     ]
 
 
 @solves("gpus-known-layouts", formula="product of the mesh")
-def layouts(g: Given) -> Answer:
-    expert, pipe, data = g["deepseek"]
-    tensor, stages, replicas = g["llama"]
+def layouts(given: Given) -> Answer:
+    expert, pipe, data = given["deepseek"]
+    tensor, stages, replicas = given["llama"]
     return [
         Mesh(expert=expert, pipe=pipe, data=data).n_chips,
         Mesh(tensor=tensor, pipe=stages, data=replicas).n_chips,
@@ -74,31 +76,34 @@ def layouts(g: Given) -> Answer:
 
 
 @solves("gpus-q5-1", formula="C / W_gpu; C / W_node")
-def b200(g: Given) -> Answer:
-    return [_alpha_in_node(g["C"], g["gpu"]), _alpha_across_nodes(g["C"], g["node"])]
+def b200(given: Given) -> Answer:
+    return [
+        _alpha_in_node(given["C"], given["gpu"]),
+        _alpha_across_nodes(given["C"], given["node"]),
+    ]
 
 
 @solves("gpus-nvl72-gain", formula="(C / W_node) of an H100 node / (C / W_node) of an NVL72")
-def rack_gain(g: Given) -> Answer:
-    h100, nvl72 = critical_intensity(column(g["C"]), column(g["node"]))
+def rack_gain(given: Given) -> Answer:
+    h100, nvl72 = critical_intensity(column(given["C"]), column(given["node"]))
     return h100 / nvl72
 
 
 @solves("gpus-q5-2-time", formula="N C MFU; 6 P tokens / (N C MFU)")
-def run_time(g: Given) -> Answer:
-    flops = training_flops(g["params"], g["tokens"])
-    seconds = compute_s(flops, g["gpus"], g["C"], g["mfu"])
+def run_time(given: Given) -> Answer:
+    flops = training_flops(given["params"], given["tokens"])
+    seconds = compute_s(flops, given["gpus"], given["C"], given["mfu"])
     return [flops / seconds, seconds, seconds / DAY]
 
 
 @solves("gpus-price-ratio", formula="figure by figure")
-def price_ratio(g: Given) -> Answer:
+def price_ratio(given: Given) -> Answer:
     chips = []
     for index, name in enumerate(("h200", "v5p")):
         figures = {
-            "peak__bf16": g["flops"][index],
-            "hbm__capacity": g["hbm"][index],
-            "price__chip_hour": g["usd"][index],
+            "peak__bf16": given["flops"][index],
+            "hbm__capacity": given["hbm"][index],
+            "price__chip_hour": given["usd"][index],
         }
         chips.append(chip(name, **figures))
     h200, v5p = chips

@@ -18,22 +18,22 @@ from shardwise.strategy.span import Ring, Span
 
 
 @solves("sharding-local-shapes", formula="each dim / product of its mesh axes")
-def local_shapes(g: Given) -> Answer:
-    return [shards.local_shape(text, g["shape"], g["mesh"]) for text in g["shardings"]]
+def local_shapes(given: Given) -> Answer:
+    return [shards.local_shape(text, given["shape"], given["mesh"]) for text in given["shardings"]]
 
 
 @solves("sharding-code-shapes", formula="each dim / product of its mesh axes")
-def code_shapes(g: Given) -> Answer:
+def code_shapes(given: Given) -> Answer:
     return [
-        shards.local_shape(g["A_spec"], g["A"], g["mesh"]),
-        shards.local_shape(g["B_spec"], g["B"], g["mesh"]),
+        shards.local_shape(given["A_spec"], given["A"], given["mesh"]),
+        shards.local_shape(given["B_spec"], given["B"], given["mesh"]),
     ]
 
 
 @solves("sharding-invalid", formula="a mesh axis shards at most one dim of an array")
-def legal(g: Given) -> Answer:
+def legal(given: Given) -> Answer:
     answers = []
-    for text in g["shardings"]:
+    for text in given["shardings"]:
         try:
             parse_array(text)
             answers.append(True)
@@ -43,25 +43,26 @@ def legal(g: Given) -> Answer:
 
 
 @solves("sharding-pop1", formula="I J / (XY) elements; over XYZ devices")
-def shard_and_total(g: Given) -> Answer:
-    array = (g["sharding"], g["shape"], g["mesh"], g["bytes_per_elem"])
+def shard_and_total(given: Given) -> Answer:
+    array = (given["sharding"], given["shape"], given["mesh"], given["bytes_per_elem"])
     return [shards.local_bytes(*array), shards.total_bytes(*array)]
 
 
 @solves("sharding-q1", formula="product of the mesh axes that do not shard the array")
-def copies(g: Given) -> Answer:
-    return shards.replication(g["sharding"], g["mesh"])
+def copies(given: Given) -> Answer:
+    return shards.replication(given["sharding"], given["mesh"])
 
 
 @solves("sharding-four-cases", formula="derived for each mesh axis")
-def four_cases(g: Given) -> Answer:
-    return [_communication(parse_einsum(text)) for text in g["matmuls"]]
+def four_cases(given: Given) -> Answer:
+    return [_communication(parse_einsum(text)) for text in given["matmuls"]]
 
 
 def _communication(einsum: Einsum) -> str:
-    """The derived collectives, as text.
+    """The collectives of an einsum, as text.
 
-    If one mesh axis shards dims of both inputs that the output keeps, either input can be gathered.
+    If a mesh axis shards a dim of each input, and the output has both dims, either input can be
+    gathered; the text then says "one input".
     """
     kept_dims = einsum.output.names
     either_input = False
@@ -75,58 +76,58 @@ def _communication(einsum: Einsum) -> str:
 
 
 @solves("sharding-ring-hops", formula="n - 1 one way, floor(n/2) both ways")
-def hops(g: Given) -> Answer:
-    return [[collective.hops(n, True, ways) for ways in (1, 2)] for n in g["N"]]
+def hops(given: Given) -> Answer:
+    return [[collective.hops(n, True, ways) for ways in (1, 2)] for n in given["N"]]
 
 
 @solves("sharding-ag-independent-of-n", formula="T = V / W_ici")
-def gather_times(g: Given) -> Answer:
+def gather_times(given: Given) -> Answer:
     times = []
-    for n in g["ring"]:
-        span = ring(n, g["ici_bidi_bytes_per_s"])
-        times.append(collective.time_s("all_gather", g["bytes"], span))
+    for n in given["ring"]:
+        span = ring(n, given["ici_bidi_bytes_per_s"])
+        times.append(collective.time_s("all_gather", given["bytes"], span))
     return times
 
 
 @solves("sharding-oneway-factor", formula="(n-1) / n")
-def one_way(g: Given) -> Answer:
-    return collective.received_bytes("all_gather", 1, column(g["n"]))
+def one_way(given: Given) -> Answer:
+    return collective.received_bytes("all_gather", 1, column(given["n"]))
 
 
 @solves("sharding-latency-threshold", formula="V/n < W1 T_min")
-def latency_threshold(g: Given) -> Answer:
-    return latency_bound_bytes(g["link_oneway_bytes_per_s"], g["hop_latency_s"])
+def latency_threshold(given: Given) -> Answer:
+    return latency_bound_bytes(given["link_oneway_bytes_per_s"], given["hop_latency_s"])
 
 
 @solves("sharding-ag-latency-formula", formula="T = max(T_min n/2, V / W_ici)")
-def gather_with_latency(g: Given) -> Answer:
-    span = ring(g["n"], g["ici_bidi_bytes_per_s"], g["hop_latency_s"])
-    return collective.time_s("all_gather", column(g["bytes"]), span)
+def gather_with_latency(given: Given) -> Answer:
+    span = ring(given["n"], given["ici_bidi_bytes_per_s"], given["hop_latency_s"])
+    return collective.time_s("all_gather", column(given["bytes"]), span)
 
 
 @solves("sharding-measured-95pct", formula="V / n")
-def shard_size(g: Given) -> Answer:
-    return shards.local_bytes("A[I_X]", (int(g["bytes"]),), {"X": g["n"]}, 1)
+def shard_size(given: Given) -> Answer:
+    return shards.local_bytes("A[I_X]", (int(given["bytes"]),), {"X": given["n"]}, 1)
 
 
 @solves("sharding-collective-costs", formula="T / T_AllGather on a ring in both directions")
-def relative_costs(g: Given) -> Answer:
+def relative_costs(given: Given) -> Answer:
     span = ring(16, 1.0)
-    costs = column([collective.price(kind, span).s_per_byte for kind in g["collectives"]])
+    costs = column([collective.price(kind, span).s_per_byte for kind in given["collectives"]])
     return costs / collective.price("all_gather", span).s_per_byte
 
 
 @solves("sharding-adjoint-pairs", formula="AllGather <-> ReduceScatter, AllToAll <-> AllToAll")
-def adjoints(g: Given) -> Answer:
-    return [collective.ADJOINT[kind] for kind in g["forward"]]
+def adjoints(given: Given) -> Answer:
+    return [collective.ADJOINT[kind] for kind in given["forward"]]
 
 
 @solves("sharding-nd-all-to-all", formula="T = V max(n_i) / (4 N W_ici)")
-def all_to_all(g: Given) -> Answer:
+def all_to_all(given: Given) -> Answer:
     rings = []
-    for index, n in enumerate(g["axes"]):
-        rings.append(Ring(index, n, 1, True, g["ici_bidi_bytes_per_s"] / 2))
-    return collective.time_s("all_to_all", g["bytes"], Span(rings=tuple(rings)))
+    for index, n in enumerate(given["axes"]):
+        rings.append(Ring(index, n, 1, True, given["ici_bidi_bytes_per_s"] / 2))
+    return collective.time_s("all_to_all", given["bytes"], Span(rings=tuple(rings)))
 
 
 @solves(
@@ -134,45 +135,47 @@ def all_to_all(g: Given) -> Answer:
     "sharding-q2-2",
     formula="T = V / (n_ax W_ici), V summed over the joined shards",
 )
-def collective_time(g: Given) -> Answer:
-    before = parse_array(g["sharding"])
-    axes = tuple(g["axes"])
+def collective_time(given: Given) -> Answer:
+    before = parse_array(given["sharding"])
+    axes = tuple(given["axes"])
     axes_after = {}
     for dim in before.dims:
         axes_after[dim.name] = tuple(axis for axis in dim.axes if axis not in axes)
-    move = Move(g["op"], axes, before, before.with_axes(axes_after))
-    dims = dict(zip(before.names, g["shape"], strict=True))
-    n_bytes = move.joined_bytes(dims, g["mesh"], g["bytes_per_elem"])
-    tpu_slice = _torus_slice(g, ici__link=g["ici_bidi_bytes_per_s"] / 2)
-    span = place(tpu_slice, g["mesh"])[0].span(axes)
-    return collective.time_s(g["op"], n_bytes, span)
+    move = Move(given["op"], axes, before, before.with_axes(axes_after))
+    dims = dict(zip(before.names, given["shape"], strict=True))
+    n_bytes = move.joined_bytes(dims, given["mesh"], given["bytes_per_elem"])
+    tpu_slice = _torus_slice(given, ici__link=given["ici_bidi_bytes_per_s"] / 2)
+    span = place(tpu_slice, given["mesh"])[0].span(axes)
+    return collective.time_s(given["op"], n_bytes, span)
 
 
-def _torus_slice(g: Given, **figures: float) -> System:
-    """The slice whose torus axes are the mesh axes, all with wraparound."""
-    shape = tuple(g["mesh"].values())
+def _torus_slice(given: Given, **figures: float) -> System:
+    """A slice with one torus axis per mesh axis, each with wraparound."""
+    shape = tuple(given["mesh"].values())
     torus = Torus(shape=shape, wrapped=(True,) * len(shape))
-    return System(name=g["chip"], chip=chip(g["chip"], **figures), topology=torus)
+    return System(name=given["chip"], chip=chip(given["chip"], **figures), topology=torus)
 
 
 @solves("sharding-q3", formula="T = T_min n/2")
-def latency_bound_gather(g: Given) -> Answer:
-    span = place(_torus_slice(g, ici__hop=g["hop_latency_s"]), g["mesh"])[0].span(("X",))
-    n_bytes = shards.local_bytes("A[D]", g["shape"], g["mesh"], g["bytes_per_elem"])
-    hops = collective.hops(g["mesh"]["X"], span.rings[0].closed)
+def latency_bound_gather(given: Given) -> Answer:
+    span = place(_torus_slice(given, ici__hop=given["hop_latency_s"]), given["mesh"])[0].span(
+        ("X",)
+    )
+    n_bytes = shards.local_bytes("A[D]", given["shape"], given["mesh"], given["bytes_per_elem"])
+    hops = collective.hops(given["mesh"]["X"], span.rings[0].closed)
     return [hops, collective.time_s("all_gather", n_bytes, span)]
 
 
 @solves("sharding-q4-strategy2-limit", formula="X < D / (2 alpha)")
-def reduce_limit(g: Given) -> Answer:
-    tpu = given_chip(g)
-    return reduce_output_limit(g["D"], alpha(tpu))
+def reduce_limit(given: Given) -> Answer:
+    tpu = given_chip(given)
+    return reduce_output_limit(given["D"], alpha(tpu))
 
 
 @solves("sharding-q4-strategy1-limit", formula="2BDF/C > 2DF/W_ici leaves B > alpha")
-def gather_limit(g: Given) -> Answer:
-    """The one dim that T_math / T_comms depends on if weights are gathered, and its threshold."""
-    tpu = given_chip(g)
+def gather_limit(given: Given) -> Answer:
+    """If weights are gathered: the dim on which T_math / T_comms depends, and its threshold."""
+    tpu = given_chip(given)
     torus = Torus(shape=(16, 1, 1), wrapped=(True,) * 3)
     system = System(name="ring", chip=tpu, topology=torus)
     dims = {"B": 4096, "D": 4096, "F": 4096}
@@ -183,7 +186,7 @@ def gather_limit(g: Given) -> Answer:
 
 
 def _gathered_ratio(system: System, dims: dict[str, int]) -> float:
-    """T_math / T_comms of gathering W in `A[B,D] . W[D_X,F]`."""
+    """T_math / T_comms of `A[B,D] . W[D_X,F]` if W is gathered."""
     options = shard("A[B,D] . W[D_X,F] -> C[B,F]", mesh={"X": 16}, on=system, sizes=dims)
     for option in (options.best, *options.others):
         if [step.collective for step in option.steps] == ["all_gather"]:
@@ -192,20 +195,20 @@ def _gathered_ratio(system: System, dims: dict[str, int]) -> float:
 
 
 @solves("sharding-q9-ratio", formula="NM / NK = M / K")
-def gather_or_scatter(g: Given) -> Answer:
-    """Ratio of bytes for a sharded output: gather A first, or reduce-scatter the product."""
+def gather_or_scatter(given: Given) -> Answer:
+    """Bytes to gather A before the product, divided by those to reduce-scatter the product."""
     einsum = parse_einsum("A[N,M_X] . B[M,K] -> C[N,K_X]")
     n_bytes = {}
     for program in choices(einsum):
         moves = [move for move in program.moves if move.kind != "slice"]
         if len(moves) == 1:
-            n_bytes[moves[0].kind] = moves[0].joined_bytes(dict(g), {"X": 4}, 1)
+            n_bytes[moves[0].kind] = moves[0].joined_bytes(dict(given), {"X": 4}, 1)
     return n_bytes["all_gather"] / n_bytes["reduce_scatter"]
 
 
 @solves("sharding-q10-unidirectional", formula="N^2 (1-1/D), N^2/2 (1-1/D), 1/2")
-def one_way_scalars(g: Given) -> Answer:
-    span = ring(g["D"], 2.0)  # a link moves one scalar per second
-    gather_s = collective.time_s("all_gather", g["N"] ** 2, span, directions=1)
-    all_to_all_s = collective.time_s("all_to_all", g["N"] ** 2, span, directions=1)
+def one_way_scalars(given: Given) -> Answer:
+    span = ring(given["D"], 2.0)  # a link moves one scalar per second
+    gather_s = collective.time_s("all_gather", given["N"] ** 2, span, directions=1)
+    all_to_all_s = collective.time_s("all_to_all", given["N"] ** 2, span, directions=1)
     return [gather_s, all_to_all_s, all_to_all_s / gather_s]

@@ -153,7 +153,7 @@ class Rates:
         return PricedItem(
             name=matmul.name,
             phase=matmul.phase,
-            count=matmul.count * matmul.pieces,
+            count=matmul.count * matmul.n_chunks,
             part=part,
             work=matmul,
             flops=flops,
@@ -179,7 +179,7 @@ class Rates:
         for array in (*local.inputs, local.output):
             for dim in array.dims:
                 sizes[dim.name] = local_size(dim, matmul.sizes, mesh)
-        sizes["T"] = sizes.get("T", 1.0) / matmul.pieces
+        sizes["T"] = sizes.get("T", 1.0) / matmul.n_chunks
         columns = [dim for dim in local.output.names if dim in local.right.names]
         rows = [dim for dim in local.output.names if dim not in columns]
         if matmul.program.einsum.chosen:
@@ -190,7 +190,7 @@ class Rates:
                 sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
         m = math.prod(sizes[dim] for dim in rows)
         n = math.prod(sizes[dim] for dim in columns)
-        k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.pieces)
+        k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.n_chunks)
         depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
         return tile_efficiency(m, n, self.n_sms, groups) * depth
 

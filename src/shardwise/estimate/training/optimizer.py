@@ -20,7 +20,7 @@ def parameter_kind(weight: Weight) -> str:
     """
     if weight.part in ("embedding", "unembedding"):
         return "vector" if len(weight.dims) == 1 else "embedding"
-    return "matrix" if weight.matmul and len(weight.dims) > 1 else "vector"
+    return "matrix" if weight.is_matmul and len(weight.dims) > 1 else "vector"
 
 
 def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num:

@@ -208,4 +208,4 @@ def _bubble(priced: PricedLayout, forward: Num, backward: Num, comm: Num) -> Num
     times = Times(f=forward * scale, b=backward * scale / 2, w=backward * scale / 2)
     schedule = find(layout.schedule)
     bubble = schedule.bubble(*sizes, times)
-    return where(schedule.legal(*sizes), bubble, (sizes[0] - 1) * times.one)
+    return where(schedule.legal(*sizes), bubble, (sizes[0] - 1) * times.all_passes)

@@ -101,7 +101,7 @@ def _tensor_split(weights: Sequence[tuple[Weight, int]]) -> TensorSplit:
             parameters = count * weight.size / sizes[0]
             per_index[sizes[0]] = per_index.get(sizes[0], 0.0) + parameters
             arrays[0] += 1
-        elif weight.matmul or weight.part == "embedding":
+        elif weight.is_matmul or weight.part == "embedding":
             replicated += count * weight.size
             arrays[1] += 1
         else:

@@ -1,10 +1,15 @@
 """Model families: each file reads the config.json of some model types.
 
-A new file in this folder is discovered automatically. It defines `MODEL_TYPES` (values of
-"model_type"), `ARCHITECTURES` (values of "architectures", for files without a model type) and
-`build(keys, name) -> ModelConfig`. A family with published checkpoints also defines `OUTER_NAMES`,
-tensor names of the weights outside the layers, and
-`layer_tensors(config, layer) -> dict[str, TensorLayout]`, both by weight name.
+A new file in this folder is found automatically. It defines
+
+- `MODEL_TYPES`: the values of "model_type" that it reads;
+- `ARCHITECTURES`: values of "architectures", for a config.json without a model type;
+- `build(keys, name) -> ModelConfig`;
+
+and if the family has published checkpoints,
+
+- `OUTER_NAMES`: weight -> tensor name, for weights outside the layers;
+- `layer_tensors(config, layer) -> dict[str, TensorLayout]`: weight -> layout, for one layer.
 """
 
 from __future__ import annotations
@@ -29,8 +34,8 @@ class CheckpointFormat:
     """Tensor names and layouts in the checkpoints of a family.
 
     Args:
-        outer_names: Tensor names of the weights outside the layers, by weight name.
-        layer_tensors: Returns the layouts of one layer's weights, by weight name.
+        outer_names: Weight -> tensor name, for the weights outside the layers.
+        layer_tensors: Function of a model and a layer that returns weight -> layout.
     """
 
     outer_names: Mapping[str, str]
@@ -39,7 +44,7 @@ class CheckpointFormat:
 
 @functools.cache
 def builders() -> tuple[dict[str, Builder], dict[str, Builder]]:
-    """Builders of all families, by model type and by architecture."""
+    """The `build` functions of all families: by model type, and by architecture."""
     by_type: dict[str, Builder] = {}
     by_architecture: dict[str, Builder] = {}
     for family in _modules():
@@ -50,7 +55,7 @@ def builders() -> tuple[dict[str, Builder], dict[str, Builder]]:
 
 @functools.cache
 def checkpoint_formats() -> dict[str, CheckpointFormat]:
-    """Formats of published checkpoints by `ModelConfig.family`."""
+    """The formats of published checkpoints, by `ModelConfig.family`."""
     formats = {}
     for family in _modules():
         if hasattr(family, "OUTER_NAMES"):

@@ -1,4 +1,4 @@
-"""Layer groups of models whose layers are of several kinds."""
+"""Layer groups and layer order of models with several kinds of layers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ Kind = TypeVar("Kind")
 def layer_groups(
     kinds: Iterable[Kind], build_layer: Callable[[Kind], Layer]
 ) -> tuple[LayerGroup, ...]:
-    """Groups of equal layers: one per distinct kind, in order of first appearance."""
+    """The groups of equal layers: one per distinct kind, in the order of first appearance.
+
+    `kinds` has one value per layer, from first to last; `build_layer` makes a layer of a kind.
+    """
     counts = Counter(kinds)
     return tuple(LayerGroup(layer=build_layer(kind), count=n) for kind, n in counts.items())
 
 
 def layer_order(kinds: Iterable[Hashable]) -> tuple[Segment, ...]:
-    """Order of the layers, for `ModelConfig.order`; segments refer to groups of `layer_groups`."""
+    """The value of `ModelConfig.order` for the groups that `layer_groups(kinds, ...)` returns."""
     group_index: dict[Hashable, int] = {}
     return order([group_index.setdefault(kind, len(group_index)) for kind in kinds])

@@ -12,7 +12,7 @@ from shardwise.models.weights import Weight, layer_weights
 
 LAYER_PREFIX = "model.layers.{layer}."
 
-# Tensor names of the weights outside the layers, in Llama and most other families.
+# Weight -> tensor name, for the weights outside the layers, in Llama and most other families.
 OUTER_NAMES = {
     "embedding": "model.embed_tokens.weight",
     "final_norm": "model.norm.weight",
@@ -27,7 +27,7 @@ _ATTENTION_NAMES = {
     "sinks": "self_attn.sinks",
 }
 
-# Modules of the norms of width D, by `Layer.norms`.
+# `Layer.norms` -> weight -> module name, for the norms of width D.
 _NORM_MODULES = {
     "pre": {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
     "post": {
@@ -51,13 +51,14 @@ def llama_tensors(
     *,
     ffn_module: str = "mlp",
 ) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights in separate tensors, named as in Llama.
+    """Layouts of a layer's weights if each has a separate tensor, named as in Llama.
+
+    A weight that neither Llama nor `changes` has is left out.
 
     Args:
         config: The model.
         layer: One of its layers.
-        changes: Tensor names, without the layer prefix, that are not those of Llama, by weight
-            name. A weight that neither they nor Llama name is left out.
+        changes: Weight -> tensor name without the layer prefix, where it differs from Llama's.
         ffn_module: Module name of the feed-forward block.
     """
     names = {**_ATTENTION_NAMES, **_gated_mlp_names(ffn_module), **norm_names(layer)}
@@ -68,7 +69,7 @@ def llama_tensors(
 def separate_tensors(
     config: ModelConfig, layer: Layer, prefix: str, names: Mapping[str, str]
 ) -> dict[str, TensorLayout]:
-    """Layouts of the layer's weights that `names` lists, each in a separate tensor."""
+    """Layouts of the weights in `names` (weight -> tensor name), each in a separate tensor."""
     layouts = {}
     for weight in layer_weights(config, layer):
         if weight.name in names:
@@ -77,14 +78,19 @@ def separate_tensors(
 
 
 def norm_names(layer: Layer) -> dict[str, str]:
-    """Tensor names of the scales and biases of norms of width D."""
+    """Weight -> tensor name, for the scales and biases of a layer's norms of width D."""
     return parameter_names(_NORM_MODULES[layer.norms], scale_prefix="", bias_prefix="b_")
 
 
 def parameter_names(
     modules: Mapping[str, str], *, scale_prefix: str, bias_prefix: str
 ) -> dict[str, str]:
-    """Tensor names of a module's weight and bias; weight names are a prefix and a key."""
+    """Weight -> tensor name, for the scale (or matrix) and the bias of each module.
+
+    Args:
+        modules: key -> module name.
+        scale_prefix, bias_prefix: prefixes that make weight names of a key.
+    """
     names = {}
     for key, module in modules.items():
         names[scale_prefix + key] = f"{module}.weight"
@@ -93,7 +99,7 @@ def parameter_names(
 
 
 def output_and_mlp_names(attention_module: str) -> dict[str, str]:
-    """Tensor names of the output and MLP projections of GPT-NeoX and Falcon."""
+    """Weight -> tensor name, for the output and MLP projections of GPT-NeoX and Falcon."""
     modules = {
         "o": f"{attention_module}.dense",
         "_up": "mlp.dense_h_to_4h",
@@ -108,7 +114,10 @@ def _gated_mlp_names(module: str) -> dict[str, str]:
 
 
 def expert_names(layer: Layer, ffn_module: str = "mlp", shared_module: str = "") -> dict[str, str]:
-    """Tensor names of a routed block with separate tensors per expert; {} if it is not routed."""
+    """Weight -> tensor name, for a routed block with separate tensors per expert.
+
+    {} if the layer has no routed block.
+    """
     if not isinstance(layer.ffn, Moe):
         return {}
     names = {"router": f"{ffn_module}.gate.weight"}
@@ -119,12 +128,12 @@ def expert_names(layer: Layer, ffn_module: str = "mlp", shared_module: str = "")
 
 
 def fused_gate_up(weight: Weight, tensor_name: str, *, interleaved: bool) -> TensorLayout:
-    """Layout of the gate or up projection of all experts, or its bias, in a tensor of both.
+    """Layout of the experts' gate or up projection, or its bias, in a tensor that fuses both.
 
     Args:
-        weight: Weight with dims E, D, F or E, F; the tensor has the same order of dims.
+        weight: Weight [E, D, F] or bias [E, F]; the tensor has the same dims, with 2 F columns.
         tensor_name: Name of the tensor.
-        interleaved: Columns of gate and up alternate; otherwise all of the gate comes first.
+        interleaved: Whether columns of gate and up alternate; otherwise the gate comes first.
     """
     *leading, F = weight.shape
     file_shape = (*leading, 2 * F)
@@ -135,17 +144,17 @@ def fused_gate_up(weight: Weight, tensor_name: str, *, interleaved: bool) -> Ten
     return TensorLayout(
         tensor_name=tensor_name,
         file_shape=file_shape,
-        view=file_shape,
-        part=part,
+        view_shape=file_shape,
+        axis_slice=part,
         axes=tuple(range(len(weight.shape))),
         shape=weight.shape,
     )
 
 
 def fused_qkv(config: ModelConfig, layer: Layer, module: str) -> dict[str, TensorLayout]:
-    """Layouts of wq, wk, wv and their biases in a matrix of GPT-NeoX or Falcon.
+    """Layouts of wq, wk, wv and their biases in the fused matrix of GPT-NeoX and Falcon.
 
-    For each key head the matrix has the outputs of its query heads, then the key, then the value.
+    For each key head the matrix has the outputs of its G query heads, then the key, then the value.
     """
     if layer.attention is None:
         return {}
@@ -168,18 +177,18 @@ def fused_projection(
     """Layout of a projection, or its bias, in a matrix that fuses several projections.
 
     Args:
-        weight: A projection of width D, or its bias.
+        weight: The projection, whose first dim is its input, or its bias.
         module: Module of the fused matrix.
-        outputs: Sizes of the fused output dims.
-        part: Slice of the outputs that belongs to the weight.
+        outputs: Shape of the outputs of all fused projections.
+        part: Slice of these outputs that belongs to the weight.
     """
-    inputs = weight.shape[:1] if weight.matmul else ()
+    inputs = weight.shape[:1] if weight.is_matmul else ()
     view = (*outputs, *inputs)
     return TensorLayout(
-        tensor_name=f"{module}.{'weight' if weight.matmul else 'bias'}",
+        tensor_name=f"{module}.{'weight' if weight.is_matmul else 'bias'}",
         file_shape=(math.prod(outputs), *inputs),
-        view=view,
-        part=part,
+        view_shape=view,
+        axis_slice=part,
         axes=inputs_first(view, len(outputs)),
         shape=weight.shape,
     )

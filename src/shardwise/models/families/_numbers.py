@@ -1,4 +1,4 @@
-"""Numbers that several families read in the same way: norms, activations, rotary positions."""
+"""Norms, activations and rotary positions, which several families read from the same keys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from shardwise.models.numerics import ACTIVATIONS, Norm, Rope, RopeScaling
 
 
 def rms_norm(keys: Keys, default: float = 1e-6, *, plus_one: bool = False) -> Norm:
-    """RMS norm with `rms_norm_eps`."""
+    """An RMS norm with the epsilon in `rms_norm_eps`."""
     return Norm(eps=keys.number("rms_norm_eps", default=default), plus_one=plus_one)
 
 
 def activation(keys: Keys, name: str = "hidden_act", default: str = "silu") -> str:
-    """Name of the activation, by `numerics.ACTIVATIONS`; unknown names are returned unchanged."""
+    """Read the activation from key `name`, by its name in `numerics.ACTIVATIONS`.
+
+    Unknown names are returned unchanged.
+    """
     config_name = keys.text(name, default)
     return ACTIVATIONS.get(config_name, config_name)
 
@@ -28,12 +31,14 @@ def rope(
     interleaved: bool = False,
     kind_aliases: dict[str, str] | None = None,
 ) -> Rope:
-    """Rotary positions over whole heads, from `rope_theta` and `rope_scaling`.
+    """Read rotary positions over whole heads, from `rope_theta` and `rope_scaling`.
+
+    Newer files have both in `rope_parameters`.
 
     Args:
-        keys: Keys of the text model; `rope_parameters` of newer files holds both.
-        max_seq: Number of positions that the file states.
-        theta: Default of the family.
+        keys: Keys of the text model.
+        max_seq: Longest sequence that the file states.
+        theta: Base of the frequencies if the file does not state it.
         interleaved: As in `Rope`.
         kind_aliases: Kinds of scaling in earlier files -> their current names.
     """
@@ -46,14 +51,14 @@ def rope(
 
 
 def partial_rope(keys: Keys, rotary: Rope, H: int, default: float, *key_names: str) -> Rope:
-    """Rotary positions on the share of each head that `partial_rotary_factor` gives.
+    """Restrict rotary positions to the share of each head that `partial_rotary_factor` states.
 
     Args:
         keys: Keys of the text model.
         rotary: Rotary positions over whole heads.
         H: Width of a head.
-        default: Share of the family.
-        key_names: Other keys that may give the share.
+        default: Share if the file does not state it.
+        key_names: Other keys that may state the share.
     """
     share = keys.number("partial_rotary_factor", *key_names, default=default)
     scaling_keys = rope_scaling_keys(keys)
@@ -65,14 +70,21 @@ def partial_rope(keys: Keys, rotary: Rope, H: int, default: float, *key_names: s
 
 
 def rope_scaling_keys(keys: Keys) -> Keys | None:
-    """Object that describes how rotary frequencies are scaled; None if the file has none."""
+    """The keys that describe how rotary frequencies are scaled; None if the file has none."""
     return keys.optional_inner("rope_scaling") or keys.optional_inner("rope_parameters")
 
 
 def rope_scaling(
     keys: Keys, scaling_keys: Keys, max_seq: int, kind_aliases: dict[str, str] | None = None
 ) -> RopeScaling | None:
-    """Scaling of rotary frequencies that `scaling_keys` describes; None for the kind "default"."""
+    """Read the scaling of rotary frequencies; None for the kind "default".
+
+    Args:
+        keys: Keys of the text model.
+        scaling_keys: Keys that describe the scaling.
+        max_seq: Longest sequence that the file states.
+        kind_aliases: As in `rope`.
+    """
     kind = scaling_keys.text("rope_type", scaling_keys.text("type", "default"))
     if kind_aliases:
         kind = kind_aliases.get(kind, kind)

@@ -1,7 +1,7 @@
-"""DeepSeek-V2 and V3: latent attention, shared and routed experts after the first dense layers.
+"""DeepSeek-V2 and V3: latent attention; dense layers, then layers with shared and routed experts.
 
-The router's load-balancing bias of V3 is a running statistic, not a parameter. Its multi-token
-prediction layers are not counted as part of the model.
+The load-balancing bias of V3's router is a running statistic, not a parameter. The multi-token
+prediction layers of V3 are not counted as part of the model.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 def _attention(keys: Keys, is_v3: bool, max_seq: int) -> Attention:
     N = keys.integer("num_attention_heads")
     bias = keys.flag("attention_bias", False)
-    keys.optional_integer("num_key_value_heads")  # repeats N: all heads have their own key, value
+    keys.optional_integer("num_key_value_heads")  # equals N: each head has its own key and value
     mla = Mla(
         q_lora_rank=keys.optional_integer("q_lora_rank", 1536),
         kv_lora_rank=keys.integer("kv_lora_rank", default=512),
@@ -113,7 +113,7 @@ def _attention(keys: Keys, is_v3: bool, max_seq: int) -> Attention:
 
 
 def _score_scale(keys: Keys, rotary: Rope, d_head: int) -> float | None:
-    """Score scale under YaRN: the square of its mscale over sqrt(d_head); None without YaRN."""
+    """Factor of the scores under YaRN, mscale^2 / sqrt(d_head); None without YaRN."""
     scaling_keys = rope_scaling_keys(keys)
     if scaling_keys is None:
         return None
@@ -139,7 +139,7 @@ def _moe(keys: Keys, is_v3: bool) -> Moe:
 
 
 def _routing(keys: Keys, is_v3: bool) -> Routing:
-    """Routing of V3: groups, sigmoid scores, a correction; of V2: softmax, not normalised."""
+    """Routing: V3 has groups, sigmoid scores and a correction, V2 a softmax, not normalised."""
     scale = keys.number("routed_scaling_factor", default=1.0)
     n_groups = keys.optional_integer("n_group") or 1
     top_groups = keys.optional_integer("topk_group") or 1
@@ -188,7 +188,7 @@ def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
         layouts["router_correction"] = TensorLayout(
             tensor_name=f"{LAYER_PREFIX}mlp.gate.e_score_correction_bias",
             file_shape=shape,
-            view=shape,
+            view_shape=shape,
             axes=(0,),
             shape=shape,
         )
@@ -196,7 +196,7 @@ def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
 
 
 def _up_projection(layer: Layer, weight: Weight) -> TensorLayout:
-    """Layout of the keys' or values' up-projection in kv_b_proj, which has both for each head."""
+    """Layout of w_uk or w_uv in kv_b_proj, which has the key and the value for each head."""
     attention = layer.attention
     if attention is None or attention.mla is None:
         raise BadShape(f"{weight.name} without a latent.")

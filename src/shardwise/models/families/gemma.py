@@ -91,7 +91,7 @@ def _generation(keys: Keys) -> int:
 
 
 def _attentions(text: Keys, generation: int, D: int, max_seq: int) -> dict[bool, Attention]:
-    """Attention of global layers under False, of local layers under True."""
+    """The attention of global layers (key False) and of local layers (key True)."""
     N = text.integer("num_attention_heads")
     H = text.head_dim(D, N)
     bias = text.flag("attention_bias", False)
@@ -128,7 +128,7 @@ def _attentions(text: Keys, generation: int, D: int, max_seq: int) -> dict[bool,
 
 
 def _activation(text: Keys) -> str:
-    """Tanh GELU; files of Gemma 1 call it "gelu"."""
+    """Read the activation; "gelu" in files of Gemma 1 means the tanh GELU."""
     default = text.text("hidden_act", "gelu_pytorch_tanh")
     config_name = activation(text, "hidden_activation", default)
     if config_name == "gelu":
@@ -137,7 +137,7 @@ def _activation(text: Keys) -> str:
 
 
 def _rotary(text: Keys, max_seq: int) -> tuple[Rope, Rope]:
-    """Rotary positions of local and of global layers of Gemma 3: only global ones are scaled."""
+    """Rotary positions of local and of global layers of Gemma 3, with separate constants."""
     theta = text.number("rope_local_base_freq", default=10_000.0)
     parameters = text.optional_inner("rope_parameters")
     if parameters is None:

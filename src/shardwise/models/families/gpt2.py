@@ -1,4 +1,4 @@
-"""GPT-2, also GPT-3 and Megatron models: learned positions, biases everywhere."""
+"""GPT-2, and with the same keys GPT-3 and Megatron models: learned positions, biases everywhere."""
 
 from __future__ import annotations
 
@@ -85,15 +85,15 @@ def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
 
 
 def _fused_qkv(weight: Weight, module: str) -> TensorLayout:
-    """Layout of the query, key or value projection, or its bias, in a matrix of all three."""
+    """Layout of the query, key or value projection, or its bias, in a matrix that fuses them."""
     *inputs, N, H = weight.shape
     view = (*inputs, 3, N, H)
     third = "qkv".index(weight.name[1])
     return TensorLayout(
-        tensor_name=f"{module}.{'weight' if weight.matmul else 'bias'}",
+        tensor_name=f"{module}.{'weight' if weight.is_matmul else 'bias'}",
         file_shape=(*inputs, 3 * N * H),
-        view=view,
-        part=AxisSlice(axis=len(inputs), start=third, stop=third + 1),
+        view_shape=view,
+        axis_slice=AxisSlice(axis=len(inputs), start=third, stop=third + 1),
         axes=tuple(range(len(view))),
         shape=weight.shape,
     )

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: attention and MLP in parallel, biases everywhere, untied."""
+"""GPT-NeoX and Pythia: attention and MLP in parallel, biases everywhere, untied embeddings."""
 
 from __future__ import annotations
 

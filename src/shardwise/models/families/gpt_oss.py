@@ -1,4 +1,4 @@
-"""GPT-OSS: experts with biases, every other layer local, attention sinks."""
+"""GPT-OSS: experts with biases, local attention in every other layer, attention sinks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 
 
 def _rotary(keys: Keys, max_seq: int) -> Rope:
-    """Rotary positions; scaled by YaRN if the file does not specify any scaling."""
+    """Read rotary positions; a file without a scaling means the YaRN scaling of GptOssConfig."""
     if rope_scaling_keys(keys):
         return rope(keys, max_seq=max_seq, theta=150_000.0)
     yarn = RopeScaling(
@@ -103,7 +103,10 @@ _DOWN_NAMES = {"w_down": "down_proj", "b_down": "down_proj_bias"}
 
 
 def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights in bf16; experts are stacked, gate and up interleaved."""
+    """Layouts of a layer's weights in a bf16 (not MXFP4) checkpoint.
+
+    Experts are stacked in one tensor, in which columns of gate and up alternate.
+    """
     router_names = {"router": "mlp.router.weight", "b_router": "mlp.router.bias"}
     layouts = llama_tensors(config, layer, router_names)
     prefix = f"{LAYER_PREFIX}mlp.experts."

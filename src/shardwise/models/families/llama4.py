@@ -81,7 +81,10 @@ def _moe(text: Keys) -> Moe:
 
 
 def _rope_layers(text: Keys, n_layers: int) -> list[bool]:
-    """Whether each layer has rotary positions: 1 in `no_rope_layers`, else all but every fourth."""
+    """Whether each layer has rotary positions: those with 1 in `no_rope_layers`.
+
+    If the file has no such list, every layer except each `no_rope_layer_interval`-th has them.
+    """
     period = text.integer("no_rope_layer_interval", default=4)
     rope_flags = text.items("no_rope_layers", int)
     if not rope_flags:
@@ -103,7 +106,7 @@ def _routed_layers(text: Keys, n_layers: int) -> list[bool]:
 
 
 def _attentions(text: Keys, D: int, max_seq: int) -> dict[tuple[bool, bool], Attention]:
-    """Attention by (is_local, has_rope); that of local layers is chunked."""
+    """The attention of each kind of layer, by (is_local, has_rope); local layers are chunked."""
     N = text.integer("num_attention_heads")
     K = text.integer("num_key_value_heads", default=8)
     H = text.head_dim(D, N)
@@ -145,7 +148,7 @@ def _temperature(text: Keys) -> Temperature | None:
 
 
 def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights; experts are stacked, and gate_up_proj has all gates first."""
+    """Layouts of a layer's weights; experts are stacked, and gate_up_proj has gate, then up."""
     if not isinstance(layer.ffn, Moe):
         return llama_tensors(config, layer, ffn_module="feed_forward")
     names = expert_names(layer, "feed_forward", "shared_expert")

@@ -48,7 +48,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 
 
 def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights; w1, w3 and w2 are gate, up and down."""
+    """Layouts of a layer's weights; in each expert w1 is gate, w3 is up and w2 is down."""
     names = {"router": "block_sparse_moe.gate.weight"}
     for part, module in {"gate": "w1", "up": "w3", "down": "w2"}.items():
         names[f"w_{part}"] = f"block_sparse_moe.experts.{{expert}}.{module}.weight"

@@ -1,4 +1,4 @@
-"""OLMo-2: norms after each block, and over all query and key heads."""
+"""OLMo-2: norms after each block, and norms of queries and keys over all heads."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 
 
 def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
-    """Layouts of a layer's weights; qkv_proj fuses wq, wk and wv, gate_up_proj gate and up."""
+    """Layouts of a layer's weights; qkv_proj fuses wq, wk and wv, gate_up_proj w_gate and w_up."""
     layouts = llama_tensors(config, layer)
     attention = layer.attention
     if attention is None or layer.ffn is None:

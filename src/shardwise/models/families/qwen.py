@@ -1,6 +1,6 @@
-"""Qwen2, Qwen2.5 (biases on queries, keys and values) and Qwen3 (norms on heads instead).
+"""Qwen2, Qwen2.5 (biases of queries, keys and values) and Qwen3 (norms of heads instead).
 
-`qwen_moe` has the same attention.
+`qwen_moe` uses the same attention.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 
 
 def sliding_window(keys: Keys) -> int | None:
-    """`sliding_window` if `use_sliding_window` is true; otherwise it has no effect and may be 0."""
+    """Read `sliding_window` if `use_sliding_window` is true; otherwise None, and it may be 0."""
     if keys.flag("use_sliding_window", False):
         return keys.optional_integer("sliding_window", 4096)
     keys.optional_integer("sliding_window", low=0)
@@ -61,7 +61,7 @@ def sliding_window(keys: Keys) -> int | None:
 
 
 def attention(keys: Keys, D: int, window: int | None, *, is_qwen3: bool) -> Attention:
-    """Attention of either generation: Qwen2 biases q, k and v; Qwen3 norms each head instead."""
+    """The attention of Qwen2, with biases of q, k and v, or of Qwen3, with norms of each head."""
     N = keys.integer("num_attention_heads")
     o_bias = is_qwen3 and keys.flag("attention_bias", False)
     qkv_bias = o_bias if is_qwen3 else keys.flag("qkv_bias", True)

@@ -73,7 +73,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 
 
 def _routed_layers(keys: Keys, n_layers: int) -> list[bool]:
-    """Whether each layer has experts: every `decoder_sparse_step`-th, without `mlp_only_layers`."""
+    """Whether each layer has experts: every `decoder_sparse_step`-th not in `mlp_only_layers`."""
     dense = set(keys.items("mlp_only_layers", int) or [])
     period = keys.integer("decoder_sparse_step", default=1)
     return [i not in dense and (i + 1) % period == 0 for i in range(n_layers)]

@@ -1,9 +1,9 @@
-"""Models published without a config.json, in the vocabulary of this package.
+"""Models that were published without a config.json, described with this package's own keys.
 
-Keys are the fields of `ModelConfig`, `Attention`, `Mlp` and `Layer`: d_model, n_layers, d_ff,
+The keys are fields of `ModelConfig`, `Attention`, `Mlp` and `Layer`: d_model, n_layers, d_ff,
 n_heads, n_kv_heads, d_head, vocab, gated, bias, norms, norm_bias, parallel, tied_embeddings,
-n_positions, max_seq, activation; `norm` ("rms" or "layer"), `norm_eps` and `theta` of `Norm` and
-`Rope`.
+n_positions, max_seq, activation. Further keys are `norm` ("rms" or "layer") and `norm_eps` of
+`Norm`, and `theta` of `Rope`.
 """
 
 from __future__ import annotations

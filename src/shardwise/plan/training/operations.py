@@ -9,7 +9,7 @@ from shardwise.estimate.training.chip_rates import is_embedding_or_head
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step_items import step_items
-from shardwise.ops.layers import RESIDUAL, passing
+from shardwise.ops.layers import RESIDUAL, collective_matmul_blocks
 from shardwise.ops.program import Matmul, Transfer
 from shardwise.plan.operations import collective_operation, local_operation
 from shardwise.plan.schema.common import Operation
@@ -42,7 +42,7 @@ def _computed_flops(peak: PricedLayout, item: PricedItem) -> float:
     """FLOPs that kernels compute, including masked tiles."""
     if not isinstance(matmul := item.work, Matmul):
         return 0.0
-    occurrences = float(item.count) / (matmul.count * matmul.pieces)
+    occurrences = float(item.count) / (matmul.count * matmul.n_chunks)
     unfused = replace(peak.rates, fusion=FusionProfile())
     return occurrences * float(unfused.computed_flops(matmul, peak.mesh))
 
@@ -55,7 +55,7 @@ def _on_network(peak: PricedLayout, item: PricedItem) -> PricedItem:
     array = transfer.move.before.name
     if item.role == "context" and layout.context_kind == "ring":
         contents = f"shards of {array}"
-    elif layout.passes_on and _collective_matmul(peak, transfer):
+    elif layout.uses_collective_matmul and _collective_matmul(peak, transfer):
         contents = f"pieces of {array}"
     else:
         return item
@@ -75,4 +75,5 @@ def _collective_matmul(peak: PricedLayout, transfer: Transfer) -> bool:
     if transfer.role != "tensor" or is_embedding_or_head(transfer):
         return False
     is_residual = transfer.move.before.base in RESIDUAL
-    return is_residual and transfer.term.module in passing(peak.config.groups[transfer.group].layer)
+    layer = peak.config.groups[transfer.group].layer
+    return is_residual and transfer.term.module in collective_matmul_blocks(layer)

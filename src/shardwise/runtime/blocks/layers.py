@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Layer, Mlp, ModelConfig, Moe
-from shardwise.ops.layers import Term, layer_terms, passing
+from shardwise.ops.layers import Term, collective_matmul_blocks, layer_terms
 from shardwise.runtime.blocks import elementwise
 from shardwise.runtime.blocks.attention import AttentionCore, attention
 from shardwise.runtime.blocks.collective_matmul import CollectiveMatmul
@@ -80,7 +80,7 @@ class Stack:
     def ring(self, layer: Layer, name: str) -> CollectiveMatmul | None:
         """The ring of a block's collective matmuls; None for a block without them."""
         mesh = self.table.mesh
-        if not self.use_collective_matmul or name not in passing(layer):
+        if not self.use_collective_matmul or name not in collective_matmul_blocks(layer):
             return None
         # A permute on the CPU waits for all devices of the program, also those of other stages,
         # which may not run it.

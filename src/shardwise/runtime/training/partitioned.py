@@ -179,7 +179,7 @@ def not_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]
             "--collectives compiler plan with --fix context_kind=gather."
         )
     explicit_only = {
-        "overlap tp_comm": layout.passes_on,
+        "overlap tp_comm": layout.uses_collective_matmul,
         f"loss_chunks {layout.loss_chunks}": layout.loss_chunks > 1,
         "reduce int8": job.sums_in_int8,
     }

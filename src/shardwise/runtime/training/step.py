@@ -143,7 +143,7 @@ class TrainStep:
             seq=job.seq,
             capacity_factor=self.capacity,
             ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS,
-            use_collective_matmul=self.layout.passes_on,
+            use_collective_matmul=self.layout.uses_collective_matmul,
         )
 
     def specs(self) -> Tree:

@@ -54,7 +54,7 @@ class ArrayInfo:
     @property
     def is_table(self) -> bool:
         """Whether the rules for weights shard it: matrices, not scales of norms or biases."""
-        return self.weight.matmul or self.weight.part in ("embedding", "unembedding")
+        return self.weight.is_matmul or self.weight.part in ("embedding", "unembedding")
 
     @property
     def is_trained(self) -> bool:
@@ -168,7 +168,7 @@ def _padded(weight: Weight, table: Table) -> Weight:
 
 def _init_value(config: ModelConfig, weight: Weight) -> float | None:
     """1 for the effective scale of a norm, 0 for biases, None for matrices."""
-    if weight.matmul or (weight.part in ("embedding", "unembedding") and len(weight.dims) > 1):
+    if weight.is_matmul or (weight.part in ("embedding", "unembedding") and len(weight.dims) > 1):
         return None
     if weight.name.endswith("norm") and not weight.name.startswith("b_"):
         return 1.0 - config.norm.plus_one
@@ -182,7 +182,7 @@ def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
     if not (isinstance(ffn, Moe) and ffn.routing.correction):
         return weights
     shape = (ffn.n_experts,)
-    correction = Weight(name=CORRECTION, dims=("E",), shape=shape, part="moe", matmul=False)
+    correction = Weight(name=CORRECTION, dims=("E",), shape=shape, part="moe", is_matmul=False)
     return (*weights, correction)
 
 

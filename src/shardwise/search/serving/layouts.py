@@ -26,7 +26,7 @@ from shardwise.search.model_sizes import (
     worth_cutting,
 )
 from shardwise.strategy.mesh import Mesh, Placement, place
-from shardwise.strategy.stages import filled
+from shardwise.strategy.stages import fills_stages
 from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 from shardwise.workload import Serve
@@ -227,7 +227,7 @@ def _role_sizes(
     sizes = {
         "tensor": [n for n in divisors(common_width) if kv_heads_divide(config, n)],
         "expert": divisors(n_experts(config)),
-        "pipe": [n for n in range(1, config.n_layers + 1) if filled(config.n_layers, n)],
+        "pipe": [n for n in range(1, config.n_layers + 1) if fills_stages(config.n_layers, n)],
         "context": [1, *(n for n in powers_of_two if worth_cutting(job.prompt_tokens, n))],
         "fsdp": [1],
     }
@@ -280,7 +280,7 @@ def _other_problems(
     config: ModelConfig, system: System | None, sizes: Mapping[str, int]
 ) -> Iterator[str]:
     pipe = sizes["pipe"]
-    if pipe > config.n_layers or not filled(config.n_layers, pipe):
+    if pipe > config.n_layers or not fills_stages(config.n_layers, pipe):
         yield f"pipe {pipe} does not divide {config.n_layers} layers into even stages."
     fsdp = sizes["fsdp"]
     if config.d_model % fsdp:

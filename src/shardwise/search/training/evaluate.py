@@ -29,7 +29,7 @@ from shardwise.search.training.forms import MAX_CHUNKS, Group, lighter, smallest
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.schedules import chunked, find
-from shardwise.strategy.stages import filled
+from shardwise.strategy.stages import fills_stages
 from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
@@ -225,7 +225,7 @@ class Block:
             return legal
         schedule = find(form.schedule)
         chunks = schedule.chunks or layouts.virtual
-        even = filled(self.config.n_layers, schedule.parts(sizes["pipe"], chunks))
+        even = fills_stages(self.config.n_layers, schedule.parts(sizes["pipe"], chunks))
         return legal & even & schedule.legal(sizes["pipe"], layouts.n_microbatches, chunks)
 
     def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, LocalShapes]:

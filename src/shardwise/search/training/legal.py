@@ -21,7 +21,7 @@ from shardwise.search.model_sizes import (
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, expert_degree
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
-from shardwise.strategy.stages import FILLED, filled
+from shardwise.strategy.stages import MIN_FILLED_SHARE, fills_stages
 from shardwise.workload import Train
 
 
@@ -102,7 +102,7 @@ def _batch_problems(config: ModelConfig, job: Train, sizes: Mapping[str, int]) -
 
 def _stages_fill(config: ModelConfig, pipe: int) -> bool:
     """Whether every stage has a layer, and the stages are about equal."""
-    return pipe <= config.n_layers and bool(filled(config.n_layers, pipe))
+    return pipe <= config.n_layers and bool(fills_stages(config.n_layers, pipe))
 
 
 def near_multiples(n: int, factor: int) -> str:
@@ -237,9 +237,9 @@ def layout_problems(config: ModelConfig, layout: Layout, seq: int) -> list[str]:
     stages = layout.mesh.pipe
     chunks = schedule.chunks or layout.virtual
     schedule.check(stages, layout.n_microbatches, chunks)
-    if not filled(config.n_layers, schedule.parts(stages, chunks)):
+    if not fills_stages(config.n_layers, schedule.parts(stages, chunks)):
         reasons.append(
-            f"{config.n_layers} layers fill less than {FILLED:.0%} of the places in {stages} "
-            f"stages of {chunks} chunks. Use fewer chunks."
+            f"{config.n_layers} layers fill less than {MIN_FILLED_SHARE:.0%} of the places in "
+            f"{stages} stages of {chunks} chunks. Use fewer chunks."
         )
     return reasons

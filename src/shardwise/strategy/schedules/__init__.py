@@ -1,10 +1,11 @@
-"""Pipeline schedules: events per stage, with closed forms of bubble and memory, and timelines.
+"""Pipeline schedules: the events of each stage, their timeline, and closed forms of the bubble.
 
 In: stages p, microbatches m, chunks of layers on each stage v. Out: each stage's events in order
-(`Schedule.order`), when they run (`simulate`), and closed forms of bubble and activations in flight
-that take numbers or arrays. Layer 2: depends on neither models nor hardware, only on seconds.
+(`Schedule.order`), when they run (`simulate`), and closed forms of the bubble and of activation
+memory, for numbers or arrays. Level 2: depends on neither models nor hardware, only on seconds.
 
-One file per schedule: every file here that defines `SCHEDULE` is registered.
+One file per schedule: every file here without a leading underscore defines `SCHEDULE`, and is found
+automatically.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 @functools.cache
 def schedules() -> dict[str, Schedule]:
-    """Every schedule of this folder, by name, in the order of publication."""
+    """Every schedule of this folder by name, the oldest publication first."""
     files = sorted(_File(__file__).parent.glob("[a-z]*.py"))
     modules = [importlib.import_module(f"{__name__}.{file.stem}") for file in files]
     by_date = sorted(modules, key=lambda module: module.SCHEDULE.published)
@@ -67,7 +68,7 @@ def searched() -> tuple[str, ...]:
 
 
 def chunked(name: str) -> bool:
-    """Whether the number of chunks per stage is a choice."""
+    """Whether the schedule `name` leaves the number of chunks per stage open."""
     return name in schedules() and schedules()[name].chunks is None
 
 

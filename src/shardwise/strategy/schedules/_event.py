@@ -1,8 +1,8 @@
 """Pipeline events, and the order in which each stage runs them.
 
-A path is the sequence of (stage, chunk) that a microbatch visits; the layers are divided into as
-many equal parts as a path is long. A schedule with one path sends every microbatch along it; with
-two, microbatch i takes path i mod 2.
+A path is the sequence of (stage, chunk) that a microbatch visits. Each step of a path is one of the
+equal parts into which the layers are divided. If a schedule has one path, every microbatch takes
+it; if it has two, microbatch i takes path i mod 2.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Path = tuple[tuple[int, int], ...]  # (stage, chunk) of each step
 
 
 class Event(NamedTuple):
-    """One pass of a stage through one of its chunks of layers, for one microbatch.
+    """One pass of one microbatch through one chunk of layers of a stage.
 
-    `F` is the forward pass, `B` the gradient of the input, `W` the gradient of the weights. Without
-    a later `W`, `B` is the full backward pass. A `paired` event overlaps with the next one of its
-    stage: both start when both can, and end at the same time.
+    Kind `F` is the forward pass, `B` the gradient of the input, `W` the gradient of the weights. If
+    no `W` follows, `B` is the full backward pass. A `paired` event overlaps with the next event of
+    its stage: both start when both are ready, and end at the same time.
     """
 
     stage: int
@@ -47,14 +47,14 @@ class Order:
         return self.paths[microbatch % len(self.paths)]
 
     def n_held(self, stage: int, after_b: float = 1.0) -> tuple[float, int]:
-        """Peak number of chunks of activations on `stage`, and the event that reaches it.
+        """Peak activation memory of `stage` in chunks, and the event that reaches it.
 
-        The activations of a chunk are held from its forward to its last backward event.
+        A chunk's activations for one microbatch are in memory from `F` to the last of `B` and `W`.
 
         Args:
             stage: index of the stage.
-            after_b: share of a chunk's activations that is held between `B` and `W`, for the
-                gradients of the weights.
+            after_b: share of a chunk's activations that stays in memory between `B` and `W`, to
+                compute the gradients of the weights.
 
         Returns:
             The peak in chunks, and the index in `stages[stage]` of the first event to reach it.
@@ -82,7 +82,7 @@ class Order:
 
 
 def line(stages: int, chunks: int = 1) -> Path:
-    """Round robin: chunk 0 on every stage in turn, then chunk 1, and so on.
+    """The path through chunk 0 of every stage in turn, then through chunk 1, and so on.
 
     >>> line(2, 2)
     ((0, 0), (1, 0), (0, 1), (1, 1))
@@ -91,7 +91,9 @@ def line(stages: int, chunks: int = 1) -> Path:
 
 
 def vee(stages: int) -> Path:
-    """Down the stages with chunk 0 and back with chunk 1, so that the first stage has both ends.
+    """The path through chunk 0 of every stage, and back through chunk 1 of every stage.
+
+    The first stage has both ends of the model.
 
     >>> vee(2)
     ((0, 0), (1, 0), (1, 1), (0, 1))

@@ -1,4 +1,4 @@
-"""The base class of pipeline schedules: the order of events, and closed forms."""
+"""The base class of pipeline schedules: order of events, closed forms of bubble and memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shardwise.strategy.schedules._event import Event, Order, Path, line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of one event: one chunk of layers of one stage, for one microbatch.
+    """Seconds of the events of one microbatch on one chunk of layers.
 
-    `f` is the forward pass, `b` the gradient of the input, `w` the gradient of the weights. Another
-    stage can use a result after `send`. `pair` is a forward and a full backward pass that overlap;
-    None for f + b + w, without a gain.
+    `f` is the forward pass, `b` the gradient of the input, `w` the gradient of the weights. `send`
+    passes until another stage can use a result. `pair` is a forward and a full backward pass that
+    overlap; None if overlapping them saves nothing: f + b + w.
     """
 
     f: Num
@@ -28,21 +28,21 @@ class Times:
     pair: Num | None = None
 
     @property
-    def one(self) -> Num:
-        """f + b + w: all passes of one chunk for one microbatch."""
+    def all_passes(self) -> Num:
+        """f + b + w: forward and backward pass of one microbatch on one chunk, seconds."""
         return self.f + self.b + self.w
 
     @property
-    def together(self) -> Num:
-        """`pair`, or f + b + w."""
+    def paired_passes(self) -> Num:
+        """`pair`, or f + b + w if it is None, seconds."""
         if self.pair is None:
-            return self.one
+            return self.all_passes
         return self.pair
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on p, m and v (numbers or arrays), and the message when it fails."""
+    """Whether a condition on p, m and v holds (a bool or an array), and the message if not."""
 
     holds: Num
     message: Callable[[], str]
@@ -55,13 +55,13 @@ class Schedule(ABC):
 
     Attributes:
         source: paper or code that publishes the schedule.
-        published: year and month; of equally fast schedules the older one is chosen.
+        published: year and month; of equally fast schedules a search chooses the oldest.
         searched: whether a search tries it by default.
-        holds_less: whether the fullest stage holds fewer activations than under 1F1B.
+        holds_less: whether the largest activation memory of a stage is below that of 1F1B.
         pairs: whether forward and backward passes overlap and hide each other's communication.
         splits_backward: whether some `B` have a separate `W`.
-        weight_copies: number of copies of the layers over all stages.
-        chunks: chunks on each stage; None for a choice of 2 or more.
+        weight_copies: number of copies of every layer, on all stages together.
+        chunks: chunks on each stage; None if the user chooses 2 or more.
     """
 
     name: ClassVar[str]
@@ -84,35 +84,35 @@ class Schedule(ABC):
 
     @abstractmethod
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """Seconds of a step in which the busiest stage is idle: makespan less its work."""
+        """Seconds of a step in which the busiest stage is idle: makespan - `work`."""
 
     @abstractmethod
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """Peak number of chunks of activations on `stage`.
+        """Peak activation memory of `stage` in chunks of one microbatch each.
 
         Args:
             stages, microbatches, chunks: p, m, v.
             stage: index of the stage.
-            after_b: share of a chunk's activations that is held between `B` and `W`.
+            after_b: share of a chunk's activations that stays in memory between `B` and `W`.
         """
 
     def rules(self, stages: Num, microbatches: Num, chunks: Num) -> tuple[Condition, ...]:
-        """Conditions on p, m and v beyond being positive integers."""
+        """The conditions that the schedule sets on p, m and v, besides being at least 1."""
         return ()
 
     def paths(self, stages: int, chunks: int) -> tuple[Path, ...]:
-        """The paths of microbatches through stages and chunks."""
+        """The paths that microbatches take in turn; each visits (stage, chunk) in order."""
         return (line(stages, chunks),)
 
     def parts(self, stages: Num, chunks: Num) -> Num:
-        """Number of equal parts of the layers: the length of a path."""
+        """Number of equal parts into which the layers are divided: the length of a path."""
         return stages * chunks // self.weight_copies
 
     @property
     def ends_meet(self) -> bool:
-        """Whether the first stage has both ends of the model."""
+        """Whether the first stage has the first and the last layers of the model."""
         paths = self.paths(2, self.chunks or 2)
         first_stages = [path[0][0] for path in paths]
         last_stages = [path[-1][0] for path in paths]
@@ -120,31 +120,32 @@ class Schedule(ABC):
 
     def work(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """Seconds of a step in which the busiest stage works: m v (f + b + w)."""
-        return microbatches * chunks // self.weight_copies * times.one
+        return microbatches * chunks // self.weight_copies * times.all_passes
 
     def step(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """Seconds of a step from the first start to the last end: work and bubble."""
+        """Seconds of a step from the first start to the last end: `work` + `bubble`."""
         shape = (stages, microbatches, chunks)
         return self.work(*shape, times) + self.bubble(*shape, times)
 
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """Seconds that embedding and head add to a step: m last + first.
+        """Seconds that embedding and head add to a step: m max(first, last) + min(first, last).
 
-        Exact without sends for `gpipe`, and for `1f1b` while last >= first. Otherwise an upper
-        bound, m max + min; `simulate` is exact.
+        Exact if sends take no time, for `gpipe`, and for `1f1b` if last >= first. Otherwise it is
+        an upper bound; `simulate` is exact.
 
         Args:
             stages, microbatches, chunks: p, m, v.
-            first, last: extra seconds per microbatch, all passes together, of the first part of the
-                layers (embedding) and of the last one (final norm, logits, loss).
+            first: extra seconds per microbatch of the first part of the layers (embedding), forward
+                and backward together.
+            last: the same for the last part (final norm, logits, loss).
         """
         bound = microbatches * maximum(first, last) + minimum(first, last)
         return where(stages > 1, bound, microbatches * (first + last))
 
     def legal(self, stages: Num, microbatches: Num, chunks: Num) -> Num:
-        """Whether the schedule admits these numbers, elementwise."""
+        """Whether the schedule works for these p, m and v; an array if they are arrays."""
         is_legal = chunks >= 2
         if self.chunks:
             is_legal = chunks == self.chunks
@@ -154,10 +155,10 @@ class Schedule(ABC):
         return is_legal
 
     def check(self, stages: int, microbatches: int, chunks: int) -> None:
-        """Check that the schedule admits these numbers.
+        """Check that the schedule works for these p, m and v.
 
         Raises:
-            BadShape: every problem, with the nearest legal numbers.
+            BadShape: it does not; the message has every problem and the nearest legal numbers.
         """
         problems = []
         if stages < 1:
@@ -187,7 +188,7 @@ class Schedule(ABC):
             chunks: v; by default the schedule's fixed number, or 2.
 
         Raises:
-            BadShape: the schedule does not admit these numbers.
+            BadShape: the schedule does not work for these numbers.
         """
         if chunks is None:
             chunks = self.chunks or 2
@@ -198,7 +199,7 @@ class Schedule(ABC):
         return Order(stages=tuple(events), paths=self.paths(stages, chunks))
 
     def layers(self, n_layers: int, stages: int, chunks: int) -> tuple[tuple[range, ...], ...]:
-        """The layers of every chunk of every stage.
+        """The range of layers of each chunk of each stage, as [stage][chunk].
 
         Raises:
             BadShape: the layers do not divide into equal parts.
@@ -224,7 +225,7 @@ class Schedule(ABC):
 
 
 def multiples(n: int, factor: int, minimum: int = 1) -> str:
-    """The multiples of `factor` on either side of `n`, none below `minimum`: "8, 12"."""
+    """The multiples of `factor` next below and above `n`, none below `minimum`: "8, 12"."""
     low = max(n // factor * factor, -(-minimum // factor) * factor)
     if low >= n:
         return f"{low}"

@@ -1,4 +1,4 @@
-"""Run a schedule: every event starts as soon as its inputs and its stage are ready."""
+"""Simulate a schedule: every event starts as soon as its inputs and its stage are ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shardwise.errors import BadInput, BadShape, raise_all
 from shardwise.strategy.schedules._event import Event, Kind, Order
 
-# One number for every event, one for each stage, or one for each chunk of each stage.
+# Seconds of an event: one number for all, one per stage, or one per chunk of each stage.
 Durations = float | Sequence[float] | Sequence[Sequence[float]]
 
 
@@ -23,7 +23,13 @@ class TimedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Start and end of every event of a pipeline; bubbles are the gaps."""
+    """Start and end of every event of a pipeline.
+
+    Args:
+        order: the events of each stage, in execution order.
+        stages: the same events with their times.
+        busy_s: seconds in which each stage runs events.
+    """
 
     order: Order
     stages: tuple[tuple[TimedEvent, ...], ...]
@@ -36,20 +42,20 @@ class Timeline:
 
     @property
     def idle_s(self) -> tuple[float, ...]:
-        """Idle seconds of each stage in a step: makespan less work."""
+        """Seconds of the step in which each stage is idle: makespan - busy time."""
         return tuple(self.makespan_s - busy for busy in self.busy_s)
 
     @property
     def window_s(self) -> tuple[float, ...]:
         """Seconds from the first start to the last end of each stage.
 
-        The longest is the time of a step whose stages start the next step without waiting for each
-        other, which needs an optimizer that allows it (2401.10241 §4, post-validation).
+        The longest is the time per step if each stage starts the next step without waiting for the
+        others. This needs an optimizer that allows it (arXiv 2401.10241 §4, post-validation).
         """
         return tuple(events[-1].end_s - events[0].start_s for events in self.stages)
 
     def peak(self, stage: int, after_b: float = 1.0) -> tuple[float, TimedEvent]:
-        """Peak number of chunks of activations on `stage`, and the event that reaches it."""
+        """Peak activation memory of `stage` in chunks, and the event that reaches it."""
         n_chunks, index = self.order.n_held(stage, after_b)
         return n_chunks, self.stages[stage][index]
 
@@ -73,7 +79,7 @@ def simulate(
         pair_s: seconds of two paired events; by default the sum of both.
 
     Raises:
-        BadShape: durations for another number of stages or chunks.
+        BadShape: durations are given for another number of stages or chunks.
         BadInput: a deadlock: some events wait for each other.
     """
     durations = {"F": f_s, "B": b_s, "W": w_s}
@@ -106,6 +112,7 @@ def _per_chunk(order: Order, durations: dict[str, Durations]) -> dict[str, list[
 
 
 def _rows(value: Durations, n_stages: int, n_chunks: int) -> list[list[float]]:
+    """Durations as [stage][chunk], however they are given."""
     if not isinstance(value, Sequence):
         return [[value] * n_chunks for _ in range(n_stages)]
     rows = []
@@ -118,13 +125,13 @@ def _rows(value: Durations, n_stages: int, n_chunks: int) -> list[list[float]]:
 
 
 class _Simulation:
-    """The state of a simulation: the timed events of each stage so far."""
+    """A simulation in progress: the events that each stage has run so far, with their times."""
 
     def __init__(self, order: Order, seconds: dict[str, list[list[float]]], send_s: float) -> None:
         self.order = order
         self.seconds = seconds
         self.send_s = send_s
-        self.positions = []  # for each path: (stage, chunk) -> position
+        self.positions = []  # one dict per path: (stage, chunk) -> position on the path
         for path in order.paths:
             self.positions.append({place: position for position, place in enumerate(path)})
         self.with_w = set()  # (stage, microbatch, chunk) whose `B` has a separate `W`
@@ -151,7 +158,7 @@ class _Simulation:
         return len(self.stages[stage]) == len(self.order.stages[stage])
 
     def advance(self, stage: int) -> bool:
-        """Run every event of `stage` that is ready; return whether there was any."""
+        """Run the next events of `stage` until one is not ready; return whether any ran."""
         events = self.order.stages[stage]
         timed = self.stages[stage]
         n_before = len(timed)
@@ -180,7 +187,7 @@ class _Simulation:
         return self.positions[event.microbatch % len(self.positions)][event.stage, event.chunk]
 
     def _ready_s(self, event: Event) -> float | None:
-        """Seconds when the inputs of `event` are on its stage; None before they are known."""
+        """Time at which the inputs of `event` are on its stage; None if it is not known yet."""
         path = self.order.path(event.microbatch)
         latest = 0.0
         for kind, position in needs(event.kind, self._position(event), len(path)):
@@ -211,7 +218,13 @@ class _Simulation:
 
 
 def needs(kind: Kind, position: int, length: int) -> tuple[tuple[Kind, int], ...]:
-    """(kind, position) of the events on the same microbatch's path that must end first."""
+    """The events of the same microbatch that must end first, as (kind, position on the path).
+
+    Args:
+        kind: kind of the event.
+        position: its position on the path.
+        length: length of the path.
+    """
     if kind == "W":
         return (("B", position),)
     if kind == "B":

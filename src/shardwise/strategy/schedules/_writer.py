@@ -1,4 +1,4 @@
-"""A notation for the events of a stage."""
+"""A short notation for the events of a stage: `F0 B0 F1+ B1~ W`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from shardwise.strategy.schedules._event import Event, Kind
 
 
 class Writer:
-    """Builds a stage's list of events from words: `F0 B0 F1+ B1~ W`.
+    """Builds a stage's list of events from words such as `F0 B0 F1+ B1~ W`.
 
-    Each word is a kind and a chunk, for the next microbatch of this chunk. `+` pairs an event with
-    the one after it. `~` defers the `W` of a backward pass, and `W` runs the oldest deferred one.
+    A word is a kind of event and a chunk; each use of the same word takes the next microbatch. `+`
+    pairs the event with the next one. `B0~` leaves the gradient of the weights to a later word `W`,
+    which runs the oldest one that is left.
     """
 
     def __init__(self, stage: int, paths: int = 1) -> None:
@@ -22,7 +23,10 @@ class Writer:
         self._deferred: deque[tuple[int, int]] = deque()
 
     def add(self, words: str, times: int = 1) -> None:
-        """Append `words`, repeated. With two paths, chunk 0 takes even microbatches and 1 odd."""
+        """Append the events of `words`, repeated `times` times.
+
+        With two paths, chunk 0 has the even and chunk 1 the odd microbatches.
+        """
         for word in words.split() * times:
             if word == "W":
                 microbatch, chunk = self._deferred.popleft()

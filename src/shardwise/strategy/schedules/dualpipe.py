@@ -14,7 +14,7 @@ from shardwise.strategy.schedules._writer import Writer
 
 
 class DualPipe(Schedule):
-    """Half the bubble, and communication hidden in pairs, for twice the weights."""
+    """About half of 1F1B's bubble and hidden communication, for twice the weights."""
 
     name = "dualpipe"
     source = "arXiv 2412.19437 §3.2.1; github.com/deepseek-ai/DualPipe, 2025-03"
@@ -55,11 +55,16 @@ class DualPipe(Schedule):
         return (line(stages), tuple((stage, 1) for stage in reversed(range(stages))))
 
     def events(self, stage: int, stages: int, microbatches: int, chunks: int) -> list[Event]:
-        """The eight phases of the source, for a stage `near` places from the nearer end."""
+        """The eight phases of the source.
+
+        `near` counts the stages between this one and the nearer end of the pipeline, `inner` those
+        between this one and the middle. Letter "a" stands for the chunk of the microbatches that
+        enter at the nearer end, "z" for the other chunk.
+        """
         near = min(stage, stages - 1 - stage)
         inner = stages // 2 - 1 - near
         writer = Writer(stage, paths=2)
-        near_chunk = int(stage >= stages // 2)  # of the microbatches that enter at the nearer end
+        near_chunk = int(stage >= stages // 2)
         chunks_of_letters = str.maketrans({"a": str(near_chunk), "z": str(1 - near_chunk)})
 
         def add(words: str, times: int = 1) -> None:
@@ -84,19 +89,21 @@ class DualPipe(Schedule):
         return writer.events
 
     def work(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """m - p - 1 pairs and p + 1 unpaired microbatches, on the two stages in the middle.
+        """Seconds of work of the two middle stages: m - p - 1 pairs, p + 1 unpaired microbatches.
 
-        The others have fewer pairs: where pairs save time, they work longer and wait less.
+        The other stages have fewer pairs. If pairing saves time, they work longer and wait less.
         """
         unpaired = stages + 1
-        return (microbatches - unpaired) * times.together + unpaired * times.one
+        return (microbatches - unpaired) * times.paired_passes + unpaired * times.all_passes
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """k (F&B - F - B - W) + max(2 k F, (k-1) F + k B) + k max(B - W, 0), with k = p/2 - 1.
+        """Idle seconds of a middle stage, with F&B a pair and k = p/2 - 1.
 
-        Where F = B it is the source's k (F&B + B' - 3 W) with B' = B + W, its full backward pass;
-        elsewhere the source counts the unpaired events in the middle as a pair. Exact, also with
-        sends up to about F; a lower bound above.
+        k (F&B - F - B - W) + max(2 k F, (k-1) F + k B) + k max(B - W, 0), and sends.
+
+        For F = B this is the source's k (F&B + B' - 3 W) with the full backward pass B' = B + W;
+        otherwise it differs, since the source counts the unpaired events in the middle as a pair.
+        Exact for sends up to about F, a lower bound for longer ones.
         """
         half = maximum(stages // 2, 1)  # fewer than 2 stages are not legal
         c = times.send
@@ -105,18 +112,18 @@ class DualPipe(Schedule):
         drain = k * maximum(times.b - times.w + c, 0.0)
         n = microbatches // 2 - stages
         sends = 6 * k + 2 + 2 * n - (n + k - 1) // half
-        return fill + drain + k * (times.together - times.one) + sends * c
+        return fill + drain + k * (times.paired_passes - times.all_passes) + sends * c
 
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """At most m/2 (first + last): both end stages are first for one half."""
+        """At most m/2 (first + last): each end stage has the first layers for half of m."""
         return microbatches / 2 * (first + last)
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """p + 1 chunks, each 1/p of the layers, on every stage."""
+        """p + 1 chunks on every stage; a chunk has 1/p of the layers."""
         return stages + 1 + 0 * stage
 
 

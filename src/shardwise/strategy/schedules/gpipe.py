@@ -9,7 +9,7 @@ from shardwise.strategy.schedules._writer import Writer
 
 
 class GPipe(Schedule):
-    """All forward, then all backward passes: the smallest program and the most memory."""
+    """All forward passes, then all backward passes: the simplest order and the most memory."""
 
     name = "gpipe"
     aliases = ("afab",)
@@ -24,16 +24,17 @@ class GPipe(Schedule):
         return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """(p-1)(F + B + W + 2 send). Exact; over m (F + B + W) it is (p-1)/m (2104.04473 §2.2.1).
+        """(p-1)(F + B + W + 2 send). Exact.
 
-        Backward passes run first in, first out, so that all stages have the same order.
+        Without sends it is (p-1)/m of the work, m (F + B + W) (arXiv 2104.04473 §2.2.1). Backward
+        passes run in the order of the forward passes, so that all stages have the same order.
         """
-        return (stages - 1) * (times.one + 2 * times.send)
+        return (stages - 1) * (times.all_passes + 2 * times.send)
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """m: all activations are held until the last forward pass ends."""
+        """m chunks: all forward passes run before any activation is freed."""
         return microbatches + 0 * stage
 
 

@@ -43,19 +43,21 @@ class Interleaved(Schedule):
         return events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """(p-1)(F + B + W) + 2 send (p v - 1), in times of one chunk: 1/v of a stage's.
+        """(p-1)(F + B + W) + 2 send (p v - 1), with F, B and W of one chunk, 1/v of a stage.
 
-        Exact up to a send of min(F, B + W); a lower bound above. Over the work: (p-1)/(v m).
+        Exact for sends up to min(F, B + W), a lower bound for longer ones. Without sends it is
+        (p-1)/(v m) of the work.
         """
         sends = where(stages > 1, 2 * (stages * chunks - 1), 0)
-        return (stages - 1) * times.one + sends * times.send
+        return (stages - 1) * times.all_passes + sends * times.send
 
     def ends(
         self, stages: Num, microbatches: Num, chunks: Num, first: Num = 0.0, last: Num = 0.0
     ) -> Num:
-        """m last + p first: the first part of one group of p microbatches is exposed.
+        """m max(first, last) + p min(first, last) seconds.
 
-        Exact without sends while last >= first; at most m first + p last otherwise.
+        Exact if sends take no time and last >= first: only the first group of p microbatches
+        exposes `first`. Otherwise an upper bound.
         """
         bound = microbatches * maximum(first, last) + stages * minimum(first, last)
         return where(stages > 1, bound, microbatches * (first + last))
@@ -63,12 +65,16 @@ class Interleaved(Schedule):
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """min(m v, (v+1) p - 2 stage - 1) chunks, each 1/v of the stage's layers."""
+        """min(m v, (v+1) p - 2 stage - 1) chunks; a chunk has 1/v of the stage's layers."""
         return minimum(microbatches * chunks, (chunks + 1) * stages - 2 * stage - 1)
 
 
 def _microbatch_and_chunk(i: int, stages: int, chunks: int) -> tuple[int, int]:
-    """Microbatch and chunk of a stage's i-th pass: groups of p microbatches, chunk by chunk."""
+    """Microbatch and chunk of a stage's i-th forward pass.
+
+    A group of p microbatches runs through chunk 0, then through chunk 1 and so on, then the next
+    group. Backward passes have the same order with the chunks reversed.
+    """
     group, position = divmod(i, stages * chunks)
     chunk, microbatch = divmod(position, stages)
     return group * stages + microbatch, chunk

@@ -9,7 +9,7 @@ from shardwise.strategy.schedules._writer import Writer
 
 
 class OneFOneB(Schedule):
-    """GPipe's bubble, with no more than p microbatches in memory."""
+    """The bubble of GPipe, with at most p microbatches in memory."""
 
     name = "1f1b"
     aliases = ("pipedream-flush",)
@@ -27,17 +27,17 @@ class OneFOneB(Schedule):
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
         """(p-1)(F + B + W + 2 send) + 2 send (m-1 - ceil((m-1)/p)). Exact, for any send.
 
-        There is no slack: the first stage has just enough work for the time that a microbatch takes
-        to the last stage and back, so that every further send lengthens the step.
+        In the steady state sends cannot be hidden: while a microbatch goes to the last stage and
+        back, the first stage has just as much work as the path takes without sends.
         """
         after_first = microbatches - 1
         exposed_sends = after_first - ceil_div(after_first, stages)
-        return (stages - 1) * (times.one + 2 * times.send) + 2 * times.send * exposed_sends
+        return (stages - 1) * (times.all_passes + 2 * times.send) + 2 * times.send * exposed_sends
 
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """min(m, p - stage)."""
+        """min(m, p - stage) chunks; a stage has one chunk."""
         return minimum(microbatches, stages - stage)
 
 

@@ -9,7 +9,7 @@ from shardwise.strategy.schedules._writer import Writer
 
 
 class ZeroBubbleH1(Schedule):
-    """A third of 1F1B's bubble where F = B = W, with no more memory than its first stage."""
+    """A third of 1F1B's bubble if F = B = W, and on every stage the memory of 1F1B's first."""
 
     name = "zb-h1"
     aliases = ("zb1p",)
@@ -41,10 +41,11 @@ class ZeroBubbleH1(Schedule):
         return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """(p-1) max(F + B - W, B, F), and sends. Exact up to a send of W/2; a lower bound above.
+        """(p-1) max(F + B - W, B, F), and sends.
 
-        The source gives (p-1)(F + B - W), which holds while W is the shortest. Each send counts
-        4 (p-1), 2 (p-1) and 3 (p-1) times in the three; less at m = p, without a steady state.
+        Exact for sends up to W/2, a lower bound for longer ones. The source gives (p-1)(F + B - W),
+        which holds if W is the shortest. The three terms have 4 (p-1), 2 (p-1) and 3 (p-1) sends,
+        and fewer if m = p, when there is no steady state.
         """
         p = stages - 1
         c = times.send
@@ -55,7 +56,7 @@ class ZeroBubbleH1(Schedule):
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """p: p - stage before `B`, and `stage` more between `B` and `W`."""
+        """p - stage chunks that wait for `B`, and `stage` chunks between `B` and `W`."""
         return stages - stage + stage * after_b
 
 

@@ -1,6 +1,6 @@
-"""ZB-V: two chunks on each stage in a V, no bubble inside (arXiv 2405.15362, 2024-05).
+"""ZB-V: two chunks on each stage, on a V-shaped path, without a bubble (arXiv 2405.15362, 2024-05).
 
-The order is the one for F = B = W, at any times.
+The order of events is the one for F = B = W, whatever the times are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from shardwise.strategy.schedules._writer import Writer
 
 
 class ZeroBubbleV(Schedule):
-    """No bubble between the first and the last event of a stage where F = B = W; 1F1B's memory."""
+    """If F = B = W, no stage is idle between its first and last event; the memory is 1F1B's."""
 
     name = "zb-v"
     aliases = ("zbv", "v-zb")
@@ -51,10 +51,10 @@ class ZeroBubbleV(Schedule):
         return writer.events
 
     def bubble(self, stages: Num, microbatches: Num, chunks: Num, times: Times) -> Num:
-        """(p-1) B where times are equal, and the longest of twelve paths where they are not.
+        """(p-1) B if F = B = W, else the longest of twelve chains of events less the work.
 
-        Exact without sends; with sends a close lower bound. The sources report no bubble, for an
-        optimizer in which no stage waits for others: see `Timeline.window_s`.
+        Exact if sends take no time, otherwise a close lower bound. The sources report no bubble,
+        since in their optimizer no stage waits for the others: see `Timeline.window_s`.
         """
         p = stages - 1
         f = times.f
@@ -86,7 +86,7 @@ class ZeroBubbleV(Schedule):
     def in_flight(
         self, stages: Num, microbatches: Num, chunks: Num, stage: Num, after_b: Num = 1.0
     ) -> Num:
-        """2 p chunks of half a stage's layers on every stage, all before the first `B`."""
+        """2 p chunks on every stage, before the first `B`; a chunk has half a stage's layers."""
         return 2 * stages + 0 * stage
 
 

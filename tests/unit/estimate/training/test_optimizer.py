@@ -53,9 +53,11 @@ def test_kinds_of_weights_that_look_like_another() -> None:
     assert kinds["position"] == kinds["unembedding"] == "embedding"
     assert kinds["bq"] == kinds["bk"] == kinds["b_gate"] == kinds["sinks"] == "vector"  # [N,H] ...
     assert kinds["router"] == kinds["w_uk"] == kinds["wo"] == "matrix"
-    scale = Weight(name="shared_scale", dims=("D",), shape=(8,), part="moe", matmul=True)
+    scale = Weight(name="shared_scale", dims=("D",), shape=(8,), part="moe", is_matmul=True)
     assert parameter_kind(scale) == "vector"
-    shift = Weight(name="b_unembedding", dims=("V",), shape=(9,), part="unembedding", matmul=False)
+    shift = Weight(
+        name="b_unembedding", dims=("V",), shape=(9,), part="unembedding", is_matmul=False
+    )
     assert parameter_kind(shift) == "vector"
 
 

@@ -203,7 +203,7 @@ def test_the_gathers_of_fsdp_by_hand() -> None:
     layer = sum(
         3 * time_s("all_gather", 2.0 * w.size, span)
         for w in layer_weights(config, config.main_layer)
-        if w.matmul
+        if w.is_matmul
     )
     ends = config.vocab * config.d_model * 2.0
     # Both are gathered once, the head's still being there in its backward pass, and reduced once.

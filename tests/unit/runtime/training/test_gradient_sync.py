@@ -30,7 +30,9 @@ def table() -> Table:
 
 def weight(*shape: int, matmul: bool = True) -> ArrayInfo:
     dims = ("D", "F")[: len(shape)]
-    one = Weight(name="w", dims=dims, shape=shape, part="mlp" if matmul else "norm", matmul=matmul)
+    one = Weight(
+        name="w", dims=dims, shape=shape, part="mlp" if matmul else "norm", is_matmul=matmul
+    )
     return ArrayInfo(weight=one, layers=5)
 
 

@@ -20,7 +20,7 @@ from shardwise.estimate.training.memory.local_elements import (
 )
 from shardwise.models.config import Attention, Layer
 from shardwise.models.model import ModelConfig
-from shardwise.ops.program import Kept, Step
+from shardwise.ops.program import SavedActivation, Step
 from shardwise.strategy.layout import Form
 from shardwise.workload import Train
 
@@ -128,7 +128,7 @@ def layer_activations(
     offload_share = _layer_share(form.offload_layers, stage_layers)
     layers = []
     for group_index, group in enumerate(config.groups):
-        arrays = [activation for activation in step.kept if activation.group == group_index]
+        arrays = [activation for activation in step.saved if activation.group == group_index]
         terms = _layer_terms(arrays, group.layer, job, form, local, framework)
         dropped = {name for name in terms if is_recomputed(form, name, group.layer)}
         offloaded = {name for name in terms if is_offloaded(form, name)} - dropped
@@ -161,7 +161,7 @@ def layer_activations(
 
 
 def _layer_terms(
-    arrays: list[Kept],
+    arrays: list[SavedActivation],
     layer: Layer,
     job: Train,
     form: Form,
@@ -184,7 +184,7 @@ def _layer_terms(
     return terms
 
 
-def _named(activations: Iterable[Kept], name: str) -> Kept:
+def _named(activations: Iterable[SavedActivation], name: str) -> SavedActivation:
     """The first activation of this name."""
     return next(activation for activation in activations if activation.array.name == name)
 
@@ -194,7 +194,7 @@ def _layer_share(layers: int | None, stage_layers: Num) -> Num:
     return 1 if layers is None else minimum(1.0, layers / stage_layers)
 
 
-def _scale(activation: Kept, job: Train, form: Form, local: LocalElements) -> Num:
+def _scale(activation: SavedActivation, job: Train, form: Form, local: LocalElements) -> Num:
     """Elements of an array in units of activations: 8-bit ones count half.
 
     Where whole experts are on chips of `tensor`, each receives its own tokens only.
@@ -231,7 +231,7 @@ def is_offloaded(form: Form, name: str) -> bool:
 
 
 def _blocked_query_gradients(
-    arrays: list[Kept], form: Form, local: LocalElements, block: int
+    arrays: list[SavedActivation], form: Form, local: LocalElements, block: int
 ) -> Num:
     """Elements of the query gradients, one copy for each whole block of keys."""
     queries = _named(arrays, "q")
@@ -243,7 +243,7 @@ def _blocked_query_gradients(
 
 def _scores(step: Step, attention: Attention, local: LocalElements) -> Num:
     """16-bit elements of the attention scores that one layer saves without flash attention."""
-    queries = _named(step.kept, "q")
+    queries = _named(step.saved, "q")
     factors: list[Factor] = []
     for dim in queries.array.dims:
         if dim.name in ("B", "T"):

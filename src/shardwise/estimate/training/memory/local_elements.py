@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardwise.arrays import Num, ceil_div
 from shardwise.models.weights import Weight
 from shardwise.ops.einsum import shards
-from shardwise.ops.program import Kept
+from shardwise.ops.program import SavedActivation
 from shardwise.strategy.rules import Rules, layout
 
 # (name of a size that may be an array, size or None to look the name up, axes that shard it)
@@ -64,12 +64,12 @@ class LocalElements:
         return total
 
 
-def activation_term(kept: Kept, scale: Num = 1) -> Term:
+def activation_term(kept: SavedActivation, scale: Num = 1) -> Term:
     """Elements of one of an activation's `count` arrays, for one microbatch."""
     coefficient = scale
     factors: list[Factor] = []
     for dim in kept.array.dims:
-        size = kept.sizes[dim.held]
+        size = kept.sizes[dim.name_in_memory]
         if dim.name in ("B", "T"):
             factors.append((dim.name, None, dim.axes))
         elif dim.axes:

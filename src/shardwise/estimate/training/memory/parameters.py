@@ -87,7 +87,7 @@ def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) ->
         for weight in layer_weights(config, group.layer):
             if weight.per_expert:
                 expert_terms.append(weight_term(weight, EXPERT_RULES))
-            elif weight.matmul:
+            elif weight.is_matmul:
                 matmul_terms.append(weight_term(weight, dense_rules))
             else:
                 vector_terms.append(weight_term(weight, dense_rules))
@@ -183,7 +183,7 @@ def layers_by_work(
     matmul_parameters = 0
     for group in config.groups:
         for weight in layer_weights(config, group.layer):
-            if weight.matmul:
+            if weight.is_matmul:
                 matmul_parameters += group.count * weight.size
     head_layers = config.vocab * config.d_model * n_layers / matmul_parameters
     share = (n_layers + head_layers) / pipe

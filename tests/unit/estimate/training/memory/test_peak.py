@@ -223,7 +223,7 @@ def test_fp8_copies_of_weights() -> None:
         memory(config, Layout(mesh=Mesh()), dataclasses.replace(MIXED, compute=c))
         for c in ("bf16", "fp8")
     )
-    matmuls = sum(w.size for w in layer_weights(config, config.main_layer) if w.matmul)
+    matmuls = sum(w.size for w in layer_weights(config, config.main_layer) if w.is_matmul)
     assert narrow.weights - wide.weights == FP8_COPIES * matmuls * config.n_layers
     assert memory(config, Layout(mesh=Mesh(fsdp=1), zero=3), MIXED).weights == wide.weights
 
