@@ -1,4 +1,6 @@
-"""Names of the options of a strategy. Pipeline schedules are files in `strategy/schedules`.
+"""Names of the choices of a strategy: remat, overlap, offload, attention, layouts of serving.
+
+Pipeline schedules are not listed here: each is a file in `strategy/schedules`.
 
 >>> REMAT_POLICIES["dots"]
 ('norms', 'mla_up', 'activation')
@@ -6,17 +8,22 @@
 
 from __future__ import annotations
 
-# Parts of a layer whose results the backward pass reads, in the order of the forward pass.
+# Parts of a layer whose results the backward pass needs, in the order of the forward pass.
 PARTS = (
     "norms", "mla_up", "q", "k", "v", "attention", "out", "gate", "up", "activation", "down",
 )  # fmt: skip
-LAYER = "layer"  # all parts: only the input of the layer is saved
+LAYER = "layer"  # stands for all parts: only the input of the layer is saved
 
-# Policy -> recomputed parts, from most memory to least: "norms" drops the gathered inputs
-# of blocks (Megatron's sequence parallelism gathers them again, arXiv 2205.05198), "dots" keeps the
-# results of matmuls (MaxText's minimal_with_context; not the wide ones of latent attention, as in
-# DeepSeek-V3, arXiv 2412.19437 section 3.2.3), "mlp" those of attention only (MaxText's
-# save_dot_with_context_except_mlp, Megatron's recomputed "mlp"), "full" the inputs of layers only.
+# Policy -> parts that the backward pass recomputes. From most memory to least:
+# "none"   saves all parts.
+# "norms"  recomputes the gathered inputs of blocks, as Megatron's sequence parallelism does
+#          (arXiv 2205.05198).
+# "dots"   saves the results of matmuls, except the wide ones of latent attention, which
+#          DeepSeek-V3 recomputes too (arXiv 2412.19437 section 3.2.3). MaxText's
+#          minimal_with_context.
+# "mlp"    saves the results of matmuls in attention only. MaxText's
+#          save_dot_with_context_except_mlp, Megatron's recomputed "mlp".
+# "full"   saves the inputs of layers only.
 REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "norms": ("norms",),
@@ -24,28 +31,29 @@ REMAT_POLICIES: dict[str, tuple[str, ...]] = {
     "mlp": ("norms", "mla_up", "gate", "up", "activation"),
     "full": (LAYER,),
 }
-REMAT_WORDS = (*REMAT_POLICIES, "auto")  # "auto": the fastest that fits
+REMAT_WORDS = (*REMAT_POLICIES, "auto")  # "auto": the fastest policy that fits
 
-# Communication that overlaps with compute. Frameworks overlap the default ones: gradient reductions
-# and weight gathers with other layers, sends between stages with other microbatches. The chosen
-# ones need an option: matmuls over `tensor` in pieces (collective matmul), and the AllToAll of
-# experts with the other half of the batch.
+# Communication that overlaps with compute. By default, frameworks overlap gradient reductions and
+# weight gathers with the compute of other layers, and sends between stages with other
+# microbatches. Two more need an option: "tp_comm" splits matmuls over `tensor` into pieces
+# (collective matmul), "expert_all_to_all" overlaps with the other half of the batch.
 DEFAULT_OVERLAPS = ("grad_reduce", "param_gather", "pipe_p2p")
-CHOSEN_OVERLAPS = ("tp_comm", "expert_all_to_all")
-OVERLAPS = (*DEFAULT_OVERLAPS, *CHOSEN_OVERLAPS)
+OPTIONAL_OVERLAPS = ("tp_comm", "expert_all_to_all")
+OVERLAPS = (*DEFAULT_OVERLAPS, *OPTIONAL_OVERLAPS)
 
-# Arrays to offload to host memory: state, all saved activations, or those of named parts.
-CHOSEN_OFFLOADS = ("optimizer", "activations")
-OFFLOADS = ("weights", "gradients", *CHOSEN_OFFLOADS, "layer_input", *PARTS)
+# Arrays that can be offloaded to host memory: weights, gradients, optimizer state, all saved
+# activations, or the saved activations of one part of a layer.
+OPTIONAL_OFFLOADS = ("optimizer", "activations")
+OFFLOADS = ("weights", "gradients", *OPTIONAL_OFFLOADS, "layer_input", *PARTS)
 
-# Attention under context parallelism: keys and values are gathered ("gather"), passed around a ring
-# during attention ("ring", arXiv 2310.01889), or an AllToAll shards heads instead of tokens
-# ("ulysses", arXiv 2309.14509).
+# Attention under context parallelism: "gather" gathers keys and values, "ring" passes them around a
+# ring during attention (arXiv 2310.01889), "ulysses" shards heads instead of tokens, by an AllToAll
+# (arXiv 2309.14509).
 CONTEXT_KINDS = ("gather", "ring", "ulysses")
 
-# Weight layouts of an engine, and layouts of a KV cache whose heads are fewer than the chips of
-# `tensor`: see `strategy/serving_layout`.
+# Layouts of a serving engine's weights, and of a KV cache that has fewer heads than `tensor` has
+# chips: see `strategy/serving_layout`.
 WEIGHT_LAYOUTS = ("stationary", "2d", "gathered")
 KV_SPLITS = ("copied", "batch", "sequence")
 
-NO_SCHEDULE = "none"  # schedule of a layout without a pipeline
+NO_SCHEDULE = "none"  # the schedule of a layout without a pipeline

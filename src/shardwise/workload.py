@@ -1,4 +1,4 @@
-"""Workloads: a training step, or the requests of a server. Batches are SEQUENCESxLENGTH."""
+"""Workloads: `Train` is a training step, `Serve` the requests of a serving engine."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
-from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 
-# Kinds of parameters that optimizers distinguish: matrices of layers; embedding, unembedding and
-# learned positions; all others.
+# Kinds of parameters that optimizers treat differently: "matrix" for the matrices of layers,
+# "embedding" for embedding, unembedding and learned positions, "vector" for all others.
 PARAMETER_KINDS = ("matrix", "embedding", "vector")
 
-# Moments per parameter of a layer's matrix, each in the moment dtype.
-# Adafactor holds n + m second moments for a matrix of n x m, counted as none (4,096 x 4,096: 0.05 %
-# of one moment), and no first moment. arXiv 1804.04235, algorithm 4.
+# Optimizer -> number of moments that it stores for each parameter of a layer's matrix.
+# Adafactor stores n + m second moments for an n x m matrix and no first moment. They count as 0:
+# for 4,096 x 4,096 they are 0.05 % of one moment per parameter. arXiv 1804.04235, algorithm 4.
 OPTIMIZER_MOMENTS = {"adamw": 2.0, "sgd": 0.0, "momentum": 1.0, "adafactor": 0.0, "muon": 1.0}
-# The other kinds, where they differ. Adafactor keeps second moments of vectors whole (algorithm 5).
-# Muon leaves embedding, unembedding and norms to AdamW. arXiv 2502.16982, section 2.
-_OTHER_MOMENTS = {
+# (optimizer, kind) -> moments per parameter, where they differ from those of a matrix. Adafactor
+# stores a second moment for each element of a vector (algorithm 5). Under Muon, AdamW updates
+# embedding, unembedding and norms. arXiv 2502.16982, section 2.
+_MOMENTS_BY_KIND = {
     ("adafactor", "vector"): 1.0,
     ("muon", "embedding"): 2.0,
     ("muon", "vector"): 2.0,
 }
-# Number of gradients that share a scale when they are summed in int8, and bytes of the scale.
-SCALED = 256
+# Gradients summed in int8 share one scale per group: size of the group, and bytes of the scale.
+GRADIENTS_PER_SCALE = 256
 SCALE_BYTES = 4.0
-LOST = "bf16"  # dtype of error feedback, which itself rounds to 1/512
-LARGEST_BATCH = 2**31  # sequences or tokens; a larger input is a typing mistake
+ERROR_FEEDBACK_DTYPE = "bf16"  # rounds to a relative 1/512 itself
+LARGEST_BATCH = 2**31  # sequences or tokens; a larger number is taken for a typing mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +38,25 @@ class Train:
     Args:
         batch: sequences in the global batch.
         seq: tokens of one sequence.
-        tokens: tokens of the whole run, or None for a single step.
+        tokens: tokens of the whole run; None if only a single step is planned.
         weights, compute, gradients, moments: dtypes. Gradients of microbatches are accumulated in
             `gradients`.
-        master: dtype of the master copy of the weights, which the optimizer updates: without one
-            most updates are rounded away from 16-bit weights. `auto` is fp32 for narrower weights;
-            None is no copy.
+        master: dtype of the master copy of the weights, which the optimizer updates; None for no
+            copy. Without a copy, 16-bit weights round most updates away. `auto` means an fp32 copy
+            if the weights are narrower than fp32.
         optimizer: `adamw`, `momentum`, `sgd`, `adafactor` or `muon`.
-        remat: `none` saves every array that the backward pass reads, `norms` all but the gathered
-            inputs of blocks, `dots` the results of matmuls, `mlp` those of attention, `full` the
-            layers' inputs; `auto` chooses the fastest that fits.
-        overlap: words of `CHOSEN_OVERLAPS`.
-        reduce: dtype of gradient sums over chips; None for that of `gradients`. `int8` applies to
-            sums over replicas of matrices only.
-        offload: words of `CHOSEN_OFFLOADS`.
+        remat: the arrays that are saved for the backward pass. `none` saves every array that it
+            reads, `norms` all but the gathered inputs of blocks, `dots` only the results of
+            matmuls, `mlp` only the results of matmuls in attention, `full` only the inputs of
+            layers. `auto` chooses the fastest policy that fits.
+        overlap: communication to overlap with compute, from `OPTIONAL_OVERLAPS`.
+        reduce: dtype in which gradients are summed over chips; None for the dtype of `gradients`.
+            With `int8`, only sums over replicas of matrices are in int8.
+        offload: arrays to keep in host memory, from `OPTIONAL_OFFLOADS`.
 
     Raises:
         BadInput: a size is out of range.
-        UnknownName: an unknown dtype, optimizer, remat policy, overlap or offload.
+        UnknownName: unknown dtype, optimizer, remat policy, overlap or offload.
     """
 
     batch: int
@@ -77,7 +79,7 @@ class Train:
             problems.append(f"tokens {self.tokens:g} is not between 1 and 1e18.")
         raise_all(BadInput, problems)
         units.bytes_per_element(self.weights)
-        object.__setattr__(self, "master", _master(self.weights, self.master))
+        object.__setattr__(self, "master", _master_dtype(self.weights, self.master))
         for dtype in (self.compute, self.gradients, self.moments, self.master, self.reduce):
             if dtype is not None:
                 units.bytes_per_element(dtype)
@@ -86,8 +88,8 @@ class Train:
         if self.remat not in REMAT_WORDS:
             raise UnknownName("remat policy", self.remat, REMAT_WORDS)
         for option, words, legal_words in (
-            ("overlap", self.overlap, CHOSEN_OVERLAPS),
-            ("offload", self.offload, CHOSEN_OFFLOADS),
+            ("overlap", self.overlap, OPTIONAL_OVERLAPS),
+            ("offload", self.offload, OPTIONAL_OFFLOADS),
         ):
             for word in words:
                 if word not in legal_words:
@@ -104,29 +106,29 @@ class Train:
 
     @property
     def optimizer_bytes(self) -> float:
-        """Bytes per parameter of moments and master copy: 12 for Adam in fp32 with an fp32 copy.
+        """Bytes of moments and master copy per parameter: 12 for Adam in fp32 with an fp32 copy.
 
-        This is for matrices of layers, nearly all parameters of a large model. `adafactor` and
-        `muon` need more for some others: see `optimizer_bytes_of`.
+        The number holds for matrices of layers, which are nearly all parameters of a large model.
+        `adafactor` and `muon` need more for other kinds: see `optimizer_bytes_of`.
         """
         return self.optimizer_bytes_of("matrix")
 
     def optimizer_bytes_of(self, kind: str) -> float:
-        """Bytes per parameter of moments and master copy, by the kind of the parameter.
+        """Bytes of moments and master copy per parameter of one kind.
 
         >>> [Train(batch=1, seq=1, optimizer="muon").optimizer_bytes_of(k) for k in PARAMETER_KINDS]
         [8.0, 12.0, 12.0]
 
         Args:
-            kind: one of `PARAMETER_KINDS` (see `estimate.optimizers.parameter_kind`).
+            kind: one of `PARAMETER_KINDS` (see `estimate.training.optimizer.parameter_kind`).
 
         Raises:
-            UnknownName: `kind` is not one of them.
+            UnknownName: `kind` is not in `PARAMETER_KINDS`.
         """
         if kind not in PARAMETER_KINDS:
             raise UnknownName("kind of parameter", kind, PARAMETER_KINDS)
         moments = OPTIMIZER_MOMENTS[self.optimizer]
-        moments = _OTHER_MOMENTS.get((self.optimizer, kind), moments)
+        moments = _MOMENTS_BY_KIND.get((self.optimizer, kind), moments)
         n_bytes = moments * units.bytes_per_element(self.moments)
         if self.master:
             n_bytes += units.bytes_per_element(self.master)
@@ -134,28 +136,28 @@ class Train:
 
     @property
     def sums_in_int8(self) -> bool:
-        """Whether gradients of replicated matrices are summed in int8, with scales."""
+        """Whether gradients of replicated matrices are summed over chips in int8, with scales."""
         return self.reduce == "int8"
 
     @property
     def reduce_bytes(self) -> float:
-        """Bytes per gradient sent by sums over chips, except those in int8."""
+        """Bytes per gradient that a sum over chips sends, for all sums that are not in int8."""
         dtype = self.reduce or self.gradients
         if self.sums_in_int8:
             dtype = self.gradients
         return units.bytes_per_element(dtype)
 
     @property
-    def rounded_bytes(self) -> float:
-        """Bytes per gradient sent in int8, with its part of a scale."""
-        return units.bytes_per_element("int8") + SCALE_BYTES / SCALED
+    def int8_gradient_bytes(self) -> float:
+        """Bytes per gradient that a sum in int8 sends, including its share of a scale."""
+        return units.bytes_per_element("int8") + SCALE_BYTES / GRADIENTS_PER_SCALE
 
     @property
-    def lost_bytes(self) -> float:
-        """Bytes per gradient of the error feedback of sums in int8."""
+    def error_feedback_bytes(self) -> float:
+        """Bytes per gradient of the stored error feedback; 0 if no sum is in int8."""
         if not self.sums_in_int8:
             return 0.0
-        return units.bytes_per_element(LOST)
+        return units.bytes_per_element(ERROR_FEEDBACK_DTYPE)
 
     @property
     def activation_bytes(self) -> float:
@@ -171,23 +173,24 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
-    """The requests of a serving engine: prefill of a prompt, then decoding token by token.
+    """The requests of a serving engine: it prefills a prompt, then decodes token by token.
 
     Args:
         context: tokens of a sequence in the KV cache; `prompt` + `output` if these are set.
         prompt, output: tokens of a prompt and of its answer; None if only `context` matters.
-        batch: sequences that decode at once, or None for the best number that fits.
-        weights, kv, compute: dtypes.
-        rate: requests that arrive per second, or None for as many as the engines can serve.
-        ttft_s, tpot_s: bounds on the time to the first token and per output token.
+        batch: sequences that decode at the same time; None for the best number that fits.
+        weights, kv, compute: dtypes of the weights, of the KV cache, and of matmuls.
+        rate: requests that arrive per second; None for as many as the engines can serve.
+        ttft_s, tpot_s: upper bounds on the time to the first token (TTFT) and on the time per
+            output token (TPOT), seconds.
         cached: share of a prompt's tokens that hit the prefix cache.
-        drafted: draft tokens per pass in speculative decoding; 0 for none.
+        drafted: draft tokens per pass in speculative decoding; 0 without it.
         acceptance: probability that a draft token is accepted.
-        draft_cost: time of a draft pass relative to a pass of the model.
+        draft_cost: time of a pass of the draft model over the time of a pass of the model.
 
     Raises:
         BadInput: a size or share is out of range.
-        UnknownName: an unknown dtype.
+        UnknownName: unknown dtype.
     """
 
     context: int = 0
@@ -228,19 +231,19 @@ class Serve:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of a prompt; the whole context if `prompt` is not set."""
+        """Tokens of a prompt; `context` if `prompt` is not set."""
         if self.prompt is None:
             return self.context
         return self.prompt
 
     @property
     def mean_context(self) -> float:
-        """Keys that a decoded token attends to on average: the prompt and half of the answer."""
+        """Mean number of keys that a decoded token attends to: prompt and half of the answer."""
         return self.context - (self.output or 0) / 2
 
     @property
     def fresh_tokens(self) -> float:
-        """Tokens of a prompt that miss the prefix cache, at least one."""
+        """Tokens of a prompt that miss the prefix cache and are computed; at least one."""
         return max(1.0, self.prompt_tokens * (1 - self.cached))
 
 
@@ -273,7 +276,7 @@ def _bad_size(name: str, value: int) -> list[str]:
 
 
 def parse_batch(text: str) -> tuple[int, int]:
-    """`1024x4096` -> (1024 sequences, 4096 tokens each).
+    """Read a batch SEQUENCESxLENGTH: `1024x4096` is 1,024 sequences of 4,096 tokens.
 
     >>> parse_batch("1024x4k")
     (1024, 4000)
@@ -287,8 +290,8 @@ def parse_batch(text: str) -> tuple[int, int]:
     return sequences, units.parse_whole(parts[1], "sequence length")
 
 
-def _master(weights: str, master: str | None) -> str | None:
-    """The dtype of the master copy; None if it equals that of the weights."""
+def _master_dtype(weights: str, master: str | None) -> str | None:
+    """The dtype of the master copy; None if the weights already have that dtype."""
     if master == "auto" and units.bytes_per_element(weights) < 4:
         return "fp32"
     if master in ("auto", weights):
@@ -296,10 +299,10 @@ def _master(weights: str, master: str | None) -> str | None:
     return master
 
 
-def held_in(dtype: str) -> str:
-    """The dtype of weights for compute in `dtype`: at least 16 bits.
+def weight_dtype_for(dtype: str) -> str:
+    """The default dtype of weights for matmuls in `dtype`: the same, but at least 16 bits.
 
-    >>> held_in("fp8"), held_in("fp32")
+    >>> weight_dtype_for("fp8"), weight_dtype_for("fp32")
     ('bf16', 'fp32')
     """
     if units.bytes_per_element(dtype) >= 2:

@@ -99,9 +99,9 @@ def test_bytes_of_a_gradient_that_is_sent(given: dict[str, str], sent: float) ->
 
 def test_sums_in_int8_send_scales_and_keep_what_is_lost() -> None:
     exact, rounded = Train(batch=1, seq=1), Train(batch=1, seq=1, reduce="int8")
-    assert (exact.sums_in_int8, exact.lost_bytes) == (False, 0.0)
-    assert (rounded.sums_in_int8, rounded.lost_bytes) == (True, 2.0)
-    assert rounded.rounded_bytes == 1 + 4 / 256
+    assert (exact.sums_in_int8, exact.error_feedback_bytes) == (False, 0.0)
+    assert (rounded.sums_in_int8, rounded.error_feedback_bytes) == (True, 2.0)
+    assert rounded.int8_gradient_bytes == 1 + 4 / 256
 
 
 def test_all_sizes_that_cannot_be_are_told() -> None:

@@ -13,7 +13,7 @@ import typer
 
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
-from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS
 
 
@@ -119,10 +119,10 @@ RematPolicy = Annotated[
 ]
 ChosenOverlap = Annotated[
     str,
-    strategy("--overlap WORD,...", f"also overlapped with compute: {', '.join(CHOSEN_OVERLAPS)}"),
+    strategy("--overlap WORD,...", f"also overlapped with compute: {', '.join(OPTIONAL_OVERLAPS)}"),
 ]
 OffloadedState = Annotated[
-    str, strategy("--offload WORD,...", f"in host memory: {', '.join(CHOSEN_OFFLOADS)}")
+    str, strategy("--offload WORD,...", f"in host memory: {', '.join(OPTIONAL_OFFLOADS)}")
 ]
 Disaggregate = Annotated[
     bool | None,

@@ -1,7 +1,7 @@
-"""The plan: one strategy with its inputs, its numbers and its reasons, as a value and as JSON.
+"""The plan: one strategy with its inputs, its predicted numbers and its reasons.
 
-In: model, system, work. Out: a `Plan`, which is all that checking, running and comparing need.
-Layer 7, the last one without JAX.
+`plan` takes a model, a machine and a workload, and returns a `Plan` or a `ServingPlan`. Checking,
+running and comparing need nothing else. Plans are saved as JSON. Layer 7, the last one without JAX.
 """
 
 from shardwise.plan.api import explain, plan, search, sweep

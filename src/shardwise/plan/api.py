@@ -1,6 +1,6 @@
 """`plan`, `search`, `explain` and `sweep` of the public API, for training and for serving.
 
-The type of the job or of the plan decides which of the two wings answers.
+The type of the job or plan decides whether `plan.training` or `plan.serving` answers.
 """
 
 from __future__ import annotations
@@ -61,29 +61,31 @@ def plan(
     traffic: str | None = None,
     at: float = 0.99,
 ) -> Plan | ServingPlan:
-    """The best plan.
+    """Search all legal strategies and return the best one as a plan.
 
     Args:
         model: the architecture.
-        system: the machine; for serving also a chip, to search machines of that chip.
+        system: the machine. For serving also a chip: the search then chooses one of its machines.
         job: the workload: `Train` or `Serve`.
         fixed: choices of the strategy that the search must keep, by name: `{"tensor": 8,
             "schedule": "1f1b"}`. For training: sizes of mesh roles, `micro_batch`,
             `n_microbatches`, `virtual`, `zero`, `loss_chunks`, `schedule`, `remat`,
             `context_kind`. For serving: sizes of mesh roles, `weights`, `kv`, `expert_tensor`.
-        most: largest sizes of mesh roles.
-        peak: expect the chip's peak rates, as the book does, instead of calibrated rates.
-        disaggregate: for serving: True for separate prefill engines, False for none, None for
-            whichever is better where a rate or a bound is set.
-        traffic: for serving: simulate requests, so that the bounds hold for the share `at` of them
-            instead of for the means. `poisson`, `constant`, `bursty:3`, or the path of a recording.
+        most: mesh role -> largest size that the search may use.
+        peak: predict times at the chip's peak rates, as the book does, instead of calibrated rates.
+        disaggregate: for serving: True plans separate prefill engines, False none. None chooses the
+            better of both if the job has a rate or a bound.
+        traffic: for serving: requests to simulate, so that the share `at` of them meets the bounds;
+            without traffic, the means meet them. `poisson`, `constant`, `bursty:3`, or the path of
+            a recording.
         at: share of the simulated requests that must meet the bounds.
 
     Raises:
-        UnknownName: an unknown role or word. NotDivisible: a fixed size that divides nothing.
-        NoStrategy: no legal split, or none within the bounds; the message says what would work.
-        DoesNotFit: no legal split fits into memory.
-        UnknownFigure: a figure that the chip's file does not have.
+        UnknownName: a name or value in `fixed` or `most` does not exist.
+        NotDivisible: a fixed size does not divide the model, the batch or the machine.
+        NoStrategy: no split is legal, or none meets the bounds; the message says what would work.
+        DoesNotFit: no legal split fits in memory.
+        UnknownFigure: no public source gives a number of the chip that the plan needs.
     """
     if isinstance(job, Serve):
         from shardwise.plan.serving import build as serving_build
@@ -148,7 +150,10 @@ def search(
     peak: bool = False,
     disaggregate: bool | None = None,
 ) -> list[Plan] | list[ServingPlan]:
-    """The `n` best plans on different meshes, best first. Arguments and errors as in `plan`."""
+    """Search the `n` best plans on different meshes, best first.
+
+    Arguments and errors are those of `plan`.
+    """
     if isinstance(job, Serve):
         from shardwise.plan.serving import build as serving_build
 
@@ -171,16 +176,17 @@ def explain(
 def explain(
     plan: Plan | ServingPlan, what_if: Mapping[str, float] | None = None, *, search: bool = True
 ) -> Explanation | ServingExplanation:
-    """What binds a plan and by how much, what would change it, and the decisions that lead to it.
+    """Explain a plan: what bounds it and by how much, what would change it, and why it was chosen.
 
     Args:
-        plan: from `shardwise.plan`, or loaded.
-        what_if: figures of the machine to multiply: `{"ici": 0.5, "flops": 2}`.
-        search: for training: also search at half and twice the batch and the sequence length, four
-            more searches.
+        plan: from `shardwise.plan`, or loaded from a file.
+        what_if: numbers of the machine -> factors to multiply them by: `{"ici": 0.5, "flops": 2}`.
+        search: for training: also search at half and twice the batch, and at half and twice the
+            sequence length. False saves these four searches.
 
     Raises:
-        BadFile: the plan cannot be rebuilt. BadInput: the machine has no such figure.
+        BadFile: the inputs of the plan cannot be rebuilt.
+        BadInput: the machine has no number of a name in `what_if`.
     """
     if isinstance(plan, ServingPlan):
         from shardwise.plan.serving import explain as serving_explain
@@ -220,22 +226,23 @@ def sweep(
     progress: Progress | None = None,
     **options: Any,
 ) -> Sweep | ServingSweep:
-    """The best plan for every combination of the options.
+    """Find the best plan for every combination of the options, one row each.
 
     Args:
         model: the architecture.
         system: the machine, or several to compare; for serving also chips.
-        job: the workload; options may replace any of its fields: `batch=[512, 1024]`.
-        peak: expect peak rates.
+        job: the workload. Options replace its fields: `batch=[512, 1024]`.
+        peak: predict times at peak rates instead of calibrated rates.
         progress: called before each row with its index and the number of rows.
-        options: values by name; a single value holds for all rows. For training: fields of
-            `Train`, roles of the mesh, words of a strategy, and `dtype`, the dtype of the
-            arithmetic, which also sets weights (16 bits at least), fp32 gradients and an fp32
-            master of narrower weights: `tensor=[1, 2, 4]`, `remat=["none", "full"]`. For
-            serving: see `shardwise.plan.serving.sweep.sweep`.
+        options: name -> values to combine; a single value holds for all rows. For training: fields
+            of `Train`, sizes of mesh roles and other choices of a strategy, as in `tensor=[1, 2,
+            4]` or `remat=["none", "full"]`. `dtype` is the dtype of matmuls; it also sets weights
+            of the same dtype, but at least 16 bits, fp32 gradients, and an fp32 master copy if the
+            weights are narrower. For serving: see `shardwise.plan.serving.sweep.sweep`.
 
     Raises:
-        UnknownName: an unknown option. BadInput: an option without values, or over 1,000 rows.
+        UnknownName: unknown option.
+        BadInput: an option has no values, or there are more than 1,000 rows.
     """
     if isinstance(job, Serve):
         from shardwise.plan.serving import sweep as serving_sweep

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a plan."""
+"""Check the arguments of a plan."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from shardwise.errors import BadInput, raise_all
 
 
 def check_types(arguments: Sequence[tuple[object, type | tuple[type, ...], str]]) -> None:
-    """Refuse arguments of another type: a plan takes values, not names.
+    """Check the types of arguments. Users may pass the name of a model instead of the model.
 
     Args:
-        arguments: (argument, its types, the calls that return them).
+        arguments: for each argument its value, the allowed types, and the call that returns such a
+            value, as the message names it: "sw.model(...)".
 
     Raises:
-        BadInput: every argument of a wrong type.
+        BadInput: an argument has a wrong type; the error lists all of them.
     """
     problems = []
     for argument, types, source in arguments:

@@ -1,4 +1,4 @@
-"""Collectives of a planned step by role and kind, to compare with a compiled program."""
+"""Collectives of a planned step, grouped by role and kind to compare with a compiled program."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ STEPS = ("decode", "prefill")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCollective:
-    """All collectives of one kind for one role, in one step on a chip of the busiest stage.
+    """All collectives of one role and kind in a step, on a chip of the busiest pipeline stage.
 
     Args:
-        axes: mesh axes over which any of them runs.
-        each: the distinct sets of axes over which a single collective runs.
+        axes: mesh axes that any of these collectives runs over.
+        each: the sets of axes that single collectives run over, without repetitions.
         n: number of collectives.
-        joined_bytes: total size of the arrays that they join over their shards (V of the book); for
-            permutes, the bytes that a chip sends.
-        received_bytes: total bytes that one chip receives.
-        names: names of the operations.
+        joined_bytes: total bytes of the whole arrays that they move, all shards together (V of the
+            book); for permutes, the bytes that the chip sends.
+        received_bytes: total bytes that the chip receives.
+        names: names of the planned operations.
     """
 
     role: str
@@ -40,17 +40,17 @@ class PlannedCollective:
 def planned_collectives(
     plan: Plan | ServingPlan, step: str | None = None
 ) -> tuple[PlannedCollective, ...]:
-    """The collectives of a planned step.
+    """The collectives of a planned step, by role and kind.
 
-    All-reduces of scalars (the loss, the gradient norm) and of the softmax statistics of a sharded
-    vocabulary are left out.
+    Small all-reduces are left out: those of scalars (the loss, the gradient norm), and those of
+    softmax statistics if the vocabulary is sharded.
 
     Args:
-        plan: from `shardwise.plan`, or loaded.
-        step: for a serving plan: `decode` or `prefill`.
+        plan: from `shardwise.plan`, or loaded from a file.
+        step: `decode` or `prefill` of a serving plan; None for a training plan.
 
     Raises:
-        BadInput: a serving plan without a step, or a training plan with one.
+        BadInput: `step` is missing for a serving plan, or given for a training plan.
     """
     if isinstance(plan, Plan):
         if step is not None:
@@ -64,7 +64,7 @@ def planned_collectives(
 
 
 def group_collectives(operations: Iterable[Operation]) -> tuple[PlannedCollective, ...]:
-    """Collectives by role and kind, in their order, without transfers to host memory."""
+    """Group collectives by role and kind, in order; transfers to host memory are left out."""
     groups: dict[tuple[str, str], list[Operation]] = {}
     for op in operations:
         if op.collective and op.role and op.axes:

@@ -1,6 +1,6 @@
-"""The decisions that lead to a plan, in order, each with the numbers that it compares.
+"""The decisions that lead to a plan, each with the numbers that it compares.
 
-`report.training.decisions` and `report.serving.decisions` write their sentences.
+`report.training.decisions` and `report.serving.decisions` turn them into sentences.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One decision on the way to a plan.
+    """One decision on the way to a plan: it compares a number with a limit.
 
     Args:
-        step: the subject: chip, node, slice, sequences, data, tensor, pipe, context, expert,
-            memory; for serving also machine, kv, batch, prompts.
+        step: what the decision is about: chip, node, slice, sequences, data, tensor, pipe, context,
+            expert, memory; for serving also machine, kv, batch, prompts.
         number, limit: the compared numbers, both in `unit`.
         met: whether the number is within the limit.
-        degree: the plan's degree of the split in question; None where there is none.
+        degree: the plan's degree of the parallelism in question; None if there is no such degree.
     """
 
     step: str
@@ -38,10 +38,10 @@ def comparison(
     *,
     at_least: bool = False,
 ) -> dict[str, Any]:
-    """Fields of every decision that compares a number with a limit.
+    """The fields of `Decision`, by name.
 
     Args:
-        at_least: the limit is a lower bound; otherwise an upper bound.
+        at_least: whether the limit is a lower bound; otherwise it is an upper bound.
     """
     met = number <= limit
     if at_least:
@@ -58,11 +58,11 @@ def comparison(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity(Decision):
-    """Training state against the memory of a chip, a node or a slice.
+    """Does the training state fit in the memory of one chip, node or slice?
 
     Args:
-        n_chips: of that chip, node or slice.
-        of_several: the machine has more than one of them.
+        n_chips: number of chips in that unit.
+        of_several: whether the machine has more than one such unit.
     """
 
     n_chips: int
@@ -71,19 +71,23 @@ class Capacity(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences(Decision):
-    """Sequences against chips; the plan splits one over `chips_per_sequence` chips."""
+    """Are there as many sequences as chips?
+
+    Args:
+        chips_per_sequence: chips that the plan splits one sequence over.
+    """
 
     chips_per_sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDegree(Decision):
-    """The degree up to which compute hides tensor parallelism.
+    """Does compute hide the traffic of tensor parallelism at the plan's degree?
 
     Args:
-        node: GPUs of a node; None on a torus.
-        mixed_tokens, mixed_threshold: tokens per chip against the threshold of FSDP with tensor
-            parallelism; None where FSDP alone hides its traffic.
+        node: number of GPUs in a node; None on a torus.
+        mixed_tokens, mixed_threshold: tokens per chip, and the number from which compute hides FSDP
+            combined with tensor parallelism; None if compute hides FSDP alone.
     """
 
     node: int | None
@@ -93,28 +97,40 @@ class TensorDegree(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages(Decision):
-    """Microbatches of a pipeline; `data_lacks` is the factor of tokens that data sharding lacks."""
+    """Are there enough microbatches for a small pipeline bubble?
+
+    Args:
+        data_lacks: tokens per chip that pure data sharding needs, over those that there are.
+    """
 
     data_lacks: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring(Decision):
-    """Sequence lengths from which attention hides a ring of `ring` chips."""
+    """Is the sequence long enough for attention to hide the traffic of a ring?
+
+    Args:
+        ring: number of chips in the ring.
+    """
 
     ring: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWidth(Decision):
-    """Expert widths from which compute hides the all-to-alls over `chips` chips."""
+    """Are experts wide enough for compute to hide their all-to-alls?
+
+    Args:
+        chips: number of chips that an all-to-all runs over.
+    """
 
     chips: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(Decision):
-    """Bytes that a chip needs with the chosen remat policy and microbatches."""
+    """Does the plan fit in the memory of a chip, with its remat policy and microbatches?"""
 
     remat: str
     n_microbatches: int
@@ -123,7 +139,12 @@ class Memory(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneChip(Decision):
-    """Weights and the KV cache of one sequence against the memory of a chip."""
+    """Do the weights and the KV cache of one sequence fit in the memory of one chip?
+
+    Args:
+        dtype: dtype of the weights.
+        weights_bytes, cache_bytes: bytes of the weights, and of the KV cache.
+    """
 
     dtype: str
     weights_bytes: float
@@ -132,7 +153,12 @@ class OneChip(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Decision):
-    """The smallest machine of an engine, which holds `sequences`, against the plan's machine."""
+    """Is the plan's engine as small as the smallest machine that fits?
+
+    Args:
+        smallest: name of the smallest machine.
+        sequences: sequences that fit on it.
+    """
 
     smallest: str
     sequences: int | None
@@ -140,7 +166,14 @@ class Machine(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingTensor(Decision):
-    """Limits of tensor parallelism: `compute_limit` while FLOPs bind, otherwise `limit`."""
+    """Is the tensor degree below the largest useful one?
+
+    Args:
+        compute_limit: largest degree if FLOPs bound the matmuls. `limit` is the largest degree if
+            reading weights bounds them.
+        axes: torus axes that `tensor` runs over.
+        rows: sequences of a pass.
+    """
 
     compute_limit: float
     axes: int
@@ -149,7 +182,12 @@ class ServingTensor(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches(Decision):
-    """KV heads against the tensor degree, and the split `kv` of caches beyond them."""
+    """Are there as many KV heads as chips of `tensor`?
+
+    Args:
+        kv: how KV caches are sharded over chips beyond the heads, one of `KV_SPLITS`.
+        latent: whether the model has latent attention.
+    """
 
     kv: str
     latent: bool
@@ -157,7 +195,12 @@ class Caches(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts(Decision):
-    """Experts that the `rows` tokens of a pass route to, of all experts."""
+    """Does a pass route tokens to more than half of the experts?
+
+    Args:
+        rows: tokens of a pass.
+        experts_per_token: experts that each token is routed to.
+    """
 
     rows: float
     experts_per_token: int
@@ -165,7 +208,13 @@ class Experts(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch(Decision):
-    """Sequences of a pass against the number from which FLOPs bind the matmuls."""
+    """Are there enough sequences in a pass for FLOPs to bound the matmuls?
+
+    Args:
+        kv_batch: sequences of an engine from which reading KV caches takes longer than the matmuls;
+            None if it never does.
+        max_batch: sequences that fit in the memory of an engine.
+    """
 
     kv_batch: int | None
     max_batch: int
@@ -173,7 +222,13 @@ class Batch(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillEngines(Decision):
-    """Prefill engines per decode engine, predicted and at an assumed MFU."""
+    """Does one prefill engine keep up with a decode engine?
+
+    Args:
+        step_s: expected seconds of a prefill.
+        mfu, at_mfu_step_s: an assumed MFU, and the seconds of a prefill at it.
+        at_mfu_servers: prefill engines per decode engine at this MFU.
+    """
 
     step_s: float
     mfu: float

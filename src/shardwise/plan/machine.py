@@ -1,6 +1,6 @@
-"""The machine of a plan: its figures, the memory of a chip, and where the axes of a mesh lie on it.
+"""The machine in a plan: its chip's numbers, its memory, and the links of a mesh on it.
 
-`planned_hardware` records a machine in a plan; `system_of` reads it again.
+`planned_hardware` makes the entry of a machine in a plan; `system_of` reads it back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardwise.strategy.mesh import Mesh, Placement
 
 
 def planned_hardware(system: System) -> PlannedHardware:
-    """The record of a machine in a plan."""
+    """Make the entry of a machine in a plan."""
     return PlannedHardware(
         name=system.name,
         chip=system.chip.name,
@@ -31,7 +31,7 @@ def planned_hardware(system: System) -> PlannedHardware:
 
 
 def topology_text(system: System) -> str:
-    """`torus 16x20x28, all axes wrap` or `2,048 nodes of 8`."""
+    """Describe a topology: `torus 16x20x28, all axes wrap` or `2,048 nodes of 8`."""
     topology = system.topology
     if not isinstance(topology, Torus):
         return f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
@@ -44,7 +44,10 @@ def topology_text(system: System) -> str:
 
 
 def system_of(hardware: PlannedHardware) -> System:
-    """The machine of a plan, with the chip's figures that the plan was made with."""
+    """Rebuild the machine of a plan, with the chip's numbers that the plan was made with.
+
+    The catalog may have other numbers for the chip today; those of the plan replace them.
+    """
     system = parse_system(hardware.name)
     chip = system.chip
     catalog = _figures(chip)
@@ -62,7 +65,7 @@ def system_of(hardware: PlannedHardware) -> System:
 
 
 def _figures(chip: Chip) -> dict[str, float]:
-    """Every numeric figure of a chip's file by its path."""
+    """Path in a chip's file -> value, for every number in the file."""
     return {
         path: float(figure.value)
         for path, figure in chip.figures.items()
@@ -71,13 +74,13 @@ def _figures(chip: Chip) -> dict[str, float]:
 
 
 def memory_bytes(memory: Memory) -> MemoryBytes:
-    """The memory of a chip as a plan lists it, bytes."""
+    """Convert the estimated memory of a chip to the entry in a plan."""
     return MemoryBytes(**{f.name: float(getattr(memory, f.name)) for f in fields(MemoryBytes)})
 
 
 @contextmanager
-def refuse_unreadable() -> Iterator[None]:
-    """Report every error while a plan is rebuilt as `BadFile`."""
+def errors_as_bad_file() -> Iterator[None]:
+    """Turn every `ShardwiseError` in the block, which rebuilds a plan, into `BadFile`."""
     try:
         yield
     except BadFile:
@@ -87,21 +90,22 @@ def refuse_unreadable() -> Iterator[None]:
         raise BadFile(*problems) from None
 
 
-def links_of(placement: Placement, sizes: Mapping[str, int]) -> dict[str, str]:
-    """The links under each axis longer than 1, as a plan describes them."""
+def describe_links(placement: Placement, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Role -> links that its mesh axis uses, in words, for each axis longer than 1."""
     return {role: placement.describe(role) for role, size in sizes.items() if size > 1}
 
 
-def placement_of(
+def find_placement(
     descriptions: Mapping[str, str], placements: Iterable[Placement], mesh: Mesh, system: System
 ) -> Placement:
-    """The placement that a plan describes, among all that `mesh` has on `system`.
+    """Find the placement of `mesh` on `system` that a plan describes.
 
     Args:
-        descriptions: role -> links under its axis, as `Placement.describe` returns them.
+        descriptions: role -> links that its mesh axis uses, as `Placement.describe` returns them.
+        placements: the placements to choose from.
 
     Raises:
-        BadFile: no placement has these descriptions.
+        BadFile: none of the placements has these descriptions.
     """
     for placement in placements:
         if all(placement.describe(role) == links for role, links in descriptions.items()):

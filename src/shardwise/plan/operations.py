@@ -1,4 +1,4 @@
-"""Priced items as the operations of a plan, at peak rates."""
+"""Convert priced items, at peak rates, to the operations that a plan lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.plan.schema.common import Operation
 
 
 def local_operation(item: PricedItem, computed_flops: float = 0.0) -> Operation:
-    """The operation of an item that runs on the chip, without communication."""
+    """Convert an item that runs on the chip, without communication."""
     return Operation(
         name=item.name,
         phase=item.phase,
@@ -33,13 +33,13 @@ def local_operation(item: PricedItem, computed_flops: float = 0.0) -> Operation:
 def collective_operation(
     item: PricedItem, on_network: PricedItem, mesh: dict[str, int], *, hidden: bool = False
 ) -> Iterator[Operation]:
-    """The operation of a collective; none over one chip, or without bytes to send.
+    """Convert a collective. There is no operation if it runs over one chip or sends no bytes.
 
     Args:
-        item: the priced item.
-        on_network: the collective that runs for it.
-        mesh: role -> size.
-        hidden: most of it overlaps with other work.
+        item: the item that has the time of the collective.
+        on_network: the collective that the program runs: `item`, or the permutes that replace it.
+        mesh: role -> size of its mesh axis.
+        hidden: whether most of the communication overlaps with compute.
     """
     axes = tuple(axis for axis in on_network.axes if mesh[axis] > 1)
     joined_bytes = float(on_network.count * on_network.joined_bytes)

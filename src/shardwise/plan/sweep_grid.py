@@ -1,4 +1,4 @@
-"""Sweeps of training and of serving: the combinations of options, and their table of rows."""
+"""Common to training and serving sweeps: combinations of options, and the table of results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from shardwise.errors import BadInput, UnknownName
 from shardwise.hardware import Chip, System
 from shardwise.strategy.mesh import INSIDE_OUT
 
-MAX_POINTS = 1000  # each is a search of up to seconds
+MAX_COMBINATIONS = 1000  # each needs a search, which may take seconds
 HARDWARE = "hardware"
-NESTED = ("swept", "step_s", "mesh", "prefill_mesh", "problem")  # fields that a flat row spreads
+# Fields of a row that become several columns, or a column in another place.
+NESTED_FIELDS = ("swept", "step_s", "mesh", "prefill_mesh", "problem")
 
 Machine = TypeVar("Machine", bound=System | Chip)
 Values = dict[str, tuple[Any, ...]]
@@ -26,7 +27,7 @@ class SweepTable:
     """All rows of a sweep, in the order of the options.
 
     Args:
-        options: values of each option by its name.
+        options: name of each option -> its values.
     """
 
     model: str
@@ -34,20 +35,20 @@ class SweepTable:
     rows: tuple[Any, ...]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One flat dict a row, for pandas or polars: options first, then the numbers.
+        """Convert each row to a flat dict, for pandas or polars: options first, then the numbers.
 
-        Times are in seconds, memory in bytes per chip, the mesh has one column a role.
+        Times are in seconds, memory in bytes per chip; each mesh role has a column.
         """
-        return [_flat(row) for row in self.rows]
+        return [_flat_row(row) for row in self.rows]
 
 
-def _flat(row: Any) -> dict[str, Any]:
+def _flat_row(row: Any) -> dict[str, Any]:
     columns = dict(row.swept)
     for bound in ("expected", "lower", "upper"):
         name = "step_s" if bound == "expected" else f"step_{bound}_s"
         columns[name] = getattr(row.step_s, bound, None)
     for field in fields(row):
-        if field.name not in NESTED and field.name not in row.swept:
+        if field.name not in NESTED_FIELDS and field.name not in row.swept:
             columns[field.name] = getattr(row, field.name)
     mesh = row.mesh or {}
     columns |= {f"mesh_{role}": mesh.get(role) for role in INSIDE_OUT}
@@ -55,15 +56,17 @@ def _flat(row: Any) -> dict[str, Any]:
     return columns
 
 
-def values_of(options: Mapping[str, Any], names: Iterable[str], sweep: str) -> Values:
-    """Each option with the tuple of its values; a single value becomes a tuple of one.
+def option_values(options: Mapping[str, Any], names: Iterable[str], sweep: str) -> Values:
+    """Name of each option -> tuple of its values; a single value becomes a tuple of one.
 
     Args:
-        names: the options that exist.
-        sweep: the kind of sweep, for messages: "a sweep".
+        options: the options as the user passed them.
+        names: names of the options that exist.
+        sweep: the kind of sweep in error messages: "a sweep".
 
     Raises:
-        UnknownName: an unknown option. BadInput: an option without values.
+        UnknownName: unknown option.
+        BadInput: an option has no values.
     """
     values: Values = {}
     for name, option in options.items():
@@ -78,36 +81,38 @@ def values_of(options: Mapping[str, Any], names: Iterable[str], sweep: str) -> V
     return values
 
 
-def selected(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The options with these names."""
+def select_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the options whose names are in `names`."""
     return {name: value for name, value in options.items() if name in names}
 
 
 def combinations(
     machines: Sequence[Machine], values: Values, results: str, progress: Progress | None
 ) -> Iterator[tuple[Machine, dict[str, Any], dict[str, Any]]]:
-    """(machine, all options, options that differ between rows) of each combination.
+    """Yield (machine, all options, the options that differ between rows) for each combination.
 
     Args:
-        results: what a combination leads to, for messages: "plans".
-        progress: called before each combination with its index and the number of all.
+        machines: the machines, or chips, to combine with the options.
+        values: name of each option -> its values.
+        results: what a combination yields, in error messages: "plans".
+        progress: called before each combination with its index and the number of combinations.
 
     Raises:
-        BadInput: no machine, or over 1,000 combinations.
+        BadInput: no machine, or more than 1,000 combinations.
     """
     if not machines:
         raise BadInput("hardware has no values to sweep.")
-    n_points = len(machines) * math.prod(len(choices) for choices in values.values())
-    if n_points > MAX_POINTS:
+    n_combinations = len(machines) * math.prod(len(choices) for choices in values.values())
+    if n_combinations > MAX_COMBINATIONS:
         counts = " x ".join(f"{len(choices):,} {name}" for name, choices in values.items())
         raise BadInput(
-            f"{counts or 'the sweep'} on {len(machines):,} machines is {n_points:,} {results}; at "
-            f"most {MAX_POINTS:,} are searched. Take fewer values."
+            f"{counts or 'the sweep'} on {len(machines):,} machines is {n_combinations:,} "
+            f"{results}; at most {MAX_COMBINATIONS:,} are searched. Take fewer values."
         )
-    points = itertools.product(machines, *values.values())
-    for index, (machine, *choices) in enumerate(points):
+    grid = itertools.product(machines, *values.values())
+    for index, (machine, *choices) in enumerate(grid):
         if progress:
-            progress(index, n_points)
+            progress(index, n_combinations)
         options = dict(zip(values, choices, strict=True))
         swept = {name: value for name, value in options.items() if len(values[name]) > 1}
         if len(machines) > 1:

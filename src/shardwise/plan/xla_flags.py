@@ -1,9 +1,9 @@
-"""Options of XLA's compilers that are part of a plan, each with its reason and its source.
+"""XLA compiler options that are part of a plan, each with its reason and its source.
 
-The list is short on purpose and leaves out:
+The list is short on purpose. It leaves out:
 - defaults of the compiler: with libtpu 0.0.42 the latency-hiding scheduler, asynchronous gathers
-  and their fusion with compute are on already, and setting them changes no program;
-- thresholds that depend on the sizes of a model, such as those for combining collectives;
+  and their fusion with compute are on, and setting these options changes no program;
+- thresholds that depend on the size of the model, such as those for combining collectives;
 - options that make compilation many times slower: the experimental scheduler for host offload
   takes a quarter of an hour for one training step.
 """
@@ -22,15 +22,14 @@ _GUIDANCE = "openxla/xla, docs/flags_guidance.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """One option of a compiler.
+    """One compiler option.
 
     Args:
-        name: the option.
-        value: its value as text, `true` for on.
-        chips: names of the chips that need it; empty for all chips of the platform.
-        several_slices: whether it only matters over DCN.
-        reason: its effect, as seen in compiled programs where stated.
-        source: the file that recommends it.
+        value: the value as text; `true` switches an option on.
+        chips: names of the chips that it is set for; empty for all chips of the kind.
+        several_slices: whether it is set only if the machine has several slices.
+        reason: what the option does, and the effect that was seen in compiled programs, if any.
+        source: the file that recommends the option.
     """
 
     name: str
@@ -124,12 +123,12 @@ _GPU: Final = (
     ),
 )
 
-# By kind of chip.
+# Kind of chip -> its options.
 FLAGS: Final[dict[str, tuple[Flag, ...]]] = {"tpu": _TPU, "gpu": _GPU}
 
 
 def flags_for(system: System) -> tuple[XlaFlag, ...]:
-    """The options for one machine; none where XLA has no compiler for its chip.
+    """The compiler options for a machine; none if the list has none for its kind of chip.
 
     >>> from shardwise.hardware import parse_system
     >>> [flag.name for flag in flags_for(parse_system("v5e:4x4"))]

@@ -16,7 +16,7 @@ from shardwise.errors import DoesNotFit
 from shardwise.report import fit as report
 from shardwise.report.fit import FitResult, Need, Room
 from shardwise.search.fit import sizes
-from shardwise.workload import OPTIMIZER_MOMENTS, held_in
+from shardwise.workload import OPTIMIZER_MOMENTS, weight_dtype_for
 
 Job = sw.Train | sw.Serve
 Machine = tuple[sw.Chip, sw.System | None]
@@ -103,7 +103,8 @@ def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
 
 def _training(dtype: str, optimizer: str) -> sw.Train:
     """A step for its state alone; its batch does not matter."""
-    return sw.Train(batch=1, seq=1, weights=held_in(dtype), compute=dtype, optimizer=optimizer)
+    weights = weight_dtype_for(dtype)
+    return sw.Train(batch=1, seq=1, weights=weights, compute=dtype, optimizer=optimizer)
 
 
 def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:

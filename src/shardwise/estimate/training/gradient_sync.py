@@ -117,7 +117,7 @@ def _collectives(priced: PricedLayout) -> Iterator[PricedItem]:
     for group in gradient_groups(priced.config, layout, priced.stage):
         n_bytes = group.elements * job.reduce_bytes
         if job.sums_in_int8 and group.what != "vectors":
-            rounded = group.elements * job.rounded_bytes
+            rounded = group.elements * job.int8_gradient_bytes
             joined_bytes = rounded * shards(group.axes, mesh)
             count = _reductions(layout)
             yield _collective(group, "all_to_all", group.axes, joined_bytes, count=count)
@@ -286,7 +286,7 @@ def update_s(priced: PricedLayout) -> Num:
     if flops:
         seconds = seconds + flops / (shards(tuple(mesh), mesh) * rates.matmul_flops_per_s)
     if job.sums_in_int8:
-        seconds = seconds + 2 * feedback_elements * job.lost_bytes / rates.hbm_bytes_per_s
+        seconds = seconds + 2 * feedback_elements * job.error_feedback_bytes / rates.hbm_bytes_per_s
     return seconds
 
 

@@ -1,1 +1,1 @@
-"""The values that a plan is made of."""
+"""The dataclasses of plan.json, and reading and writing them."""

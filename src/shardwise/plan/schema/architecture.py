@@ -1,4 +1,4 @@
-"""The model of a plan: its sizes, and its architecture as plain data that can be read again."""
+"""The model in a plan: its sizes, and its architecture as JSON data, written and read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def planned_model(model: ModelConfig) -> PlannedModel:
-    """The record of a model in a plan."""
+    """The entry of a model in a plan."""
     counts = count.parameters(model)
     return PlannedModel(
         name=model.name,
@@ -37,9 +37,9 @@ def planned_model(model: ModelConfig) -> PlannedModel:
 
 
 def plain_data(value: Any) -> Any:
-    """A model as plain JSON data, without fields at their default.
+    """Convert a model to dicts and lists for JSON, leaving out fields that have their default.
 
-    A default is therefore part of the format: changing one changes the meaning of saved plans.
+    The defaults are therefore part of the format: changing one changes what saved plans mean.
     """
     if isinstance(value, tuple):
         return [plain_data(element) for element in value]
@@ -54,9 +54,9 @@ def plain_data(value: Any) -> Any:
 
 
 def model_of(data: dict[str, Any]) -> ModelConfig:
-    """The model of a plan; missing fields have their default.
+    """Read a model from the data that `plain_data` wrote; missing fields get their default.
 
-    Only its fields say whether the block of a layer is dense or routed.
+    A feed-forward block with the field `n_experts` becomes a `Moe`, any other an `Mlp`.
 
     Raises:
         BadFile: the data do not describe a model.

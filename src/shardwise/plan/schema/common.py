@@ -1,4 +1,4 @@
-"""Parts that plans of training and of serving have in common: model, machine, operations, reasons.
+"""Parts common to training and serving plans: model, machine, memory, operations, reasons.
 
 Field names are the keys of their JSON (schema "shardwise.plan/2").
 """
@@ -16,7 +16,7 @@ SCHEMA = "shardwise.plan/2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
-    """The model: its sizes, and the whole architecture as plain data."""
+    """The model: its sizes, and its whole architecture as JSON data."""
 
     name: str
     source: str
@@ -37,7 +37,13 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedHardware:
-    """The machine, with the figures of its chip that the plan used (SI units)."""
+    """The machine.
+
+    Args:
+        topology: the network in words: `torus 4x4, all axes wrap`.
+        as_of: date of the chip's data.
+        figures: path in the chip's file -> the value that the plan used, SI units.
+    """
 
     name: str
     chip: str
@@ -50,12 +56,12 @@ class PlannedHardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Seconds of a step, or of a pass of an engine.
+    """Three predictions of the seconds of a training step, or of a forward pass of an engine.
 
     Args:
-        lower: the roofline: every product at the peak, all communication hidden.
-        expected: at the rates that the chip reaches, communication as the strategy overlaps it.
-        upper: at these rates, no communication hidden.
+        lower: the roofline: matmuls at peak rates, all communication overlapped with compute.
+        expected: at calibrated rates, with the overlap that the strategy has.
+        upper: at calibrated rates, without any overlap.
     """
 
     lower: float
@@ -65,7 +71,13 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBytes:
-    """Bytes per chip at the peak of the step; `total` excludes the `margin` that stays free."""
+    """Bytes per chip when memory use is highest.
+
+    Args:
+        total: the sum of the parts above it.
+        margin: bytes that stay free, not part of `total`.
+        capacity: bytes of the chip's memory.
+    """
 
     weights: float
     gradients: float
@@ -79,15 +91,16 @@ class MemoryBytes:
 
     @property
     def per_chip(self) -> float:
-        """The sum of the parts."""
+        """The sum of the parts, `total`."""
         return self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesUsed:
-    """The calibration behind `expected`; named "peak" where the chip has none.
+    """The calibrated rates behind the expected times.
 
     Args:
+        name: name of the calibration; "peak" if the expected times are at peak rates.
         spread: 0.2 means that 80 % of the published runs on the chip took within 20 % of the
             expected time.
     """
@@ -100,18 +113,21 @@ class RatesUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One kind of work of the step on the busiest stage: a local operation, or a collective.
+    """One local operation or collective of a step, with all its occurrences on one chip.
+
+    The chip belongs to the busiest pipeline stage; numbers are sums over `count` occurrences.
 
     Args:
-        network_bytes: received by one chip, in all occurrences.
-        time_s: at peak rates, of all `count` occurrences together.
-        math_s, hbm_s: the two sides of a matmul's roofline.
-        hidden: most of it overlaps with other work.
-        joined_bytes: size of the array that a collective joins over its shards (V of the book), in
-            all occurrences; for a permute, the bytes that a chip sends.
+        flops: FLOPs that MFU counts.
+        network_bytes: bytes that the chip receives.
+        time_s: seconds at peak rates.
+        math_s, hbm_s: seconds of a matmul's FLOPs, and of its HBM traffic, at peak rates.
+        hidden: whether most of the communication overlaps with compute.
+        joined_bytes: bytes of the whole array, all shards together, that a collective moves (V of
+            the book); for a permute, the bytes that the chip sends.
         axes: mesh axes over which a collective runs.
-        computed_flops: FLOPs that the chip's kernels compute. For attention they exceed `flops`,
-            which MFU counts.
+        computed_flops: FLOPs that kernels execute. For attention they exceed `flops`, since
+            kernels also compute masked tiles.
     """
 
     name: str
@@ -134,9 +150,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A constraint on the plan, and its margin (above 1: met).
+    """A constraint on the plan, and how well the plan meets it.
 
-    Subclasses, one for each constraint, have the numbers behind it as fields.
+    Each constraint has a subclass, whose fields are the numbers behind it.
+
+    Args:
+        margin: a ratio; above 1 the constraint is met.
     """
 
     constraint: str
@@ -145,13 +164,14 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """The disadvantage of another strategy or deployment against the plan.
+    """Why another strategy or deployment is worse than the plan.
 
     Args:
-        kind: "memory", "time", "batch", "dtype", or "none" where there is no disadvantage.
-        part: the part of the step or pass that takes longer.
-        amount: extra seconds in that part; for memory, bytes needed over bytes available.
-        remat: policy of the other strategy, where it differs from the plan's.
+        kind: where it is worse: "memory", "time", "batch" or "dtype"; "none" if it is not worse.
+        part: for "time", the part of the step or pass that takes longer.
+        amount: for "time", the extra seconds of that part; for "memory", bytes needed over bytes
+            available.
+        remat: the other strategy's remat policy, if it differs from the plan's.
     """
 
     kind: Literal["memory", "time", "batch", "dtype", "none"]
@@ -162,7 +182,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XlaFlag:
-    """An option of XLA's compiler for the program of a plan, with its reason."""
+    """An XLA compiler option for the program of a plan, and why it is set."""
 
     name: str
     value: str
@@ -178,12 +198,12 @@ class PlanDocument:
     hardware: PlannedHardware
 
     def headline(self, mesh: dict[str, int], bound: str) -> str:
-        """`llama3-8b on v5e:4x4: fsdp 16, compute-bound`."""
+        """One line that names the plan: `llama3-8b on v5e:4x4: fsdp 16, compute-bound`."""
         sizes = " x ".join(f"{role} {n}" for role, n in mesh.items() if n > 1) or "one chip"
         return f"{self.model.name} on {self.hardware.name}: {sizes}, {bound}-bound"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write plan.json.
+        """Write the plan as JSON to `path`.
 
         Raises:
             BadFile: the file cannot be written.

@@ -1,4 +1,4 @@
-"""plan.json read back as an equal plan."""
+"""Read plan.json: the result equals the plan that was saved."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from shardwise.errors import BadFile, nearest
 from shardwise.plan.schema.common import SCHEMA, Reason
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.serving_reasons import SERVING_REASONS
-from shardwise.plan.schema.training import LAYOUT_WORDS, Plan
+from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
 
 AnyPlan = Plan | ServingPlan
-# Lists whose rows may carry a `text`, which `report` derives from their numbers.
+# Lists whose rows may have a key `text`: a sentence that `report` makes of the other keys.
 ROWS_WITH_TEXT = ("why", "alternatives", "pareto")
 
 
 def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
-    """A plan from its JSON, for serving where its workload says so.
+    """Read a plan from JSON: a `ServingPlan` if its workload has the kind "serve", else a `Plan`.
 
     Args:
         text: the JSON document.
-        name: the document's name in messages.
+        name: the name of the document in error messages.
 
     Raises:
-        BadFile: not JSON, another schema, an unknown or missing key, a wrong type; says where.
+        BadFile: not JSON, another schema, an unknown or missing key, a value of a wrong type. The
+            message says where.
     """
     import msgspec
 
@@ -56,14 +57,14 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
         raise BadFile(f"{name}: {error}.") from None
     problems = _unknown_keys(document, msgspec.to_builtins(plan), "$")
     if isinstance(plan, Plan):
-        problems += _missing_words(document["strategy"])
+        problems += _missing_layout_fields(document["strategy"])
     if problems:
         raise BadFile(*(f"{name}: {problem}" for problem in problems))
     return plan
 
 
 def load(path: str | os.PathLike[str]) -> AnyPlan:
-    """Read plan.json.
+    """Read a plan from the JSON file at `path`.
 
     Raises:
         BadFile: the file is missing, cannot be read, or is not a plan.
@@ -84,10 +85,11 @@ def _without_text(row: Any) -> Any:
 def _reasons(
     rows: list[dict[str, Any]], reason_types: dict[str, type[Reason]], name: str
 ) -> tuple[Reason, ...]:
-    """Each reason as the class of its constraint.
+    """Convert each row to the subclass of `Reason` for its constraint.
 
     Raises:
-        BadFile: an unknown constraint. msgspec.ValidationError: a missing key, or a wrong type.
+        BadFile: unknown constraint.
+        msgspec.ValidationError: missing key, or a value of a wrong type.
     """
     import msgspec
 
@@ -104,14 +106,14 @@ def _reasons(
     return tuple(reasons)
 
 
-def _missing_words(strategy: dict[str, Any]) -> list[str]:
-    """A problem for each word of a layout that a document leaves out."""
-    words = [name for name in LAYOUT_WORDS if name not in strategy]
-    return [f"missing required field `{name}` - at `$.strategy`." for name in words]
+def _missing_layout_fields(strategy: dict[str, Any]) -> list[str]:
+    """List a problem for each field of `Layout` that the document lacks."""
+    missing = [name for name in LAYOUT_FIELDS if name not in strategy]
+    return [f"missing required field `{name}` - at `$.strategy`." for name in missing]
 
 
 def _unknown_keys(document: Any, known: Any, path: str) -> list[str]:
-    """A problem for each key of the document that a plan does not have, with similar keys."""
+    """List a problem for each key of the document that plans do not have, with similar keys."""
     problems: list[str] = []
     children: list[tuple[Any, Any, str]] = []
     if isinstance(document, dict) and isinstance(known, dict):

@@ -1,4 +1,4 @@
-"""Any result of Shardwise as JSON."""
+"""Write any result of Shardwise as JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from shardwise.errors import BadFile
 
 
 def encode(value: Any) -> bytes:
-    """Any result of Shardwise as JSON, indented."""
+    """Encode a result of Shardwise as indented JSON."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
 def write(value: Any, path: str | os.PathLike[str]) -> None:
-    """Write a result, or a document of one, as a JSON file.
+    """Write a result of Shardwise as a JSON file.
 
     Raises:
         BadFile: the file cannot be written.

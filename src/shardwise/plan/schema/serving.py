@@ -1,4 +1,4 @@
-"""A serving plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/2")."""
+"""The dataclasses of a serving plan; field names are the JSON keys (schema "shardwise.plan/2")."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from shardwise.search.serving.choose import Rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedWork:
-    """The requests, all of the same lengths, and the bounds that their means must meet.
+    """The requests, all of the same lengths, and the latency bounds that their means must meet.
+
+    Fields are those of `shardwise.Serve`.
 
     Args:
-        batch: None where the search chose it.
-        cached: share of the prompt that a prefix cache holds.
-        drafted, acceptance, draft_cost: speculative decoding: tokens per pass, share accepted, cost
-            of a draft.
+        batch: sequences that decode at the same time, as requested; None if the search chose them.
     """
 
     kind: str
@@ -45,11 +44,16 @@ class ServedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedEngines:
-    """Engines of one kind and their layout.
+    """Identical engines of a deployment, which prefill, decode or both, and their layout.
 
     Args:
-        mesh: sizes of one engine; `data` is the number of engines.
-        hardware: the machine of one engine, or of several engines that share it.
+        mesh: size of each mesh role in one engine, except `data`: the number of engines.
+        placement: role -> the links that its mesh axis uses, in words.
+        rules: dim -> the mesh axes that shard it.
+        weights: layout of the weights, one of `WEIGHT_LAYOUTS`.
+        kv: sharding of the KV cache, one of `KV_SPLITS`.
+        expert_tensor: tensor shards of one expert's matrices; None for the size of `tensor`.
+        hardware: the machine of one engine, or of several engines that share a machine.
         count: number of engines.
         n_chips: chips of one engine.
     """
@@ -67,17 +71,20 @@ class PlannedEngines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStrategy:
-    """The engines of a deployment and the search that chose them.
+    """The engines of a deployment, and the search that chose them.
 
     Args:
-        mesh: sizes of the decode engines; `data` is their number.
-        servers: decode engines, which also prefill where `prefill` is None.
-        prefill: separate prefill engines.
+        mesh: size of each mesh role in one decode engine, except `data`: the number of engines.
+        precision: dtypes of `weights`, `kv` and `compute`.
+        servers: decode engines; they also prefill if `prefill` is None.
+        prefill: separate prefill engines, or None.
         disaggregated: whether there are separate prefill engines.
-        n_chips: chips of the deployment.
-        searched: "machine" for a search on one machine, "chip" for one over the chip's machines.
+        n_chips: chips of all engines.
+        searched: what the search was given: "machine" for one machine, "chip" for a chip, whose
+            machines it compares.
         rule: the objective and bounds of the search.
-        fixed, most: choices and largest sizes that the search had to keep.
+        fixed: choices that the search had to keep, by name.
+        most: largest sizes of mesh roles that the search had to keep.
     """
 
     mesh: dict[str, int]
@@ -94,10 +101,12 @@ class ServingStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillAtMfu:
-    """Prefill at an assumed model-FLOPs utilisation, as in the book.
+    """Prefill at an assumed model-FLOPs utilisation (MFU), as in the book.
 
     Args:
-        servers: prefill engines per full decode engine of the same size; None without an output.
+        step_s: seconds to prefill a prompt.
+        servers: prefill engines that keep one decode engine of the same number of chips busy; None
+            if the workload has no output length.
     """
 
     mfu: float
@@ -107,17 +116,18 @@ class PrefillAtMfu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """Prefill on an idle engine.
+    """Prefill on an engine that does nothing else at the time.
 
     Args:
-        step_s: seconds of a prompt.
-        tokens: tokens of the prompt that are computed.
-        prompts: prompts processed at once, one for each data-parallel part of an engine.
-        parts: expected seconds by part of the pass.
-        busy: share of the time spent on prefill.
+        step_s: seconds of a prefill pass.
+        tokens: tokens of a prompt that miss the prefix cache and are computed.
+        prompts: prompts in a pass, one for each data-parallel part of an engine.
+        parts: part of the pass -> its expected seconds.
+        bound: what takes longest: "weights", "kv", "flops", "network" or "software".
+        busy: share of the time that engines spend on prefill.
         transfer_s: seconds to send a prompt's KV cache to the decode engine.
-        servers: prefill engines per decode engine, of the same number of chips; None without an
-            output.
+        servers: prefill engines that keep one decode engine of the same number of chips busy; None
+            if the workload has no output length.
     """
 
     step_s: Range
@@ -137,15 +147,18 @@ class Decode:
     """One decoding pass of an engine.
 
     Args:
-        step_s: seconds without prefill in between.
-        batch: sequences of one engine; `in_flight` of one pass.
+        step_s: seconds of a pass, without prefill between passes.
+        batch: sequences of one engine.
+        in_flight: sequences of one pass, fewer than `batch` under pipeline parallelism.
         context: mean number of keys that a sequence attends to.
-        parts: expected seconds by part of the pass.
-        bound: what takes longest.
-        max_batch: sequences that fit in one engine.
-        critical_batch: sequences of one pass from which matmuls are bound by FLOPs.
+        parts: part of the pass -> its expected seconds.
+        bound: what takes longest: "weights", "kv", "flops", "network" or "software".
+        max_batch: sequences that fit in the memory of one engine.
+        critical_batch: sequences of one pass above which FLOPs, not weights, bound the matmuls.
         kv_batch: sequences of one engine from which reading KV caches takes longer than the
-            matmuls; None without caches.
+            matmuls; None if it never does.
+        tokens_per_pass: mean number of tokens that a sequence gains by a pass; above 1 with
+            speculative decoding.
     """
 
     step_s: Range
@@ -164,7 +177,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsdPerMillion:
-    """Dollars per million tokens; `input` is None without prompts."""
+    """Dollars per million tokens, of prompts and of answers."""
 
     input: float | None
     output: float
@@ -172,15 +185,17 @@ class UsdPerMillion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
-    """The predicted numbers: means over equal requests, not percentiles.
+    """The predicted numbers: means over equal requests. Only `traffic` has percentiles.
 
     Args:
-        tokens_per_s, requests_per_s: at the rate of the workload; without a rate, of full engines.
-        most_requests_per_s: of full engines; None without an output length.
+        tokens_per_s, requests_per_s: of the deployment at the workload's request rate; if it has no
+            rate, with full engines.
+        most_requests_per_s: requests per second of full engines; None without an output length.
         utilisation: `requests_per_s` over `most_requests_per_s`; 1 without a rate.
-        usd_per_million_tokens: None where the chip has no public price.
-        usd_per_hour: of all chips.
-        traffic: percentiles over simulated requests; None without a simulation.
+        usd_per_million_tokens: None if the chip has no public price.
+        usd_per_hour: price of all chips; None if the chip has no public price.
+        memory_bytes_per_chip: memory of a decode engine's chip.
+        traffic: metrics of simulated requests; None without a simulation.
     """
 
     bound: str
@@ -203,7 +218,7 @@ class ServingEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPoint:
-    """Another deployment, and its disadvantage against the plan."""
+    """Another deployment, and why it is worse than the plan."""
 
     hardware: str
     mesh: dict[str, int]
@@ -230,7 +245,8 @@ class ServingPlan(PlanDocument):
     """A deployment of a model for serving, with its prediction and reasons.
 
     Args:
-        pareto: front of time per output token against tokens/s/chip, fastest first.
+        alternatives: the next best deployments, best first.
+        pareto: the Pareto front of time per output token against tokens/s/chip, fastest first.
     """
 
     workload: ServedWork
@@ -253,7 +269,7 @@ class ServingPlan(PlanDocument):
 
     @property
     def cost(self) -> ServingEstimate:
-        """The estimate, with its dollars."""
+        """The estimate, which holds the prices."""
         return self.estimate
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""Reasons of a serving plan as numbers: what binds it, and what other choices would cost.
+"""Reasons of a serving plan as numbers: what limits it, and what other choices would cost.
 
-`report.serving.reasons` writes their sentences.
+`report.serving.reasons` turns them into sentences.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from shardwise.plan.schema.common import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePass(Reason):
-    """Parts of a decoding pass: weights, KV caches, network by role, software overhead.
+    """Where the time of a decoding pass goes.
 
     Args:
-        weights_bytes, kv_bytes: bytes per chip.
+        weights_s, kv_s: seconds of the matmuls with weights, and of reading KV caches.
+        weights_bytes, kv_bytes: bytes per chip of weights and of KV caches.
+        network_s: mesh role -> seconds of its collectives.
+        software_s: seconds of everything else: elementwise work, kernel launches, the host.
     """
 
     constraint: Literal["decode"] = "decode"
@@ -31,12 +34,13 @@ class DecodePass(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalBatch(Reason):
-    """The batch of a pass against the one from which matmuls are bound by FLOPs.
+    """The batch, compared with the critical batch above which FLOPs bound the matmuls.
 
     Args:
-        batch, max_batch: sequences of an engine, and the most that fit.
-        in_flight, critical_batch: sequences of one pass.
-        kv_batch: sequences of an engine from which reading KV caches takes longer than weights.
+        batch, max_batch: sequences of an engine, and the most that fit in its memory.
+        in_flight, critical_batch: sequences of one pass, and the critical number.
+        kv_batch: sequences of an engine from which reading KV caches takes longer than the matmuls;
+            None if it never does.
     """
 
     constraint: Literal["batch"] = "batch"
@@ -49,11 +53,12 @@ class CriticalBatch(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLimit(Reason):
-    """The book's limit of memory-bound tensor parallelism: Y < F / (B beta). §8.
+    """The largest tensor degree of a memory-bound pass: Y < F / (B beta). Book §8.
 
     Args:
-        limit: largest tensor degree over `axes` axes.
-        rows: tokens of a pass.
+        tensor: the plan's degree.
+        limit: the largest degree, if `tensor` runs over `axes` axes of the torus.
+        rows: sequences of a pass, B of the formula.
         beta: HBM bandwidth over the bandwidth of one link.
     """
 
@@ -68,7 +73,12 @@ class TensorLimit(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredWeights(Reason):
-    """The same chips under FSDP, which gathers the weights for every pass."""
+    """Decoding on the same chips with FSDP instead, which gathers the weights for every pass.
+
+    Args:
+        fsdp: degree of FSDP.
+        gathered_s, pass_s: seconds of a pass with FSDP, and of the plan's.
+    """
 
     constraint: Literal["gathered"] = "gathered"
     fsdp: int
@@ -81,8 +91,9 @@ class TwiceTheChips(Reason):
     """The same batch on engines with twice the chips.
 
     Args:
-        least_s: seconds per token with all communication hidden.
-        throughput: tokens/s/chip over the plan's.
+        tpot_s: expected seconds per output token.
+        least_s: seconds per output token at peak rates with all communication overlapped.
+        throughput: its tokens/s/chip over the plan's.
     """
 
     constraint: Literal["chips"] = "chips"
@@ -95,11 +106,12 @@ class TwiceTheChips(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregation(Reason):
-    """The best deployment of the other kind: with or without separate prefill engines.
+    """The best deployment with separate prefill engines, or without them if the plan has them.
 
     Args:
-        disaggregated: whether that deployment has separate prefill engines.
-        n_chips: None where none meets the bounds; the numbers after it are then 0.
+        disaggregated: whether this other deployment has separate prefill engines.
+        n_chips: its chips; None if no such deployment meets the bounds. The numbers below are
+            then 0.
     """
 
     constraint: Literal["disaggregation"] = "disaggregation"
@@ -112,7 +124,11 @@ class Disaggregation(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation(Reason):
-    """Speculative decoding against one pass per token."""
+    """Speculative decoding, compared with decoding without drafts.
+
+    Args:
+        tpot_s, without_s: seconds per output token with and without drafts.
+    """
 
     constraint: Literal["speculation"] = "speculation"
     drafted: int
@@ -124,15 +140,16 @@ class Speculation(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt(Reason):
-    """Time to the first token.
+    """The prefill, which decides the time to the first token.
 
     Args:
-        cached: share of the prompt that a prefix cache holds.
+        tokens: tokens of a prompt.
+        cached: share of the prompt that hits the prefix cache.
         step_s: seconds of the prefill.
-        transfer_s: seconds to send the KV cache to a decode engine; None where the same engine
+        transfer_s: seconds to send the KV cache to a decode engine; None if the same engine
             decodes.
-        busy: share of the time spent on prefill.
-        servers: prefill engines per decode engine.
+        busy: share of the time that engines spend on prefill.
+        servers: prefill engines that keep one decode engine busy; None without an output length.
         longest: the part of the prefill that takes longest.
     """
 

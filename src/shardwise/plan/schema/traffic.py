@@ -1,4 +1,4 @@
-"""Results of simulated traffic in a serving plan: the keys under `estimate.traffic`."""
+"""Results of simulated requests in a serving plan: the keys under `estimate.traffic`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from shardwise.simulate.metrics import Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """A number of engines of one layout on one machine."""
+    """Identical engines, each on a machine `hardware`.
+
+    Args:
+        count: number of engines.
+        mesh: size of each mesh role in one engine.
+    """
 
     count: int
     mesh: dict[str, int]
@@ -19,7 +24,7 @@ class Engines:
     hardware: str
 
     def __str__(self) -> str:
-        """`2 × tensor 4 (KV by batch) on h100:4`."""
+        """For example `2 × tensor 4 (KV by batch) on h100:4`."""
         words = [self.weights] * (self.weights != "stationary")
         words += [f"KV by {self.kv}"] * (self.kv != "copied")
         words += ["whole experts"] * (self.expert_tensor == 1)
@@ -30,12 +35,12 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedDeployment:
-    """A deployment that the search simulated before the one it chose.
+    """A deployment that the search simulated and did not choose.
 
     Args:
         decode: its decode engines.
-        prefill: its separate prefill engines, if any.
-        within: share of the requests within the bounds.
+        prefill: its separate prefill engines, or None.
+        within: share of the requests that met the bounds.
         holds: whether that share is large enough.
     """
 
@@ -46,18 +51,20 @@ class TriedDeployment:
     holds: bool
 
     def __str__(self) -> str:
-        """`2 × tensor 4 on h100:4 + 4 × context 2 on h100:2 for prompts`."""
+        """For example `2 × tensor 4 on h100:4 + 4 × context 2 on h100:2 for prompts`."""
         return f"{self.decode} + {self.prefill} for prompts" if self.prefill else f"{self.decode}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanField:
-    """The closed-form means over equal requests for the same deployment.
+    """Closed-form means of the same deployment, to compare with the simulated means.
+
+    They assume equal requests without queues.
 
     Args:
-        ttft_s, tpot_s: with full batches, as in the search.
-        tpot_at_rate_s: with the batch that this rate fills: exact for constant arrivals.
-        ttft_off, tpot_off: relative error of the first two against the simulated means.
+        ttft_s, tpot_s: with full batches, as the search uses them.
+        tpot_at_rate_s: with the batch that the request rate fills: exact for constant arrivals.
+        ttft_off, tpot_off: relative error of `ttft_s` and `tpot_s` against the simulated means.
     """
 
     ttft_s: float
@@ -69,12 +76,12 @@ class MeanField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestRate:
-    """The highest request rate that meets the SLO.
+    """The highest request rate at which a deployment meets its SLO.
 
     Args:
         rate: requests per second of the whole deployment.
-        mean_field_rate: the same by the closed-form means, without queues.
-        tried: (rate, share of requests within the bounds) of each simulation.
+        mean_field_rate: requests per second of full engines by the closed-form means.
+        tried: (rate, share of requests that met the bounds) of each simulation.
     """
 
     rate: float
@@ -84,20 +91,22 @@ class LargestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficEstimate(Summary):
-    """Metrics of simulated requests; rates and counts are for all engines of the deployment.
+    """Metrics of simulated requests; rates and counts are those of the whole deployment.
 
     Args:
-        requests: number of judged requests, without those that fill and drain the engines.
-        kind, variation, source, seed: the arrivals: see `plan.serving.arrivals.Arrivals`.
-        rate: arriving requests per second.
+        requests: number of judged requests: those that only fill or drain the engines do not count.
+        kind, variation, source, seed: the arrivals; `source` is the file name of a recording. See
+            `plan.serving.arrivals.Arrivals`.
+        rate: requests that arrive per second.
         at: share of the requests that must meet the bounds.
         ttft_bound_s, tpot_bound_s: the bounds; None for no bound.
-        holds: whether that share meets them and no queue grows without end.
-        simulated: share of the engines (and requests) that was simulated.
-        max_sequences, max_tokens, n_blocks, chunked, tokens_per_pass: limits of an engine: see
-            `simulate.Limits`.
-        tried: deployments simulated before this one.
-        capacity: the highest rate that meets the SLO, if it was searched.
+        holds: whether at least the share `at` meets the bounds and no queue keeps growing.
+        simulated: share of the engines, and of the requests, that was simulated.
+        max_sequences, max_tokens, n_blocks, chunked, tokens_per_pass: settings of an engine's
+            scheduler: see `simulate.Limits`.
+        mean_field: closed-form means of the same deployment.
+        tried: the other deployments that the search simulated.
+        capacity: the highest rate that meets the SLO; None if it was not searched.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The plan as a value. Field names are the keys of its JSON (schema "shardwise.plan/2")."""
+"""The dataclasses of a training plan; field names are the JSON keys (schema "shardwise.plan/2")."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from shardwise.plan.schema.common import (
 )
 from shardwise.strategy.layout import Form, Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS
+from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS
 from shardwise.workload import Train
 
-PRECISION = ("weights", "compute", "gradients", "reduce", "moments", "master")  # of a job
-LAYOUT_WORDS = tuple(field.name for field in fields(Layout) if field.name != "mesh")
+DTYPE_FIELDS = ("weights", "compute", "gradients", "reduce", "moments", "master")  # of `Train`
+LAYOUT_FIELDS = tuple(field.name for field in fields(Layout) if field.name != "mesh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWork:
-    """The training job; `remat` is "auto" where the search chose the policy."""
+    """The training job, with fields of `shardwise.Train`.
+
+    Args:
+        remat: the requested policy; "auto" if the search chose it.
+    """
 
     kind: str
     batch: int
@@ -40,16 +44,18 @@ class PlannedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStrategy(Form):
-    """A layout, the placement of its axes, its sharding table, and the search that chose it.
+    """A layout, the links and sharding rules of its mesh, and the search that chose it.
 
     Args:
-        placement: role -> the links under its axis.
-        rules: dim -> mesh axes.
+        mesh: role -> size of its mesh axis.
+        placement: role -> the links that its mesh axis uses, in words.
+        rules: dim -> the mesh axes that shard it.
         virtual, micro_batch, n_microbatches: as in `Layout`.
-        remat: name of the policy of `recomputed`, or its parts.
-        precision: dtype of weights, compute, gradients, reduce, moments and master.
-        fixed, most: choices and largest sizes that the search had to keep; empty where one layout
-            was evaluated.
+        remat: name of the policy that recomputes the parts `recomputed`, or these parts.
+        precision: dtypes of weights, compute, gradients, reduce, moments and master.
+        fixed: choices that the search had to keep, by name; empty if a given layout was evaluated
+            without a search.
+        most: largest sizes of mesh roles that the search had to keep.
     """
 
     mesh: dict[str, int]
@@ -65,18 +71,23 @@ class PlannedStrategy(Form):
 
     @property
     def layout(self) -> Layout:
-        """The layout as a value.
+        """The layout.
 
         Raises:
-            BadShape: the words and sizes do not form a layout.
+            BadShape: the choices and sizes do not form a layout.
         """
-        words = {name: getattr(self, name) for name in LAYOUT_WORDS}
-        return Layout(mesh=Mesh(**self.mesh), **words)
+        choices = {name: getattr(self, name) for name in LAYOUT_FIELDS}
+        return Layout(mesh=Mesh(**self.mesh), **choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtMfu:
-    """The run at an assumed model-FLOPs utilisation."""
+    """Time and price at an assumed model-FLOPs utilisation (MFU).
+
+    Args:
+        run_s, chip_hours, usd: of the whole run; None if its number of tokens is not given, `usd`
+            also if the chip has no public price.
+    """
 
     mfu: float
     step_s: float
@@ -87,14 +98,21 @@ class AtMfu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedGoodput:
-    """The run with failures, at the checkpoint interval of the highest goodput.
+    """The run with failures, at the checkpoint interval that gives the highest goodput.
 
     Args:
-        mtbf_s: mean seconds between failures of one chip; `mtbf_of_run_s` of any chip of the run.
-        checkpoint_bytes, storage_bytes_per_s: size of a checkpoint, and bandwidth of all hosts.
-        goodput: share of the wall time spent on new steps; `writing` checkpoints, `redone` steps
-            and `restarting` take the remainder.
-        run_s, usd: the whole run with failures; None without a number of tokens.
+        mtbf_s: mean seconds between two failures of one chip.
+        mtbf_of_run_s: mean seconds between two failures of any chip of the run.
+        restart_s: seconds from a failure to the next new step.
+        checkpoint_bytes: size of a checkpoint.
+        storage_bytes_per_s: bandwidth at which all hosts together write a checkpoint.
+        write_s: seconds to write a checkpoint.
+        interval_s: seconds between two checkpoints.
+        goodput: share of the wall time that is spent on new steps.
+        writing, redone, restarting: shares of the wall time spent on writing checkpoints, on
+            repeating lost steps, and on restarts. With `goodput` they add up to 1.
+        run_s, usd: time and price of the run with failures; None if its number of tokens is not
+            given.
     """
 
     mtbf_s: float
@@ -115,16 +133,23 @@ class PlannedGoodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The predicted numbers. MFU, run and cost are at the expected step time.
+    """The predicted numbers. MFU, run and cost follow from the expected step time.
 
     Args:
-        compute_s, hbm_s, comm_s: the roofline at peak rates without overlap: FLOPs over the peak,
-            bytes of matmuls over the HBM bandwidth, collectives by role.
-        expected_s: parts of the expected step; their sum is `step_s.expected`.
-        state_bytes_per_parameter: bytes of weights, gradients, master and moments of a matrix.
-        joules: energy of the whole run at the chips' stated power, an upper bound that leaves out
-            hosts and cooling.
-        goodput: None unless failures were considered.
+        bound: what sets the lower bound of the step: "compute", "hbm" or "communication".
+        compute_s: seconds of a step's FLOPs at the peak rate.
+        hbm_s: seconds in which matmuls read and write HBM at its full bandwidth.
+        comm_s: role -> seconds of its collectives at peak rates.
+        exposed_comm_s: expected seconds of communication that does not overlap with compute.
+        expected_s: part of the step -> its expected seconds; their sum is `step_s.expected`.
+        bubble_fraction: share of the expected step that chips idle in the pipeline bubble.
+        state_bytes_per_parameter: bytes of weights, gradients, master copy and moments, for each
+            parameter of a matrix.
+        run_s, chip_hours, usd: of the whole run; None if its number of tokens is not given, `usd`
+            also if the chip has no public price.
+        joules: energy of the run's chips at their stated power, an upper bound. Hosts and cooling
+            are not included.
+        goodput: the run with failures; None if failures were not considered.
     """
 
     step_s: Range
@@ -151,7 +176,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another strategy, and its disadvantage against the plan."""
+    """Another strategy, and why it is worse than the plan."""
 
     mesh: dict[str, int]
     schedule: str
@@ -166,10 +191,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(PlanDocument):
-    """A strategy to train a model on a machine, with its prediction and reasons.
+    """A strategy to train a model on a machine, with its predicted numbers and its reasons.
 
-    `plan.estimate` holds the numbers; `plan.step`, `plan.memory` and `plan.cost` are shortcuts to
-    its parts.
+    `plan.estimate` holds the numbers; `plan.step`, `plan.memory` and `plan.cost` are shortcuts into
+    it.
     """
 
     workload: PlannedWork
@@ -191,7 +216,7 @@ class Plan(PlanDocument):
         work = self.workload
         strategy = self.strategy
         dtypes: dict[str, Any] = {
-            name: strategy.precision[name] for name in PRECISION if strategy.precision.get(name)
+            name: strategy.precision[name] for name in DTYPE_FIELDS if strategy.precision.get(name)
         }
         dtypes["master"] = strategy.precision.get("master")
         if dtypes.get("reduce") == dtypes.get("gradients"):
@@ -202,24 +227,24 @@ class Plan(PlanDocument):
             tokens=work.tokens,
             optimizer=work.optimizer,
             remat=work.remat,
-            overlap=tuple(word for word in strategy.overlap if word in CHOSEN_OVERLAPS),
-            offload=tuple(word for word in strategy.offload if word in CHOSEN_OFFLOADS),
+            overlap=tuple(word for word in strategy.overlap if word in OPTIONAL_OVERLAPS),
+            offload=tuple(word for word in strategy.offload if word in OPTIONAL_OFFLOADS),
             **dtypes,
         )
 
     @property
     def step(self) -> Range:
-        """Seconds of a step."""
+        """Seconds of a step: lower, expected, upper."""
         return self.estimate.step_s
 
     @property
     def memory(self) -> MemoryBytes:
-        """Bytes per chip."""
+        """Memory in bytes per chip."""
         return self.estimate.memory_bytes_per_chip
 
     @property
     def cost(self) -> Estimate:
-        """The estimate, with `usd`, `run_s` and `chip_hours`."""
+        """The estimate, which holds `usd`, `run_s` and `chip_hours`."""
         return self.estimate
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""Reasons of a training plan as numbers: what binds it, and by how much.
+"""Reasons of a training plan as numbers: what limits it, and by how much.
 
-`report.training.reasons` writes their sentences.
+`report.training.reasons` turns them into sentences.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from shardwise.plan.schema.common import Loss, Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication(Reason):
-    """Traffic at peak rates against the work on the chip.
+    """Time of the collectives, compared with the time of all other work, at peak rates.
 
     Args:
-        traffic_s: seconds by role, without roles that have no traffic.
-        hidden: roles whose traffic overlaps with other work.
+        on_chip_s: seconds of a step without communication.
+        traffic_s: role -> seconds of its collectives; roles without traffic are left out.
+        hidden: roles most of whose traffic overlaps with compute.
     """
 
     constraint: Literal["communication"] = "communication"
@@ -28,12 +29,14 @@ class Communication(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSplit(Reason):
-    """The best split without tensor parallelism, or with it where the plan has none.
+    """The best mesh without tensor parallelism, or with it if the plan has none.
 
     Args:
-        constraint: "tensor" where the plan has tensor parallelism, else "data".
-        mesh, fits, step_s: the other split, whether it fits, its expected step.
-        role, traffic_s: its slowest traffic at peak rates, against `on_chip_s` of work.
+        constraint: "tensor" if the plan has tensor parallelism, else "data".
+        mesh, fits, step_s: the other mesh, whether it fits in memory, and its expected step.
+        role, traffic_s: role of its slowest collectives, and their seconds at peak rates.
+        on_chip_s: seconds of its step without communication, at peak rates.
+        loses_on: why it is worse than the plan.
     """
 
     constraint: Literal["tensor", "data"]
@@ -48,12 +51,17 @@ class TensorSplit(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensPerChip(Reason):
-    """The book's threshold for pure data sharding: tokens per chip and microbatch. §5, §12.
+    """Tokens per chip and microbatch, compared with those that hide pure data sharding.
+
+    Book §5 and §12.
 
     Args:
-        needed: peak FLOP/s over the bandwidth of gathered weights, times E/k for an MoE.
-        network: "ici" (over `axes` axes), "scale_out" or "node".
-        n_experts, experts_per_token: 1 without experts.
+        tokens: the plan's tokens per chip and microbatch.
+        needed: the threshold: peak FLOP/s over `bytes_per_s`, times E/k for an MoE.
+        bytes_per_s: bandwidth at which a chip receives gathered weights.
+        network: the network that carries them: "ici", "scale_out" or "node".
+        axes: number of torus axes that carry them; 1 on GPUs.
+        n_experts, experts_per_token: E and k; both 1 without experts.
     """
 
     constraint: Literal["tokens_per_chip"] = "tokens_per_chip"
@@ -69,11 +77,15 @@ class TokensPerChip(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensPerSlice(Reason):
-    """Tokens per slice that hide gradient all-reduces over the data-center network. §5.
+    """Tokens per slice, compared with those that hide gradient all-reduces over DCN. Book §5.
+
+    DCN is the data-center network, which connects the slices.
 
     Args:
         roles: mesh roles that cross slices.
-        needed: peak FLOP/s over bytes/s of the data-center network.
+        tokens: the plan's tokens per slice.
+        needed: the threshold: peak FLOP/s over `bytes_per_s`.
+        bytes_per_s: DCN bandwidth of a chip.
     """
 
     constraint: Literal["dcn"] = "dcn"
@@ -89,8 +101,9 @@ class Bubble(Reason):
     """The pipeline bubble.
 
     Args:
-        share: of the step.
-        spare: layer slots that stay empty where layers do not divide over the stages.
+        share: share of the expected step that chips idle in the bubble.
+        chunks: chunks of layers on each stage.
+        spare: layer slots that stay empty because the stages do not divide the layers.
     """
 
     constraint: Literal["bubble"] = "bubble"
@@ -105,12 +118,13 @@ class Bubble(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap(Reason):
-    """The overlap that the expected step assumes.
+    """The overlap that the expected step assumes, and the step without it.
 
     Args:
-        hidden_s: seconds by role that overlap with other work.
-        without_s: the step without overlap.
-        best_mesh, best_s: the best split without overlap; `best_mesh` is None where the plan's is.
+        hidden_s: role -> seconds of its communication that overlap with compute.
+        without_s: seconds of the plan's step without overlap.
+        best_mesh: the best mesh without overlap; None if it is the plan's.
+        best_s: seconds of its step without overlap.
     """
 
     constraint: Literal["overlap"] = "overlap"
@@ -122,7 +136,7 @@ class Overlap(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding(Reason):
-    """A vocabulary padded to a multiple of `tensor`."""
+    """A vocabulary that is padded to a multiple of `tensor`."""
 
     constraint: Literal["padding"] = "padding"
     vocab: int
@@ -132,7 +146,7 @@ class Padding(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvHeads(Reason):
-    """Key/value heads replicated over `copies` chips."""
+    """Fewer key/value heads than `tensor`: each head is replicated over `copies` chips."""
 
     constraint: Literal["kv_heads"] = "kv_heads"
     n_kv_heads: int
@@ -141,7 +155,7 @@ class KvHeads(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxSeq(Reason):
-    """Sequences longer than the model's maximum."""
+    """Sequences that are longer than the model's maximum."""
 
     constraint: Literal["max_seq"] = "max_seq"
     seq: int
@@ -150,7 +164,13 @@ class MaxSeq(Reason):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRoom(Reason):
-    """Bytes of a chip; `reserved` of its capacity stays free."""
+    """Bytes that the plan needs of a chip.
+
+    Args:
+        total: bytes needed.
+        capacity: bytes of the chip's memory.
+        reserved: bytes of the capacity that must stay free.
+    """
 
     constraint: Literal["memory"] = "memory"
     total: float

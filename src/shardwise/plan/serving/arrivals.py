@@ -1,4 +1,4 @@
-"""Arrivals of requests at a deployment: random, at a constant rate, or from a recording."""
+"""Arrivals of requests at a deployment: random, at constant intervals, or from a recording."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from shardwise.simulate.traffic import Array
 
 KINDS = ("poisson", "bursty", "constant")
-# Default coefficient of variation of bursty inter-arrival times. AlpaServe (arXiv 2302.11665) takes
-# 1 to 8, usually 4; 2 lies between that and Poisson.
-BURSTY = 2.0
+# Default coefficient of variation of bursty inter-arrival times. It lies between 1, that of Poisson
+# arrivals, and 4, which AlpaServe (arXiv 2302.11665) uses most often.
+BURSTY_VARIATION = 2.0
 MAX_VARIATION = 20.0
-AT = 0.99  # share of the requests that meet the bounds, as in MLPerf Inference's server scenario
-N_BEYOND = 20  # judged requests beyond the percentile, so that it is not an accident
+DEFAULT_AT = 0.99  # share of requests within the bounds, as in MLPerf Inference's server scenario
+N_BEYOND = 20  # judged requests above the percentile, so that it is no random outlier
 MIN_JUDGED = 500
 MAX_JUDGED = 10_000
-MAX_TRACE = 20_000  # requests of a recording that are simulated
+MAX_TRACE_REQUESTS = 20_000  # of a recording; later requests are not simulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """The arrivals, and the share of the requests that must meet the bounds.
+    """How requests arrive, and the share of them that must meet the bounds.
 
     Args:
-        kind: one of `KINDS`, or "trace".
+        kind: one of `KINDS`, or "trace" for a recording.
         variation: coefficient of variation of inter-arrival times: 1 for Poisson, 0 for constant.
-        trace: recorded requests, with their lengths and shared prefixes.
+        trace: the recorded requests, with their lengths and shared prefixes.
         name: file name of the recording.
-        at: share of the requests.
-        seed: of the random numbers.
+        at: share of the requests that must meet the bounds.
+        seed: seed of the random numbers.
 
     Raises:
         BadInput: `at` or `variation` is out of range.
@@ -50,7 +50,7 @@ class Arrivals:
     variation: float = 1.0
     trace: Traffic | None = None
     name: str = ""
-    at: float = AT
+    at: float = DEFAULT_AT
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -61,16 +61,16 @@ class Arrivals:
 
     @property
     def n_judged(self) -> int:
-        """Number of requests that are drawn and judged."""
+        """Number of requests whose latencies are judged; others only fill and drain the engines."""
         return min(MAX_JUDGED, max(MIN_JUDGED, math.ceil(N_BEYOND / (1 - self.at))))
 
     @property
     def judges_whole_trace(self) -> bool:
-        """Whether a recording is long enough to be judged once; a shorter one is repeated."""
+        """Whether the recording is long enough to be simulated once; a shorter one is repeated."""
         return self.trace is not None and len(self.trace) >= self.n_judged
 
     def mean_job(self, job: Serve) -> Serve:
-        """The job with the means of the recording: lengths, prefix-cache share, rate."""
+        """The job with the recording's mean lengths, share of prefix-cache hits, and rate."""
         trace = self.trace
         if trace is None:
             return job
@@ -79,34 +79,35 @@ class Arrivals:
             context=0,
             prompt=round(float(trace.prompt.mean())),
             output=round(float(trace.output.mean())),
-            cached=shared_share(trace, warm=not self.judges_whole_trace),
+            cached=prefix_hit_share(trace, warm=not self.judges_whole_trace),
             rate=job.rate or trace.rate,
         )
 
-    def requests(self, job: Serve, rate: float, n: int, part: float = 1.0) -> Traffic:
-        """`n` requests, or all of a long recording.
+    def requests(self, job: Serve, rate: float, n: int, simulated_share: float = 1.0) -> Traffic:
+        """Make `n` requests for the simulated engines; of a long recording, all of them.
 
         Args:
-            job: lengths of the requests, without a recording.
+            job: lengths of the requests, if there is no recording.
             rate: requests per second of the whole deployment.
-            n: number of requests for the simulated engines.
-            part: share of the engines that is simulated, and so of the requests.
+            n: number of requests.
+            simulated_share: share of the deployment's engines that is simulated; they get this
+                share of the requests.
         """
         import numpy as np
 
         rng = np.random.default_rng(self.seed)
         if self.trace is not None:
             if self.judges_whole_trace:
-                trace = _first(self.trace)
+                trace = _first_requests(self.trace)
             else:
-                trace = _repeated(self.trace, n / part)
-            return _sampled(trace.at_rate(rate), part, rng)
-        # Bursts are drawn for all engines and sampled: an engine sees its part of each burst.
+                trace = _repeat(self.trace, n / simulated_share)
+            return _sample(trace.at_rate(rate), simulated_share, rng)
+        # Bursts are drawn for all engines, then sampled: each engine gets its part of every burst.
         is_bursty = self.variation > 1
         if is_bursty:
-            n = math.ceil(n / part)
+            n = math.ceil(n / simulated_share)
         else:
-            rate *= part
+            rate *= simulated_share
         arrival_s = gamma(n, rate, self.variation, rng) if self.variation else constant(n, rate)
         shared = int(job.prompt_tokens * job.cached)
         traffic = Traffic(
@@ -116,17 +117,18 @@ class Arrivals:
             prefix=["all"] * n if shared else None,
             shared=fixed(n, shared) if shared else None,
         )
-        return _sampled(traffic, part, rng) if is_bursty else traffic
+        return _sample(traffic, simulated_share, rng) if is_bursty else traffic
 
 
-def read_arrivals(text: str, at: float = AT) -> Arrivals:
-    """`poisson`, `bursty`, `bursty:3`, `constant`, or the path of a recording.
+def read_arrivals(text: str, at: float = DEFAULT_AT) -> Arrivals:
+    """Read `poisson`, `bursty`, `bursty:3`, `constant`, or the path of a recording.
 
     >>> read_arrivals("bursty:3").variation
     3.0
 
     Raises:
-        BadInput: an unknown kind, or a variation out of range. BadFile: the recording is wrong.
+        BadInput: an unknown kind, or a variation out of range.
+        BadFile: the recording cannot be read.
     """
     kind, colon, number = text.strip().partition(":")
     if Path(text).suffix in (".csv", ".jsonl"):
@@ -137,7 +139,7 @@ def read_arrivals(text: str, at: float = AT) -> Arrivals:
         )
     if kind != "bursty":
         return Arrivals(kind=kind, variation=float(kind == "poisson"), at=at)
-    variation = BURSTY
+    variation = BURSTY_VARIATION
     if colon:
         try:
             variation = float(number)
@@ -146,18 +148,19 @@ def read_arrivals(text: str, at: float = AT) -> Arrivals:
     if not 1 < variation <= MAX_VARIATION:
         raise BadInput(
             f'"{text}": the coefficient of variation of bursty arrivals is above 1 (Poisson) and '
-            f"at most {MAX_VARIATION:g}. Write bursty:{BURSTY:g}."
+            f"at most {MAX_VARIATION:g}. Write bursty:{BURSTY_VARIATION:g}."
         )
     return Arrivals(kind=kind, variation=variation, at=at)
 
 
-def shared_share(trace: Traffic, *, warm: bool = False) -> float:
-    """Share of all prompt tokens in a prefix cache that never evicts.
+def prefix_hit_share(trace: Traffic, *, warm: bool = False) -> float:
+    """Share of all prompt tokens that hit a prefix cache which never evicts.
 
-    A request reuses the whole blocks of its prefix that earlier requests have computed.
+    A request reuses those whole blocks of its prefix that earlier requests have computed.
 
     Args:
-        warm: the cache already holds the prefixes of the recording.
+        trace: the requests in order of arrival.
+        warm: whether the cache holds the prefixes of all requests from the start.
     """
     import numpy as np
 
@@ -175,37 +178,37 @@ def shared_share(trace: Traffic, *, warm: bool = False) -> float:
     return n_reused / float(trace.prompt.sum())
 
 
-def _first(trace: Traffic) -> Traffic:
-    """The first `MAX_TRACE` requests."""
+def _first_requests(trace: Traffic) -> Traffic:
+    """The requests of a recording, at most the first `MAX_TRACE_REQUESTS`."""
     import numpy as np
 
-    if len(trace) <= MAX_TRACE:
+    if len(trace) <= MAX_TRACE_REQUESTS:
         return trace
-    return _rows(trace, np.arange(MAX_TRACE))
+    return _requests_at(trace, np.arange(MAX_TRACE_REQUESTS))
 
 
-def _repeated(trace: Traffic, n: float) -> Traffic:
-    """The recording repeated to `n` requests, a mean inter-arrival time between two copies."""
+def _repeat(trace: Traffic, n: float) -> Traffic:
+    """Repeat a recording to `n` requests, with a mean inter-arrival time between two copies."""
     import numpy as np
 
     copies = np.arange(max(1, math.ceil(n / len(trace))))
     period_s = len(trace) / trace.rate * len(trace) / max(1, len(trace) - 1)
     arrival_s = np.asarray(trace.arrival_s)
     rows = np.tile(np.arange(len(trace)), len(copies))
-    return _rows(trace, rows, (copies[:, None] * period_s + arrival_s).ravel())
+    return _requests_at(trace, rows, (copies[:, None] * period_s + arrival_s).ravel())
 
 
-def _sampled(traffic: Traffic, part: float, rng: np.random.Generator) -> Traffic:
-    """A random share `part` of the requests, at least one."""
-    if part >= 1:
+def _sample(traffic: Traffic, simulated_share: float, rng: np.random.Generator) -> Traffic:
+    """Draw a random share of the requests, at least one."""
+    if simulated_share >= 1:
         return traffic
-    mask = rng.random(len(traffic)) < part
+    mask = rng.random(len(traffic)) < simulated_share
     mask[0] |= not mask.any()
-    return _rows(traffic, mask.nonzero()[0])
+    return _requests_at(traffic, mask.nonzero()[0])
 
 
-def _rows(traffic: Traffic, rows: Array, arrival_s: Array | None = None) -> Traffic:
-    """The requests at `rows`, with repetitions, at their own arrival times or at `arrival_s`."""
+def _requests_at(traffic: Traffic, rows: Array, arrival_s: Array | None = None) -> Traffic:
+    """The requests with the indices `rows`, which may repeat; `arrival_s` replaces their times."""
     if arrival_s is None and traffic.arrival_s is not None:
         arrival_s = traffic.arrival_s[rows]
     prefix = traffic.prefix

@@ -1,4 +1,4 @@
-"""Plans for serving: search the deployments, and record the best one with its numbers."""
+"""Make serving plans: search the deployments, and record the best one with its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.plan.arguments import check_types
-from shardwise.plan.machine import links_of, planned_hardware
+from shardwise.plan.machine import describe_links, planned_hardware
 from shardwise.plan.schema import serving
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
@@ -31,7 +31,7 @@ from shardwise.workload import Serve
 
 def plan(
     model: ModelConfig,
-    where: System | Chip,
+    machine_or_chip: System | Chip,
     job: Serve | Sequence[Serve],
     fixed: Choices | None = None,
     *,
@@ -41,18 +41,19 @@ def plan(
     arrivals: Arrivals | None = None,
     largest: bool = False,
 ) -> serving.ServingPlan:
-    """The best deployment. Other arguments and errors as in `shardwise.plan.api.plan`.
+    """Search the best deployment. Other arguments and errors are those of `plan.api.plan`.
 
     Args:
-        where: a machine, or a chip whose machines are searched.
-        job: the requests with their bounds; several jobs compare several dtypes.
-        arrivals: requests to simulate, so that the bounds hold for a share of them instead of for
-            their means.
-        largest: also find the highest rate that meets the bounds.
+        machine_or_chip: the machine; or a chip, one of whose machines the search then chooses.
+        job: the requests with their bounds; several jobs compare the same requests in several
+            dtypes.
+        arrivals: requests to simulate, so that a share of them meets the bounds; without them, the
+            means meet the bounds.
+        largest: also find the highest request rate that meets the bounds.
     """
     return search(
         model,
-        where,
+        machine_or_chip,
         job,
         fixed,
         1,
@@ -66,7 +67,7 @@ def plan(
 
 def search(
     model: ModelConfig,
-    where: System | Chip,
+    machine_or_chip: System | Chip,
     job: Serve | Sequence[Serve],
     fixed: Choices | None = None,
     n: int = 5,
@@ -77,29 +78,30 @@ def search(
     arrivals: Arrivals | None = None,
     largest: bool = False,
 ) -> list[serving.ServingPlan]:
-    """The `n` best deployments of different engines, best first, of which the best is simulated.
+    """Search the `n` best deployments with different engines, best first.
 
-    Arguments and errors as in `plan`.
+    With `arrivals`, only the best one is simulated. Arguments and errors are those of `plan`.
     """
     jobs = _as_jobs(job)
     if arrivals:
         jobs = tuple(arrivals.mean_job(j) for j in jobs)
     request = search_request(
-        model, where, jobs, fixed, most=most, peak=peak, disaggregate=disaggregate
+        model, machine_or_chip, jobs, fixed, most=most, peak=peak, disaggregate=disaggregate
     )
     n_candidates = max(n, rank.SHOWN)
     traffic = None
     if arrivals:
-        ranking = refusals.ranked(request, max(n_candidates, N_CANDIDATES), each_reader=True)
+        n_ranked = max(n_candidates, N_CANDIDATES)
+        ranking = refusals.rank_or_explain(request, n_ranked, each_reader=True)
         ranking, traffic = under_traffic(request, ranking, arrivals, largest=largest)
     else:
-        ranking = refusals.ranked(request, n_candidates)
+        ranking = refusals.rank_or_explain(request, n_candidates)
     candidates = ranking.candidates[: n_candidates + 1]
-    best, *others = candidates
+    best, *runners_up = candidates
     plans = []
-    for chosen in [best, *(other for other in others if other != best)][:n]:
-        reordered = [chosen, *(other for other in candidates if other is not chosen)]
-        plans.append(_plan(request, replace(ranking, candidates=reordered)))
+    for chosen in [best, *(candidate for candidate in runners_up if candidate != best)][:n]:
+        reordered = [chosen, *(candidate for candidate in candidates if candidate is not chosen)]
+        plans.append(_record_plan(request, replace(ranking, candidates=reordered)))
     plans[0] = replace(plans[0], estimate=replace(plans[0].estimate, traffic=traffic))
     return plans
 
@@ -110,7 +112,7 @@ def _as_jobs(job: Serve | Sequence[Serve]) -> tuple[Serve, ...]:
 
 def search_request(
     model: ModelConfig,
-    where: System | Chip,
+    machine_or_chip: System | Chip,
     job: Serve | Sequence[Serve],
     fixed: Choices | None = None,
     *,
@@ -118,28 +120,37 @@ def search_request(
     peak: bool = False,
     disaggregate: bool | None = None,
 ) -> rank.Request:
-    """The search for a plan. Arguments as in `plan`.
+    """Make the request for a search, and check it. Arguments are those of `plan`.
 
     Raises:
-        BadInput, BadShape, UnknownName, NotDivisible: an argument is wrong; every problem at once.
+        BadInput, BadShape, UnknownName, NotDivisible: an argument is wrong; the error lists all
+            problems of its kind.
     """
     jobs = _as_jobs(job)
-    _check(model, where, jobs, disaggregate)
+    _check_arguments(model, machine_or_chip, jobs, disaggregate)
     choices = read_fixed(fixed, most)
-    system = where if isinstance(where, System) else None
+    system = machine_or_chip if isinstance(machine_or_chip, System) else None
     raise_all(NotDivisible, problems(model, system, choices))
     return rank.Request(
-        config=model, where=where, jobs=jobs, fixed=choices, peak=peak, disaggregate=disaggregate
+        config=model,
+        where=machine_or_chip,
+        jobs=jobs,
+        fixed=choices,
+        peak=peak,
+        disaggregate=disaggregate,
     )
 
 
-def _check(
-    model: ModelConfig, where: System | Chip, jobs: Sequence[Serve], disaggregate: bool | None
+def _check_arguments(
+    model: ModelConfig,
+    machine_or_chip: System | Chip,
+    jobs: Sequence[Serve],
+    disaggregate: bool | None,
 ) -> None:
     check_types(
         [
             (model, ModelConfig, "sw.model(...)"),
-            (where, (System, Chip), "sw.hardware(...) or sw.chip(...)"),
+            (machine_or_chip, (System, Chip), "sw.hardware(...) or sw.chip(...)"),
             *((job, Serve, "sw.Serve(...)") for job in jobs),
         ]
     )
@@ -150,7 +161,7 @@ def _check(
         raise BadInput(f"{option} the lengths of requests: prompt and output.")
 
 
-def _plan(request: rank.Request, ranking: rank.Ranking) -> serving.ServingPlan:
+def _record_plan(request: rank.Request, ranking: rank.Ranking) -> serving.ServingPlan:
     chosen = ranking.candidates[0]
     job = chosen.job
     server = chosen.server
@@ -167,8 +178,8 @@ def _plan(request: rank.Request, ranking: rank.Ranking) -> serving.ServingPlan:
         strategy=serving.ServingStrategy(
             mesh=mesh_of(server),
             precision={"weights": job.weights, "kv": job.kv, "compute": job.compute},
-            servers=_engines(server),
-            prefill=_engines(chosen.reader) if chosen.reader else None,
+            servers=_planned_engines(server),
+            prefill=_planned_engines(chosen.reader) if chosen.reader else None,
             disaggregated=chosen.reader is not None,
             n_chips=chosen.chips,
             searched="machine" if request.machine_is_given else "chip",
@@ -179,13 +190,13 @@ def _plan(request: rank.Request, ranking: rank.Ranking) -> serving.ServingPlan:
         estimate=planned_estimate,
         operations=_operations(chosen),
         why=reasons.reasons(request, ranking, planned_estimate),
-        alternatives=tuple(_point(other, chosen) for other in ranking.candidates[1:]),
-        pareto=tuple(_point(other, chosen) for other in ranking.front),
+        alternatives=tuple(_other_point(c, chosen) for c in ranking.candidates[1:]),
+        pareto=tuple(_other_point(c, chosen) for c in ranking.front),
     )
 
 
 def _operations(chosen: Candidate) -> tuple[Operation, ...]:
-    """The operations of a decoding pass and of a prefill."""
+    """The operations of a decoding pass and of a prefill pass."""
     job = chosen.job
     decode_engine = chosen.server.ideal
     prefill_engine = (chosen.reader or chosen.server).ideal
@@ -199,12 +210,12 @@ def _operations(chosen: Candidate) -> tuple[Operation, ...]:
     )
 
 
-def _engines(server: Server) -> serving.PlannedEngines:
+def _planned_engines(server: Server) -> serving.PlannedEngines:
     layout = server.layout
     mesh = mesh_of(server)
     return serving.PlannedEngines(
         mesh=mesh,
-        placement=links_of(server.placement, mesh),
+        placement=describe_links(server.placement, mesh),
         rules=dict(serve_rules(layout)),
         weights=layout.weights,
         kv=layout.kv,
@@ -215,7 +226,7 @@ def _engines(server: Server) -> serving.PlannedEngines:
     )
 
 
-def _point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
+def _other_point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
     server = other.server
     prefill_mesh = None
     n_prefill = 0

@@ -1,4 +1,4 @@
-"""Changes that would make a deployment faster or cheaper, each evaluated in full."""
+"""Changes that would make a deployment faster or cheaper, each with its predicted numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from shardwise.errors import ShardwiseError
 from shardwise.models import Attention, ModelConfig
 from shardwise.plan.serving.estimate import output_usd
-from shardwise.plan.serving.reasons import gathered, on_twice_the_chips
+from shardwise.plan.serving.reasons import on_twice_the_chips, with_gathered_weights
 from shardwise.plan.serving.refusals import NARROW_DTYPES
 from shardwise.plan.serving.time_parts import usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
@@ -21,20 +21,21 @@ from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
-DRAFTED = 3  # drafted tokens of the speculation row, at the job's acceptance and draft cost
-CACHED = 0.5  # share of prompts that the prefix cache of its row holds
-WINDOW = 4096  # keys of the sliding-window row: Mistral 7B, arXiv 2310.06825
+N_DRAFTED = 3  # draft tokens per pass of the change to speculative decoding
+CACHED_SHARE = 0.5  # share of prompt tokens that hit, in the change to a prefix cache
+WINDOW_KEYS = 4096  # keys in the change to a sliding window, as in Mistral 7B, arXiv 2310.06825
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of a change to the plan's deployment.
+    """How a deployment differs from the plan's.
 
     Args:
-        kind: "none"; `dtype` of the weights or the KV cache; half the context; `n` drafted tokens
-            of which a `share` is accepted; a prefix cache that holds a `share` of prompts; `n` KV
-            heads; a window of `n` keys; the largest batch that fits; twice the chips; weights
-            gathered by FSDP; or the result of a new search.
+        kind: "none" for the plan itself; "weights" or "kv" in another `dtype`; half the context;
+            `n` "drafted" tokens a pass, of which a `share` is accepted; a "prefix_cache" that a
+            `share` of prompt tokens hits; `n` "kv_heads"; a sliding "window" of `n` keys; the
+            largest batch that fits; twice the chips; weights "gathered" by FSDP; or "searched" for
+            the best deployment of a new search.
     """
 
     kind: Literal[
@@ -48,12 +49,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A deployment that differs from the plan's in one respect.
+    """The predicted numbers of a deployment that differs from the plan's in one respect.
 
     Args:
-        mesh, hardware: mesh and machine of an engine, where they differ too.
-        tpot_s, ttft_s: means.
-        usd_per_million_output_tokens: None without a public price.
+        differs: the difference.
+        mesh, hardware: mesh and machine of an engine, if they differ from the plan's.
+        tpot_s, ttft_s: mean seconds per output token, and to the first token.
+        usd_per_million_output_tokens: None if the chip has no public price.
         max_batch: sequences that fit in one engine.
     """
 
@@ -68,8 +70,8 @@ class Change:
     max_batch: int
 
 
-def decode_only(chosen: Candidate) -> Candidate:
-    """The decode engines of a deployment without bounds; without separate prefill engines."""
+def decode_engines_alone(chosen: Candidate) -> Candidate:
+    """The deployment without bounds on rate and latency, and without separate prefill engines."""
     server = chosen.server
     job = replace(chosen.job, rate=None, ttft_s=None, tpot_s=None, batch=None)
     n_chips = chosen.chips
@@ -80,13 +82,13 @@ def decode_only(chosen: Candidate) -> Candidate:
     return replace(chosen, server=server, reader=None, busy=0.0, chips=n_chips, transfer_s=0.0)
 
 
-def change_of(
+def make_change(
     difference: Difference, candidate: Candidate, *, other_engine: bool = False
 ) -> Change:
-    """The numbers of a changed deployment.
+    """Make the `Change` with the numbers of a changed deployment.
 
     Args:
-        other_engine: its engines have another mesh or machine.
+        other_engine: whether its engines have another mesh or machine than the plan's.
     """
     server = candidate.server
     mesh = None
@@ -108,31 +110,33 @@ def change_of(
 
 
 def changes(chosen: Candidate) -> tuple[Change, ...]:
-    """All changes that apply, the deployment itself first.
+    """Evaluate all changes that apply; the unchanged deployment comes first.
+
+    A change keeps batch and mesh unless it is a change of these. Each uses its best sharding of KV
+    caches.
 
     Args:
-        chosen: the decode engines (see `decode_only`). A change keeps their batch and mesh unless
-            it changes one of them; KV caches are split in the best way for each change.
+        chosen: the decode engines, from `decode_engines_alone`.
     """
     server = chosen.server
-    rows = [change_of(Difference(kind="none"), chosen)]
+    rows = [make_change(Difference(kind="none"), chosen)]
     for difference, job in _job_changes(chosen):
-        rows += _same_mesh(difference, chosen, server.config, job)
+        rows += _best_change(difference, chosen, server.config, job)
     for difference, config in _model_changes(server.config, chosen.job):
-        rows += _same_mesh(difference, chosen, config, chosen.job)
+        rows += _best_change(difference, chosen, config, chosen.job)
     if server.max_batch > chosen.batch:
         full = replace(chosen, batch=server.max_batch)
-        rows.append(change_of(Difference(kind="full_batch"), full))
+        rows.append(make_change(Difference(kind="full_batch"), full))
     request = Request(
         config=server.config, where=server.system, jobs=[chosen.job], peak=server.rates.ideal
     )
     larger = on_twice_the_chips(request, chosen)
     if larger:
-        rows.append(change_of(Difference(kind="twice_the_chips"), larger, other_engine=True))
-    fsdp_server = gathered(server)
+        rows.append(make_change(Difference(kind="twice_the_chips"), larger, other_engine=True))
+    fsdp_server = with_gathered_weights(server)
     if fsdp_server:
         fsdp = replace(chosen, server=fsdp_server)
-        rows.append(change_of(Difference(kind="gathered"), fsdp, other_engine=True))
+        rows.append(make_change(Difference(kind="gathered"), fsdp, other_engine=True))
     return tuple(rows)
 
 
@@ -151,10 +155,10 @@ def _job_changes(chosen: Candidate) -> Iterator[tuple[Difference, Serve]]:
                 yield Difference(kind="kv", dtype=dtype), replace(job, kv=dtype)
     yield Difference(kind="half_context"), _half_context(job)
     if not job.drafted:
-        speculation = Difference(kind="drafted", n=DRAFTED, share=job.acceptance)
-        yield speculation, replace(job, drafted=DRAFTED)
-    if job.output and job.cached < CACHED:
-        yield Difference(kind="prefix_cache", share=CACHED), replace(job, cached=CACHED)
+        speculation = Difference(kind="drafted", n=N_DRAFTED, share=job.acceptance)
+        yield speculation, replace(job, drafted=N_DRAFTED)
+    if job.output and job.cached < CACHED_SHARE:
+        yield Difference(kind="prefix_cache", share=CACHED_SHARE), replace(job, cached=CACHED_SHARE)
 
 
 def _half_context(job: Serve) -> Serve:
@@ -164,15 +168,15 @@ def _half_context(job: Serve) -> Serve:
 
 
 def _model_changes(config: ModelConfig, job: Serve) -> Iterator[tuple[Difference, ModelConfig]]:
-    """Models of the same widths with fewer KV heads, or with a sliding window."""
+    """The same model with fewer KV heads, or with a sliding window."""
     attentions = [attention for attention, _ in config.attentions]
     heads = max((a.n_kv_heads for a in attentions if not a.mla), default=1)
     for n_heads in dict.fromkeys((heads // 2, 1)):
         if 1 <= n_heads < heads:
             grouped = partial(_with_kv_heads, n_heads=n_heads)
             yield Difference(kind="kv_heads", n=n_heads), _with_attention(config, grouped)
-    if job.context > WINDOW and any(attention.window is None for attention in attentions):
-        yield Difference(kind="window", n=WINDOW), _with_attention(config, _with_window)
+    if job.context > WINDOW_KEYS and any(attention.window is None for attention in attentions):
+        yield Difference(kind="window", n=WINDOW_KEYS), _with_attention(config, _with_window)
 
 
 def _with_kv_heads(attention: Attention, n_heads: int) -> Attention:
@@ -184,11 +188,11 @@ def _with_kv_heads(attention: Attention, n_heads: int) -> Attention:
 def _with_window(attention: Attention) -> Attention:
     if attention.window is not None:
         return attention
-    return replace(attention, window=WINDOW)
+    return replace(attention, window=WINDOW_KEYS)
 
 
 def _with_attention(config: ModelConfig, change: Callable[[Attention], Attention]) -> ModelConfig:
-    """The model with `change` applied to every attention."""
+    """Copy of the model with `change` applied to the attention of every layer."""
     groups = []
     for group in config.groups:
         if group.layer.attention:
@@ -198,10 +202,13 @@ def _with_attention(config: ModelConfig, change: Callable[[Attention], Attention
     return replace(config, groups=tuple(groups))
 
 
-def _same_mesh(
+def _best_change(
     difference: Difference, chosen: Candidate, config: ModelConfig, job: Serve
 ) -> list[Change]:
-    """The change on the same mesh and batch, with the best legal KV split; empty without one."""
+    """Evaluate a change on the same mesh and batch, with its best legal sharding of KV caches.
+
+    Returns a list of one `Change`; empty if no sharding of KV caches is legal.
+    """
     server = chosen.server
     rates = replace(server.rates, job=job)
     rows = []
@@ -210,14 +217,14 @@ def _same_mesh(
             continue
         changed = replace(server, config=config, job=job, rates=rates, layout=layout)
         try:
-            rows.append(change_of(difference, replace(chosen, server=changed)))
-        except ShardwiseError:  # the chip has no peak for the dtype
+            rows.append(make_change(difference, replace(chosen, server=changed)))
+        except ShardwiseError:  # the chip has no peak rate for the dtype
             continue
     return [min(rows, key=lambda change: change.tpot_s)] if rows else []
 
 
 def kv_layouts(server: Server, config: ModelConfig) -> Iterator[ServeLayout]:
-    """The layout of a server with every sensible split of KV caches over `tensor`."""
+    """The layout of the engines with every sensible sharding of KV caches over `tensor`."""
     layout = server.layout
     splits: tuple[str, ...] = ("copied",)
     if layout.mesh.tensor > min_kv_heads(config):

@@ -1,4 +1,4 @@
-"""The decisions that lead to a serving plan, in the order of the book's section 8."""
+"""The decisions that lead to a serving plan, in the order of section 8 of the book."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def decision_path(chosen: Candidate, plan: ServingPlan) -> tuple[Decision, ...]:
 
 
 def kv_context(server: Server) -> float | None:
-    """The context from which KV caches take longer than FLOPs at every batch. Book §8.
+    """Context above which reading KV caches takes longer than FLOPs, at every batch. Book §8.
 
-    S > 2 P W / (C kv) at peak rates, where P are the active parameters. None without caches that
-    grow with the context.
+    S > 2 P W / (C kv) at peak rates: P are the active parameters, W is the HBM bandwidth, C the
+    peak FLOP/s and kv the bytes of KV cache per token. None if no cache grows with the context.
     """
     chip = server.rates.chip
     kv_bytes = float(count.kv_bytes_per_token(server.config, server.job.kv))
@@ -63,7 +63,7 @@ def kv_context(server: Server) -> float | None:
 
 
 def _chip(chosen: Candidate) -> Decision:
-    """Weights and one sequence against the memory of a chip."""
+    """Whether weights and one sequence fit in the memory of one chip."""
     server = chosen.server
     job = chosen.job
     n_parameters = count.parameters(server.config).total
@@ -79,7 +79,7 @@ def _chip(chosen: Candidate) -> Decision:
 
 
 def _machine(chosen: Candidate) -> Iterator[Decision]:
-    """The smallest machine against the chosen one."""
+    """Compare the chips of an engine with the smallest machine that fits."""
     server = chosen.server
     try:
         smallest = fit.fit(server.config, server.rates.chip, chosen.job)
@@ -93,7 +93,7 @@ def _machine(chosen: Candidate) -> Iterator[Decision]:
 
 
 def _tensor(chosen: Candidate) -> Iterator[Decision]:
-    """The limits of tensor parallelism, compute-bound and memory-bound."""
+    """Compare the tensor degree with its limits, if compute-bound and if memory-bound."""
     rates = chosen.server.rates
     bound = tensor_limit(chosen)
     if bound is None:
@@ -113,7 +113,7 @@ def _tensor(chosen: Candidate) -> Iterator[Decision]:
 
 
 def _caches(chosen: Candidate) -> Iterator[Decision]:
-    """The split of KV caches: by heads, then by sequences or along them."""
+    """Compare the tensor degree with the KV heads; beyond them, caches need another sharding."""
     server = chosen.server
     tensor = server.layout.mesh.tensor
     attentions = server.config.attentions
@@ -126,7 +126,7 @@ def _caches(chosen: Candidate) -> Iterator[Decision]:
 
 
 def _experts(chosen: Candidate) -> Iterator[Decision]:
-    """The degree of expert parallelism, and the number of experts that a pass reads."""
+    """The expert parallelism, and how many experts a pass reads."""
     server = chosen.server
     for group in server.config.groups:
         moe = group.layer.ffn
@@ -143,7 +143,7 @@ def _experts(chosen: Candidate) -> Iterator[Decision]:
 
 
 def _batch(chosen: Candidate, plan: ServingPlan) -> Decision:
-    """The batch against the critical one, and the memory's limit."""
+    """Compare the batch with the critical batch."""
     decode = plan.estimate.decode
     critical = critical_batch(chosen.server.config, chosen.server)
     return Batch(
@@ -154,14 +154,14 @@ def _batch(chosen: Candidate, plan: ServingPlan) -> Decision:
 
 
 def _context(chosen: Candidate) -> Iterator[Decision]:
-    """The mean context against the one from which KV caches bind at every batch."""
+    """Compare the mean context with the one above which KV caches bound every batch."""
     limit = kv_context(chosen.server)
     if limit is not None:
         yield Decision(**comparison("context", chosen.job.mean_context, limit, "tokens"))
 
 
 def _prefill_engines(chosen: Candidate, plan: ServingPlan) -> Iterator[Decision]:
-    """Prefill engines per decode engine."""
+    """The number of prefill engines that keep one decode engine busy."""
     prefill = plan.estimate.prefill
     at_mfu = prefill.at_mfu
     if prefill.servers is None or at_mfu.servers is None:

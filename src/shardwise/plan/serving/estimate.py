@@ -1,4 +1,4 @@
-"""The numbers of a deployment as a serving plan records them."""
+"""The predicted numbers of a deployment, in the form of a serving plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardwise.search.serving.candidate import Candidate, Server
 
 
 def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
-    """All numbers that a plan predicts for a deployment."""
+    """Make the estimate of a plan from the deployment that the search chose."""
     server = chosen.server
     job = chosen.job
     shares = server.rates.efficiency
@@ -62,7 +62,7 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
 
 
 def prompts_at_once(server: Server) -> int:
-    """Number of prompts that an engine prefills at once."""
+    """Number of prompts that an engine prefills in one pass."""
     return int(prompts_per_pass(server.engine))
 
 
@@ -119,7 +119,11 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
 
 
 def _prefill_engines(chosen: Candidate, prompt_s: float) -> float | None:
-    """Prefill engines per full decode engine; None without an output. Book §8."""
+    """Prefill engines that keep one decode engine busy; None without an output. Book §8.
+
+    Args:
+        prompt_s: seconds of a prompt on a prefill engine of the size of the decode engine.
+    """
     output = chosen.job.output
     if not output:
         return None
@@ -128,15 +132,16 @@ def _prefill_engines(chosen: Candidate, prompt_s: float) -> float | None:
 
 
 def output_usd(chosen: Candidate) -> float | None:
-    """Dollars per million output tokens; None where the chip has no public price."""
+    """Dollars per million output tokens; None if the chip has no public price."""
     usd = usd_per_million(chosen)
     return usd.output if usd else None
 
 
 def usd_per_million(chosen: Candidate) -> serving.UsdPerMillion | None:
-    """Dollars per million tokens; None where the chip has no public price.
+    """Dollars per million input and output tokens; None if the chip has no public price.
 
-    Input and output split the cost by their engines; on shared engines, by their time.
+    Input tokens bear the price of the prefill engines, output tokens that of the decode engines. If
+    the same engines do both, each bears its share of the time.
     """
     server = chosen.server
     job = chosen.job

@@ -1,4 +1,4 @@
-"""Explain a serving plan: what binds at which batch, and what each change would gain."""
+"""Explain a serving plan: what bounds it at which batch, and what each change would gain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from shardwise.hardware.scale import scaled
 from shardwise.plan.decisions import Decision
 from shardwise.plan.schema.common import Range, Reason
 from shardwise.plan.schema.serving import Prefill, ServingPlan
-from shardwise.plan.serving.changes import Change, Difference, change_of, changes, decode_only
+from shardwise.plan.serving.changes import (
+    Change,
+    Difference,
+    changes,
+    decode_engines_alone,
+    make_change,
+)
 from shardwise.plan.serving.decisions import decision_path, kv_context
 from shardwise.plan.serving.estimate import output_usd
 from shardwise.plan.serving.rebuild import engine_placement, rebuild
@@ -26,20 +32,22 @@ from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.evaluate import batch_unit
 from shardwise.search.serving.rank import Request, rank
 
-N_BATCHES = 6  # batches of the table, besides the plan's and the largest
-MIN_FACTOR = 4  # from one batch to the next; larger where more batches would be needed
+N_BATCHES = 6  # batches in the table, besides the plan's and the largest that fits
+MIN_FACTOR = 4  # between two batches of the table; larger if there would be too many batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBatch:
-    """The same engines with another number of sequences.
+    """The numbers of the plan's engines with another batch.
 
     Args:
+        batch: sequences of one engine.
         here: whether this is the plan's batch.
         step_s: seconds of a decoding pass.
-        sides: seconds of the expected pass by what can bind it: weights (or flops), kv, network,
+        sides: what can bound the pass -> its expected seconds: weights (or flops), kv, network,
             software.
-        bound: the largest side.
+        bound: the largest of `sides`.
+        usd_per_million_output_tokens: None if the chip has no public price.
     """
 
     batch: int
@@ -54,11 +62,13 @@ class AtBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Critical:
-    """The batch of a pass from which FLOPs bind the matmuls, at peak rates.
+    """The batch of a pass above which FLOPs bound the matmuls, for one pair of dtypes.
 
     Args:
-        kv_context: context length from which reading KV caches takes longer than the matmuls at
-            every batch; None without caches.
+        weights, compute: dtypes of weights and of matmuls.
+        batch: sequences of a pass, at peak rates.
+        kv_context: context length above which reading KV caches takes longer than the matmuls at
+            every batch; None if no cache grows with the context.
     """
 
     weights: str
@@ -69,12 +79,13 @@ class Critical:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWhatIf:
-    """The plan on a machine with some figures multiplied.
+    """The plan on a changed machine, some of whose numbers are multiplied by factors.
 
     Args:
-        factors: name -> factor.
-        same: the plan's deployment on that machine, bound by `bound`.
-        best: the best deployment of the same batch on that machine; None without one.
+        factors: name of a number of the machine -> its factor.
+        same: the plan's deployment on the changed machine.
+        bound: what takes longest of a pass of `same`.
+        best: the best deployment with the same batch on the changed machine; None if there is none.
     """
 
     factors: dict[str, float]
@@ -88,17 +99,21 @@ class ServingExplanation:
     """The explanation of a serving plan.
 
     Args:
-        bound: what takes longest of a pass: weights, kv, flops, network or software.
-        margin: seconds of that side over those of the next.
-        batches: batches of one engine, from the fewest sequences to the most that fit.
-        kv_batch: the fewest sequences whose KV caches take longer than all matmuls, if any.
-        critical: critical batches of the matmuls by dtype, the plan's dtype first.
+        precision: dtypes of `weights`, `kv` and `compute`.
+        context: mean number of keys that a sequence attends to.
+        batch: sequences of one decode engine.
+        bound: what takes longest of a decoding pass: weights, kv, flops, network or software.
+        margin: seconds of the bound over the seconds of what takes second longest.
+        batches: the plan's engines at several batches, from the smallest to the largest that fits.
+        kv_batch: the fewest sequences for which reading KV caches takes longer than the matmuls;
+            None if it never does.
+        critical: the critical batch for several dtypes, those of the plan first.
         prefill: the prefill of a prompt, and prefill engines per decode engine.
-        changes: the plan's numbers, then those of each change; for decode engines alone where
-            there are separate prefill engines.
+        changes: the plan's numbers, then those of each change. If there are separate prefill
+            engines, both are for the decode engines alone.
         path: the decisions in the order of the book.
         why: the reasons of the plan.
-        what_if: the plan on a changed machine, if any.
+        what_if: the plan on a changed machine, if one was asked for.
     """
 
     model: str
@@ -122,20 +137,21 @@ class ServingExplanation:
 
 
 def explain(plan: ServingPlan, what_if: Mapping[str, float] | None = None) -> ServingExplanation:
-    """What binds a serving plan at which batch, and what would change it.
+    """Explain a serving plan: what bounds it at which batch, and what would change it.
 
     Args:
-        plan: from `shardwise.plan`, or loaded.
-        what_if: figures of the machine to multiply: `{"hbm_bandwidth": 2}`.
+        plan: from `shardwise.plan`, or loaded from a file.
+        what_if: numbers of the machine -> factors to multiply them by: `{"hbm_bandwidth": 2}`.
 
     Raises:
-        BadFile: the plan cannot be rebuilt. BadInput: the machine has no such figure.
+        BadFile: the inputs of the plan cannot be rebuilt.
+        BadInput: the machine has no number of a name in `what_if`.
     """
     _, chosen = rebuild(plan)
-    decode_part = decode_only(chosen)
-    server = decode_part.server
-    changed = _what_if(decode_part, what_if) if what_if else None
-    sides = decode_sides(server, decode_part.batch)
+    decode_engines = decode_engines_alone(chosen)
+    server = decode_engines.server
+    changed = _what_if(decode_engines, what_if) if what_if else None
+    sides = decode_sides(server, decode_engines.batch)
     bound, second = sorted(sides, key=lambda name: -sides[name])[:2]
     decode = plan.estimate.decode
     return ServingExplanation(
@@ -144,16 +160,16 @@ def explain(plan: ServingPlan, what_if: Mapping[str, float] | None = None) -> Se
         mesh=plan.strategy.mesh,
         precision=plan.strategy.precision,
         context=decode.context,
-        batch=decode_part.batch,
+        batch=decode_engines.batch,
         bound=bound,
         margin=sides[bound] / sides[second],
         disaggregated=plan.strategy.disaggregated,
-        batches=tuple(at_batch(decode_part, batch) for batch in _batches(decode_part)),
+        batches=tuple(at_batch(decode_engines, batch) for batch in _table_batches(decode_engines)),
         kv_batch=decode.kv_batch,
         max_batch=decode.max_batch,
-        critical=tuple(_critical(server)),
+        critical=tuple(_critical_batches(server)),
         prefill=plan.estimate.prefill,
-        changes=changes(decode_part),
+        changes=changes(decode_engines),
         path=decision_path(chosen, plan),
         why=plan.why,
         what_if=changed,
@@ -161,8 +177,8 @@ def explain(plan: ServingPlan, what_if: Mapping[str, float] | None = None) -> Se
 
 
 def at_batch(chosen: Candidate, batch: int) -> AtBatch:
-    """The same engines with `batch` sequences each."""
-    other = replace(chosen, batch=batch)
+    """Evaluate the same engines with `batch` sequences each."""
+    resized = replace(chosen, batch=batch)
     sides = decode_sides(chosen.server, batch)
     return AtBatch(
         batch=batch,
@@ -170,14 +186,14 @@ def at_batch(chosen: Candidate, batch: int) -> AtBatch:
         step_s=decode_range(chosen.server, batch),
         sides=sides,
         bound=largest(sides),
-        tpot_s=other.tpot_s,
-        tokens_per_s_per_chip=other.tokens_per_s / other.chips,
-        usd_per_million_output_tokens=output_usd(other),
+        tpot_s=resized.tpot_s,
+        tokens_per_s_per_chip=resized.tokens_per_s / resized.chips,
+        usd_per_million_output_tokens=output_usd(resized),
     )
 
 
-def _batches(chosen: Candidate) -> list[int]:
-    """Batches by a constant factor, from the fewest sequences to the most that fit."""
+def _table_batches(chosen: Candidate) -> list[int]:
+    """Batches for the table, in equal factors up to the largest that fits, with the plan's."""
     server = chosen.server
     fewest = int(batch_unit(server.config, server.layout, server.layout.sizes))
     factor = MIN_FACTOR
@@ -190,8 +206,8 @@ def _batches(chosen: Candidate) -> list[int]:
     return sorted(batches)
 
 
-def _critical(server: Server) -> Iterator[Critical]:
-    """Critical batches for the plan's dtypes, then for others that the chip supports."""
+def _critical_batches(server: Server) -> Iterator[Critical]:
+    """The critical batch for the plan's dtypes, then for others that the chip supports."""
     chip = server.rates.chip
     wide = server.rates.wide_dtype
     pairs = [
@@ -205,17 +221,17 @@ def _critical(server: Server) -> Iterator[Critical]:
     pairs.append(("int4", wide))
     for weights, compute in dict.fromkeys(pairs):
         job = replace(server.job, weights=weights, compute=compute)
-        other = replace(server, job=job, rates=replace(server.rates, job=job))
+        variant = replace(server, job=job, rates=replace(server.rates, job=job))
         yield Critical(
             weights=weights,
             compute=compute,
-            batch=critical_batch(server.config, other),
-            kv_context=kv_context(other),
+            batch=critical_batch(server.config, variant),
+            kv_context=kv_context(variant),
         )
 
 
 def _what_if(chosen: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
-    """The same engines, and the search again, on the changed machine."""
+    """Evaluate the same engines, and search again, on the changed machine."""
     server = chosen.server
     mesh = server.layout.mesh
     system = scaled(server.system, factors)
@@ -233,10 +249,10 @@ def _what_if(chosen: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
     best = None
     with contextlib.suppress(ShardwiseError):
         searched = rank(request, 0).candidates[0]
-        best = change_of(Difference(kind="searched"), searched, other_engine=True)
+        best = make_change(Difference(kind="searched"), searched, other_engine=True)
     return ServingWhatIf(
         factors=dict(factors),
-        same=change_of(Difference(kind="none"), replace(chosen, server=changed)),
+        same=make_change(Difference(kind="none"), replace(chosen, server=changed)),
         bound=largest(decode_sides(changed, chosen.batch)),
         best=best,
     )

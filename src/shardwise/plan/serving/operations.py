@@ -1,4 +1,4 @@
-"""The operations of a decoding pass and of a prefill: priced items at peak rates."""
+"""The operations of a decoding pass and of a prefill pass, at peak rates."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from shardwise.plan.schema.common import Operation
 
 
 def operations(engine: Engine, load: Load, phase: str) -> tuple[Operation, ...]:
-    """All operations of a pass on the busiest chip; times cover all `count` occurrences.
+    """List all operations of a pass on the busiest chip; times cover all `count` occurrences.
 
     Args:
-        engine: at peak rates, so that the times add up to the roofline of the pass.
-        load: the tokens and contexts of the pass.
+        engine: the engine at peak rates, so that the times add up to the roofline of the pass.
+        load: the tokens of the pass and their contexts.
         phase: `decode` or `prefill`.
     """
-    listed: list[Operation] = []
+    pass_operations: list[Operation] = []
     for item in pass_items(engine, load):
         item = replace(item, phase=phase)
         if item.role is None:
-            listed.append(local_operation(item))
+            pass_operations.append(local_operation(item))
         else:
-            listed += collective_operation(item, item, engine.mesh)
-    return tuple(listed)
+            pass_operations += collective_operation(item, item, engine.mesh)
+    return tuple(pass_operations)

@@ -1,4 +1,4 @@
-"""Reasons of a serving plan: what binds it at its batch, and what other choices would cost."""
+"""Reasons of a serving plan: what limits it at its batch, and what other choices would cost."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MESH_ROLES = {"tensor", "context", "expert", "fsdp", "pipe"}
 
 
 def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tuple[Reason, ...]:
-    """Every reason with its margin (above 1: the constraint is met).
+    """List every reason for the plan.
 
     Args:
-        request: the search.
-        ranking: its result, the chosen deployment first.
+        request: the request of the search.
+        ranking: the result of the search, the chosen deployment first.
         estimate: the numbers of the chosen deployment.
     """
     chosen = ranking.candidates[0]
@@ -55,7 +55,7 @@ def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tu
 
 
 def _decode_pass(estimate: ServingEstimate) -> Reason:
-    """Parts of a decoding pass."""
+    """Where the time of a decoding pass goes."""
     decode = estimate.decode
     pass_s = decode.step_s.expected
     weights_s = decode.parts.get("weights", 0.0) + decode.parts.get("unembedding", 0.0)
@@ -75,7 +75,7 @@ def _decode_pass(estimate: ServingEstimate) -> Reason:
 
 
 def _critical_batch(chosen: Candidate, estimate: ServingEstimate) -> Reason:
-    """The batch against the one from which FLOPs bind, and against the memory."""
+    """Compare the batch with the critical batch, and with the most that fit in memory."""
     decode = estimate.decode
     return CriticalBatch(
         margin=decode.critical_batch / max(decode.in_flight, 1),
@@ -88,9 +88,9 @@ def _critical_batch(chosen: Candidate, estimate: ServingEstimate) -> Reason:
 
 
 def tensor_limit(chosen: Candidate) -> TensorLimit | None:
-    """The book's limit of memory-bound tensor parallelism: Y < F / (B beta).
+    """Compare the tensor degree with its limit for a memory-bound pass: Y < F / (B beta).
 
-    None without tensor parallelism, for an MoE, and on chips without links.
+    None without tensor parallelism, for an MoE, and if the chip has no links. Book §8.
     """
     server = chosen.server
     config = server.config
@@ -116,9 +116,9 @@ def tensor_limit(chosen: Candidate) -> TensorLimit | None:
 
 
 def _gathered(chosen: Candidate) -> Iterator[Reason]:
-    """The cost of serving under FSDP as in training, which gathers the weights for every pass."""
+    """Time of a pass with FSDP as in training, which gathers the weights for every pass."""
     server = chosen.server
-    fsdp_server = gathered(server)
+    fsdp_server = with_gathered_weights(server)
     if fsdp_server is None:
         return
     gathered_s = float(fsdp_server.decode(chosen.batch).step_s)
@@ -131,18 +131,21 @@ def _gathered(chosen: Candidate) -> Iterator[Reason]:
     )
 
 
-def gathered(server: Server) -> Server | None:
-    """The same chips under FSDP; None where FSDP cannot shard the weights."""
+def with_gathered_weights(server: Server) -> Server | None:
+    """The same chips with FSDP instead of tensor parallelism.
+
+    None if the weights are gathered already, or if FSDP cannot shard them.
+    """
     mesh = server.layout.mesh
     n_shards = mesh.tensor * mesh.fsdp
     if n_shards < 2 or server.layout.weights == "gathered" or server.config.d_model % n_shards:
         return None
     fsdp_mesh = replace(mesh, tensor=1, fsdp=n_shards)
     layout = ServeLayout(mesh=fsdp_mesh, weights="gathered", kv="copied")
-    return replace(server, layout=layout, placement=_placement(server, fsdp_mesh))
+    return replace(server, layout=layout, placement=_best_placement(server, fsdp_mesh))
 
 
-def _placement(server: Server, mesh: Mesh) -> Placement:
+def _best_placement(server: Server, mesh: Mesh) -> Placement:
     """The best placement of another mesh on the same chips."""
     return place(*engine_machine(server.system, mesh), best=True)[0]
 
@@ -166,9 +169,9 @@ def _twice_the_chips(request: Request, chosen: Candidate) -> Iterator[Reason]:
 
 
 def on_twice_the_chips(request: Request, chosen: Candidate) -> Candidate | None:
-    """As many engines with twice the chips and the same batch; None where there are none."""
+    """The best deployment of as many engines with twice the chips and the same batch, if any."""
     server = chosen.server
-    system = twice(server.system)
+    system = machine_of_twice_the_chips(server.system)
     if system is None:
         return None
     mesh = server.layout.mesh
@@ -183,8 +186,8 @@ def on_twice_the_chips(request: Request, chosen: Candidate) -> Candidate | None:
         return None
 
 
-def twice(system: System) -> System | None:
-    """The machine of the same chip with twice the chips, of a compact shape; None without one."""
+def machine_of_twice_the_chips(system: System) -> System | None:
+    """The machine of the same chip with twice as many chips, the most compact; None without one."""
     topology = system.topology
     n_chips = 2 * system.n_chips
     if isinstance(topology, Torus):
@@ -198,26 +201,29 @@ def twice(system: System) -> System | None:
 
 
 def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> Iterator[Reason]:
-    """The best deployment with, or without, separate prefill engines, where both were searched."""
+    """The best deployment of the other kind, if both kinds were searched.
+
+    The two kinds are deployments with and without separate prefill engines.
+    """
     if not request.looks_at_both:
         return
-    other = ranking.other
+    opposite = ranking.other
     disaggregated = chosen.reader is None
-    if other is None:
+    if opposite is None:
         yield Disaggregation(margin=0.0, disaggregated=disaggregated)
         return
     yield Disaggregation(
-        margin=other.chips / chosen.chips,
+        margin=opposite.chips / chosen.chips,
         disaggregated=disaggregated,
-        n_chips=other.chips,
-        tpot_s=other.tpot_s,
-        ttft_s=other.ttft_s,
-        tokens_per_s_per_chip=other.tokens_per_s / other.chips,
+        n_chips=opposite.chips,
+        tpot_s=opposite.tpot_s,
+        ttft_s=opposite.ttft_s,
+        tokens_per_s_per_chip=opposite.tokens_per_s / opposite.chips,
     )
 
 
 def _speculation(chosen: Candidate) -> Iterator[Reason]:
-    """Speculative decoding against one pass per token."""
+    """Compare speculative decoding with decoding without drafts."""
     job = chosen.job
     if not job.drafted:
         return
@@ -236,7 +242,7 @@ def _speculation(chosen: Candidate) -> Iterator[Reason]:
 
 
 def _prompt(chosen: Candidate, estimate: ServingEstimate) -> Reason:
-    """Time to the first token."""
+    """The prefill, which decides the time to the first token."""
     prefill = estimate.prefill
     return Prompt(
         margin=prefill.step_s.lower / prefill.step_s.expected,
@@ -251,7 +257,7 @@ def _prompt(chosen: Candidate, estimate: ServingEstimate) -> Reason:
 
 
 def loses_on(other: Candidate, chosen: Candidate) -> Loss:
-    """The disadvantage of another deployment against the chosen one."""
+    """Why another deployment is worse than the chosen one."""
     if other.job.weights != chosen.job.weights:
         return Loss(kind="dtype")
     chosen_s = parts(chosen.server.decode(chosen.batch))

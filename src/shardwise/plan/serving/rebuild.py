@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from shardwise.hardware import Chip, Switched, System, Torus
 from shardwise.hardware.shape import parse_shape
 from shardwise.hardware.torus import make_slice
-from shardwise.plan.machine import placement_of, refuse_unreadable, system_of
+from shardwise.plan.machine import errors_as_bad_file, find_placement, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.search.given import fixed_of
@@ -21,16 +21,17 @@ from shardwise.workload import Serve
 
 
 def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
-    """The search request of a plan, and the deployment that evaluates to the plan's numbers.
+    """Rebuild the search request of a plan, and the deployment that it chose.
 
-    The chip has the figures recorded in the plan, even if the catalog has changed since.
+    Evaluating the deployment gives the plan's numbers again. The chip has the numbers recorded in
+    the plan, even if the catalog has changed since.
 
     Raises:
         BadFile: a part of the plan is not a valid model, machine, workload or layout.
     """
     strategy = plan.strategy
     estimate = plan.estimate
-    with refuse_unreadable():
+    with errors_as_bad_file():
         system = system_of(plan.hardware)
         job = _job(plan)
         request = Request(
@@ -68,11 +69,12 @@ def _job(plan: ServingPlan) -> Serve:
 
 
 def _server(request: Request, system: System, engines: PlannedEngines) -> Server:
-    """Engines of one kind, on the plan's machine or on another machine of the same chip.
+    """Rebuild the decode engines or the prefill engines of a plan.
 
     Args:
-        system: the machine of the plan.
-        engines: the record of the engines in the plan.
+        request: the search request of the plan.
+        system: the machine of the plan. The engines may be on another machine of the same chip.
+        engines: their entry in the plan.
     """
     machine = system
     if engines.hardware != system.name:
@@ -96,7 +98,7 @@ def _server(request: Request, system: System, engines: PlannedEngines) -> Server
 
 
 def _machine(chip: Chip, name: str) -> System:
-    """The machine of `chip` with the size in `name`."""
+    """The machine of `chip` whose size is in `name`: `h100:4`."""
     shape = parse_shape(name.rpartition(":")[2].partition(",")[0], "size")
     topology: Torus | Switched
     if chip.ici:
@@ -107,10 +109,17 @@ def _machine(chip: Chip, name: str) -> System:
 
 
 def engine_placement(system: System, mesh: Mesh, descriptions: Mapping[str, str]) -> Placement:
-    """The placement of one engine, from the descriptions in a plan; `data` is not placed on links.
+    """Find the placement of one engine that a plan describes.
+
+    The role `data` counts engines and uses no links, so its description is ignored.
+
+    Args:
+        system: the machine of the engine.
+        mesh: the mesh of the engine.
+        descriptions: role -> links that its mesh axis uses, in words.
 
     Raises:
         BadFile: no placement of `mesh` on `system` has these descriptions.
     """
     links = {role: text for role, text in descriptions.items() if role != "data"}
-    return placement_of(links, place(*engine_machine(system, mesh)), mesh, system)
+    return find_placement(links, place(*engine_machine(system, mesh)), mesh, system)

@@ -1,4 +1,4 @@
-"""Refusals of serving plans: the number that is wrong, and the nearest that would work."""
+"""Errors for jobs without a serving plan: which number is wrong, and what would work."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from shardwise.search.serving.layouts import machines
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.workload import Serve
 
+# Kind of chip -> the narrow dtypes to suggest.
 NARROW_DTYPES = {
     "tpu": ("int8", "int4"),
     "gpu": ("fp8", "int4"),
@@ -22,16 +23,17 @@ NARROW_DTYPES = {
 }
 
 
-def ranked(request: Request, n_candidates: int, *, each_reader: bool = False) -> Ranking:
-    """The ranking of a search.
+def rank_or_explain(request: Request, n_candidates: int, *, each_reader: bool = False) -> Ranking:
+    """Rank the deployments of a request; if there are none, the error says what would work.
 
     Args:
-        request: the search.
-        n_candidates: deployments to keep.
-        each_reader: keep deployments that differ in their prefill engines alone.
+        request: the request of the search.
+        n_candidates: number of deployments to keep.
+        each_reader: also keep deployments that differ only in their prefill engines.
 
     Raises:
-        NoStrategy, DoesNotFit: with what would work; see `shardwise.plan`.
+        NoStrategy: no engine is legal, or no deployment meets the bounds.
+        DoesNotFit: no engine fits in memory.
     """
     try:
         return rank(request, n_candidates, each_reader=each_reader)
@@ -46,32 +48,32 @@ def ranked(request: Request, n_candidates: int, *, each_reader: bool = False) ->
 def _no_legal_engine(request: Request) -> NoStrategy:
     names = " and ".join(request.fixed.names)
     hint = f"Leave {names} free, or choose other sizes." if names else "Choose another machine."
-    problem = f"no engine of {request.config.name} fills {_hardware(request)}{request.fixed}."
+    problem = f"no engine of {request.config.name} fills {_hardware_text(request)}{request.fixed}."
     return NoStrategy(problem, hint)
 
 
-def _hardware(request: Request) -> str:
+def _hardware_text(request: Request) -> str:
     return request.where.name if request.machine_is_given else f"a machine of {request.chip.name}"
 
 
 def _does_not_fit(request: Request) -> DoesNotFit:
-    """The weights or the batch against the memory, with the smallest machines that fit."""
+    """Make the error that nothing fits in memory, with the smallest machines that would."""
     problem, larger_helps = shortage(request)
     if not larger_helps:
         return DoesNotFit(problem)
-    return DoesNotFit(problem, *_smallest(request, _narrowest(request)))
+    return DoesNotFit(problem, *_smallest_machines(request, _smallest_weights_job(request)))
 
 
-def _narrowest(request: Request) -> Serve:
-    """The job with the smallest weights."""
+def _smallest_weights_job(request: Request) -> Serve:
+    """The job with the narrowest weight dtype."""
     return min(request.jobs, key=_weight_bytes)
 
 
 def shortage(request: Request) -> tuple[str, bool]:
-    """(why no engine fits, whether a larger machine would help)."""
-    job = _narrowest(request)
+    """(sentence that says why no engine fits, whether a larger machine would help)."""
+    job = _smallest_weights_job(request)
     config = request.config
-    hardware = _hardware(request)
+    hardware = _hardware_text(request)
     engines = request.engines()
     if engines is None:
         return f"no engine of {config.name} fits {hardware}.", False
@@ -116,8 +118,8 @@ def _weight_bytes(job: Serve) -> float:
     return units.bytes_per_element(job.weights)
 
 
-def _smallest(request: Request, job: Serve) -> Iterator[str]:
-    """The smallest machine of the chip for each dtype."""
+def _smallest_machines(request: Request, job: Serve) -> Iterator[str]:
+    """A sentence with the smallest machine of the chip that fits, for each dtype."""
     fitting = []
     for dtype in dict.fromkeys((job.weights, *NARROW_DTYPES[request.chip.kind])):
         if units.bytes_per_element(dtype) > _weight_bytes(job):
@@ -145,21 +147,21 @@ def _smallest(request: Request, job: Serve) -> Iterator[str]:
 
 
 def _what_meets_bounds(request: Request) -> Iterator[str]:
-    """Other machines and dtypes that meet the bounds."""
+    """A sentence with other machines and dtypes that would meet the bounds."""
     job = request.job
     chip = request.chip
     options = []
     if request.machine_is_given and not job.batch and not request.fixed:
-        options += _option(replace(request, where=chip), "")
+        options += _option_of_best(replace(request, where=chip), "")
     if not request.fixed and len(request.jobs) == 1:
         for dtype in NARROW_DTYPES[chip.kind]:
             if units.bytes_per_element(dtype) < _weight_bytes(job):
                 compute = dtype if dtype in chip.peak_flops_per_s else job.compute
                 narrow = replace(job, weights=dtype, kv=dtype, compute=compute)
-                options += _option(replace(request, jobs=[narrow]), f"--dtype {dtype} ")
+                options += _option_of_best(replace(request, jobs=[narrow]), f"--dtype {dtype} ")
                 break
     if not options and not request.peak:
-        at_peak = _option(replace(request, peak=True), "")
+        at_peak = _option_of_best(replace(request, peak=True), "")
         if at_peak:
             yield f"At the chip's bare peaks, which no engine reaches, {at_peak[0]} would (--peak)."
     if options:
@@ -170,8 +172,8 @@ def _what_meets_bounds(request: Request) -> Iterator[str]:
         yield "Loosen the bounds, shorten the context, or take a chip with more HBM bandwidth."
 
 
-def _option(request: Request, flag: str) -> list[str]:
-    """The best deployment of a search with its time per token; empty where there is none."""
+def _option_of_best(request: Request, flag: str) -> list[str]:
+    """Text of a search's best deployment with its time per token; empty if there is none."""
     try:
         best = rank(request, 0).candidates[0]
     except ShardwiseError:

@@ -1,4 +1,4 @@
-"""Sweep of serving: the best deployment for every combination of some options, one row each."""
+"""Serving sweeps: the best deployment for every combination of the options, one row each."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from shardwise.plan.sweep_grid import (
     Progress,
     SweepTable,
     combinations,
-    selected,
-    values_of,
+    option_values,
+    select_options,
 )
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.layouts import NUMBER_OPTIONS, WORD_OPTIONS
@@ -35,8 +35,10 @@ from shardwise.search.serving.rank import rank
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.workload import Serve
 
-DTYPES = ("dtype", "kv_dtype", "compute")  # of weights; of KV caches and matmuls where they differ
-# `weights` and `kv` are words of a layout here; `context` is the length of sequences, not an axis.
+# `dtype` is that of weights, KV caches and matmuls; the other two override it.
+DTYPES = ("dtype", "kv_dtype", "compute")
+# The options `weights` and `kv` are layouts, not the dtypes in the fields of `Serve`; `context` is
+# the length of sequences, not the mesh role.
 JOB_OPTIONS = tuple(
     field.name for field in dataclasses.fields(Serve) if field.name not in ("weights", "kv")
 )
@@ -50,18 +52,26 @@ OPTIONS = (*DTYPES, *(name for name in JOB_OPTIONS if name not in DTYPES), *LAYO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRow:
-    """One combination of options and its best deployment, or the problem that leaves none.
+    """One combination of options, with its best deployment or the reason why there is none.
 
     Args:
-        swept: the options that differ between rows.
-        batch: sequences of one engine, of which there are `engines`.
-        step_s: a decoding pass; `lower` is the roofline with all communication hidden.
+        swept: name -> value of the options that differ between rows.
+        n_chips: chips of all engines.
+        batch: sequences of one engine.
+        engines: number of decode engines.
+        step_s: seconds of a decoding pass.
+        prefill_s: seconds of a prefill pass.
         roofline_tokens_per_s_per_chip: throughput if passes took `step_s.lower`.
+        memory_bytes: bytes per chip of the decode engines.
+        max_batch: sequences that fit in one engine.
         bound, share: what takes longest of a pass (weights, kv, flops, network, software), and
             its share of the pass.
-        usd_per_million_input_tokens, usd_per_million_output_tokens: None without a public price.
-        prefill_mesh: mesh of separate prefill engines, if any.
-        problem: the reason why there is no deployment; the numbers are then None.
+        usd_per_million_input_tokens, usd_per_million_output_tokens: None if the chip has no public
+            price.
+        mesh: size of each mesh role in one decode engine, except `data`: the number of engines.
+        weights, kv: layouts of the weights and of the KV cache.
+        prefill_mesh: mesh of separate prefill engines, if there are any.
+        problem: why there is no deployment; the numbers are then None.
     """
 
     swept: dict[str, Any]
@@ -95,14 +105,14 @@ class ServedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSweep(SweepTable):
-    """All rows of a sweep of serving, in the order of the options."""
+    """All rows of a serving sweep, in the order of the options."""
 
     rows: tuple[ServedRow, ...]
 
 
 def sweep(
     model: ModelConfig,
-    where: System | Chip | Sequence[System | Chip],
+    machines_or_chips: System | Chip | Sequence[System | Chip],
     job: Serve,
     *,
     peak: bool = False,
@@ -110,21 +120,30 @@ def sweep(
     progress: Progress | None = None,
     **options: Iterable[Any],
 ) -> ServingSweep:
-    """The best deployment for every combination. Other arguments as in `plan.api.sweep`.
+    """Find the best deployment for every combination of options.
+
+    Other arguments are those of `plan.api.sweep`.
 
     Args:
-        where: a machine, or a chip whose machines are searched; or several.
+        machines_or_chips: one or several machines or chips; of a chip, the best machine is
+            searched.
         disaggregate: as in `shardwise.plan`.
-        options: `dtype` (of weights, KV caches and, where the chip supports it, matmuls),
-            `kv_dtype`, `compute`; `batch`, `context`, `prompt`, `output`, `rate` and the other
-            fields of `Serve`; roles of the mesh (`data` counts engines) and the words `weights`
-            and `kv` of a layout; each with its values. A single value holds for all rows.
+        options: name -> values to combine; a single value holds for all rows. Names are: `dtype`
+            (of weights, KV caches and, if the chip supports it, matmuls), `kv_dtype`, `compute`;
+            `batch`, `context`, `prompt`, `output`, `rate` and the other fields of `Serve`; the mesh
+            roles, of which `data` counts engines; and `weights` and `kv`, the layouts of weights
+            and of the KV cache.
 
     Raises:
-        UnknownName: an unknown option. BadInput: an option without values, or over 1,000 rows.
+        UnknownName: unknown option.
+        BadInput: an option has no values, or there are more than 1,000 rows.
     """
-    machines = [where] if isinstance(where, System | Chip) else list(where)
-    values = values_of(options, OPTIONS, "a sweep of serving")
+    machines: list[System | Chip]
+    if isinstance(machines_or_chips, System | Chip):
+        machines = [machines_or_chips]
+    else:
+        machines = list(machines_or_chips)
+    values = option_values(options, OPTIONS, "a sweep of serving")
     rows = [
         _row(model, machine, job, choices, swept, peak=peak, disaggregate=disaggregate)
         for machine, choices, swept in combinations(machines, values, "deployments", progress)
@@ -135,7 +154,7 @@ def sweep(
 
 def _row(
     model: ModelConfig,
-    where: System | Chip,
+    machine_or_chip: System | Chip,
     job: Serve,
     choices: Mapping[str, Any],
     swept: dict[str, Any],
@@ -143,13 +162,15 @@ def _row(
     peak: bool,
     disaggregate: bool | None,
 ) -> ServedRow:
-    """The deployment of one combination, or the reason why there is none."""
-    row = ServedRow(swept=swept, hardware=where.name)
-    fixed = selected(choices, LAYOUT_OPTIONS)
-    chip = where if isinstance(where, Chip) else where.chip
+    """Search one combination; the row has the reason if there is no deployment."""
+    row = ServedRow(swept=swept, hardware=machine_or_chip.name)
+    fixed = select_options(choices, LAYOUT_OPTIONS)
+    chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
     try:
         row_job = _job(job, choices, chip)
-        request = search_request(model, where, row_job, fixed, peak=peak, disaggregate=disaggregate)
+        request = search_request(
+            model, machine_or_chip, row_job, fixed, peak=peak, disaggregate=disaggregate
+        )
         try:
             best = rank(request, 0).candidates[0]
         except DoesNotFit:
@@ -160,7 +181,7 @@ def _row(
 
 
 def _job(job: Serve, choices: Mapping[str, Any], chip: Chip) -> Serve:
-    job_fields = selected(choices, JOB_OPTIONS)
+    job_fields = select_options(choices, JOB_OPTIONS)
     if "dtype" in choices:
         dtype = choices["dtype"]
         dtypes = {"weights": dtype, "kv": dtype, "compute": usual_compute(dtype, chip)}

@@ -1,4 +1,4 @@
-"""The time of a pass by its parts and by what binds it, in the words of a serving plan."""
+"""The time of a forward pass by its parts and by what can bound it, under the names of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
 from shardwise.search.serving.candidate import Server
 
-# Parts of a pass on the chip, in the words of a plan; the other parts are roles of the mesh.
+# Field of `PassTime` -> name of the part in a plan. The other parts of a pass are mesh roles.
 ON_CHIP = {
     "matmuls": "weights",
     "decode_attention": "kv",
@@ -22,21 +22,22 @@ ON_CHIP = {
     "kernels": "kernels",
     "host": "host",
 }
-MAX_BATCH = 2**20  # sequences up to which `kv_batch` searches
+MAX_BATCH = 2**20  # largest number of sequences that `kv_batch` tries
 
 
 def parts(time: PassTime) -> dict[str, float]:
-    """Seconds of each part of a pass that takes time; their sum is the pass."""
+    """Part of a pass -> its seconds, for parts that take any; their sum is the time of the pass."""
     seconds: dict[str, Num] = {word: getattr(time, name) for name, word in ON_CHIP.items()}
     seconds |= time.traffic
     return nonzero(seconds)
 
 
 def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:
-    """Seconds of all that can bind a pass: weights, kv, flops, network and software.
+    """What can bound a pass -> its seconds: weights, kv, flops, network and software.
 
     Args:
-        compute_bound: the matmuls are bound by FLOPs, otherwise by reading weights.
+        time: the time of the pass.
+        compute_bound: whether FLOPs bound the matmuls; otherwise reading weights does.
     """
     seconds = {
         "weights": 0.0,
@@ -50,32 +51,32 @@ def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:
 
 
 def largest(seconds: dict[str, float]) -> str:
-    """The name with the most seconds."""
+    """The name that has the most seconds."""
     return max(seconds, key=lambda name: seconds[name])
 
 
 def bound(time: PassTime, *, compute_bound: bool) -> str:
-    """The largest of the `sides` of a pass."""
+    """What takes longest of a pass: the largest of its `sides`."""
     return largest(sides(time, compute_bound=compute_bound))
 
 
 def is_compute_bound(server: Server, batch: int) -> bool:
-    """Whether FLOPs bind the matmuls of a decoding pass."""
+    """Whether FLOPs bound the matmuls of a decoding pass; otherwise reading weights does."""
     return float(in_flight(server.engine, batch)) > critical_batch(server.config, server)
 
 
 def decode_sides(server: Server, batch: int) -> dict[str, float]:
-    """The `sides` of a decoding pass."""
+    """The `sides` of a decoding pass of an engine with `batch` sequences."""
     return sides(server.decode(batch), compute_bound=is_compute_bound(server, batch))
 
 
 def decode_range(server: Server, batch: int) -> Range:
-    """Seconds of a decoding pass: at peak rates and full overlap, expected, without overlap."""
+    """Lower bound, expected and upper bound of the seconds of a decoding pass."""
     return _range(server.decode(batch, ideal=True), server.decode(batch))
 
 
 def prefill_range(server: Server) -> Range:
-    """Seconds of a prefill: at peak rates and full overlap, expected, without overlap."""
+    """Lower bound, expected and upper bound of the seconds of a prefill pass."""
     return _range(server.prefill(ideal=True), server.prefill())
 
 
@@ -85,9 +86,11 @@ def _range(ideal: PassTime, expected: PassTime) -> Range:
 
 
 def critical_batch(config: ModelConfig, server: Server) -> float:
-    """Sequences of a pass from which FLOPs bind the matmuls. Book §7.
+    """Sequences of a pass above which FLOPs bound the matmuls. Book §7.
 
-    e C / (2 W), times E / k for an MoE, over the tokens of each sequence in a pass.
+    e C / (2 W), with e bytes per weight, peak FLOP/s C and HBM bandwidth W. An MoE with k of E
+    experts per token needs E / k times as many, speculative decoding fewer: each sequence has
+    several tokens in a pass.
     """
     rates = server.rates
     peak = rates.chip.peak(rates.dtype(head=False))
@@ -101,10 +104,11 @@ def critical_batch(config: ModelConfig, server: Server) -> float:
 
 
 def kv_batch(server: Server) -> int | None:
-    """The fewest sequences of an engine whose KV caches take longer than all matmuls.
+    """The fewest sequences of an engine for which reading KV caches takes longer than the matmuls.
 
-    None without caches, or where the matmuls grow as fast as the caches because FLOPs bind them.
-    It is found by bisection, since the share of an MoE's experts in a pass grows with the batch.
+    None if it never does: there are no caches, or FLOPs bound the matmuls, whose time then grows as
+    fast as that of the caches. The number is found by bisection: there is no formula, since the
+    share of an MoE's experts that a pass uses grows with the batch.
     """
 
     def caches_dominate(batch: int) -> bool:
@@ -125,10 +129,10 @@ def kv_batch(server: Server) -> int | None:
 
 
 def mesh_of(server: Server) -> dict[str, int]:
-    """Sizes of an engine's mesh; `data` is the number of engines."""
+    """Size of each mesh role in one engine, except `data`: the number of engines."""
     return {**server.layout.sizes, "data": server.count}
 
 
 def usual_compute(weights: str, chip: Chip | None) -> str:
-    """The dtype of matmuls: the weights' dtype where the chip has a peak for it, otherwise bf16."""
+    """The dtype of matmuls: that of the weights if the chip has a peak for it, otherwise bf16."""
     return weights if chip and weights in chip.peak_flops_per_s else "bf16"

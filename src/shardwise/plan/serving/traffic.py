@@ -1,4 +1,4 @@
-"""Simulation of a planned deployment under traffic."""
+"""Simulate the requests of a planned deployment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwise.errors import BadInput
 from shardwise.estimate.serving.steady_state import max_pass_tokens, prefill_only, prompts_per_pass
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
-from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
+from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.simulate import Pool, Slo, Spread, Summary, Traffic, capacity, simulate
@@ -22,28 +22,28 @@ from shardwise.simulate.planned import (
     pass_times,
 )
 
-# Engines of a kind that are simulated. Of a deployment with more, a part is simulated with its part
-# of the requests; fewer engines balance load less well, so that latencies are rather too long.
-ENGINES = 8
-LARGE_ENGINES = 4  # engines of batches above `LARGE_BATCH`
+# Largest number of decode engines, and of prefill engines, to simulate. They get their share of the
+# requests. Fewer engines balance the load less evenly, so latencies are rather too long.
+MAX_ENGINES = 8
+MAX_LARGE_BATCH_ENGINES = 4  # the same if an engine's batch is above `LARGE_BATCH`
 LARGE_BATCH = 128
-MAX_GROWTH = 0.05  # latency that grows by more than this share of the time: an unstable queue
-MAX_BACKLOG = 0.1  # share of requests served after the last arrival: more is an unstable queue
-MIN_RUN = 10  # shorter runs, in service times of a request, do not show a growing queue
+MAX_LATENCY_GROWTH = 0.05  # growth over the time that passes; above it, a queue is unstable
+MAX_BACKLOG = 0.1  # share of requests served after the last arrival; above it, too
+MIN_RUN_LENGTH = 10  # in service times of a request; shorter runs do not show a growing queue
 CAPACITY_STEP = 0.02  # relative precision of the highest rate
-MIN_REQUESTS = 3000  # in runs for the highest rate; with few an unstable queue stays short
+MIN_REQUESTS = 3000  # of a run for the highest rate; in short runs an unstable queue stays short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
-    """Choices of an engine's scheduler that a plan does not make.
+    """Options of an engine's scheduler that are not part of a plan.
 
     Args:
-        chunked: chunked prefill, with prompts and decoding in one pass; None for the engine's
-            default.
-        paged: allocate cache blocks as contexts grow; otherwise reserve them at the start and share
-            none.
-        prefix_cache: keep the blocks of shared prefixes.
+        chunked: True for chunked prefill, which mixes prompts and decoding in a pass; False for
+            separate passes, prompts first; None for the engine's default.
+        paged: allocate cache blocks as contexts grow; otherwise a request reserves all its blocks
+            at the start, and no blocks are shared.
+        prefix_cache: keep the blocks of shared prefixes for later requests.
     """
 
     chunked: bool | None = None
@@ -56,52 +56,54 @@ DEFAULT_SCHEDULER = SchedulerOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPools:
-    """The pools of engines that are simulated: a deployment, or a part of it.
+    """The engines of a deployment that are simulated: all of them, or a share.
 
     Args:
-        pool: engines that requests enter: prefill engines where they are separate.
-        decode: decode engines where prefill engines are separate.
-        transfer_s_per_token: seconds to send the KV cache of a prompt token between them.
-        part: share of the engines that is simulated, and so of the requests.
-        service_s: mean seconds of a request by the closed form.
-        ahead_s: seconds of a request in the server around the engine.
+        pool: the engines that prefill: the separate prefill engines, or engines that do both.
+        decode: the decode engines if prefill engines are separate; otherwise None.
+        transfer_s_per_token: seconds to send the KV cache of one prompt token to a decode engine.
+        simulated_share: share of the engines that is simulated. They get this share of the
+            requests.
+        service_s: mean seconds of a request in an engine, by the closed form.
+        server_overhead_s: seconds that a request spends in the server before it reaches the engine.
     """
 
     pool: Pool
     decode: Pool | None
     transfer_s_per_token: float
-    part: float
+    simulated_share: float
     service_s: float
-    ahead_s: float
+    server_overhead_s: float
 
     @property
     def decode_pool(self) -> Pool:
-        """The engines that decode, whether they prefill too or not."""
+        """The engines that decode, whether or not they also prefill."""
         return self.decode or self.pool
 
-    def run(self, arrivals: Arrivals, chosen: Candidate, rate: float, n: int) -> Run:
-        """Simulate `n` judged requests, with others around them that fill and drain engines."""
+    def run(self, arrivals: Arrivals, chosen: Candidate, rate: float, n: int) -> SimulatedRun:
+        """Simulate `n` judged requests, and others before and after that fill and drain engines."""
         n_filling = self.n_in_flight(rate)
-        traffic = arrivals.requests(chosen.job, rate, n + 2 * n_filling, self.part)
+        traffic = arrivals.requests(chosen.job, rate, n + 2 * n_filling, self.simulated_share)
         result = simulate(traffic, self.pool, self.decode, self.transfer_s_per_token)
         arrival_s = traffic.arrival_s
         if arrivals.judges_whole_trace or arrival_s is None:
-            return Run(self, result, 0.0, math.inf)
+            return SimulatedRun(self, result, 0.0, math.inf)
         n_skipped = min(n_filling, (len(traffic) - 1) // 2)
-        return Run(self, result, float(arrival_s[n_skipped]), float(arrival_s[-1 - n_skipped]))
+        after_s = float(arrival_s[n_skipped])
+        return SimulatedRun(self, result, after_s, float(arrival_s[-1 - n_skipped]))
 
     def n_in_flight(self, rate: float) -> int:
-        """Mean number of requests in the simulated engines."""
-        return math.ceil(rate * self.part * self.service_s)
+        """Mean number of requests in the simulated engines at the same time."""
+        return math.ceil(rate * self.simulated_share * self.service_s)
 
     def engine_slo(self, slo: Slo) -> Slo:
-        """The bounds inside the engines, without the server around them."""
-        return replace(slo, ttft_s=max(slo.ttft_s - self.ahead_s, 1e-9))
+        """The bounds that hold inside the engines: those of a request less its server overhead."""
+        return replace(slo, ttft_s=max(slo.ttft_s - self.server_overhead_s, 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A finished run; requests that arrive between `after_s` and `until_s` are judged."""
+class SimulatedRun:
+    """A finished simulation; requests that arrive from `after_s` to `until_s` are judged."""
 
     pools: SimulatedPools
     result: SimulationResult
@@ -109,18 +111,18 @@ class Run:
     until_s: float
 
     def summary(self, slo: Slo) -> Summary:
-        """Metrics of the judged requests, with the time in the server around the engine."""
-        ahead_s = self.pools.ahead_s
+        """Metrics of the judged requests, including their time in the server before the engine."""
+        server_overhead_s = self.pools.server_overhead_s
         summary = self.result.summary(self.pools.engine_slo(slo), self.after_s, self.until_s)
         return replace(
             summary,
             requests=int(self.result.judged(self.after_s, self.until_s).sum()),
-            ttft_s=_later(summary.ttft_s, ahead_s),
-            latency_s=_later(summary.latency_s, ahead_s),
+            ttft_s=_delayed(summary.ttft_s, server_overhead_s),
+            latency_s=_delayed(summary.latency_s, server_overhead_s),
         )
 
     def served_share(self) -> float:
-        """Requests completed per arriving request; below 1 a backlog remains after the last."""
+        """Completed requests per arriving request; below 1 if a backlog remains at the end."""
         columns = self.result.columns
         last_s = float(columns["arrival_s"][-1])
         longest_s = float((columns["end_s"] - columns["start_s"]).max())
@@ -134,14 +136,14 @@ class Run:
         end_s = min(self.until_s, float(self.result.columns["arrival_s"][-1]))
         judged_s = end_s - self.after_s
         quarter = len(latency_s) // 4
-        if judged_s < MIN_RUN * self.pools.service_s or not quarter:
+        if judged_s < MIN_RUN_LENGTH * self.pools.service_s or not quarter:
             return False
         growth_s = float(latency_s[-quarter:].mean() - latency_s[:quarter].mean())
-        return growth_s > MAX_GROWTH * judged_s
+        return growth_s > MAX_LATENCY_GROWTH * judged_s
 
 
 def slo_of(chosen: Candidate, arrivals: Arrivals) -> Slo:
-    """The bounds of the job, for the share of the requests that must meet them."""
+    """The bounds of the job, and the share of the requests that must meet them."""
     job = chosen.job
     return Slo(ttft_s=job.ttft_s or math.inf, tpot_s=job.tpot_s or math.inf, share=arrivals.at)
 
@@ -149,7 +151,7 @@ def slo_of(chosen: Candidate, arrivals: Arrivals) -> Slo:
 def simulated_pools(
     chosen: Candidate, arrivals: Arrivals, options: SchedulerOptions = DEFAULT_SCHEDULER
 ) -> SimulatedPools:
-    """The engines of a deployment that are simulated."""
+    """Choose the engines of a deployment to simulate."""
     job = chosen.job
     trace = arrivals.trace
     max_context = job.context
@@ -157,8 +159,8 @@ def simulated_pools(
         max_context = int((trace.prompt + trace.output).max())
     prefill_server = chosen.reader
     n_prefill = prefill_server.count if prefill_server else 0
-    max_engines = LARGE_ENGINES if chosen.batch > LARGE_BATCH else ENGINES
-    n_decode, n_prefill, part = scaled(chosen.server.count, n_prefill, max_engines)
+    max_engines = MAX_LARGE_BATCH_ENGINES if chosen.batch > LARGE_BATCH else MAX_ENGINES
+    n_decode, n_prefill, share = engines_to_simulate(chosen.server.count, n_prefill, max_engines)
     pool = _decode_pool(chosen, n_decode, max_context, options)
     decode = None
     if prefill_server:
@@ -168,19 +170,21 @@ def simulated_pools(
         pool=pool,
         decode=decode,
         transfer_s_per_token=chosen.transfer_s / job.prompt_tokens,
-        part=part,
+        simulated_share=share,
         service_s=chosen.ttft_s + (job.output or 1) * chosen.tpot_s,
-        ahead_s=chosen.server.rates.overhead.request_s,
+        server_overhead_s=chosen.server.rates.overhead.request_s,
     )
 
 
-def scaled(n_decode: int, n_prefill: int, max_engines: int = ENGINES) -> tuple[int, int, float]:
-    """(decode engines, prefill engines, their share of all) to simulate.
+def engines_to_simulate(
+    n_decode: int, n_prefill: int, max_engines: int = MAX_ENGINES
+) -> tuple[int, int, float]:
+    """(number of decode engines, number of prefill engines, share of the requests) to simulate.
 
-    At most `max_engines` of a kind. The share is that of the kind of which more is simulated, so
-    that no engine has less load than in the whole deployment.
+    At most `max_engines` of each. If the simulated shares of decode and prefill engines differ, the
+    requests get the larger share, so no engine has less load than in the whole deployment.
 
-    >>> scaled(3, 0), scaled(26, 0)[0], scaled(9, 17)[:2]
+    >>> engines_to_simulate(3, 0), engines_to_simulate(26, 0)[0], engines_to_simulate(9, 17)[:2]
     ((3, 0, 1.0), 8, (4, 8))
     """
     if not n_prefill:
@@ -207,8 +211,8 @@ def _decode_pool(
     if job.batch and chosen.batch:
         n_sequences = chosen.batch
     else:
-        reads = chosen.reader is None
-        n_sequences = max_sequences(engine, job, times, job.tpot_s, prefills=reads)
+        prefills = chosen.reader is None
+        n_sequences = max_sequences(engine, job, times, job.tpot_s, prefills=prefills)
     limits = engine_limits(engine, job, n_sequences, **asdict(options))
     return Pool(times=times, limits=limits, replicas=n_engines)
 
@@ -238,7 +242,7 @@ def estimate(
         chosen: the deployment.
         arrivals: the requests.
         rate: requests per second of the whole deployment.
-        options: of the scheduler.
+        options: options of the scheduler.
         n: number of judged requests; None for as many as the percentile needs.
 
     Raises:
@@ -253,8 +257,8 @@ def estimate(
     if unstable:
         served_per_s *= run.served_share()
     metrics |= {
-        "running": summary.running / pools.part,
-        "in_system": summary.in_system / pools.part,
+        "running": summary.running / pools.simulated_share,
+        "in_system": summary.in_system / pools.simulated_share,
         "requests_per_s": served_per_s,
         "output_tokens_per_s": served_per_s * summary.output_tokens_per_s / summary.requests_per_s,
         "goodput": rate * summary.within,
@@ -271,7 +275,7 @@ def estimate(
         ttft_bound_s=chosen.job.ttft_s,
         tpot_bound_s=chosen.job.tpot_s,
         holds=summary.within >= arrivals.at and not unstable,
-        simulated=pools.part,
+        simulated=pools.simulated_share,
         max_sequences=limits.max_sequences,
         max_tokens=limits.max_tokens,
         n_blocks=limits.n_blocks,
@@ -284,7 +288,7 @@ def estimate(
 def _mean_field(
     chosen: Candidate, summary: Summary, pools: SimulatedPools, rate: float
 ) -> MeanField:
-    """The closed-form means of the deployment against the simulated ones."""
+    """The closed-form means of the deployment, and their errors against the simulated means."""
     pool = pools.decode_pool
     server = chosen.server
     tpot_at_rate_s = mean_field_tpot_s(
@@ -307,10 +311,11 @@ def _mean_field(
 def largest_rate(
     chosen: Candidate, arrivals: Arrivals, options: SchedulerOptions = DEFAULT_SCHEDULER
 ) -> tuple[LargestRate, TrafficEstimate]:
-    """The highest rate at which a deployment meets its bounds, and the metrics at that rate.
+    """Find the highest request rate at which a deployment meets its bounds, and the metrics there.
 
     Raises:
-        BadInput: there is no bound on the first token. NoPlan: no rate meets the bounds.
+        BadInput: the job has no bound on the time to the first token.
+        NoPlan: the bounds are not met at any rate.
     """
     if chosen.job.ttft_s is None:
         raise BadInput(
@@ -321,27 +326,24 @@ def largest_rate(
     slo = pools.engine_slo(slo_of(chosen, arrivals))
     start = chosen.job.rate or chosen.most_requests_per_s
     n = max(MIN_REQUESTS, arrivals.n_judged) + 2 * pools.n_in_flight(start)
-    traffic = arrivals.requests(chosen.job, start, n, pools.part)
+    traffic = arrivals.requests(chosen.job, start, n, pools.simulated_share)
     highest = capacity(
         traffic, pools.pool, slo, pools.decode, pools.transfer_s_per_token, CAPACITY_STEP
     )
-    rate = highest.rate / pools.part
-    limit = LargestRate(
-        rate=rate,
-        mean_field_rate=balanced_rate(chosen, pools),
-        tried=tuple((tried_rate / pools.part, share) for tried_rate, share in highest.trials),
-    )
+    rate = highest.rate / pools.simulated_share
+    trials = tuple((trial / pools.simulated_share, within) for trial, within in highest.trials)
+    limit = LargestRate(rate=rate, mean_field_rate=balanced_rate(chosen, pools), tried=trials)
     return limit, replace(estimate(chosen, arrivals, rate, options), capacity=limit)
 
 
 def balanced_rate(chosen: Candidate, pools: SimulatedPools) -> float:
-    """Requests per second of full engines by the closed form, without queues."""
+    """Requests per second of the whole deployment with full engines, by the closed form."""
     pool = pools.decode_pool
     server = chosen.server
     job = chosen.job
     n_sequences = pool.limits.max_sequences
-    reads = chosen.reader is None
-    token_s = full_batch_tpot_s(server.engine, job, pool.times, n_sequences, prefills=reads)
+    prefills = chosen.reader is None
+    token_s = full_batch_tpot_s(server.engine, job, pool.times, n_sequences, prefills=prefills)
     decode_rate = server.count * n_sequences / (token_s * (job.output or 1))
     if not chosen.reader:
         return decode_rate
@@ -349,8 +351,8 @@ def balanced_rate(chosen: Candidate, pools: SimulatedPools) -> float:
     return min(decode_rate, chosen.reader.count * float(prefill_rate))
 
 
-def _later(spread: Spread, seconds: float) -> Spread:
-    """The same percentiles, `seconds` later."""
+def _delayed(spread: Spread, seconds: float) -> Spread:
+    """Add `seconds` to the mean and to each percentile."""
     return Spread(**{field.name: getattr(spread, field.name) + seconds for field in fields(Spread)})
 
 
@@ -359,30 +361,27 @@ def simulate_plan(
     traffic: str | Traffic | Arrivals = "poisson",
     rate: float | None = None,
     *,
-    at: float = AT,
+    at: float = DEFAULT_AT,
     seed: int = 0,
     chunked: bool | None = None,
     paged: bool = True,
     prefix_cache: bool = True,
 ) -> TrafficEstimate:
-    """Metrics of simulated requests to a serving plan: percentiles, queues, utilisation, goodput.
+    """Simulate requests to a serving plan: percentiles, queues, utilisation, goodput.
 
     Args:
-        plan: from `sw.plan(..., sw.Serve(...))`, or loaded.
+        plan: from `sw.plan(..., sw.Serve(...))`, or loaded from a file.
         traffic: `poisson`, `constant`, `bursty`, `bursty:3`, the path of a recording, or requests
             as a `shardwise.simulate.Traffic`.
-        rate: requests per second of the whole deployment; None for the rate of the plan or the
-            recording.
+        rate: requests per second of the whole deployment; None for the rate of the recording or,
+            without one, of the plan.
         at: share of the requests that must meet the plan's bounds.
-        seed: of the random numbers; the same seed gives the same figures.
-        chunked: chunked prefill, with prompts and decoding in one pass; False for separate passes,
-            prompts first; None for the engine's default.
-        paged: allocate cache blocks as contexts grow: see `shardwise.simulate.Limits`.
-        prefix_cache: keep the blocks of shared prefixes: see `shardwise.simulate.Limits`.
+        seed: seed of the random numbers; the same seed gives the same metrics.
+        chunked, paged, prefix_cache: options of the engine's scheduler: see `SchedulerOptions`.
 
     Raises:
-        BadInput: traffic or a rate out of range, or a request too long for every engine.
-        BadFile: the recording is wrong.
+        BadInput: traffic or rate is out of range, or a request is too long for every engine.
+        BadFile: the recording cannot be read.
     """
     if isinstance(traffic, str):
         arrivals = replace(read_arrivals(traffic, at), seed=seed)

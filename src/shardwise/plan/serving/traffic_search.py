@@ -1,7 +1,7 @@
-"""The cheapest deployment that meets its bounds under traffic, by simulation.
+"""Find the cheapest deployment whose simulated requests meet the bounds.
 
-The search by means ranks engines by cost. Deployments are simulated in the order of their price;
-one that misses the bounds gets another engine and is queued again at its new price.
+The search by closed-form means ranks deployments by cost. They are simulated in the order of their
+price; one that misses the bounds gets more engines and is queued again at its new price.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from shardwise.strategy.serving_layout import ServeLayout
 
 EngineKind = tuple[bool, ServeLayout, int, str]
 
-N_CANDIDATES = 200  # deployments of the search by means
-N_STARTS = 8  # of them, with and without separate prefill engines each, that are queued first
+N_CANDIDATES = 200  # deployments that the search by means keeps
+N_STARTS = 8  # of them queued at first, with separate prefill engines, and as many without
 MAX_TRIES = 24  # simulated deployments
 MAX_TRIES_PER_PRICE = 3
-MAX_TRIES_WITH_FEWER = 6  # simulations with fewer engines after one that holds
-PRICE_STEP = 1.03  # prices within this factor are equal; the most promising deployment comes first
-SCREEN_REQUESTS = 400  # of a first, short simulation
-SCREEN_MARGIN = 0.05  # one that misses the share by more is not simulated at full length
-FAR = 0.2  # one that misses the share by more gets several engines at once
-GROWTH = 0.1  # engines added at first, as a share of those present; twice as many next, ...
-MIN_GAIN = 0.005  # share of the requests that additional engines must gain
+MAX_TRIES_WITH_FEWER = 6  # simulations with fewer engines, after one that meets the bounds
+PRICE_STEP = 1.03  # prices within this factor count as equal
+SCREEN_REQUESTS = 400  # requests of a first, short simulation
+SCREEN_MARGIN = 0.05  # if it shows the share within the bounds this much too small, it is the last
+FAR_MARGIN = 0.2  # if that share is this much too small, several engines are added at once
+GROWTH_SHARE = 0.1  # engines to add first, as a share of those present; then twice as many, ...
+MIN_GAIN = 0.005  # by which added engines must raise the share of requests within the bounds
 
-Choice = tuple[Candidate, TrafficEstimate]
+SimulatedDeployment = tuple[Candidate, TrafficEstimate]
 
 
 @dataclass(order=True, slots=True)
-class _Entry:
-    """A queued deployment: cheap ones first, then promising ones.
+class _QueuedDeployment:
+    """A queued deployment; cheap ones come first, and of equal prices the most promising.
 
     Args:
-        level: price in steps of `PRICE_STEP`.
-        slack: share of its bounds that the means take.
-        number: order of insertion.
-        n_growths: how often engines were added.
-        within: share of requests within the bounds before the last addition.
+        price_level: logarithm of the price, in steps of `PRICE_STEP`.
+        used_bound: closed-form mean latency over its bound; the lower, the more promising.
+        insertion: order of insertion into the queue.
+        n_growths: how often engines were added; a simulation far from the bounds counts as three.
+        within: share of requests within the bounds before engines were last added; None at first.
     """
 
-    level: int
-    slack: float
-    number: int
+    price_level: int
+    used_bound: float
+    insertion: int
     candidate: Candidate = field(compare=False)
     n_growths: int = field(compare=False, default=0)
     within: float | None = field(compare=False, default=None)
@@ -66,16 +66,17 @@ class _Entry:
 def under_traffic(
     request: Request, ranking: Ranking, arrivals: Arrivals, *, largest: bool
 ) -> tuple[Ranking, TrafficEstimate]:
-    """The ranking with the deployment first that meets the bounds under traffic, and its metrics.
+    """The ranking, led by the deployment that meets the bounds in simulation, and its metrics.
 
     Args:
-        request: the search by means.
-        ranking: its result.
+        request: the request of the search by means.
+        ranking: the result of the search by means.
         arrivals: the requests.
-        largest: also find the highest rate; without a rate, only that is found.
+        largest: also find the highest rate that meets the bounds. If the job has no rate, this is
+            done in any case, for the best deployment of the ranking.
 
     Raises:
-        NoPlan: no deployment meets the bounds, or none does at any rate; says which came nearest.
+        NoPlan: no deployment meets the bounds; the message says which came nearest.
     """
     best = ranking.candidates[0]
     rate = request.job.rate
@@ -86,62 +87,62 @@ def under_traffic(
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
     else:
         _, traffic = largest_rate(best, arrivals)
-    others = [c for c in ranking.candidates if c.server.layout != best.server.layout]
+    runners_up = [c for c in ranking.candidates if c.server.layout != best.server.layout]
     rule = replace(ranking.rule, percentile=arrivals.at)
-    return replace(ranking, candidates=[best, *others], rule=rule), traffic
+    return replace(ranking, candidates=[best, *runners_up], rule=rule), traffic
 
 
 def cheapest(
     candidates: Sequence[Candidate], arrivals: Arrivals, rate: float, n_chips: int | None
-) -> Choice:
-    """The cheapest deployment whose requests meet the bounds, and their metrics.
+) -> SimulatedDeployment:
+    """Find the cheapest deployment whose simulated requests meet the bounds, and their metrics.
 
     Args:
-        candidates: deployments by means, cheapest first.
+        candidates: deployments of the search by means, cheapest first.
         arrivals: the requests.
-        rate: requests per second.
-        n_chips: chips of the machine; None for any number.
+        rate: requests per second of the whole deployment.
+        n_chips: chips of the machine; None if the number of chips is free.
 
     Raises:
-        NoStrategy: no deployment meets the bounds; says which came nearest.
-        BadInput: the longest request does not fit into any engine.
+        NoStrategy: no deployment meets the bounds; the message says which came nearest.
+        BadInput: the longest request does not fit in any engine.
     """
-    return _Search(arrivals, rate, n_chips).run(candidates)
+    return _TrafficSearch(arrivals, rate, n_chips).run(candidates)
 
 
-class _Search:
-    """A queue of deployments by price.
+class _TrafficSearch:
+    """A queue of deployments, in the order of their price.
 
     Attributes:
-        too_few: for each kind of engine, the largest number that was too small.
-        tried: the simulated deployments.
-        n_at_level: deployments simulated at each price.
-        queued: engines of every deployment that was queued or simulated.
+        queued: keys of all deployments that were ever queued or simulated.
+        n_at_price: price level -> number of deployments simulated at it.
+        too_few: kind of engine -> largest number of such engines that missed the bounds.
+        refusal: the last error of a deployment that could not be simulated.
     """
 
     def __init__(self, arrivals: Arrivals, rate: float, n_chips: int | None) -> None:
         self.arrivals = arrivals
         self.rate = rate
         self.n_chips = n_chips
-        self.queue: list[_Entry] = []
+        self.queue: list[_QueuedDeployment] = []
         self.queued: set[tuple[Any, ...]] = set()
-        self.n_at_level: dict[int, int] = {}
+        self.n_at_price: dict[int, int] = {}
         self.too_few: dict[EngineKind, int] = {}
         self.tried: list[TriedDeployment] = []
         self.refusal: BadInput | None = None
 
-    def run(self, candidates: Sequence[Candidate]) -> Choice:
+    def run(self, candidates: Sequence[Candidate]) -> SimulatedDeployment:
         for disaggregated in (False, True):
             starts = [c for c in candidates if (c.reader is not None) == disaggregated]
             for candidate in starts[:N_STARTS]:
-                self._put(_Entry(0, _slack(candidate), 0, candidate))
+                self._enqueue(_QueuedDeployment(0, _used_bound(candidate), 0, candidate))
         while self.queue and len(self.tried) < MAX_TRIES:
             entry = heapq.heappop(self.queue)
             if self._grow_if_too_few(entry):
                 continue
-            self.n_at_level[entry.level] = self.n_at_level.get(entry.level, 0) + 1
-            if self.n_at_level[entry.level] > MAX_TRIES_PER_PRICE:
-                self._put_grown(entry, None)
+            self.n_at_price[entry.price_level] = self.n_at_price.get(entry.price_level, 0) + 1
+            if self.n_at_price[entry.price_level] > MAX_TRIES_PER_PRICE:
+                self._enqueue_grown(entry, None)
                 continue
             traffic = self._simulate(entry.candidate)
             if traffic is None:
@@ -149,8 +150,8 @@ class _Search:
             if traffic.holds:
                 return self._with_fewer(entry.candidate, traffic)
             gained = entry.within is None or traffic.within > entry.within + MIN_GAIN
-            if gained or _waits_for_room(traffic):
-                self._put_grown(entry, traffic)
+            if gained or _needs_more_engines(traffic):
+                self._enqueue_grown(entry, traffic)
         if not self.tried and self.refusal:
             raise self.refusal
         nearest = max(self.tried, key=lambda deployment: deployment.within)
@@ -160,14 +161,14 @@ class _Search:
             f"{_percent(nearest.within)}."
         )
 
-    def _put(self, entry: _Entry) -> None:
+    def _enqueue(self, entry: _QueuedDeployment) -> None:
         candidate = entry.candidate
         fits = candidate.chips <= (self.n_chips or math.inf)
         if self.n_chips and not candidate.reader:
             fits = candidate.server.count <= candidate.server.layout.mesh.data
         if fits and self._is_new(candidate):
-            entry.number = len(self.queued)
-            entry.level = math.floor(math.log(candidate.chips) / math.log(PRICE_STEP))
+            entry.insertion = len(self.queued)
+            entry.price_level = math.floor(math.log(candidate.chips) / math.log(PRICE_STEP))
             heapq.heappush(self.queue, entry)
 
     def _is_new(self, candidate: Candidate) -> bool:
@@ -182,21 +183,22 @@ class _Search:
         self.queued.add(key)
         return True
 
-    def _grow_if_too_few(self, entry: _Entry) -> bool:
-        """Queue the deployment with more engines where as few of a kind have failed before."""
+    def _grow_if_too_few(self, entry: _QueuedDeployment) -> bool:
+        """Whether so few engines of a kind missed the bounds before; then queue it with more."""
         candidate = entry.candidate
         counts = _counts(candidate)
-        minimum = []
+        least_counts = []
         for server, count in zip((candidate.server, candidate.reader), counts, strict=True):
-            failed = self.too_few.get(_kind(server, candidate), -1) if server else -1
-            minimum.append(max(count, failed + 1))
-        if tuple(minimum) == counts:
+            failed = self.too_few.get(_engine_kind(server, candidate), -1) if server else -1
+            least_counts.append(max(count, failed + 1))
+        if tuple(least_counts) == counts:
             return False
-        self._put(replace(entry, candidate=resized(candidate, minimum[0], minimum[1], self.rate)))
+        grown = resized(candidate, least_counts[0], least_counts[1], self.rate)
+        self._enqueue(replace(entry, candidate=grown))
         return True
 
     def _simulate(self, candidate: Candidate) -> TrafficEstimate | None:
-        """Simulate few requests, and many where the result is near the bounds."""
+        """Simulate few requests, then many if the share is nearly met; None if not possible."""
         try:
             traffic = estimate(candidate, self.arrivals, self.rate, n=SCREEN_REQUESTS)
             is_near = traffic.holds or traffic.within >= self.arrivals.at - SCREEN_MARGIN
@@ -217,11 +219,12 @@ class _Search:
         )
         return traffic
 
-    def _put_grown(self, entry: _Entry, traffic: TrafficEstimate | None) -> None:
-        """Queue a deployment with more engines of the kind that breaks a bound.
+    def _enqueue_grown(self, entry: _QueuedDeployment, traffic: TrafficEstimate | None) -> None:
+        """Queue a deployment again with more engines of the kind that misses a bound.
 
         Args:
-            traffic: its simulation; None for one that was not simulated.
+            entry: the deployment.
+            traffic: its simulated metrics; None if it was not simulated.
         """
         candidate = entry.candidate
         n_decode, n_prefill = _counts(candidate)
@@ -233,25 +236,25 @@ class _Search:
             within = traffic.within
             misses_ttft = _misses(traffic.ttft_s, traffic.ttft_bound_s, traffic.at)
             misses_tpot = _misses(traffic.tpot_s, traffic.tpot_bound_s, traffic.at)
-            n_growths += 3 if traffic.within < traffic.at - FAR else 1
+            n_growths += 3 if traffic.within < traffic.at - FAR_MARGIN else 1
             if candidate.reader and misses_ttft != misses_tpot:
                 server = candidate.reader if misses_ttft else candidate.server
-                kind = _kind(server, candidate)
+                kind = _engine_kind(server, candidate)
                 self.too_few[kind] = max(server.count, self.too_few.get(kind, 0))
         counts = []
         if n_prefill and (misses_ttft or not misses_tpot):
-            counts.append((n_decode, n_prefill + _step(n_prefill, n_growths)))
+            counts.append((n_decode, n_prefill + _engines_to_add(n_prefill, n_growths)))
         if not n_prefill or misses_tpot or not misses_ttft:
-            counts.append((n_decode + _step(n_decode, n_growths), n_prefill))
+            counts.append((n_decode + _engines_to_add(n_decode, n_growths), n_prefill))
         for n_engines in counts:
             grown = resized(candidate, *n_engines, self.rate)
-            self._put(_Entry(0, entry.slack, 0, grown, n_growths, within))
+            self._enqueue(_QueuedDeployment(0, entry.used_bound, 0, grown, n_growths, within))
 
-    def _with_fewer(self, candidate: Candidate, traffic: TrafficEstimate) -> Choice:
-        """The fewest engines that hold: the means may ask for too many, or several were added."""
+    def _with_fewer(self, candidate: Candidate, traffic: TrafficEstimate) -> SimulatedDeployment:
+        """Remove engines while the bounds are met: several may have been added at once."""
         n_left = MAX_TRIES_WITH_FEWER
         for kind in (0, 1) if candidate.reader else (0,):
-            step = _step(_counts(candidate)[kind], 1)
+            step = _engines_to_add(_counts(candidate)[kind], 1)
             while step and n_left:
                 counts = list(_counts(candidate))
                 counts[kind] -= step
@@ -280,28 +283,28 @@ class _Search:
 
 
 def _counts(candidate: Candidate) -> tuple[int, int]:
-    """(decode engines, separate prefill engines)."""
+    """(number of decode engines, number of separate prefill engines)."""
     return candidate.server.count, candidate.reader.count if candidate.reader else 0
 
 
-def _step(n_engines: int, n_growths: int) -> int:
-    """Number of engines to add to `n_engines`."""
-    return max(1, round(GROWTH * n_growths * n_engines))
+def _engines_to_add(n_engines: int, n_growths: int) -> int:
+    """Number of engines to add to `n_engines`, more after several growths; at least one."""
+    return max(1, round(GROWTH_SHARE * n_growths * n_engines))
 
 
 def _batch_unit(server: Server) -> int:
-    """Batches of an engine are multiples of this one."""
+    """Number of sequences that every batch of an engine is a multiple of."""
     return int(batch_unit(server.config, server.layout, server.layout.sizes))
 
 
 def _allowed_batch(candidate: Candidate, traffic: TrafficEstimate) -> int:
-    """The largest batch up to the candidate's that the simulated engine may run."""
+    """The largest batch that the simulated scheduler allows, at most the candidate's."""
     unit = _batch_unit(candidate.server)
     return min(candidate.batch, max(unit, traffic.max_sequences // unit * unit))
 
 
 def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) -> Candidate:
-    """The same engines in other numbers, with the smallest batch that serves the rate."""
+    """The deployment with other numbers of engines, and the smallest batch that serves the rate."""
     server = replace(candidate.server, count=n_decode)
     n_chips = n_decode * server.n_chips
     prefill_server = None
@@ -313,20 +316,20 @@ def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) ->
         busy = min(MAX_LOAD, rate / (n_prefill * float(prefill_rate)))
     batch = candidate.batch
     if not candidate.job.batch:
-        batch = _smallest_batch(server, rate, reads=prefill_server is None)
+        batch = _smallest_batch(server, rate, prefills=prefill_server is None)
     return replace(
         candidate, server=server, reader=prefill_server, chips=n_chips, busy=busy, batch=batch
     )
 
 
-def _smallest_batch(server: Server, rate: float, *, reads: bool) -> int:
-    """The smallest batch that serves the rate; the largest that fits where none does."""
+def _smallest_batch(server: Server, rate: float, *, prefills: bool) -> int:
+    """The smallest batch that serves the rate; the largest that fits if none does."""
     import numpy as np
 
     unit = _batch_unit(server)
     batches = np.array(BATCH_GRID) * unit
     batches = batches[batches <= max(unit, server.max_batch)]
-    steady_state = colocated if reads else decode_only
+    steady_state = colocated if prefills else decode_only
     steady = steady_state(server.engine, server.job, batches)
     is_enough = steady.requests_per_s * server.count * MAX_LOAD >= rate
     if not is_enough.any():
@@ -334,8 +337,8 @@ def _smallest_batch(server: Server, rate: float, *, reads: bool) -> int:
     return int(batches[is_enough.argmax()])
 
 
-def _slack(candidate: Candidate) -> float:
-    """Share of its bounds that the means take: the less, the more likely it holds."""
+def _used_bound(candidate: Candidate) -> float:
+    """Closed-form mean latency over its bound, the larger of TTFT and TPOT; 0 without bounds."""
     job = candidate.job
     shares = [0.0]
     if job.tpot_s:
@@ -345,13 +348,13 @@ def _slack(candidate: Candidate) -> float:
     return max(shares)
 
 
-def _waits_for_room(traffic: TrafficEstimate) -> bool:
-    """Whether requests wait for room, which more engines give."""
+def _needs_more_engines(traffic: TrafficEstimate) -> bool:
+    """Whether requests spend most of their TTFT in a queue, which more engines shorten."""
     return traffic.queue_s.p50 > traffic.ttft_s.p50 / 2
 
 
 def _misses(spread: Spread, bound_s: float | None, at: float) -> bool:
-    """Whether a time exceeds its bound at the nearest percentile."""
+    """Whether a latency exceeds its bound at the percentile nearest to the share `at`."""
     if bound_s is None:
         return False
     if at < 0.7:
@@ -361,23 +364,23 @@ def _misses(spread: Spread, bound_s: float | None, at: float) -> bool:
     return spread.p99 > bound_s
 
 
-def _kind(server: Server, candidate: Candidate) -> EngineKind:
-    """Layout and machine of an engine, and whether it only prefills."""
+def _engine_kind(server: Server, candidate: Candidate) -> EngineKind:
+    """What makes engines equal: whether they only prefill, layout, chips and weight dtype."""
     return (server is candidate.reader, _one_engine(server), server.n_chips, server.job.weights)
 
 
 def _one_engine(server: Server) -> ServeLayout:
-    """The layout of one engine, whatever their number."""
+    """The layout of one engine, without the number of engines."""
     return replace(server.layout, mesh=replace(server.layout.mesh, data=1))
 
 
 def _engines(candidate: Candidate) -> tuple[Engines, Engines | None]:
-    """The record of decode engines, and of separate prefill engines."""
-    prefill = _record(candidate.reader) if candidate.reader else None
-    return _record(candidate.server), prefill
+    """The entries of the decode engines, and of separate prefill engines, in a plan."""
+    prefill = _engines_entry(candidate.reader) if candidate.reader else None
+    return _engines_entry(candidate.server), prefill
 
 
-def _record(server: Server) -> Engines:
+def _engines_entry(server: Server) -> Engines:
     layout = server.layout
     return Engines(
         count=server.count,

@@ -1,4 +1,4 @@
-"""Plans for training: search a strategy or evaluate a given one, and record it with its numbers."""
+"""Make training plans: search a strategy or take a given one, and record it with its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig, count
 from shardwise.plan.arguments import check_types
 from shardwise.plan.losses import nonzero
-from shardwise.plan.machine import links_of, memory_bytes, planned_hardware
+from shardwise.plan.machine import describe_links, memory_bytes, planned_hardware
 from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation, RatesUsed
@@ -39,7 +39,7 @@ def plan(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> training.Plan:
-    """The best plan. Arguments and errors as in `shardwise.plan.api.plan`."""
+    """Search the best plan. Arguments and errors are those of `shardwise.plan.api.plan`."""
     return search(model, system, job, fixed, n=1, most=most, peak=peak)[0]
 
 
@@ -53,8 +53,11 @@ def search(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> list[training.Plan]:
-    """The `n` best plans on different meshes, best first. Arguments and errors as in `plan`."""
-    _check(model, system, job)
+    """Search the `n` best plans on different meshes, best first.
+
+    Arguments and errors are those of `plan`.
+    """
+    _check_arguments(model, system, job)
     choices = read_fixed(fixed, most)
     raise_all(NotDivisible, problems(model, system, job, choices.sizes, whole=False))
     rates = rates_of(system, peak=peak)
@@ -66,7 +69,7 @@ def search(
     if not candidates[0].fits:
         raise refusals.does_not_fit(model, system, job, candidates)
     fitting = [candidate for candidate in candidates if candidate.fits][:n]
-    return [_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
+    return [_record_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
 
 
 def evaluate(
@@ -78,20 +81,22 @@ def evaluate(
     *,
     peak: bool = False,
 ) -> training.Plan:
-    """The plan of a given mesh or layout on its best placement, whether it fits or not.
+    """Plan a given mesh or layout, on its best placement. It need not fit in memory.
 
     Args:
         model: the architecture.
         system: the machine.
         job: the workload.
-        split: a mesh, evaluated under its best schedule, remat and ZeRO stage; or a layout.
-        words: with a mesh, other fixed choices: `{"schedule": "1f1b", "zero": 1}`.
-        peak: expect the chip's peak rates instead of calibrated rates.
+        split: a layout; or a mesh, for which the best schedule, remat and ZeRO stage are searched.
+        words: choices that this search must keep: `{"schedule": "1f1b", "zero": 1}`.
+        peak: predict times at the chip's peak rates instead of calibrated rates.
 
     Raises:
-        NotDivisible: the mesh is not legal; every reason, with legal sizes.
+        NotDivisible: the mesh or layout is not legal. The error lists every reason, with legal
+            sizes.
+        NoStrategy: no strategy of the mesh keeps the choices in `words`.
     """
-    _check(model, system, job)
+    _check_arguments(model, system, job)
     mesh = split.mesh if isinstance(split, Layout) else split
     choices = read_fixed({**mesh.sizes, **(words or {})})
     raise_all(NotDivisible, problems(model, system, job, mesh.sizes, whole=True))
@@ -110,15 +115,15 @@ def evaluate(
             )
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
         candidates = [rank.evaluate(model, system, job, split, rates)]
-    return _plan(model, system, job, rates, candidates[0], candidates)
+    return _record_plan(model, system, job, rates, candidates[0], candidates)
 
 
 def rates_of(system: System, *, peak: bool) -> Calibration:
-    """The calibrated rates of the chip, or its peaks."""
+    """The calibrated rates of the machine's chip, or peak rates."""
     return PEAK if peak else calibration(system.chip.name)
 
 
-def _check(model: ModelConfig, system: System, job: Train) -> None:
+def _check_arguments(model: ModelConfig, system: System, job: Train) -> None:
     check_types(
         [
             (model, ModelConfig, "sw.model(...)"),
@@ -130,7 +135,7 @@ def _check(model: ModelConfig, system: System, job: Train) -> None:
         system.chip.need("pcie.bandwidth")
 
 
-def _plan(
+def _record_plan(
     model: ModelConfig,
     system: System,
     job: Train,
@@ -142,7 +147,7 @@ def _plan(
     layout = chosen.layout
     sizes = chosen.mesh.sizes
     step_operations = operations(chosen)
-    precision = {name: getattr(job, name) for name in training.PRECISION}
+    precision = {name: getattr(job, name) for name in training.DTYPE_FIELDS}
     precision["reduce"] = job.reduce or job.gradients
     return training.Plan(
         model=planned_model(model),
@@ -158,11 +163,11 @@ def _plan(
         ),
         strategy=training.PlannedStrategy(
             mesh=sizes,
-            placement=links_of(chosen.placement, sizes),
+            placement=describe_links(chosen.placement, sizes),
             rules=dict(rules_of(layout)),
             remat=layout.policy,
             precision=precision,
-            **{name: getattr(layout, name) for name in training.LAYOUT_WORDS},
+            **{name: getattr(layout, name) for name in training.LAYOUT_FIELDS},
             fixed=dict(choices),
             most=dict(choices.max_sizes),
         ),
@@ -218,7 +223,7 @@ def _at_mfu(flops: float, system: System, job: Train) -> training.AtMfu:
 
 
 def _run_cost(step_s: float, system: System, job: Train) -> dict[str, Any]:
-    """Time and cost of the whole run as fields of an estimate; None without its tokens."""
+    """The fields `run_s`, `chip_hours` and `usd`; None if the run's tokens are not given."""
     if job.tokens is None:
         return {"run_s": None, "chip_hours": None, "usd": None}
     price = system.chip.usd_per_chip_hour

@@ -1,4 +1,4 @@
-"""The crossover table: the size from which each kind of parallelism pays, and the plan's size."""
+"""The crossover table: from which size each kind of parallelism pays off, and the plan's size."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from shardwise.hardware import Torus
 from shardwise.models import ModelConfig, Moe
 from shardwise.search.training.problem import Case
 
-BUBBLE = 0.1  # share of a step that commonly counts as a small pipeline bubble
+SMALL_BUBBLE = 0.1  # a pipeline bubble up to this share of a step is commonly called small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
-    """One threshold for this model on this hardware.
+    """The threshold of one kind of parallelism for a model and a machine, and the plan's number.
 
     Args:
-        split: the kind of parallelism: data, tensor, mixed, expert, pipe, context or dcn.
-        quantity: the compared quantity with its unit.
-        threshold: its size at the crossover.
-        least: the threshold is a lower bound; otherwise an upper bound.
-        own: the plan's number.
-        met: whether this parallelism pays at the plan's number.
-        used: whether the plan uses this parallelism.
-        degree: degree of the threshold, where it depends on one.
-        formula: the formula, with a section of the book or a paper.
+        split: the kind of parallelism: data, tensor, mixed (FSDP with tensor), expert, pipe,
+            context or dcn (data over slices).
+        quantity: what is compared, with its unit: "tokens per chip and microbatch".
+        threshold: its value at the crossover.
+        least: whether the threshold is a lower bound; otherwise it is an upper bound.
+        own: the plan's value.
+        met: whether the parallelism pays off at the plan's value.
+        used: whether the plan uses the parallelism.
+        degree: degree of the parallelism that the threshold is computed for; None if the threshold
+            does not depend on it.
+        formula: the formula, with its source in the book or a paper.
     """
 
     split: str
@@ -42,7 +44,7 @@ class Crossover:
 
 
 def crossovers(case: Case) -> tuple[Crossover, ...]:
-    """All thresholds that apply to the model and the machine."""
+    """The thresholds of all kinds of parallelism that model and machine allow."""
     if case.system.n_chips == 1:
         return ()
     return (
@@ -84,7 +86,7 @@ def _crossover(
 
 
 def torus_axes(topology: Torus) -> tuple[float, int]:
-    """(rings that carry traffic, where a line counts half; number of axes longer than 1)."""
+    """(number of rings, number of axes) of a torus; an axis without wraparound is half a ring."""
     n_rings = 0.0
     n_axes = 0
     for length, wraps in zip(topology.shape, topology.wrapped, strict=True):
@@ -95,7 +97,7 @@ def torus_axes(topology: Torus) -> tuple[float, int]:
 
 
 def outer_network(case: Case) -> str:
-    """The slowest network that a collective over the whole machine crosses."""
+    """The slowest network that a collective over the whole machine or slice uses."""
     topology = case.system.topology
     if isinstance(topology, Torus):
         return "ici"
@@ -108,7 +110,7 @@ def inner_network(case: Case) -> str:
 
 
 def tokens_per_chip(case: Case) -> float:
-    """Tokens per chip and microbatch: weights are gathered for each microbatch."""
+    """Tokens per chip and microbatch, since weights are gathered for every microbatch."""
     return case.job.tokens_per_step / case.system.n_chips / case.layout.n_microbatches
 
 
@@ -118,7 +120,10 @@ def _n_data_ranks(case: Case) -> int:
 
 
 def active_width(model: ModelConfig) -> int:
-    """Sum of the feed-forward widths that a token activates in the most common block."""
+    """Feed-forward width that a token activates in the most common block.
+
+    For an MoE it is the sum over the token's experts, routed and shared.
+    """
     ffn = model.main_ffn
     if isinstance(ffn, Moe):
         return ffn.experts_per_token * ffn.d_ff + ffn.d_ff_shared
@@ -181,7 +186,7 @@ def _mixed(case: Case) -> Iterator[Crossover]:
     threshold = thresholds.mixed_tokens(
         alpha(case.system.chip, "ici", case.job.compute),
         active_width(case.model),
-        axes=n_axes - 1,  # one axis for tensor, the others for FSDP
+        axes=n_axes - 1,  # those of FSDP; one is left for tensor
     )
     yield _crossover(
         "mixed",
@@ -245,7 +250,7 @@ def _pipe(case: Case) -> Iterator[Crossover]:
         schedule = layout.schedule
         n_chunks = find(schedule).chunks or layout.virtual
     threshold = thresholds.microbatches_for_bubble(
-        BUBBLE, stages=stages, chunks=n_chunks, schedule=schedule
+        SMALL_BUBBLE, stages=stages, chunks=n_chunks, schedule=schedule
     )
     if threshold is not None:
         yield _crossover(
@@ -253,7 +258,7 @@ def _pipe(case: Case) -> Iterator[Crossover]:
             "microbatches",
             threshold,
             layout.n_microbatches,
-            f"bubble of {schedule} below {BUBBLE:.0%}, arXiv 2104.04473",
+            f"bubble of {schedule} below {SMALL_BUBBLE:.0%}, arXiv 2104.04473",
             used=is_pipelined,
             degree=stages,
         )
@@ -266,7 +271,7 @@ def _context(case: Case) -> Iterator[Crossover]:
     degree = max(2, case.layout.mesh.context)
     head_width = attention.d_head + attention.d_head_v
     kv_width = attention.n_kv_heads * head_width
-    if attention.mla:  # the latent and the shared key travel around the ring
+    if attention.mla:  # the latent vector and the shared rotary key go around the ring
         kv_width = attention.mla.kv_lora_rank + attention.mla.d_rope
     tokens = thresholds.ring_tokens(
         alpha(case.system.chip, inner_network(case), case.job.compute),

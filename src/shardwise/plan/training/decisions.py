@@ -1,7 +1,7 @@
-"""The decisions that lead to a training plan, in order, with its numbers.
+"""The decisions that lead to a training plan, in order, with the numbers that they compare.
 
 The order is that of the book (§5, §6, §12) and of the Ultra-Scale Playbook ("finding the best
-training configuration"): memory, then the batch, then throughput. Each question leads to one split.
+training configuration"): first memory, then the batch, then throughput.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decision_path(
 
 
 def _state_bytes(case: Case) -> float:
-    """Bytes of weights, gradients and optimizer state of the whole model."""
+    """Bytes of the training state of the whole model: weights, gradients, optimizer state."""
     job = case.job
     bytes_per_parameter = job.weight_bytes + units.bytes_per_element(job.gradients)
     bytes_per_parameter += optimizer.state_bytes(case.model, job)
@@ -68,7 +68,7 @@ def _chip(case: Case) -> Decision:
 
 
 def _node(case: Case) -> Iterator[Decision]:
-    """One NVLink domain, or one slice of several."""
+    """Capacity of one of several NVLink domains or slices; nothing if there is only one."""
     topology = case.system.topology
     if isinstance(topology, Torus):
         if case.system.n_slices > 1:
@@ -79,7 +79,7 @@ def _node(case: Case) -> Iterator[Decision]:
 
 
 def _sequences(case: Case) -> Decision:
-    """Chips against sequences: with fewer sequences than chips, model or sequence is split."""
+    """With fewer sequences than chips, the model or each sequence must be split."""
     n_chips = case.system.n_chips
     batch = case.job.batch
     mesh = case.layout.mesh
@@ -92,7 +92,7 @@ def _sequences(case: Case) -> Decision:
 
 def _data(case: Case, thresholds: dict[str, Crossover]) -> Decision:
     mesh = case.layout.mesh
-    return Decision(**_compared(thresholds["data"], mesh.data * mesh.fsdp))
+    return Decision(**_threshold_fields(thresholds["data"], mesh.data * mesh.fsdp))
 
 
 def _tensor(case: Case, thresholds: dict[str, Crossover]) -> Decision:
@@ -104,7 +104,7 @@ def _tensor(case: Case, thresholds: dict[str, Crossover]) -> Decision:
     if thresholds["data"].met:
         mixed = None
     return TensorDegree(
-        **_compared(thresholds["tensor"], case.layout.mesh.tensor),
+        **_threshold_fields(thresholds["tensor"], case.layout.mesh.tensor),
         node=node,
         mixed_tokens=mixed.own if mixed else None,
         mixed_threshold=mixed.threshold if mixed else None,
@@ -112,24 +112,27 @@ def _tensor(case: Case, thresholds: dict[str, Crossover]) -> Decision:
 
 
 def _pipe(case: Case, thresholds: dict[str, Crossover]) -> Iterator[Decision]:
-    """Pipeline stages share the model over nodes, which divides the threshold of data by them."""
+    """Pipeline stages, of interest if used or if data sharding does not hide its traffic.
+
+    `n` stages divide the tokens per chip that data sharding needs by `n`.
+    """
     row = thresholds.get("pipe")
     stages = case.layout.mesh.pipe
     data = thresholds["data"]
     if row is not None and (stages > 1 or not data.met):
         data_lacks = data.threshold / tokens_per_chip(case)
-        yield Stages(**_compared(row, stages), data_lacks=data_lacks)
+        yield Stages(**_threshold_fields(row, stages), data_lacks=data_lacks)
 
 
 def _context(case: Case, thresholds: dict[str, Crossover]) -> Decision:
     row = thresholds["context"]
-    return Ring(**_compared(row, case.layout.mesh.context), ring=row.degree or 1)
+    return Ring(**_threshold_fields(row, case.layout.mesh.context), ring=row.degree or 1)
 
 
 def _expert(case: Case, thresholds: dict[str, Crossover]) -> Iterator[Decision]:
     row = thresholds.get("expert")
     if row is not None:
-        yield ExpertWidth(**_compared(row, case.layout.expert_degree), chips=row.degree)
+        yield ExpertWidth(**_threshold_fields(row, case.layout.expert_degree), chips=row.degree)
 
 
 def _memory(case: Case, chosen: Candidate) -> Decision:
@@ -144,7 +147,7 @@ def _memory(case: Case, chosen: Candidate) -> Decision:
     )
 
 
-def _compared(row: Crossover, degree: int) -> dict[str, Any]:
-    """Fields of a decision that compares the plan with a threshold of the crossover table."""
+def _threshold_fields(row: Crossover, degree: int) -> dict[str, Any]:
+    """The fields of a decision that takes its numbers from a row of the crossover table."""
     fields = comparison(row.split, row.own, row.threshold, row.quantity, degree)
     return {**fields, "met": row.met}

@@ -1,4 +1,4 @@
-"""Explain a training plan: what binds it, what would change it, and the decisions behind it."""
+"""Explain a training plan: what bounds it, what would change it, and the decisions behind it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from shardwise.search.training.sensitivity import Sensitivity, sensitivities
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One strategy on one machine.
+    """The predicted numbers of one strategy on one machine.
 
     Args:
-        bound: what sets its lower bound.
-        parts: parts of the expected step, seconds.
-        total, room: bytes of a chip that it needs, and that are available.
+        bound: what sets the lower bound of the step: "compute", "hbm" or "communication".
+        parts: part of the step -> its expected seconds.
+        total, room: bytes that the strategy needs of a chip, and bytes that are available.
     """
 
     mesh: dict[str, int]
@@ -46,13 +46,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The plan on a machine with some figures multiplied.
+    """The plan on a changed machine, some of whose numbers are multiplied by factors.
 
     Args:
-        factors: name -> factor.
-        same: the plan's strategy on that machine.
-        best: the best strategy on that machine; None where nothing is legal or fits.
-        stays: whether the best strategy has the mesh of the plan.
+        factors: name of a number of the machine -> its factor.
+        same: the plan's strategy on the changed machine.
+        best: the best strategy on the changed machine; None if none is legal or fits.
+        stays: whether the best strategy has the same mesh as the plan.
     """
 
     factors: dict[str, float]
@@ -66,15 +66,18 @@ class Explanation:
     """The explanation of a training plan.
 
     Args:
-        margin: seconds of the binding side over those of the next; None where there is no other.
-        sides: seconds at peak rates of all that could bind: compute, hbm, each role.
-        plan, runner_up: the plan, and the best strategy on another mesh, if any.
-        loses_on: disadvantage of the runner-up.
-        sensitivities: by name, see `shardwise.sensitivity`.
+        bound: what sets the lower bound of the step: "compute", "hbm" or "communication".
+        margin: seconds of the bound over those of the next slower of `sides`; None if the others
+            take no time.
+        sides: seconds at peak rates of everything that could be the bound: compute, hbm, and the
+            collectives of each role.
+        plan, runner_up: the plan, and the best strategy on another mesh, if there is one.
+        loses_on: why the runner-up is worse than the plan.
+        sensitivities: see `shardwise.sensitivity`.
         path: the decisions in the order of the book.
-        crossovers: the table of thresholds.
+        crossovers: the table of thresholds of each kind of parallelism.
         why: the reasons of the plan.
-        what_if: the plan on a changed machine, if any.
+        what_if: the plan on a changed machine, if one was asked for.
     """
 
     model: str
@@ -95,17 +98,17 @@ class Explanation:
 def explain(
     plan: Plan, what_if: Mapping[str, float] | None = None, *, search: bool = True
 ) -> Explanation:
-    """What binds a training plan and by how much, and the decisions behind it.
+    """Explain a training plan: what bounds it and by how much, and the decisions behind it.
 
-    Arguments and errors as in `shardwise.plan.api.explain`.
+    Arguments and errors are those of `shardwise.plan.api.explain`.
     """
     case = rebuild(plan)
     changed = _what_if(case, what_if) if what_if else None
     chosen = case.evaluate()
-    runners_up = _others(case)
+    runners_up = _other_meshes(case)
     runner_up = runners_up[0] if runners_up else None
     table = crossovers(case)
-    sides = _sides(plan)
+    sides = _seconds_by_bound(plan)
     return Explanation(
         model=plan.model.name,
         hardware=plan.hardware.name,
@@ -124,41 +127,47 @@ def explain(
 
 
 def sensitivity(plan: Plan, *, search: bool = True) -> dict[str, Sensitivity]:
-    """Relative change of the plan's step with each number of machine and job, and break-evens.
+    """Sensitivity of the plan's step time to numbers of the machine and the job, with break-evens.
 
-    Keys: `peak_flops`, `hbm_bandwidth`, `hbm_capacity`, `batch`, `seq`, and of `ici_bandwidth`,
-    `node_bandwidth`, `scale_out_bandwidth`, `dcn_bandwidth` the links that the machine uses.
+    Keys of the result are `peak_flops`, `hbm_bandwidth`, `hbm_capacity`, `batch`, `seq`, and the
+    links that the machine has: `ici_bandwidth`, `node_bandwidth`, `scale_out_bandwidth`,
+    `dcn_bandwidth`.
 
     Args:
-        plan: from `shardwise.plan`, or loaded.
-        search: also search at half and twice the batch and the sequence length, four more searches.
+        plan: from `shardwise.plan`, or loaded from a file.
+        search: also search at half and twice the batch, and at half and twice the sequence length.
+            False saves these four searches.
 
     Raises:
-        BadFile: the plan cannot be rebuilt. BadInput: a serving plan.
+        BadFile: the inputs of the plan cannot be rebuilt.
+        BadInput: `plan` is a serving plan.
     """
     if not isinstance(plan, Plan):
         raise BadInput("sensitivity takes training plans; for serving, use sw.explain(plan).")
     case = rebuild(plan)
-    return sensitivities(case, _others(case), search=search)
+    return sensitivities(case, _other_meshes(case), search=search)
 
 
-def _others(case: Case) -> list[Candidate]:
-    """The ranking without the plan's mesh, best first."""
+def _other_meshes(case: Case) -> list[Candidate]:
+    """The best candidates on other meshes than the plan's, best first."""
     try:
         candidates = case.rank().candidates
-    except NoStrategy:  # the plan evaluates a layout that no search tries
+    except NoStrategy:  # a given layout may be one that the search never tries
         return []
     return [candidate for candidate in candidates if candidate.mesh != case.layout.mesh]
 
 
-def _sides(plan: Plan) -> dict[str, float]:
-    """Seconds of all that can set the lower bound: each role's communication overlaps the rest."""
+def _seconds_by_bound(plan: Plan) -> dict[str, float]:
+    """Seconds, at peak rates, of everything that could set the lower bound of the step."""
     estimate = plan.estimate
     return {"compute": estimate.compute_s, "hbm": estimate.hbm_s, **estimate.comm_s}
 
 
 def _margin(plan: Plan, sides: Mapping[str, float]) -> float | None:
-    """Seconds of the binding side over the largest of the others."""
+    """Seconds of the bound over those of the next slower one; None if the others take no time.
+
+    If communication is the bound, its slowest role is compared with compute and HBM only.
+    """
     comm_s = max(plan.estimate.comm_s.values(), default=0.0)
     if plan.estimate.bound == "communication":
         return comm_s / max(sides["compute"], sides["hbm"])
@@ -180,7 +189,7 @@ def _outcome(candidate: Candidate) -> Outcome:
 
 
 def _what_if(case: Case, factors: Mapping[str, float]) -> WhatIf:
-    """The same layout, and the search again, on the changed machine."""
+    """Evaluate the plan's layout, and search again, on the changed machine."""
     system = scaled(case.system, factors)
     changed = case.on(system)
     best = None

@@ -1,4 +1,4 @@
-"""The operations of a planned step: the roofline of the busiest stage, item by item."""
+"""The operations of a planned step, at peak rates, on the busiest pipeline stage."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from shardwise.plan.operations import collective_operation, local_operation
 from shardwise.plan.schema.common import Operation
 from shardwise.search.training.rank import Candidate
 
-HIDDEN = 0.5  # a role counts as hidden if less than this share of its traffic is exposed
+MAX_EXPOSED_SHARE = 0.5  # of the traffic of a role that counts as hidden
 
 
 def operations(chosen: Candidate) -> tuple[Operation, ...]:
-    """All operations of the step; times cover all `count` occurrences."""
-    listed: list[Operation] = []
+    """List all operations of a step; the time of each covers all its `count` occurrences."""
+    step_operations: list[Operation] = []
     for item in step_items(chosen.peak, chosen.program):
         if item.role is None:
-            listed.append(local_operation(item, _computed_flops(chosen.peak, item)))
+            step_operations.append(local_operation(item, _computed_flops(chosen.peak, item)))
         else:
             hidden = is_hidden(chosen, item.role)
-            on_network = _on_network(chosen.peak, item)
-            listed += collective_operation(item, on_network, chosen.peak.mesh, hidden=hidden)
-    return tuple(listed)
+            on_network = _network_collective(chosen.peak, item)
+            mesh = chosen.peak.mesh
+            step_operations += collective_operation(item, on_network, mesh, hidden=hidden)
+    return tuple(step_operations)
 
 
 def is_hidden(chosen: Candidate, role: str) -> bool:
-    """Whether most of a role's traffic overlaps with other work."""
+    """Whether most of a role's traffic overlaps with compute."""
     exposed = chosen.time.comm_s.get(role, 0.0)
     traffic = chosen.time.traffic_s.get(role, 0.0)
-    return bool(exposed < HIDDEN * traffic)
+    return bool(exposed < MAX_EXPOSED_SHARE * traffic)
 
 
 def _computed_flops(peak: PricedLayout, item: PricedItem) -> float:
-    """FLOPs that kernels compute, including masked tiles."""
+    """FLOPs that kernels execute for a matmul, including masked tiles; 0 for other items."""
     if not isinstance(matmul := item.work, Matmul):
         return 0.0
     occurrences = float(item.count) / (matmul.count * matmul.n_chunks)
@@ -47,15 +48,18 @@ def _computed_flops(peak: PricedLayout, item: PricedItem) -> float:
     return occurrences * float(unfused.computed_flops(matmul, peak.mesh))
 
 
-def _on_network(peak: PricedLayout, item: PricedItem) -> PricedItem:
-    """The collective that runs: a gather or reduce-scatter around a ring is n - 1 permutes."""
+def _network_collective(peak: PricedLayout, item: PricedItem) -> PricedItem:
+    """The collective that the program runs for an item.
+
+    Ring attention and collective matmuls replace a gather or reduce-scatter by n - 1 permutes.
+    """
     if not isinstance(transfer := item.work, Transfer):
         return item
     layout = peak.layout
     array = transfer.move.before.name
     if item.role == "context" and layout.context_kind == "ring":
         contents = f"shards of {array}"
-    elif layout.uses_collective_matmul and _collective_matmul(peak, transfer):
+    elif layout.uses_collective_matmul and _is_collective_matmul(peak, transfer):
         contents = f"pieces of {array}"
     else:
         return item
@@ -70,8 +74,8 @@ def _on_network(peak: PricedLayout, item: PricedItem) -> PricedItem:
     )
 
 
-def _collective_matmul(peak: PricedLayout, transfer: Transfer) -> bool:
-    """Whether the residual of a block is sent around `tensor` as a collective matmul."""
+def _is_collective_matmul(peak: PricedLayout, transfer: Transfer) -> bool:
+    """Whether a transfer of a block's residual over `tensor` is part of a collective matmul."""
     if transfer.role != "tensor" or is_embedding_or_head(transfer):
         return False
     is_residual = transfer.move.before.base in RESIDUAL

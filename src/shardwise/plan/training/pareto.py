@@ -1,4 +1,4 @@
-"""Pareto fronts: step time against memory per chip, or against the number of chips."""
+"""Pareto fronts: step time against memory per chip, or step time against number of chips."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.rank import Candidate
 from shardwise.workload import Train
 
-OCTAVES = 3  # powers of two by which machines are smaller and larger than the given one
+OCTAVES = 3  # machines have 2^-3 to 2^3 times the chips of the given one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """One strategy on one machine, or the problem that leaves the machine without a plan.
+    """One strategy on one machine, or the reason why the machine has no plan.
 
     Args:
         memory_bytes: bytes per chip.
-        chip_s: chips times seconds of a step, the cost of the step.
-        on_front: no other point is at least as good in both respects and better in one.
+        chip_s: cost of a step in chip-seconds: number of chips times seconds of the step.
+        on_front: whether the point is on the Pareto front: every faster point needs more memory, or
+            more chips.
+        problem: why the machine has no plan; the other numbers are then None.
     """
 
     hardware: str
@@ -50,7 +52,11 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """Points by step time against `memory` per chip or against `chips`."""
+    """A Pareto front of step times.
+
+    Args:
+        against: the other axis: "memory" (bytes per chip) or "chips" (number of chips).
+    """
 
     model: str
     hardware: str
@@ -67,9 +73,10 @@ def memory_front(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> Front:
-    """The front of step time against memory per chip, fastest first. Raises as `plan` does.
+    """The Pareto front of step time against memory per chip, fastest point first.
 
-    All legal strategies are evaluated; a search for the fastest one skips most of them.
+    It evaluates all legal strategies, most of which a search for the fastest one can skip.
+    Arguments and errors are those of `shardwise.plan.api.plan`.
     """
     choices = read_fixed(fixed, most)
     rates = build.rates_of(system, peak=peak)
@@ -80,7 +87,7 @@ def memory_front(
     if not ranking.front:
         raise refusals.does_not_fit(model, system, job, ranking.candidates)
     points = [_point(model, system, job, candidate) for candidate in ranking.front]
-    front = [point for point in _marked(points, "memory_bytes") if point.on_front]
+    front = [point for point in _mark_front(points, "memory_bytes") if point.on_front]
     return Front(
         model=model.name, hardware=system.name, against="memory", points=tuple(reversed(front))
     )
@@ -95,10 +102,12 @@ def chips_front(
     most: Mapping[str, int] | None = None,
     peak: bool = False,
 ) -> Front:
-    """The best plans of a job on machines of 1/8 to 8 times the chips, smallest first.
+    """The best plans on machines of 1/8 to 8 times the chips of `system`, smallest first.
+
+    Other arguments are those of `shardwise.plan.api.plan`.
 
     Raises:
-        NoPlan: none of the machines has a plan; with the problem of `system`.
+        NoPlan: no machine has a plan. The error is the one for `system`.
     """
     points = []
     refusal: ShardwiseError | None = None
@@ -132,15 +141,15 @@ def chips_front(
         model=model.name,
         hardware=system.name,
         against="chips",
-        points=tuple(_marked(points, "n_chips")),
+        points=tuple(_mark_front(points, "n_chips")),
     )
 
 
 def machines(system: System) -> list[System]:
-    """The machine and those of about 1/8, 1/4 ... 8 times its chips, smallest first.
+    """Machines of about 1/8, 1/4, ... 8 times the chips of `system`, with itself, smallest first.
 
-    A multi-slice machine changes its number of slices, a torus takes the slice nearest in size,
-    GPUs fill nodes.
+    A machine of several slices gets fewer or more slices, a torus becomes the legal slice nearest
+    in size, and GPUs fill whole nodes.
     """
     by_size = {system.n_chips: system}
     for octave in range(-OCTAVES, OCTAVES + 1):
@@ -151,7 +160,7 @@ def machines(system: System) -> list[System]:
 
 
 def _machine_near(system: System, n_chips: float) -> System | None:
-    """The machine of the same chip nearest to a number of chips; None where none is near."""
+    """The machine of the same chip that has about `n_chips` chips; None if there is none."""
     topology = system.topology
     if system.n_slices > 1:
         n_slices = n_chips / system.chips_per_slice
@@ -169,7 +178,7 @@ def _machine_near(system: System, n_chips: float) -> System | None:
 
 
 def _distance(torus: Torus, n_chips: float) -> tuple[float, int]:
-    """Distance of a slice from a number of chips; among equals the most compact comes first."""
+    """Sort key: how far a slice is from `n_chips`; among equals, the more compact comes first."""
     return abs(math.log(torus.n_chips / n_chips)), max(torus.shape)
 
 
@@ -188,8 +197,11 @@ def _point(model: ModelConfig, system: System, job: Train, candidate: Candidate)
     )
 
 
-def _marked(points: Iterable[FrontPoint], against: str) -> list[FrontPoint]:
-    """Points by memory or chips, smallest first; those on the front are faster than all before."""
+def _mark_front(points: Iterable[FrontPoint], against: str) -> list[FrontPoint]:
+    """Sort points by the field `against`, smallest first, and mark those on the Pareto front.
+
+    A point is on the front if it is faster than all points before it.
+    """
     in_order = sorted(points, key=lambda point: (getattr(point, against) or 0.0, _step_s(point)))
     marked = []
     fastest_s = math.inf

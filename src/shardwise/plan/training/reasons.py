@@ -1,4 +1,4 @@
-"""Reasons of a training plan: what binds it, by how much, and why the alternatives lose."""
+"""Reasons of a training plan: what limits it, by how much, and why alternatives are worse."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
-MIN_BUBBLE = 1e-3  # smaller shares of a step count as this one, so that the margin stays finite
-RELIED_ON = 0.05  # a plan relies on an overlap that hides more than this share of its step
+MIN_BUBBLE = 1e-3  # a smaller bubble counts as this share of a step, for a finite margin
+MIN_HIDDEN_SHARE = 0.05  # of a step; smaller overlaps are not reported
 
 
 def step_range(candidate: Candidate) -> Range:
-    """The three step times of a candidate, seconds."""
+    """The lower, expected and upper step time of a candidate, seconds."""
     return Range(
         lower=float(candidate.roofline.lower_s),
         expected=float(candidate.time.step_s),
@@ -42,7 +42,7 @@ def step_range(candidate: Candidate) -> Range:
 
 
 def step_parts(candidate: Candidate) -> dict[str, float]:
-    """Parts of the expected step, seconds."""
+    """Part of the expected step -> its seconds; `ends` are the embedding and the head."""
     time = candidate.time
     seconds = {"layers": time.compute_s, "ends": time.head_s, "bubble": time.bubble_s}
     seconds |= {"update": time.update_s, **time.comm_s}
@@ -50,7 +50,7 @@ def step_parts(candidate: Candidate) -> dict[str, float]:
 
 
 def strategy_fields(candidate: Candidate) -> dict[str, Any]:
-    """Mesh and words of a strategy, under the names of the documents that list strategies."""
+    """Mesh and choices of a strategy, as the fields that alternatives and fronts share."""
     layout = candidate.layout
     return {
         "mesh": candidate.mesh.sizes,
@@ -62,7 +62,7 @@ def strategy_fields(candidate: Candidate) -> dict[str, Any]:
 
 
 def bound(candidate: Candidate, operations: Sequence[Operation]) -> str:
-    """What sets the lower bound: `compute`, `hbm` or `communication`."""
+    """What sets the lower bound of the step: `compute`, `hbm` or `communication`."""
     roofline = candidate.roofline
     if roofline.lower_s > roofline.on_chip_s:
         return "communication"
@@ -81,12 +81,12 @@ def slowest_role(candidate: Candidate) -> tuple[str, float]:
 def reasons(
     model: ModelConfig, system: System, job: Train, chosen: Candidate, candidates: list[Candidate]
 ) -> tuple[Reason, ...]:
-    """Every reason with its margin (above 1: the constraint is met).
+    """List every reason for the plan.
 
     Args:
         model, system, job: the inputs of the plan.
         chosen: the strategy of the plan.
-        candidates: the ranking, best first.
+        candidates: all ranked strategies, best first.
     """
     return (
         *_communication(chosen),
@@ -95,13 +95,13 @@ def reasons(
         *_tokens_per_slice(system, job, chosen),
         *_bubble(model, chosen),
         *_overlap(chosen, candidates),
-        *_notes(model, job, chosen),
+        *_side_effects(model, job, chosen),
         _memory(chosen),
     )
 
 
 def _communication(chosen: Candidate) -> Iterator[Reason]:
-    """The slowest role against the work on the chip; none on a single chip."""
+    """Compare the slowest role's collectives with all other work; nothing on a single chip."""
     roofline = chosen.roofline
     traffic_s = nonzero(roofline.traffic_s)
     if not traffic_s:
@@ -116,7 +116,7 @@ def _communication(chosen: Candidate) -> Iterator[Reason]:
 
 
 def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
-    """The pipeline bubble, and empty slots where layers do not divide over the stages."""
+    """The pipeline bubble, and the layer slots that stay empty on some stages."""
     layout = chosen.layout
     if not layout.is_pipelined:
         return
@@ -135,12 +135,12 @@ def _bubble(model: ModelConfig, chosen: Candidate) -> Iterator[Reason]:
 
 
 def _overlap(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]:
-    """The overlap that the plan relies on, and the best split without it."""
+    """The overlap that the plan relies on, and the best mesh without overlap."""
     time = chosen.time
     hidden_s = {}
     for role, traffic_s in time.traffic_s.items():
         seconds = float(traffic_s - time.comm_s.get(role, 0.0))
-        if seconds > RELIED_ON * float(time.step_s):
+        if seconds > MIN_HIDDEN_SHARE * float(time.step_s):
             hidden_s[role] = seconds
     if not hidden_s:
         return
@@ -156,7 +156,7 @@ def _overlap(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]
 
 
 def _tensor(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]:
-    """The best split without tensor parallelism, or with it where the plan has none."""
+    """The best mesh without tensor parallelism, or with it if the plan has none."""
     has_tensor = chosen.mesh.tensor > 1
     opposites = [c for c in candidates if (c.mesh.tensor > 1) != has_tensor]
     if not opposites:
@@ -179,9 +179,10 @@ def _tensor(chosen: Candidate, candidates: list[Candidate]) -> Iterator[Reason]:
 def _tokens_per_chip(
     model: ModelConfig, system: System, job: Train, chosen: Candidate
 ) -> Iterator[Reason]:
-    """The book's threshold for pure data sharding: tokens per chip against C / W. §5, §12.
+    """Compare tokens per chip with the threshold C / W for pure data sharding. Book §5, §12.
 
-    Weights are gathered for every microbatch; an MoE gathers E experts and uses k of them.
+    Weights are gathered for every microbatch. The threshold of an MoE is E / k times as high: it
+    gathers E experts and uses k of them.
     """
     if system.n_chips == 1:
         return
@@ -209,9 +210,10 @@ def _tokens_per_chip(
 
 
 def _tokens_per_slice(system: System, job: Train, chosen: Candidate) -> Iterator[Reason]:
-    """Tokens per slice that hide gradient all-reduces over DCN: C / W_dcn. Book §5.
+    """Compare tokens per slice with those that hide gradient all-reduces over DCN. Book §5.
 
-    Every chip of a slice sends its shard, so the number of chips cancels.
+    The threshold is C / W_dcn for one chip. It holds for a whole slice, since every chip of the
+    slice sends its own shard.
     """
     if system.n_slices == 1:
         return
@@ -233,7 +235,7 @@ def _tokens_per_slice(system: System, job: Train, chosen: Candidate) -> Iterator
 
 
 def _gather_bandwidth(system: System) -> tuple[float, Literal["ici", "scale_out", "node"], int]:
-    """(bytes/s at which a chip receives gathered weights, their network, number of its axes)."""
+    """(bytes/s at which a chip receives gathered weights, name of the network, number of axes)."""
     chip = system.chip
     topology = system.topology
     if isinstance(topology, Torus):
@@ -258,8 +260,8 @@ def _memory(chosen: Candidate) -> Reason:
     )
 
 
-def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason]:
-    """Side effects of the plan: padding, replicated KV heads, sequences beyond the model's."""
+def _side_effects(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason]:
+    """Side effects: a padded vocabulary, replicated KV heads, sequences longer than the model's."""
     tensor = chosen.mesh.tensor
     if model.vocab % tensor:
         padded = -(-model.vocab // tensor) * tensor
@@ -278,7 +280,7 @@ def _notes(model: ModelConfig, job: Train, chosen: Candidate) -> Iterator[Reason
 def alternatives(
     chosen: Candidate, candidates: list[Candidate], n: int = 3
 ) -> tuple[Alternative, ...]:
-    """The best candidate of each other tensor degree: the `n` best, and always tensor 1."""
+    """The best candidate of each other tensor degree, cut to the `n` best and always tensor 1."""
     best_by_tensor = {chosen.mesh.tensor: chosen}
     for candidate in candidates:
         best_by_tensor.setdefault(candidate.mesh.tensor, candidate)
@@ -298,7 +300,7 @@ def alternatives(
 
 
 def loses_on(other: Candidate, chosen: Candidate) -> Loss:
-    """The disadvantage of a candidate against the chosen one."""
+    """Why another candidate is worse than the chosen one."""
     if not other.fits:
         memory = other.memory
         return Loss(kind="memory", amount=float(memory.total / (memory.capacity - memory.margin)))

@@ -1,10 +1,10 @@
-"""The inputs of a plan, rebuilt from the plan alone, to evaluate or to search again."""
+"""Rebuild the inputs of a training plan, to evaluate its layout or search again."""
 
 from __future__ import annotations
 
 from shardwise.errors import BadFile
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.plan.machine import placement_of, refuse_unreadable, system_of
+from shardwise.plan.machine import errors_as_bad_file, find_placement, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
@@ -13,14 +13,14 @@ from shardwise.strategy.mesh import place
 
 
 def rebuild(plan: Plan) -> Case:
-    """The inputs of a plan, which evaluate to its numbers.
+    """Rebuild the inputs of a plan. Evaluating them gives the numbers of the plan again.
 
-    The chip has the figures of the plan, even where the catalog has others today.
+    The chip has the numbers recorded in the plan, even if the catalog has changed since.
 
     Raises:
         BadFile: a part of the plan is not a valid model, machine, workload or layout.
     """
-    with refuse_unreadable():
+    with errors_as_bad_file():
         layout = plan.layout
         if layout.policy != plan.strategy.remat:
             raise BadFile(
@@ -35,7 +35,7 @@ def rebuild(plan: Plan) -> Case:
             system=system,
             job=plan.job,
             layout=layout,
-            placement=placement_of(plan.strategy.placement, placements, layout.mesh, system),
+            placement=find_placement(plan.strategy.placement, placements, layout.mesh, system),
             cal=rates,
             fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
         )

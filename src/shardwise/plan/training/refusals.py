@@ -1,4 +1,4 @@
-"""Refusals of training plans: the number that is wrong, and the nearest that would work."""
+"""Errors for jobs without a training plan: which number is wrong, and what would work."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shardwise.search.training.rank import Candidate
 from shardwise.workload import Train
 
 NO_PIPELINE = fixed_of({"pipe": 1})
-NEAR = 1.25  # suggest batches within a quarter of the given one
+MAX_BATCH_FACTOR = 1.25  # suggested batches are at most this factor away from the given one
 
 
 def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) -> NoStrategy:
-    """The error that no mesh is legal, with batches and machines that have one."""
+    """Make the error that no mesh is legal, with a batch and a machine that would have one."""
     sizes = {**tensor_widths(model), "d_model": model.d_model}
     listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
     problems = [
@@ -41,14 +41,14 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
             f"Without a pipeline it must be a multiple of one of {listed}: {system.n_chips:,} "
             "chips over the tensor and context sizes that divide the model."
         )
-    options = [*_batches(model, system, job, shards), *_machines(model, system, job)]
+    options = [*_nearby_batch(model, system, job, shards), *_nearby_machine(model, system, job)]
     if options:
         problems.append("What works: " + ", or ".join(options) + ".")
     return NoStrategy(*problems)
 
 
-def _batches(model: ModelConfig, system: System, job: Train, shards: list[int]) -> list[str]:
-    """The nearby batch with the least time per token, as an option; none where no batch works."""
+def _nearby_batch(model: ModelConfig, system: System, job: Train, shards: list[int]) -> list[str]:
+    """The nearby batch with the least time per token, as text of an option; empty without one."""
     batches = set()
     for n_shards in shards:
         below = job.batch // n_shards * n_shards
@@ -56,7 +56,7 @@ def _batches(model: ModelConfig, system: System, job: Train, shards: list[int]) 
         batches |= {below, above}
     times = []
     for batch in batches:
-        if not job.batch / NEAR <= batch <= job.batch * NEAR:
+        if not job.batch / MAX_BATCH_FACTOR <= batch <= job.batch * MAX_BATCH_FACTOR:
             continue
         resized_job = dataclasses.replace(job, batch=batch)
         try:
@@ -71,8 +71,8 @@ def _batches(model: ModelConfig, system: System, job: Train, shards: list[int]) 
     return [f"--batch {batch}x{job.seq} ({batch / job.batch - 1:+.1%})"]
 
 
-def _machines(model: ModelConfig, system: System, job: Train) -> list[str]:
-    """The machine of the same chip, nearest in size, that the batch divides over."""
+def _nearby_machine(model: ModelConfig, system: System, job: Train) -> list[str]:
+    """The machine of the same chip, nearest in size, that has a legal mesh; empty without one."""
     legal = []
     for machine in nearby(system):
         meshes = legal_meshes(model, machine, job, {})
@@ -85,7 +85,7 @@ def _machines(model: ModelConfig, system: System, job: Train) -> list[str]:
 
 
 def nearby(system: System) -> list[System]:
-    """Machines of the same chip between half and twice the size."""
+    """Machines of the same chip with half to twice as many chips."""
     low = system.n_chips / 2
     high = system.n_chips * 2
     topology = system.topology
@@ -104,7 +104,7 @@ def nearby(system: System) -> list[System]:
 def does_not_fit(
     model: ModelConfig, system: System, job: Train, candidates: list[Candidate]
 ) -> DoesNotFit:
-    """The error that no candidate fits: the memory of the smallest, and what would shrink it."""
+    """Make the error that no candidate fits in memory: the least that is needed, and what helps."""
     smallest = min(candidates, key=lambda candidate: float(candidate.memory.total))
     memory = smallest.memory
     parts = {

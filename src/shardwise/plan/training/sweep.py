@@ -1,4 +1,4 @@
-"""Sweep of training: the best plan for every combination of some options, one row each."""
+"""Training sweeps: the best plan for every combination of the options, one row each."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from shardwise.plan.sweep_grid import (
     Progress,
     SweepTable,
     combinations,
-    selected,
-    values_of,
+    option_values,
+    select_options,
 )
 from shardwise.plan.training import build
 from shardwise.search.training.forms import names
-from shardwise.workload import Train, held_in
+from shardwise.workload import Train, weight_dtype_for
 
 JOB_OPTIONS = tuple(field.name for field in dataclasses.fields(Train))
 STRATEGY_OPTIONS = tuple(name for name in names() if name not in JOB_OPTIONS)
-DTYPE = "dtype"  # of the arithmetic; also sets weights, gradients and master
-OPTIONS = (DTYPE, *JOB_OPTIONS, *STRATEGY_OPTIONS)
+DTYPE_OPTION = "dtype"  # of matmuls; it also sets the dtypes of weights, gradients and master copy
+OPTIONS = (DTYPE_OPTION, *JOB_OPTIONS, *STRATEGY_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One combination of options and its best plan, or the problem that leaves it without one.
+    """One combination of options, with its best plan or the reason why there is no plan.
 
     Args:
-        swept: the options that differ between rows.
-        problem: the reason why there is no plan; the numbers are then None.
+        swept: name -> value of the options that differ between rows.
+        memory_bytes: bytes per chip.
+        bound: what sets the lower bound of the step: "compute", "hbm" or "communication".
+        problem: why there is no plan; the numbers are then None.
     """
 
     swept: dict[str, Any]
@@ -59,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep(SweepTable):
-    """All rows of a sweep of training, in the order of the options."""
+    """All rows of a training sweep, in the order of the options."""
 
     rows: tuple[Row, ...]
 
@@ -73,9 +75,12 @@ def sweep(
     progress: Progress | None = None,
     **options: Any,
 ) -> Sweep:
-    """The best plan for every combination; arguments and errors as in `plan.api.sweep`."""
+    """Find the best plan for every combination of options.
+
+    Arguments and errors are those of `plan.api.sweep`.
+    """
     systems = [system] if isinstance(system, System) else list(system)
-    values = values_of(options, OPTIONS, "a sweep")
+    values = option_values(options, OPTIONS, "a sweep")
     rows = [
         _row(model, machine, job, choices, swept, peak=peak)
         for machine, choices, swept in combinations(systems, values, "plans", progress)
@@ -93,14 +98,14 @@ def _row(
     *,
     peak: bool,
 ) -> Row:
-    """The plan of one combination, or the reason why there is none."""
+    """Plan one combination; the row has the reason if there is no plan."""
     row = Row(swept=swept, hardware=system.name, n_chips=system.n_chips)
-    # `remat` is an option of both; as part of the job it may be "auto".
-    job_fields = selected(choices, JOB_OPTIONS)
-    fixed = selected(choices, STRATEGY_OPTIONS)
+    # `remat` is a field of the job and a choice of the strategy; only the job accepts "auto".
+    job_fields = select_options(choices, JOB_OPTIONS)
+    fixed = select_options(choices, STRATEGY_OPTIONS)
     try:
-        if DTYPE in choices:
-            job_fields = {**_mixed_precision(choices[DTYPE]), **job_fields}
+        if DTYPE_OPTION in choices:
+            job_fields = {**_mixed_precision(choices[DTYPE_OPTION]), **job_fields}
         plan = build.plan(model, system, dataclasses.replace(job, **job_fields), fixed, peak=peak)
     except ShardwiseError as error:
         return dataclasses.replace(row, problem=error.problems[0])
@@ -124,5 +129,6 @@ def _row(
 
 
 def _mixed_precision(dtype: str) -> dict[str, str]:
-    """Fields of `Train` for arithmetic in `dtype`."""
-    return {"compute": dtype, "weights": held_in(dtype), "gradients": "fp32", "master": "auto"}
+    """The fields of `Train` for mixed precision with matmuls in `dtype`."""
+    weights = weight_dtype_for(dtype)
+    return {"compute": dtype, "weights": weights, "gradients": "fp32", "master": "auto"}

@@ -20,7 +20,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights.descriptions import ArrayInfo, Tree
-from shardwise.workload import LOST
+from shardwise.workload import ERROR_FEEDBACK_DTYPE
 
 Array = jax.Array
 Residuals = Mapping[str, Array]
@@ -67,7 +67,9 @@ class FeedbackState:
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes of the residuals, without shardings."""
         return {
-            name: jax.ShapeDtypeStruct((self._n_copies(partition), *info.shape), dtype(LOST))
+            name: jax.ShapeDtypeStruct(
+                (self._n_copies(partition), *info.shape), dtype(ERROR_FEEDBACK_DTYPE)
+            )
             for name, (info, partition) in self.rounded.items()
         }
 

@@ -1,10 +1,10 @@
 """Gradient sums in int8 with error feedback: rounding errors are added to the next gradient.
 
 A chip adds to its gradient the residual of the last step, rounds the sum to int8 with one scale per
-`SCALED` numbers, and sends every other copy its part. Parts are summed in fp32 where they arrive.
-If every copy needs the whole sum, it is rounded once more and gathered. Each rounding error stays
-on the chip where it occurred (error feedback, as of 1-bit SGD, Interspeech 2014): over steps all of
-a gradient arrives, with a delay.
+`GRADIENTS_PER_SCALE` numbers, and sends every other copy its part. Parts are summed in fp32 where
+they arrive. If every copy needs the whole sum, it is rounded once more and gathered. Each rounding
+error stays on the chip where it occurred (error feedback, as of 1-bit SGD, Interspeech 2014): over
+steps all of a gradient arrives, with a delay.
 
 Letters of arrays: N chips of a sum, R rows of S numbers that share a scale.
 """
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.workload import SCALED
+from shardwise.workload import GRADIENTS_PER_SCALE
 
 Array = jax.Array
 Cut = tuple[tuple[str, ...], int, int]  # mesh axes, chips over them, dim counted from the last
@@ -79,8 +79,8 @@ def _reduce_scatter(x: Array, cuts: Sequence[Cut], axes: tuple[str, ...]) -> tup
 def _all_reduce(x: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
     """(sum of the whole array, rounding errors): each chip sums a part, which all then gather."""
     n = lax.axis_size(names)
-    flat = jnp.pad(x.reshape(-1), (0, -x.size % (n * SCALED)))
-    sum_RS, error_NRS = _exchange(flat.reshape(n, -1, SCALED), names)
+    flat = jnp.pad(x.reshape(-1), (0, -x.size % (n * GRADIENTS_PER_SCALE)))
+    sum_RS, error_NRS = _exchange(flat.reshape(n, -1, GRADIENTS_PER_SCALE), names)
     values, scale = quantize(sum_RS)
     error_NRS = error_NRS.at[lax.axis_index(names)].add(sum_RS - _dequantize(values, scale))
     gathered = (lax.all_gather(array, names, axis=0, tiled=True) for array in (values, scale))
@@ -115,8 +115,8 @@ def _dequantize(values: Array, scale: Array) -> Array:
 
 def _rows(flat: Array) -> Array:
     """[N, numbers] -> [N, R, S], padded with zeros."""
-    padded = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % SCALED)))
-    return padded.reshape(len(flat), -1, SCALED)
+    padded = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % GRADIENTS_PER_SCALE)))
+    return padded.reshape(len(flat), -1, GRADIENTS_PER_SCALE)
 
 
 def _without_padding(rows: Array, shape: tuple[int, ...]) -> Array:

@@ -10,9 +10,14 @@ import shardwise as sw
 from shardwise.errors import BadFile, BadInput, NoStrategy
 from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.json_output import encode
-from shardwise.plan.serving.arrivals import Arrivals, read_arrivals, shared_share
+from shardwise.plan.serving.arrivals import Arrivals, prefix_hit_share, read_arrivals
 from shardwise.plan.serving.rebuild import rebuild
-from shardwise.plan.serving.traffic import CAPACITY_STEP, ENGINES, largest_rate, scaled
+from shardwise.plan.serving.traffic import (
+    CAPACITY_STEP,
+    MAX_ENGINES,
+    engines_to_simulate,
+    largest_rate,
+)
 from shardwise.simulate import read_trace
 
 LLAMA = sw.model("llama3-8b")
@@ -140,7 +145,7 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     rows = [f"{i * 0.1:.1f},{1024 + 32 * (i % 3)},{64 + i % 5},chat,512" for i in range(200)]
     path.write_text("\n".join(["arrival,prompt,output,prefix,shared", *rows]) + "\n")
     trace = read_trace(path)
-    assert shared_share(trace) == pytest.approx(512 * 199 / trace.prompt.sum())
+    assert prefix_hit_share(trace) == pytest.approx(512 * 199 / trace.prompt.sum())
     plan = sw.plan(LLAMA, NODE, sw.Serve(context=1, ttft_s=0.5), traffic=str(path))
     told = plan.estimate.traffic
     assert told
@@ -148,15 +153,15 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     assert told.requests >= 2000  # the recording is repeated
     assert plan.workload.prompt == round(trace.prompt.mean())
     assert plan.workload.rate == pytest.approx(trace.rate)
-    assert plan.workload.cached == pytest.approx(shared_share(trace, warm=True))
+    assert plan.workload.cached == pytest.approx(prefix_hit_share(trace, warm=True))
     assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
 
 
 @pytest.mark.parametrize(("servers", "readers"), [(1, 0), (3, 2), (26, 0), (17, 9), (1, 40)])
 def test_a_part_of_the_engines_has_no_less_to_do(servers: int, readers: int) -> None:
-    n, m, part = scaled(servers, readers)
-    assert 1 <= n <= min(servers, ENGINES)
-    assert m <= ENGINES
+    n, m, part = engines_to_simulate(servers, readers)
+    assert 1 <= n <= min(servers, MAX_ENGINES)
+    assert m <= MAX_ENGINES
     assert bool(m) == bool(readers)
     assert part / n >= 1 / servers - 1e-12
     assert not m or part / m >= 1 / readers - 1e-12

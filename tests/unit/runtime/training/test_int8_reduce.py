@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from shardwise.runtime.training.int8_reduce import Cut, ErrorFeedback, quantize, reduce
-from shardwise.workload import SCALED
+from shardwise.workload import GRADIENTS_PER_SCALE
 from tests.unit.runtime.parity_int8 import LAYOUTS
 from tests.unit.runtime.scripts import answer, rows, selected
 
@@ -62,7 +62,8 @@ def test_a_number_that_is_none_arrives_as_none() -> None:
 
 
 def test_rows_are_rounded_to_their_largest_number() -> None:
-    x = jax.random.normal(jax.random.key(2), (3, SCALED)) * jnp.array([[1e-3], [1.0], [0.0]])
+    shape = (3, GRADIENTS_PER_SCALE)
+    x = jax.random.normal(jax.random.key(2), shape) * jnp.array([[1e-3], [1.0], [0.0]])
     whole, scale = quantize(x)
     assert whole.dtype == jnp.int8
     assert jnp.abs(whole).max(axis=1).tolist() == [127, 127, 0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.verbs.serving.workload import RequestOptions
 from shardwise.errors import BadInput
-from shardwise.plan.serving.arrivals import AT, Arrivals, read_arrivals
+from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
 
 OFF = "off"
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -40,7 +40,7 @@ def read_traffic(
     if capacity and not (requests.ttft or requests.tpot):
         inputs.refuse("--capacity needs a bound: --ttft 500ms, --tpot 30ms, or both.")
     inputs.done()
-    return replace(arrivals, at=percentile or AT)
+    return replace(arrivals, at=percentile or DEFAULT_AT)
 
 
 def _check_recorded(inputs: Inputs, requests: RequestOptions) -> None:

@@ -19,7 +19,7 @@ from shardwise.errors import BadShape
 from shardwise.report.tables import FORMATS
 from shardwise.report.training import sweep as report
 from shardwise.search.training.forms import words
-from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS
 
 CHOICES = words()
@@ -93,8 +93,8 @@ def run(
         reduce=(reduce, dtypes),
     )
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
-    overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
-    offloads = inputs.read(parse_choices, offload, "offload", CHOSEN_OFFLOADS)
+    overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
+    offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     inputs.optional(parse_word, output, "format", FORMATS)
     inputs.done()
     job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
-from shardwise.vocabulary import CHOSEN_OFFLOADS, CHOSEN_OVERLAPS, REMAT_WORDS
-from shardwise.workload import OPTIMIZER_MOMENTS, held_in, parse_batch
+from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.workload import OPTIMIZER_MOMENTS, parse_batch, weight_dtype_for
 
 
 def check_workload(inputs: Inputs, train: bool, serve: bool) -> None:
@@ -41,14 +41,14 @@ def read_job(
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     inputs.read(parse_word, remat, "remat policy", REMAT_WORDS)
     inputs.optional(units.bytes_per_element, reduce)
-    overlaps = inputs.read(parse_choices, overlap, "overlap", CHOSEN_OVERLAPS)
-    offloads = inputs.read(parse_choices, offload, "offload", CHOSEN_OFFLOADS)
+    overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
+    offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     inputs.done()
     return sw.Train(
         batch=sequences,
         seq=length,
         tokens=total_tokens,
-        weights=held_in(dtype),
+        weights=weight_dtype_for(dtype),
         compute=dtype,
         optimizer=optimizer,
         remat=remat,

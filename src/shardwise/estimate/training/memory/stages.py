@@ -216,7 +216,7 @@ class FullestStages:
             norm = minimum(largest, sharded) * self.framework.norm_bytes
             gradients = gradients + maximum(sharded * master_bytes, norm)
         state = 0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job)
-        if job.lost_bytes:
+        if job.error_feedback_bytes:
             state = state + self._error_feedback(parameters)
         return (
             0.0 if "weights" in offload else weights,
@@ -232,7 +232,7 @@ class FullestStages:
             elements = self.shards.local(parameters)
         else:
             replicas = replicas * self.mesh["context"] * self.mesh["expert"]
-        return where(replicas > 1, elements * self.job.lost_bytes, 0.0 * elements)
+        return where(replicas > 1, elements * self.job.error_feedback_bytes, 0.0 * elements)
 
     def _gathered_layer(self) -> Num:
         """Gathered weights of the largest layer and of the next one, and its whole gradient."""
