@@ -41,7 +41,7 @@ class Table:
         return roles_by_dim
 
     def spec(self, kind: str, dims: Sequence[str]) -> PartitionSpec:
-        """Partition spec of an array of a kind such as `weights`; dims without a rule stay whole."""
+        """Partition spec of an array; dims without a rule for this kind of array stay whole."""
         roles = self.roles(kind, dims)
         entries = []
         for dim in dims:
