@@ -163,7 +163,7 @@ class TrainStep:
 
     @property
     def _update_specs(self) -> Tree:
-        """Partition specs of the weights during the update, in which each chip has only its parts."""
+        """Partition specs of the weights in the update, where a chip has only its parts of them."""
         return map_infos(
             lambda info, partition: state_spec(info, self.table, partition),
             self.infos,
