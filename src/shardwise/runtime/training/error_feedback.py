@@ -135,6 +135,6 @@ def _reduce_int8(
         feedback = partition.reduce_int8(*layer)
         return feedback._replace(gradient=feedback.gradient.astype(gradient.dtype))
 
-    if info.layers:
+    if info.n_layers:
         return jax.lax.map(reduce_layer, (gradient, residual))
     return reduce_layer((gradient, residual))

@@ -110,7 +110,7 @@ def partition_update(
             if axis in sharding_axes:
                 continue
             n = mesh.jax_mesh.shape[axis]
-            shares_update = role in ZERO_ROLES and info.is_table
+            shares_update = role in ZERO_ROLES and info.is_matrix
             if in_int8 and shares_update:
                 int8_axes.append(axis)
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
@@ -127,10 +127,10 @@ def partition_update(
     # Embedding and head are used on one stage only, so the backward pass of other stages cannot
     # take part in a sum over stages.
     over_stages = any(axis in sum_axes for axis in mesh.axes["pipe"])
-    in_backward = info.is_table and not over_stages and (zero == 2 or n_microbatches == 1)
+    in_backward = info.is_matrix and not over_stages and (zero == 2 or n_microbatches == 1)
     if int8_axes:
         rounds_once = n_microbatches == 1 and mesh.sizes["pipe"] == 1
-        in_backward = in_backward and bool(info.layers) and rounds_once
+        in_backward = in_backward and bool(info.n_layers) and rounds_once
     return UpdatePartition(
         cuts=grouped_cuts,
         sum_axes=tuple(sum_axes),

@@ -77,7 +77,7 @@ def matrix_dims(info: ArrayInfo) -> MuonDimensionNumbers | None:
         return None
     dims = info.weight.dims
     routed = dims[0] == "E" and len(dims) == 3
-    axes = tuple(range(len(info.shape)))[bool(info.layers) + routed :]
+    axes = tuple(range(len(info.shape)))[bool(info.n_layers) + routed :]
     n_inputs = 1
     if dims[-1] == "D":
         n_inputs = len(axes) - 1

@@ -37,26 +37,26 @@ class ArrayInfo:
     Args:
         weight: name, dims and shape without the layer dim; dim V is padded to a multiple of the
             chips that shard it.
-        layers: number of layers stacked along dim 0; 0 for an array outside of layers.
+        n_layers: number of layers stacked along dim 0; 0 for an array outside of layers.
         init_value: initial value of all elements; None for random ones.
     """
 
     weight: Weight
-    layers: int = 0
+    n_layers: int = 0
     init_value: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the whole array, with the layer dim."""
-        return (self.layers, *self.weight.shape) if self.layers else self.weight.shape
+        return (self.n_layers, *self.weight.shape) if self.n_layers else self.weight.shape
 
     @property
     def dims(self) -> tuple[str, ...]:
         """Names of the dims, with L for the layers."""
-        return ("L", *self.weight.dims) if self.layers else self.weight.dims
+        return ("L", *self.weight.dims) if self.n_layers else self.weight.dims
 
     @property
-    def is_table(self) -> bool:
+    def is_matrix(self) -> bool:
         """Whether it is a matrix or an embedding, not the scale of a norm or a bias."""
         return self.weight.matmul or self.weight.part in ("embedding", "unembedding")
 
@@ -68,10 +68,10 @@ class ArrayInfo:
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
         """Dim -> roles that shard it. ZeRO-3 shards no scales or biases: they are too small."""
         roles = dict(table.roles("weights", self.weight.dims))
-        if not self.is_table:
+        if not self.is_matrix:
             for dim in ZERO_DIMS:
                 roles.pop(dim, None)
-        if self.layers and table.mesh.sizes["pipe"] > 1:
+        if self.n_layers and table.mesh.sizes["pipe"] > 1:
             return {"L": ("pipe",), **roles}
         return roles
 
@@ -144,11 +144,11 @@ def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | N
             for the number of layers.
     """
 
-    def info(weight: Weight, layers: int = 0) -> ArrayInfo:
+    def info(weight: Weight, n_layers: int = 0) -> ArrayInfo:
         init_value = _init_value(config, weight)
         if table is not None:
             weight = _padded(weight, table)
-        return ArrayInfo(weight=weight, layers=layers, init_value=init_value)
+        return ArrayInfo(weight=weight, n_layers=n_layers, init_value=init_value)
 
     layers = []
     for layer_stack in layer_stacks(config):

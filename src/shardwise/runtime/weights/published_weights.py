@@ -183,7 +183,7 @@ def _sharded(
             return shards[key]
         spans = [range(n)[dim] for dim, n in zip(index, info.shape, strict=True)]
         array = np.zeros([len(span) for span in spans], dtype)
-        if info.layers:
+        if info.n_layers:
             for i, layer in enumerate(spans[0]):
                 _fill(array[i], by_layer[layer], tensors, index[1:])
         else:

@@ -31,7 +31,7 @@ def table() -> Table:
 def weight(*shape: int, matmul: bool = True) -> ArrayInfo:
     dims = ("D", "F")[: len(shape)]
     one = Weight(name="w", dims=dims, shape=shape, part="mlp" if matmul else "norm", matmul=matmul)
-    return ArrayInfo(weight=one, layers=5)
+    return ArrayInfo(weight=one, n_layers=5)
 
 
 @pytest.mark.parametrize(
