@@ -1,8 +1,8 @@
-"""The head of the model on one chip: logits, and the loss of its tokens.
+"""The head of the model on one chip: the logits and the loss of its tokens.
 
 x_BTD is the residual after the last layer, n_BTD the input of the unembedding. With `loss_chunks`
-the tokens are split into C chunks of M, and the logits, loss and gradients of a chunk are computed
-before those of the next.
+the tokens are split into C chunks of M tokens, and the logits, loss and gradients of a chunk are
+computed before those of the next, so that only one chunk of logits is in memory.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shardwise.runtime.kernels import cpu
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
-Unembedding = Mapping[str, Any]  # "w" as products take it, and its bias "b" where it has one
-Loss = Callable[[Unembedding, Array, Array], Array]  # of n_BTD and targets_BT
+Unembedding = Mapping[str, Any]  # weight "w" as `multiply` takes it; bias "b" if the model has one
+Loss = Callable[[Unembedding, Array, Array], Array]  # (unembedding, n_BTD, targets_BT) -> loss
 
 
 def outer_block(stack: Stack, name: str, weights: Weights, partitions: Partitions) -> BlockProducts:
@@ -34,7 +34,7 @@ def outer_block(stack: Stack, name: str, weights: Weights, partitions: Partition
 
 
 def head(stack: Stack, x_BTD: Array, weights: Weights, partitions: Partitions) -> Array:
-    """logits_BTV in fp32 of the residual after the last layer, with V over `tensor`.
+    """Compute logits_BTV in fp32 from the residual after the last layer; `tensor` shards V.
 
     Columns that pad the vocabulary to a multiple of the chips are minus infinity.
     """
@@ -74,9 +74,11 @@ def head_loss(
 
 @jax.custom_vjp
 def join_gradients(x_BTD: Array, holder: Array) -> tuple[Array, Array]:
-    """Return both arguments unchanged, but compute both gradients before either is used. Otherwise
-    XLA would compute the unembedding's gradient after all layers, and keep the gradients of all
-    logits for it."""
+    """Return both arguments unchanged; both of their gradients are computed before one is used.
+
+    Otherwise XLA would compute the unembedding's gradient after the backward pass of all layers,
+    and keep the gradients of all logits until then.
+    """
     return x_BTD, holder
 
 
@@ -87,13 +89,14 @@ join_gradients.defvjp(
 
 
 def _head_input(stack: Stack, block: BlockProducts, x_BTD: Array) -> Array:
-    """The residual, normalized, with all tokens that the chip's columns are multiplied with."""
+    """Normalize the residual, and gather the tokens that this chip's columns are multiplied by."""
     if stack.config.final_norm:
         x_BTD = norm(stack, block, x_BTD, "final_norm")
     return block.move_input(x_BTD, "unembed")
 
 
 def _unembedding(block: BlockProducts) -> Unembedding:
+    """The unembedding, gathered for this chip's product."""
     unembedding = {"w": block.operand("unembed")}
     if "b_unembedding" in block.weights:
         with jax.named_scope("unembed"):
@@ -102,6 +105,7 @@ def _unembedding(block: BlockProducts) -> Unembedding:
 
 
 def _logits(stack: Stack, block: BlockProducts, n_BTD: Array, unembedding: Unembedding) -> Array:
+    """This chip's columns of the logits in fp32; columns of padding are minus infinity."""
     logits_BTV = block.multiply("unembed", n_BTD, unembedding["w"])
     if "b" in unembedding:
         with jax.named_scope("unembed"):
@@ -117,9 +121,9 @@ def _logits(stack: Stack, block: BlockProducts, n_BTD: Array, unembedding: Unemb
 
 
 def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
-    """This chip's part of the summed loss of these tokens.
+    """This chip's part of the summed loss of its tokens.
 
-    Chips of `tensor` share the tokens; each has its columns of the logits.
+    The chips of `tensor` have the same tokens, and different columns of the logits.
     """
     table = stack.table
     n_tensor = table.mesh.size(("tensor",))
@@ -136,22 +140,22 @@ def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
         columns = jnp.arange(logits_BTV.shape[-1])
         is_target = columns == local_targets[..., None]
         target_logits = jnp.where(is_target, logits_BTV, 0.0).sum(axis=-1)
-        # Chips of `tensor` compute the same logsumexp: each counts its share of it.
+        # The chips of `tensor` compute the same logsumexp, so each adds 1 / n_tensor of it.
         if not roles:
             target_logits = target_logits / n_tensor
         return ((jnp.log(total) + highest) / n_tensor - target_logits).sum()
 
 
 def chunked_loss(loss: Loss, n_chunks: int, wide: Any) -> Loss:
-    """Compute a summed loss chunk by chunk of the tokens.
+    """Make a function like `loss` that computes it for one chunk of the tokens after the other.
 
-    The cotangent of a loss is one number, so gradients are computed together with each chunk, and
-    no product of the forward pass runs twice.
+    The gradients of a chunk are computed together with its loss, so no product of the forward pass
+    runs twice. The backward pass only multiplies them by the cotangent, which is one number.
 
     Args:
-        loss: summed loss of some tokens.
-        n_chunks: chunks of the tokens.
-        wide: dtype in which gradients of the unembedding are summed.
+        loss: function that returns the summed loss of some tokens.
+        n_chunks: number of chunks.
+        wide: dtype in which gradients of the unembedding are summed over chunks.
     """
 
     def split(n_BTD: Array, targets_BT: Array) -> tuple[Array, Array]:

@@ -22,22 +22,23 @@ from shardwise.strategy.layout import Form
 
 Array = jax.Array
 
-UNPARTITIONED = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)  # there are no gradients
+# No gradients are computed, so no chips share an update.
+UNPARTITIONED = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)
 
 
 def logits(
     config: ModelConfig, table: Table, seq: int, compute: Any
 ) -> Callable[[Tree, Array], Array]:
-    """`(weights, tokens_BT) -> logits_BTV`, to be jitted.
+    """Make a function `(weights, tokens_BT) -> logits_BTV` of global arrays, to be jitted.
 
-    Sequences are sharded over the roles of the batch, tokens over `context`, V over `tensor`.
-    Columns that pad the vocabulary are removed.
+    B is sharded over the roles of the batch, T over `context`, V over `tensor`. Columns that pad
+    the vocabulary are removed.
 
     Args:
         config: the model.
         table: sharding rules on the mesh.
         seq: tokens of a sequence.
-        compute: dtype of products; logits are in fp32.
+        compute: dtype of matmuls; logits are in fp32.
     """
     precision = Precision(compute=compute, gradients=compute, reduce=compute)
     stack = Stack(config=config, table=table, precision=precision, seq=seq)
