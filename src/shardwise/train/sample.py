@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.errors import BadInput, raise_all
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head
-from shardwise.runtime.blocks.model import embed, run_layers, with_holders
+from shardwise.runtime.blocks.model import embed, run_layers, with_accumulators
 from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.runtime.training.step import BATCH, TrainStep
 from shardwise.runtime.weights.descriptions import Tree, map_infos
@@ -106,7 +106,7 @@ def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
         vocab_axes = on.axis_names(("tensor",))
 
     def local(weights: Tree, tokens_BT: Array, position: Array) -> Array:
-        pairs = with_holders(
+        pairs = with_accumulators(
             weights, weights
         )  # nothing is differentiated: no accumulators are read
         outer = (pairs["outer"], partitions["outer"])

@@ -59,7 +59,7 @@ def normalize(
 def scale_and_shift(
     norm: Norm, x: Array, scale: Array, bias: Array | None = None, dtype: Any = None
 ) -> Array:
-    """Multiply a normalized x by the norm's scale and add its bias; `dtype` defaults to that of x."""
+    """Multiply a normalized x by the norm's scale and add its bias, in `dtype` or that of x."""
     offset = 1.0 if norm.plus_one else 0.0
     scale = scale.astype(jnp.float32) + offset
     y = x.astype(jnp.float32) * scale

@@ -57,9 +57,9 @@ def head_loss(
     """
     block = outer_block(stack, "unembed", weights, partitions)
     name = block.program("unembed").einsum.right.name
-    array, holder = weights[name]
-    x_BTD, holder = join_gradients(x_BTD, holder)
-    block = replace(block, weights={**weights, name: (array, holder)})
+    array, accumulator = weights[name]
+    x_BTD, accumulator = join_gradients(x_BTD, accumulator)
+    block = replace(block, weights={**weights, name: (array, accumulator)})
     n_BTD = _head_input(stack, block, x_BTD)
     unembedding = _unembedding(block)
 
@@ -73,17 +73,17 @@ def head_loss(
 
 
 @jax.custom_vjp
-def join_gradients(x_BTD: Array, holder: Array) -> tuple[Array, Array]:
+def join_gradients(x_BTD: Array, accumulator: Array) -> tuple[Array, Array]:
     """Return both arguments unchanged; both of their gradients are computed before one is used.
 
     Otherwise XLA would compute the unembedding's gradient after the backward pass of all layers,
     and keep the gradients of all logits until then.
     """
-    return x_BTD, holder
+    return x_BTD, accumulator
 
 
 join_gradients.defvjp(
-    lambda x_BTD, holder: ((x_BTD, holder), None),
+    lambda x_BTD, accumulator: ((x_BTD, accumulator), None),
     lambda _, gradients: lax.optimization_barrier(gradients),
 )
 

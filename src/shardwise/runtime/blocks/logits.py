@@ -12,7 +12,7 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.blocks.attention_core import SequenceAttention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.layers import Stack
-from shardwise.runtime.blocks.model import embed, run_layers, with_holders
+from shardwise.runtime.blocks.model import embed, run_layers, with_accumulators
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.layout.context_order import ContextOrder
 from shardwise.runtime.layout.sharding import Table
@@ -46,7 +46,7 @@ def logits(
     partitions = map_infos(lambda _: UNPARTITIONED, infos)
 
     def local_logits(weights: Tree, tokens_BT: Array) -> Array:
-        pairs = with_holders(weights, weights)
+        pairs = with_accumulators(weights, weights)
         outer = pairs["outer"], partitions["outer"]
         order = ContextOrder(n=table.mesh.size(("context",)))
         core = SequenceAttention(table=table, order=order)

@@ -1,4 +1,4 @@
-"""The whole model on one chip: embedding, layers in a scan, and the loss (`head`)."""
+"""The whole model on one chip's shards: embedding, scans over layers, and the loss."""
 
 from __future__ import annotations
 
@@ -35,19 +35,24 @@ PeriodFunction = Callable[[Array, Sequence[Weights]], Array]
 OFFLOADED = Offloadable(src="device", dst=host_offload.KIND)
 
 
-def with_holders(weights: Tree, holders: Tree | None) -> Tree:
-    """Pair every array with the holder of its gradient; None where weights themselves are
-    differentiated."""
-    if holders is None:
-        return jax.tree.map(lambda w: (w, None), weights)
-    return jax.tree.map(lambda w, holder: (w, holder), weights, holders)
+def with_accumulators(weights: Tree, accumulators: Tree | None) -> Tree:
+    """Pair every weight with the accumulator of its gradient: see `products.BlockProducts`.
+
+    Without accumulators each weight is paired with None: the weights themselves are differentiated.
+    """
+    if accumulators is None:
+        return jax.tree.map(lambda weight: (weight, None), weights)
+    return jax.tree.map(lambda weight, zeros: (weight, zeros), weights, accumulators)
 
 
 def embed(
     stack: Stack, core: AttentionCore, tokens_BT: Array, weights: Weights, partitions: Partitions
 ) -> Array:
-    """The residual before the first layer: rows of the embedding plus learned positions. Each chip
-    looks up the tokens of its part of the vocabulary."""
+    """The residual before the first layer: embeddings of the tokens, plus learned positions.
+
+    If `tensor` shards the vocabulary, each chip looks up the tokens of its part, and the rows are
+    summed over chips.
+    """
     block = outer_block(stack, "embed", weights, partitions)
     program = block.program("embed")
     with jax.named_scope("embed"):
@@ -71,7 +76,7 @@ def embed(
 
 
 def _positions(stack: Stack, block: BlockProducts, positions_BT: Array) -> Array:
-    """Learned position embeddings of the chip's tokens of the residual, out of `positions_BT`."""
+    """Learned position embeddings at `positions_BT`, for this chip's tokens of the residual."""
     table = stack.table
     d_roles = table.roles("weights", ("P", "D")).get("D", ())
     sharded = NamedArray("position", (Dim("P"), Dim("D", d_roles)))
@@ -91,17 +96,21 @@ def run_layers(
     layers: Sequence[Tree],
     partitions: Sequence[Partitions],
 ) -> Array:
-    """Residual after all layers, a scan for each segment that repeats a period.
+    """The residual after all layers: one scan for each segment of layers that repeats a period.
 
     Args:
-        layers: stacked weights of each place of `weights.descriptions.layer_stacks`.
-        partitions: update partitions of each place.
+        stack: settings that all layers share.
+        form: discrete choices of the layout.
+        core: computes attention between the projections.
+        x_BTD: the residual before the first layer.
+        layers: weights of each stack of `weights.descriptions.layer_stacks`, with accumulators.
+        partitions: update partitions of each stack's weights.
     """
     start = 0
     for segment in model_stack(stack.config):
-        places = slice(start, start + len(segment.kinds))
-        start = places.stop
-        run_period = period_function(stack, form, core, segment, partitions[places])
+        stacks = slice(start, start + len(segment.kinds))
+        start = stacks.stop
+        run_period = period_function(stack, form, core, segment, partitions[stacks])
 
         def step(
             x_BTD: Array, weights: Sequence[Weights], run_period: PeriodFunction = run_period
@@ -109,7 +118,7 @@ def run_layers(
             return run_period(x_BTD, weights), None
 
         unroll = cpu.scan_unroll(stack.table.mesh.platform, segment.repeats, x_BTD.size)
-        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[places]), unroll=unroll)
+        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[stacks]), unroll=unroll)
     return x_BTD
 
 
@@ -120,7 +129,7 @@ def period_function(
     segment: Segment,
     partitions: Sequence[Partitions],
 ) -> PeriodFunction:
-    """The function that runs the layers of one period of a segment."""
+    """Make the function that runs the layers of one period of a segment."""
     layer_functions = []
     for kind, layer_partitions in zip(segment.kinds, partitions, strict=True):
         layer = stack.config.groups[kind].layer
@@ -137,7 +146,10 @@ def period_function(
 def _checkpointed(
     stack: Stack, form: Form, core: AttentionCore, layer: Layer, partitions: Partitions
 ) -> LayerFunction:
-    """A layer that saves the activations that remat keeps, some of them in host memory."""
+    """Make the function of a layer; it saves the activations that the layout's remat keeps.
+
+    The layout may offload some of them to host memory.
+    """
 
     def run(x_BTD: Array, weights: Weights) -> Array:
         return run_layer(stack, layer, core, x_BTD, weights, partitions)
@@ -161,10 +173,15 @@ def _checkpointed(
 def loss_function(
     stack: Stack, form: Form, partitions: Tree
 ) -> Callable[[Tree, Tree | None, Array, Array], Array]:
-    """`(weights, holders, tokens_BT, targets_BT) -> this chip's part of the summed loss`."""
+    """Make the function of (weights, accumulators, tokens_BT, targets_BT) that is differentiated.
 
-    def loss(weights: Tree, holders: Tree | None, tokens_BT: Array, targets_BT: Array) -> Array:
-        pairs = with_holders(weights, holders)
+    It returns this chip's part of the summed loss.
+    """
+
+    def loss(
+        weights: Tree, accumulators: Tree | None, tokens_BT: Array, targets_BT: Array
+    ) -> Array:
+        pairs = with_accumulators(weights, accumulators)
         outer = pairs["outer"], partitions["outer"]
         core = sequence_attention(stack.config, form, stack.table, stack.seq)
         x_BTD = embed(stack, core, tokens_BT, *outer)

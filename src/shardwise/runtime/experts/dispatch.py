@@ -90,7 +90,7 @@ class PaddedDispatch:
     n_experts: int
 
     def send(self, x: Array) -> Array:
-        """Send copies of this chip's tokens, in slot order; return those for this chip's experts."""
+        """Send copies of this chip's tokens, in slot order; return the copies for its experts."""
         axes = self.layout.expert_axes
         x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
         if self.layout.expert_roles:

@@ -1,4 +1,4 @@
-"""The prefill step: whole prompts into the cache of an engine."""
+"""The prefill step: it writes the keys and values of whole prompts to the cache of an engine."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Array = jax.Array
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillStep:
-    """A step that reads whole prompts, caches their keys and values, and returns the first token of
-    each answer.
+    """A step that processes whole prompts and returns the first token of each answer.
 
-    Prompts are a dict: `tokens` [prompt, token], padded at the end to one length; `lengths` and
-    `slots` [prompt], the slot of each in the cache of its engine.
+    It writes the keys and values of the prompts to the cache. Prompts are a dict: `tokens` [prompt,
+    token], padded at the end to `seq` tokens; `lengths` [prompt], their numbers of tokens; `slots`
+    [prompt], the index of each prompt's sequence in the cache of its engine.
 
     Args:
-        engine: weights, caches and layout.
-        n: prompts that one engine reads at once.
-        seq: tokens of the longest prompt.
+        engine: weights, caches and layout of the engine.
+        n: number of prompts that one engine processes at once.
+        seq: number of tokens to which prompts are padded.
     """
 
     engine: EngineState
@@ -51,8 +51,10 @@ class PrefillStep:
         return engine.weight_shapes(), engine.cache_shapes(), prompts
 
     def function(self) -> Callable[[Tree, Tree, Tree], tuple[Tree, Array, Array]]:
-        """The function `(weights, cache, prompts) -> (cache, first tokens, logits)`; the logits are
-        those of the last token of each prompt."""
+        """The function `(weights, cache, prompts) -> (cache, first tokens, logits)`.
+
+        The logits [prompt, V] are those of the last token of each prompt.
+        """
         engine = self.engine
         prompt_specs = dict.fromkeys(("tokens", "lengths", "slots"), engine.row_spec)
         return jax.shard_map(
@@ -64,7 +66,7 @@ class PrefillStep:
         )
 
     def local(self, weights: Tree, cache: Tree, prompts: Tree) -> tuple[Tree, Array, Array]:
-        """The step of one chip, on its shards."""
+        """Run the step on the shards of one chip, inside `shard_map`."""
         engine = self.engine
         context = engine.job.context
         lengths_n = prompts["lengths"]

@@ -24,7 +24,7 @@ from shardwise.models import stack as model_stack
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head_loss
 from shardwise.runtime.blocks.layers import Stack
-from shardwise.runtime.blocks.model import embed, period_function, with_holders
+from shardwise.runtime.blocks.model import embed, period_function, with_accumulators
 from shardwise.runtime.layout.sharding import gather, scatter
 from shardwise.runtime.layout.stages import StageLayers
 from shardwise.runtime.training.ticks import Ticks
@@ -167,7 +167,7 @@ class _Trace:
         def run(accumulators: Tree, x_BTD: Array) -> Array:
             return self._run_chunk(arrays, accumulators, x_BTD)
 
-        y_BTD, vjp = jax.vjp(run, arrays["holders"], x_BTD)
+        y_BTD, vjp = jax.vjp(run, arrays["accumulators"], x_BTD)
         leaves, tree = jax.tree.flatten(vjp)
         weights = jax.tree.leaves(arrays)
         # Weights are the same for every microbatch, so they are not saved with the activations.
@@ -185,12 +185,12 @@ class _Trace:
         period = period_function(self.stack, self.pipeline.form, self.core, segment, partitions)
 
         def step(x_BTD: Array, layers: Tree) -> tuple[Array, None]:
-            pairs = zip(layers["weights"], layers["holders"], strict=True)
-            y_BTD = period(x_BTD, [with_holders(*pair) for pair in pairs])
+            pairs = zip(layers["weights"], layers["accumulators"], strict=True)
+            y_BTD = period(x_BTD, [with_accumulators(*pair) for pair in pairs])
             # An empty position (layers that do not divide) passes its input on.
             return jnp.where(layers["used"], y_BTD, x_BTD), None
 
-        return lax.scan(step, x_BTD, arrays | {"holders": accumulators})[0]
+        return lax.scan(step, x_BTD, arrays | {"accumulators": accumulators})[0]
 
     def _chunk(self, chunk: Any) -> Tree:
         """Weights and gradient accumulators of one chunk of this stage."""
@@ -198,7 +198,7 @@ class _Trace:
         is_filled = jnp.asarray(layers.is_filled)[self.pipeline.stage]
         arrays = {
             "weights": self.weights["layers"],
-            "holders": self.accumulators["layers"],
+            "accumulators": self.accumulators["layers"],
             "used": is_filled,
         }
         return jax.tree.map(lambda x: _index(x, chunk), arrays)
@@ -256,7 +256,7 @@ class _Trace:
         return self._embed(self.accumulators["outer"], tokens_BT)
 
     def _embed(self, accumulators: Tree, tokens_BT: Array) -> Array:
-        outer = with_holders(self.weights["outer"], accumulators)
+        outer = with_accumulators(self.weights["outer"], accumulators)
         return embed(self.stack, self.core, tokens_BT, outer, self.pipeline.partitions["outer"])
 
     def _embed_backward(self, outer: Tree, row: Row, ct_BTD: Array) -> Tree:
@@ -274,7 +274,7 @@ class _Trace:
         targets_BT = _index(self.batch["targets"], row["microbatch"])
 
         def microbatch_loss(accumulators: Tree, x_BTD: Array) -> Array:
-            weights = with_holders(self.weights["outer"], accumulators)
+            weights = with_accumulators(self.weights["outer"], accumulators)
             outer = (weights, self.pipeline.partitions["outer"])
             return head_loss(self.stack, self.pipeline.form, x_BTD, targets_BT, *outer)
 
