@@ -1,7 +1,7 @@
 """One layer of the Transformer, on the arrays of one chip.
 
-x_BTD is the residual, sharded by the rules for `residual`, n_BTD the normalized input of a block, and
-y_BTD its output. Arrays that the backward pass may read get the checkpoint names of
+x_BTD is the residual, sharded by the rules for `residual`, n_BTD the normalized input of a block,
+and y_BTD its output. Arrays that the backward pass may read get the checkpoint names of
 `models.activations`, by which remat saves or recomputes them.
 """
 

@@ -107,7 +107,7 @@ class RingAttention:
         return add_keys(partial, kv, self.n - 1)
 
     def _attend_unmasked(self, q: Array, k: Array, v: Array) -> PartialAttention:
-        """Attention over keys that are all before the queries, or without a causal mask."""
+        """Attention without a mask: all keys come before the queries, or no mask is causal."""
         return attention.forward(q, k, v, platform=self.platform, causal=False)
 
     def _forward_step(

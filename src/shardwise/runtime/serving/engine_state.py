@@ -1,8 +1,8 @@
 """The arrays of a serving engine: weights and KV caches, with their dtypes and shardings.
 
-An engine has two trees. The tree of weights is like that of training, but the matrices of layers may
-be quantized (`Scaled`); embedding and head stay in 16 bits. The tree of the cache has `layers`, a
-list with a dict of keys "k" and values "v" [L,B,K,S,H] for each kind of layer, and `lengths` [B],
+An engine has two trees. The tree of weights is like that of training, but the matrices of layers
+may be quantized (`Scaled`); embedding and head stay in 16 bits. The tree of the cache has `layers`,
+a list with a dict of keys "k" and values "v" [L,B,K,S,H] for each kind of layer, and `lengths` [B],
 the numbers of tokens in the cache of each sequence.
 """
 

@@ -35,7 +35,12 @@ def to_cache(x: Array, dtype: Any) -> CacheArray:
 
 
 def write_tokens(
-    cache: CacheArray, new: CacheArray, lengths_B: Array, a: Attention, context: int, on: KvLayout
+    cache: CacheArray,
+    new: CacheArray,
+    lengths_B: Array,
+    a: Attention,
+    context: int,
+    layout: KvLayout,
 ) -> CacheArray:
     """Append keys or values [L,B,K,H] of one token to each sequence of this chip's cache.
 
@@ -45,11 +50,11 @@ def write_tokens(
         lengths_B: number of tokens of each sequence before the new one.
         a: the attention of these layers.
         context: maximum number of tokens of a sequence.
-        on: how chips share the cache.
+        layout: how chips share the cache.
     """
     slot_B = lengths_B % slots(a, context)
-    is_local_B = (slot_B % on.parts == on.part()) & (lengths_B < context)
-    local_slot_B = slot_B // on.parts
+    is_local_B = (slot_B % layout.parts == layout.part()) & (lengths_B < context)
+    local_slot_B = slot_B // layout.parts
 
     def write(target: Array, x: Array) -> Array:
         # Writes whole tiles, one sequence after the other. If it used a scatter or wrote single
@@ -83,10 +88,10 @@ def write_prompts(
     cache: CacheArray,
     new: CacheArray,
     lengths_n: Array,
-    slots_n: Array,
+    rows_n: Array,
     a: Attention,
     context: int,
-    on: KvLayout,
+    layout: KvLayout,
 ) -> CacheArray:
     """Write keys or values [L,n,K,T,H] of whole prompts to this chip's cache.
 
@@ -94,19 +99,19 @@ def write_prompts(
         cache: keys or values of all layers.
         new: keys or values of the prompts.
         lengths_n: number of tokens of each prompt.
-        slots_n: index of each prompt's sequence in the engine's cache.
+        rows_n: index of each prompt's sequence in the engine's cache.
         a: the attention of these layers.
         context: maximum number of tokens of a sequence.
-        on: how chips share the cache.
+        layout: how chips share the cache.
     """
 
     def write(target: Array, x: Array) -> Array:
-        row_n = on.own_slots(slots_n, target.shape[1])
-        if on.parts == 1 and x.shape[3] <= target.shape[3]:
+        row_n = layout.own_row_indices(rows_n, target.shape[1])
+        if layout.parts == 1 and x.shape[3] <= target.shape[3]:
             return target.at[:, row_n, :, : x.shape[3]].set(x, mode="drop")
         # For each slot, the last token of the prompt that belongs into it.
         n_slots = slots(a, context)
-        slot_S = jnp.arange(target.shape[3]) * on.parts + on.part()
+        slot_S = jnp.arange(target.shape[3]) * layout.parts + layout.part()
         last_n1 = lengths_n[:, None] - 1
         token_nS = jnp.clip(last_n1 - (last_n1 - slot_S) % n_slots, 0, x.shape[3] - 1)
         index = token_nS.reshape(1, *token_nS.shape[:1], 1, -1, *(1,) * (x.ndim - 4))
@@ -117,10 +122,10 @@ def write_prompts(
 
 
 def attention_mask(
-    lengths_B: Array, n_local_slots: int, a: Attention, context: int, on: KvLayout
+    lengths_B: Array, n_local_slots: int, a: Attention, context: int, layout: KvLayout
 ) -> Array:
     """mask_BS: slots of this chip's cache to which the next token of each sequence attends."""
-    slot_S = jnp.arange(n_local_slots) * on.parts + on.part()
+    slot_S = jnp.arange(n_local_slots) * layout.parts + layout.part()
     lengths_B1 = lengths_B[:, None]
     if a.window is None:
         return slot_S < lengths_B1
@@ -139,7 +144,7 @@ def attend(
     mask_BS: Array,
     includes_new_B: Array,
     scale: float,
-    on: KvLayout,
+    layout: KvLayout,
 ) -> Array:
     """Compute o_BKGH: attention of one new token over a layer's cache [B,K,S,H] and itself.
 
@@ -153,7 +158,7 @@ def attend(
         includes_new_B: whether this chip adds the key and value of the new token, which one of the
             chips that share a sequence does.
         scale: factor of the scores before the softmax.
-        on: how chips share the cache.
+        layout: how chips share the cache.
     """
     scores_BKGS = scale * _scores(q_BKGH, keys)
     new_BKG = scale * jnp.einsum("bkgh,bkh->bkg", q_BKGH, k_BKH, preferred_element_type=jnp.float32)
@@ -161,13 +166,13 @@ def attend(
     scores_BKGS = jnp.where(mask_BS[:, None, None], scores_BKGS, lowest)
     new_BKG = jnp.where(includes_new_B[:, None, None], new_BKG, lowest)
     max_BKG = jnp.maximum(scores_BKGS.max(axis=-1), new_BKG)
-    if on.token_axes:
-        max_BKG = lax.pmax(max_BKG, on.token_axes)
+    if layout.token_axes:
+        max_BKG = lax.pmax(max_BKG, layout.token_axes)
     p_BKGS = jnp.exp(scores_BKGS - max_BKG[..., None])
     p_BKG = jnp.exp(new_BKG - max_BKG)
     total_BKG = p_BKGS.sum(axis=-1) + p_BKG
-    if on.token_axes:
-        total_BKG = lax.psum(total_BKG, on.token_axes)
+    if layout.token_axes:
+        total_BKG = lax.psum(total_BKG, layout.token_axes)
     o_BKGH = _weighted_values(p_BKGS, values, q_BKGH.dtype) + p_BKG[..., None] * v_BKH[:, :, None]
     return (o_BKGH / total_BKG[..., None]).astype(q_BKGH.dtype)
 

@@ -65,19 +65,19 @@ class KvLayout:
         n = x.shape[0] // self.n_copies
         return lax.dynamic_slice_in_dim(x, _index(self.batch_axes) * n, n, 0)
 
-    def own_slots(self, slots_n: Array, rows: int) -> Array:
+    def own_row_indices(self, rows_n: Array, n_rows: int) -> Array:
         """Convert indices of sequences in the engine's cache to indices in this chip's cache.
 
-        Sequences of other chips get the index `rows`, at which writes are dropped.
+        Sequences of other chips get the index `n_rows`, at which writes are dropped.
 
         Args:
-            slots_n: index of the sequence of each of n prompts in the engine's cache.
-            rows: number of sequences in this chip's cache.
+            rows_n: index of the sequence of each of n prompts in the engine's cache.
+            n_rows: number of sequences in this chip's cache.
         """
         if not self.batch_axes:
-            return slots_n
-        local_n = slots_n - _index(self.batch_axes) * rows
-        return jnp.where((local_n >= 0) & (local_n < rows), local_n, rows)
+            return rows_n
+        local_n = rows_n - _index(self.batch_axes) * n_rows
+        return jnp.where((local_n >= 0) & (local_n < n_rows), local_n, n_rows)
 
     def local_slots(self, a: Attention, context: int) -> int:
         """Number of slots per sequence in the cache of one chip: see `slots`."""

@@ -27,7 +27,7 @@ class PrefillStep:
     """A step that processes whole prompts and returns the first token of each answer.
 
     It writes the keys and values of the prompts to the cache. Prompts are a dict: `tokens` [prompt,
-    token], padded at the end to `seq` tokens; `lengths` [prompt], their numbers of tokens; `slots`
+    token], padded at the end to `seq` tokens; `lengths` [prompt], their numbers of tokens; `rows`
     [prompt], the index of each prompt's sequence in the cache of its engine.
 
     Args:
@@ -47,7 +47,7 @@ class PrefillStep:
         sharding = NamedSharding(engine.table.mesh.jax_mesh, engine.row_spec)
         per_prompt = jax.ShapeDtypeStruct((n_prompts,), jnp.int32, sharding=sharding)
         tokens = jax.ShapeDtypeStruct((n_prompts, self.seq), jnp.int32, sharding=sharding)
-        prompts = {"tokens": tokens, "lengths": per_prompt, "slots": per_prompt}
+        prompts = {"tokens": tokens, "lengths": per_prompt, "rows": per_prompt}
         return engine.weight_shapes(), engine.cache_shapes(), prompts
 
     def function(self) -> Callable[[Tree, Tree, Tree], tuple[Tree, Array, Array]]:
@@ -56,7 +56,7 @@ class PrefillStep:
         The logits [prompt, V] are those of the last token of each prompt.
         """
         engine = self.engine
-        prompt_specs = dict.fromkeys(("tokens", "lengths", "slots"), engine.row_spec)
+        prompt_specs = dict.fromkeys(("tokens", "lengths", "rows"), engine.row_spec)
         return jax.shard_map(
             self.local,
             mesh=engine.table.mesh.jax_mesh,
@@ -70,7 +70,7 @@ class PrefillStep:
         engine = self.engine
         context = engine.job.context
         lengths_n = prompts["lengths"]
-        slots_n = prompts["slots"]
+        rows_n = prompts["rows"]
         stack = engine.stack(self.seq)
         outer = without_accumulators(weights["outer"])
         kv_dtype = dtype(engine.job.kv)
@@ -90,8 +90,8 @@ class PrefillStep:
                 written = {}
                 for name, array in layer_cache.items():
                     written[name] = write_prompts(
-                        array, new[name], lengths_n, slots_n, a, context, engine.kv
+                        array, new[name], lengths_n, rows_n, a, context, engine.kv
                     )
                 layers.append(written)
-        cache = {"layers": layers, "lengths": cache["lengths"].at[slots_n].set(lengths_n)}
+        cache = {"layers": layers, "lengths": cache["lengths"].at[rows_n].set(lengths_n)}
         return cache, greedy(engine.table, logits_BV), logits_BV
