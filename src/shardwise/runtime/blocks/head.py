@@ -17,7 +17,7 @@ from jax import lax
 
 from shardwise.ops.layers import outer_terms
 from shardwise.runtime.blocks.elementwise import softcap
-from shardwise.runtime.blocks.layers import Partitions, Stack, Weights, norm
+from shardwise.runtime.blocks.layers import LayerSettings, Partitions, Weights, norm
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu
 from shardwise.strategy.layout import Form
@@ -27,23 +27,25 @@ Unembedding = Mapping[str, Any]  # weight "w" as `multiply` takes it; bias "b" i
 Loss = Callable[[Unembedding, Array, Array], Array]  # (unembedding, n_BTD, targets_BT) -> loss
 
 
-def outer_block(stack: Stack, name: str, weights: Weights, partitions: Partitions) -> BlockProducts:
+def outer_block(
+    settings: LayerSettings, name: str, weights: Weights, partitions: Partitions
+) -> BlockProducts:
     """Products of the embedding (`embed`) or the unembedding (`unembed`)."""
-    terms = {term.name: term for term in outer_terms(stack.config)}
-    return stack.block(name, terms, weights, partitions)
+    terms = {term.name: term for term in outer_terms(settings.config)}
+    return settings.block(name, terms, weights, partitions)
 
 
-def head(stack: Stack, x_BTD: Array, weights: Weights, partitions: Partitions) -> Array:
+def head(settings: LayerSettings, x_BTD: Array, weights: Weights, partitions: Partitions) -> Array:
     """Compute logits_BTV in fp32 from the residual after the last layer; `tensor` shards V.
 
     Columns that pad the vocabulary to a multiple of the chips are minus infinity.
     """
-    block = outer_block(stack, "unembed", weights, partitions)
-    return _logits(stack, block, _head_input(stack, block, x_BTD), _unembedding(block))
+    block = outer_block(settings, "unembed", weights, partitions)
+    return _logits(settings, block, _head_input(settings, block, x_BTD), _unembedding(block))
 
 
 def head_loss(
-    stack: Stack,
+    settings: LayerSettings,
     form: Form,
     x_BTD: Array,
     targets_BT: Array,
@@ -55,20 +57,20 @@ def head_loss(
     Every collective runs once, independent of the number of chunks: the unembedding is gathered
     before the first chunk, and its gradient is reduced after the last.
     """
-    block = outer_block(stack, "unembed", weights, partitions)
+    block = outer_block(settings, "unembed", weights, partitions)
     name = block.program("unembed").einsum.right.name
     array, accumulator = weights[name]
     x_BTD, accumulator = join_gradients(x_BTD, accumulator)
     block = replace(block, weights={**weights, name: (array, accumulator)})
-    n_BTD = _head_input(stack, block, x_BTD)
+    n_BTD = _head_input(settings, block, x_BTD)
     unembedding = _unembedding(block)
 
     def loss(unembedding: Unembedding, n_BTD: Array, targets_BT: Array) -> Array:
-        return cross_entropy(stack, _logits(stack, block, n_BTD, unembedding), targets_BT)
+        return cross_entropy(settings, _logits(settings, block, n_BTD, unembedding), targets_BT)
 
     if form.loss_chunks == 1:
         return loss(unembedding, n_BTD, targets_BT)
-    in_chunks = chunked_loss(loss, form.loss_chunks, stack.precision.reduce)
+    in_chunks = chunked_loss(loss, form.loss_chunks, settings.precision.reduce)
     return in_chunks(unembedding, n_BTD, targets_BT)
 
 
@@ -88,10 +90,10 @@ join_gradients.defvjp(
 )
 
 
-def _head_input(stack: Stack, block: BlockProducts, x_BTD: Array) -> Array:
+def _head_input(settings: LayerSettings, block: BlockProducts, x_BTD: Array) -> Array:
     """Normalize the residual, and gather the tokens that this chip's columns are multiplied by."""
-    if stack.config.final_norm:
-        x_BTD = norm(stack, block, x_BTD, "final_norm")
+    if settings.config.final_norm:
+        x_BTD = norm(settings, block, x_BTD, "final_norm")
     return block.move_input(x_BTD, "unembed")
 
 
@@ -104,28 +106,30 @@ def _unembedding(block: BlockProducts) -> Unembedding:
     return unembedding
 
 
-def _logits(stack: Stack, block: BlockProducts, n_BTD: Array, unembedding: Unembedding) -> Array:
+def _logits(
+    settings: LayerSettings, block: BlockProducts, n_BTD: Array, unembedding: Unembedding
+) -> Array:
     """This chip's columns of the logits in fp32; columns of padding are minus infinity."""
     logits_BTV = block.multiply("unembed", n_BTD, unembedding["w"])
     if "b" in unembedding:
         with jax.named_scope("unembed"):
             logits_BTV = logits_BTV + unembedding["b"]
-    logits_BTV = softcap(logits_BTV.astype(jnp.float32), stack.config.logit_softcap)
-    roles = stack.table.roles("activations", ("V",)).get("V", ())
+    logits_BTV = softcap(logits_BTV.astype(jnp.float32), settings.config.logit_softcap)
+    roles = settings.table.roles("activations", ("V",)).get("V", ())
     n_columns = logits_BTV.shape[-1]
-    vocab = stack.config.vocab
-    if n_columns * stack.table.mesh.size(roles) == vocab:
+    vocab = settings.config.vocab
+    if n_columns * settings.table.mesh.size(roles) == vocab:
         return logits_BTV
-    columns = stack.table.index(roles) * n_columns + jnp.arange(n_columns)
+    columns = settings.table.index(roles) * n_columns + jnp.arange(n_columns)
     return jnp.where(columns < vocab, logits_BTV, -jnp.inf)
 
 
-def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
+def cross_entropy(settings: LayerSettings, logits_BTV: Array, targets_BT: Array) -> Array:
     """This chip's part of the summed loss of its tokens.
 
     The chips of `tensor` have the same tokens, and different columns of the logits.
     """
-    table = stack.table
+    table = settings.table
     n_tensor = table.mesh.size(("tensor",))
     roles = ("tensor",) if table.roles("activations", ("V",)) else ()
     if table.mesh.platform == "cpu" and n_tensor == 1:

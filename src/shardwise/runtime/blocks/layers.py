@@ -35,8 +35,8 @@ Blocks = Callable[[str], BlockProducts]  # name of a block -> its products, with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """The model, its sharding rules and the settings that all layers of a step share.
+class LayerSettings:
+    """The model, its sharding rules and the options that all layers of a step share.
 
     Args:
         config: the model.
@@ -96,7 +96,7 @@ class Stack:
 
 
 def run_layer(
-    stack: Stack,
+    settings: LayerSettings,
     layer: Layer,
     core: AttentionCore,
     x_BTD: Array,
@@ -106,78 +106,82 @@ def run_layer(
     """Run one layer; return the residual after it.
 
     Args:
-        stack: settings that all layers share.
+        settings: model, sharding rules and options that all layers share.
         layer: the layer.
         core: computes attention between the projections.
         x_BTD: the residual before the layer.
         weights: weights of the layer.
         partitions: update partitions of the weights.
     """
-    terms = {term.name: term for term in layer_terms(stack.config, layer, stack.seq)}
+    terms = {term.name: term for term in layer_terms(settings.config, layer, settings.seq)}
 
     def blocks(name: str) -> BlockProducts:
-        return stack.block(name, terms, weights, partitions, stack.ring(layer, name))
+        return settings.block(name, terms, weights, partitions, settings.ring(layer, name))
 
     x_BTD = checkpoint_name(x_BTD, "layer_input")
     if layer.parallel and layer.norms in ("pre", "shared"):
-        y_BTD = _parallel_blocks(stack, layer, core, x_BTD, blocks)
-        return _add_residual(stack, x_BTD, y_BTD)
+        y_BTD = _parallel_blocks(settings, layer, core, x_BTD, blocks)
+        return _add_residual(settings, x_BTD, y_BTD)
     layer_input = x_BTD
     if layer.attention:
-        y_BTD = _attention_block(stack, layer, core, x_BTD, blocks)
-        x_BTD = checkpoint_name(_add_residual(stack, x_BTD, y_BTD), "middle")
+        y_BTD = _attention_block(settings, layer, core, x_BTD, blocks)
+        x_BTD = checkpoint_name(_add_residual(settings, x_BTD, y_BTD), "middle")
     if layer.ffn:
         if layer.parallel:
-            y_BTD = _ffn_block(stack, layer, layer_input, blocks("attn"))
+            y_BTD = _ffn_block(settings, layer, layer_input, blocks("attn"))
         else:
-            y_BTD = _ffn_block(stack, layer, x_BTD, blocks("mlp"))
-        x_BTD = _add_residual(stack, x_BTD, y_BTD)
+            y_BTD = _ffn_block(settings, layer, x_BTD, blocks("mlp"))
+        x_BTD = _add_residual(settings, x_BTD, y_BTD)
     return x_BTD
 
 
-def _add_residual(stack: Stack, x_BTD: Array, y_BTD: Array) -> Array:
-    if stack.table.mesh.platform == "cpu":
+def _add_residual(settings: LayerSettings, x_BTD: Array, y_BTD: Array) -> Array:
+    if settings.table.mesh.platform == "cpu":
         return cpu.add_residual(x_BTD, y_BTD)
     return x_BTD + y_BTD
 
 
 def _attention_block(
-    stack: Stack, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
+    settings: LayerSettings, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
 ) -> Array:
     """Output of the attention block, in the layout of the residual."""
     block = blocks("attn")
     n_BTD = x_BTD
     if layer.norms != "post":
-        n_BTD = norm(stack, block, x_BTD, "attention_norm")
+        n_BTD = norm(settings, block, x_BTD, "attention_norm")
     if layer.attention and layer.attention.mla:
         mla = layer.attention.mla
-        latent_attention(layer.attention, mla, block, blocks("core"), core, n_BTD, seq=stack.seq)
+        latent_attention(layer.attention, mla, block, blocks("core"), core, n_BTD, seq=settings.seq)
     else:
         n_BTD = checkpoint_name(block.move_input(n_BTD, "attn.q"), "attention_input")
-        _attend(stack, layer, core, block, blocks("core"), n_BTD)
+        _attend(settings, layer, core, block, blocks("core"), n_BTD)
     y_BTD = checkpoint_name(_output(block, "bo"), "attention_output")
-    return _post_norm(stack, layer, block, y_BTD, "post_attention_norm")
+    return _post_norm(settings, layer, block, y_BTD, "post_attention_norm")
 
 
-def _ffn_block(stack: Stack, layer: Layer, x_BTD: Array, block: BlockProducts) -> Array:
+def _ffn_block(settings: LayerSettings, layer: Layer, x_BTD: Array, block: BlockProducts) -> Array:
     """Output of the feed-forward block, in the layout of the residual."""
     n_BTD = x_BTD
     if layer.norms != "post":
-        n_BTD = norm(stack, block, x_BTD, _ffn_norm_name(layer))
+        n_BTD = norm(settings, block, x_BTD, _ffn_norm_name(layer))
     if isinstance(layer.ffn, Moe):
         y_BTD = moe(
-            layer.ffn, block, n_BTD, stack.capacity_factor, ragged_dispatch=stack.ragged_dispatch
+            layer.ffn,
+            block,
+            n_BTD,
+            settings.capacity_factor,
+            ragged_dispatch=settings.ragged_dispatch,
         )
     elif isinstance(layer.ffn, Mlp):
         n_BTD = checkpoint_name(block.move_input(n_BTD, "mlp.up"), "ffn_input")
         mlp(layer.ffn, block, n_BTD)
         y_BTD = _output(block, "b_down")
     y_BTD = checkpoint_name(y_BTD, "ffn_output")
-    return _post_norm(stack, layer, block, y_BTD, "post_ffn_norm")
+    return _post_norm(settings, layer, block, y_BTD, "post_ffn_norm")
 
 
 def _parallel_blocks(
-    stack: Stack, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
+    settings: LayerSettings, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
 ) -> Array:
     """Sum of the outputs of attention and feed-forward blocks that read the same residual.
 
@@ -185,13 +189,13 @@ def _parallel_blocks(
     in their scales and biases only, which are applied to the gathered tokens.
     """
     block = blocks("attn")
-    normalized = elementwise.normalize(stack.config.norm, x_BTD.astype(jnp.float32))
+    normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
     n_BTD = block.move_input(normalized.astype(x_BTD.dtype), "attn.q")
     n_BTD = checkpoint_name(n_BTD, "attention_input")
-    attention_input = _scale_and_shift(stack, block, n_BTD, "attention_norm")
-    _attend(stack, layer, core, block, blocks("core"), attention_input)
+    attention_input = _scale_and_shift(settings, block, n_BTD, "attention_norm")
+    _attend(settings, layer, core, block, blocks("core"), attention_input)
     if isinstance(layer.ffn, Mlp):
-        mlp(layer.ffn, block, _scale_and_shift(stack, block, n_BTD, _ffn_norm_name(layer)))
+        mlp(layer.ffn, block, _scale_and_shift(settings, block, n_BTD, _ffn_norm_name(layer)))
     return _output(block, "bo", "b_down")
 
 
@@ -200,7 +204,7 @@ def _ffn_norm_name(layer: Layer) -> str:
 
 
 def _attend(
-    stack: Stack,
+    settings: LayerSettings,
     layer: Layer,
     core: AttentionCore,
     block: BlockProducts,
@@ -209,8 +213,8 @@ def _attend(
 ) -> None:
     """Add the attention of n_BTD to the block's output."""
     if layer.attention:
-        norm_kind = stack.config.norm
-        attention(layer.attention, block, core_block, core, n_BTD, norm=norm_kind, seq=stack.seq)
+        norm_kind = settings.config.norm
+        attention(layer.attention, block, core_block, core, n_BTD, norm=norm_kind, seq=settings.seq)
 
 
 def _output(block: BlockProducts, *biases: str) -> Array:
@@ -226,24 +230,26 @@ def _output(block: BlockProducts, *biases: str) -> Array:
     return y_BTD
 
 
-def _post_norm(stack: Stack, layer: Layer, block: BlockProducts, y_BTD: Array, name: str) -> Array:
+def _post_norm(
+    settings: LayerSettings, layer: Layer, block: BlockProducts, y_BTD: Array, name: str
+) -> Array:
     """Apply the norm after a block, if the layer has one."""
     if layer.norms not in ("post", "both"):
         return y_BTD
-    return norm(stack, block, y_BTD, name)
+    return norm(settings, block, y_BTD, name)
 
 
-def norm(stack: Stack, block: BlockProducts, x_BTD: Array, name: str) -> Array:
+def norm(settings: LayerSettings, block: BlockProducts, x_BTD: Array, name: str) -> Array:
     """Apply the norm whose scale is the weight `name` to the chip's tokens of the residual."""
     with jax.named_scope(name):
-        normalized = elementwise.normalize(stack.config.norm, x_BTD.astype(jnp.float32))
-        return _scale_and_shift(stack, block, normalized, name, x_BTD.dtype)
+        normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
+        return _scale_and_shift(settings, block, normalized, name, x_BTD.dtype)
 
 
 def _scale_and_shift(
-    stack: Stack, block: BlockProducts, normalized: Array, name: str, dtype: Any = None
+    settings: LayerSettings, block: BlockProducts, normalized: Array, name: str, dtype: Any = None
 ) -> Array:
     """Apply the scale of a norm (the weight `name`), and its bias if it has one."""
     bias = block.weight(f"b_{name}") if f"b_{name}" in block.weights else None
     scale = block.weight(name)
-    return elementwise.scale_and_shift(stack.config.norm, normalized, scale, bias, dtype)
+    return elementwise.scale_and_shift(settings.config.norm, normalized, scale, bias, dtype)

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from shardwise.models import ModelConfig
 from shardwise.runtime.blocks.attention_core import SequenceAttention
 from shardwise.runtime.blocks.head import head
-from shardwise.runtime.blocks.layers import Stack
+from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import embed, run_layers, with_accumulators
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.layout.context_order import ContextOrder
@@ -41,7 +41,7 @@ def logits(
         compute: dtype of matmuls; logits are in fp32.
     """
     precision = Precision(compute=compute, gradients=compute, reduce=compute)
-    stack = Stack(config=config, table=table, precision=precision, seq=seq)
+    settings = LayerSettings(config=config, table=table, precision=precision, seq=seq)
     infos = describe(config, table)
     partitions = map_infos(lambda _: UNPARTITIONED, infos)
 
@@ -50,9 +50,9 @@ def logits(
         outer = pairs["outer"], partitions["outer"]
         order = ContextOrder(n=table.mesh.size(("context",)))
         core = SequenceAttention(table=table, order=order)
-        x_BTD = embed(stack, core, tokens_BT, *outer)
-        x_BTD = run_layers(stack, Form(), core, x_BTD, pairs["layers"], partitions["layers"])
-        return head(stack, x_BTD, *outer)
+        x_BTD = embed(settings, core, tokens_BT, *outer)
+        x_BTD = run_layers(settings, Form(), core, x_BTD, pairs["layers"], partitions["layers"])
+        return head(settings, x_BTD, *outer)
 
     def global_logits(weights: Tree, tokens_BT: Array) -> Array:
         sharded = jax.shard_map(

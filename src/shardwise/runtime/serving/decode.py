@@ -54,7 +54,7 @@ class DecodeStep:
         engine = self.engine
         context = engine.job.context
         lengths_B = cache["lengths"]
-        stack = engine.stack(1)
+        settings = engine.settings(1)
         outer = without_accumulators(weights["outer"])
 
         def core(layer: Layer, layer_cache: Tree) -> DecodeAttention:
@@ -66,9 +66,9 @@ class DecodeStep:
                 dtype=dtype(engine.job.kv),
             )
 
-        x_BTD = embed(stack, SequenceAttention(table=engine.table), tokens_B[:, None], outer, {})
-        x_BTD, new_keys_values = engine.run_layers(stack, x_BTD, weights, cache["layers"], core)
-        logits_BV = head(stack, x_BTD, outer, {})[:, 0]
+        x_BTD = embed(settings, SequenceAttention(table=engine.table), tokens_B[:, None], outer, {})
+        x_BTD, new_keys_values = engine.run_layers(settings, x_BTD, weights, cache["layers"], core)
+        logits_BV = head(settings, x_BTD, outer, {})[:, 0]
         layers = []
         with jax.named_scope("cache.write"):
             local_lengths_B = engine.kv.own_rows(lengths_B)

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.models import Attention, Layer, ModelConfig
 from shardwise.ops.layers import layer_terms
 from shardwise.runtime.blocks.attention import AttentionCore
-from shardwise.runtime.blocks.layers import Stack, run_layer
+from shardwise.runtime.blocks.layers import LayerSettings, run_layer
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.layout.sharding import Table
@@ -87,14 +87,14 @@ class EngineState:
     def _is_quantized(self) -> bool:
         return is_narrow(dtype(self.job.weights))
 
-    def stack(self, seq: int) -> Stack:
+    def settings(self, seq: int) -> LayerSettings:
         """Settings of all layers in a forward pass over `seq` tokens of each sequence."""
         narrow = None
         compute = dtype(self.job.compute)
         if self._is_quantized and is_narrow(compute):
             narrow = compute
         precision = Precision(compute=self.activation_dtype, narrow=narrow)
-        return Stack(config=self.config, table=self.table, precision=precision, seq=seq)
+        return LayerSettings(config=self.config, table=self.table, precision=precision, seq=seq)
 
     @functools.cached_property
     def contracted_dims(self) -> Tree:
@@ -233,7 +233,7 @@ class EngineState:
 
     def run_layers(
         self,
-        stack: Stack,
+        settings: LayerSettings,
         x_BTD: Array,
         weights: Tree,
         caches: list[Tree],
@@ -242,7 +242,7 @@ class EngineState:
         """Run all layers: return (residual, new keys and values of each kind of layer).
 
         Args:
-            stack: settings that all layers share.
+            settings: model, sharding rules and options that all layers share.
             x_BTD: residual before the first layer.
             weights: weights of the engine.
             caches: caches of each kind of layer, which are read but not written.
@@ -258,7 +258,7 @@ class EngineState:
             ) -> tuple[Array, Tree]:
                 weights, cache = arrays
                 core: AttentionCore = core_of(layer, cache)
-                x_BTD = run_layer(stack, layer, core, x_BTD, without_accumulators(weights), {})
+                x_BTD = run_layer(settings, layer, core, x_BTD, without_accumulators(weights), {})
                 return x_BTD, core.cache_update  # type: ignore[attr-defined]
 
             x_BTD, written = lax.scan(body, x_BTD, (layer_weights, layer_caches))

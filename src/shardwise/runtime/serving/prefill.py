@@ -71,18 +71,18 @@ class PrefillStep:
         context = engine.job.context
         lengths_n = prompts["lengths"]
         rows_n = prompts["rows"]
-        stack = engine.stack(self.seq)
+        settings = engine.settings(self.seq)
         outer = without_accumulators(weights["outer"])
         kv_dtype = dtype(engine.job.kv)
 
         def core(layer: Layer, layer_cache: Tree) -> PrefillAttention:
             return PrefillAttention(sequences=SequenceAttention(table=engine.table), dtype=kv_dtype)
 
-        x_BTD = embed(stack, SequenceAttention(table=engine.table), prompts["tokens"], outer, {})
+        x_BTD = embed(settings, SequenceAttention(table=engine.table), prompts["tokens"], outer, {})
         no_caches: list[Tree] = [{} for _ in engine.attentions]
-        x_BTD, new_keys_values = engine.run_layers(stack, x_BTD, weights, no_caches, core)
+        x_BTD, new_keys_values = engine.run_layers(settings, x_BTD, weights, no_caches, core)
         last_B1D = jnp.take_along_axis(x_BTD, (lengths_n - 1)[:, None, None], axis=1)
-        logits_BV = head(stack, last_B1D, outer, {})[:, 0]
+        logits_BV = head(settings, last_B1D, outer, {})[:, 0]
         layers = []
         with jax.named_scope("cache.write"):
             caches = zip(engine.attentions, cache["layers"], new_keys_values, strict=True)

@@ -147,7 +147,9 @@ class PartitionedStep(TrainStep):
         self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
         """Return (mean loss, gradients laid out as the optimizer's state, no residuals)."""
-        differentiate = jax.value_and_grad(loss_function(self.stack, self.layout, self.partitions))
+        differentiate = jax.value_and_grad(
+            loss_function(self.settings, self.layout, self.partitions)
+        )
 
         def loss_and_gradients(microbatch: Tree) -> tuple[Array, Tree]:
             tokens = microbatch["tokens"]
@@ -164,7 +166,7 @@ class PartitionedStep(TrainStep):
         gradients are therefore reduced and scattered after each microbatch, as under ZeRO 2.
         """
         mesh = self.table.mesh.jax_mesh
-        gradient_dtype = self.stack.precision.gradients
+        gradient_dtype = self.settings.precision.gradients
 
         def constrain(gradient: Array, spec: PartitionSpec) -> Array:
             cast = gradient.astype(gradient_dtype)

@@ -23,7 +23,7 @@ from jax import lax
 from shardwise.models import stack as model_stack
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head_loss
-from shardwise.runtime.blocks.layers import Stack
+from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import embed, period_function, with_accumulators
 from shardwise.runtime.layout.sharding import gather, scatter
 from shardwise.runtime.layout.stages import StageLayers
@@ -40,14 +40,14 @@ class Pipeline:
     """A pipeline schedule, which computes the loss and gradients of one step.
 
     Args:
-        stack: settings that all layers share.
+        settings: model, sharding rules and options that all layers share.
         form: discrete choices of the layout.
         layers: the assignment of layers to stages.
         ticks: the event of each stage in each tick.
         partitions: how copies of each weight share its update.
     """
 
-    stack: Stack
+    settings: LayerSettings
     form: Form
     layers: StageLayers
     ticks: Ticks
@@ -78,7 +78,7 @@ class Pipeline:
     @property
     def stage(self) -> Any:
         """Index of this chip's stage."""
-        return self.stack.table.index(("pipe",))
+        return self.settings.table.index(("pipe",))
 
 
 class _Trace:
@@ -96,9 +96,9 @@ class _Trace:
         self.weights = weights
         self.accumulators = accumulators
         self.batch = batch
-        self.stack = pipeline.stack
+        self.settings = pipeline.settings
         self.core = sequence_attention(
-            self.stack.config, pipeline.form, self.stack.table, self.stack.seq
+            self.settings.config, pipeline.form, self.settings.table, self.settings.seq
         )
         # Backward function of a chunk: (its tree structure; for each leaf the index of the weight
         # that it is, None for an activation).
@@ -131,7 +131,7 @@ class _Trace:
 
     def _exchange(self, inputs: Array, part: Array, row: Row) -> Array:
         """The buffer of inputs after stages have sent their results (`part`) to each other."""
-        table = self.stack.table
+        table = self.settings.table
         ticks = self.pipeline.ticks
         n = table.mesh.sizes["pipe"]
         (axis,) = table.mesh.axis_names(("pipe",))
@@ -180,9 +180,9 @@ class _Trace:
 
     def _run_chunk(self, arrays: Tree, accumulators: Tree, x_BTD: Array) -> Array:
         """The residual stream after the layers of a chunk."""
-        (segment,) = model_stack(self.stack.config)
+        (segment,) = model_stack(self.settings.config)
         partitions = self.pipeline.partitions["layers"]
-        period = period_function(self.stack, self.pipeline.form, self.core, segment, partitions)
+        period = period_function(self.settings, self.pipeline.form, self.core, segment, partitions)
 
         def step(x_BTD: Array, layers: Tree) -> tuple[Array, None]:
             pairs = zip(layers["weights"], layers["accumulators"], strict=True)
@@ -257,7 +257,7 @@ class _Trace:
 
     def _embed(self, accumulators: Tree, tokens_BT: Array) -> Array:
         outer = with_accumulators(self.weights["outer"], accumulators)
-        return embed(self.stack, self.core, tokens_BT, outer, self.pipeline.partitions["outer"])
+        return embed(self.settings, self.core, tokens_BT, outer, self.pipeline.partitions["outer"])
 
     def _embed_backward(self, outer: Tree, row: Row, ct_BTD: Array) -> Tree:
         """Add the gradients of the embedding to `outer`."""
@@ -276,7 +276,7 @@ class _Trace:
         def microbatch_loss(accumulators: Tree, x_BTD: Array) -> Array:
             weights = with_accumulators(self.weights["outer"], accumulators)
             outer = (weights, self.pipeline.partitions["outer"])
-            return head_loss(self.stack, self.pipeline.form, x_BTD, targets_BT, *outer)
+            return head_loss(self.settings, self.pipeline.form, x_BTD, targets_BT, *outer)
 
         differentiate = jax.value_and_grad(microbatch_loss, argnums=(0, 1))
         added_loss, (gradients, ct_BTD) = differentiate(self.accumulators["outer"], x_BTD)
@@ -287,26 +287,26 @@ class _Trace:
         """Number of chips of `tensor` that have the same residual stream."""
         if self.pipeline.form.sequence_parallel:
             return 1
-        return self.stack.table.mesh.sizes["tensor"]
+        return self.settings.table.mesh.sizes["tensor"]
 
     def _part(self, x_BTD: Array) -> Array:
         """The part of the shared residual stream that this chip sends."""
         if self._n_sharing == 1:
             return x_BTD
-        return self.stack.table.slice(x_BTD, ("tensor",), 2)
+        return self.settings.table.slice(x_BTD, ("tensor",), 2)
 
     def _gathered(self, x_BTD: Array) -> Array:
         """The whole residual stream, from the parts that the sharing chips received."""
         if self._n_sharing == 1:
             return x_BTD
-        names = self.stack.table.mesh.axis_names(("tensor",))
+        names = self.settings.table.mesh.axis_names(("tensor",))
         return gather(x_BTD, names, 2)
 
     def _part_of_gradient(self, ct_BTD: Array) -> Array:
         """The part of the gradient that this chip sends, summed over the sharing chips' addends."""
         if self._n_sharing == 1:
             return ct_BTD
-        names = self.stack.table.mesh.axis_names(("tensor",))
+        names = self.settings.table.mesh.axis_names(("tensor",))
         return scatter(ct_BTD, names, 2)
 
     def _whole_gradient(self, ct_BTD: Array) -> Array:
@@ -315,7 +315,7 @@ class _Trace:
             return ct_BTD
         width = ct_BTD.shape[2]
         whole = jnp.zeros((*ct_BTD.shape[:2], width * self._n_sharing), ct_BTD.dtype)
-        start = self.stack.table.index(("tensor",)) * width
+        start = self.settings.table.index(("tensor",)) * width
         return lax.dynamic_update_slice_in_dim(whole, ct_BTD, start, 2)
 
 

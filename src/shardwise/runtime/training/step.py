@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.blocks.layers import Stack
+from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import loss_function
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
@@ -127,7 +127,7 @@ class TrainStep:
         return self.table
 
     @functools.cached_property
-    def stack(self) -> Stack:
+    def settings(self) -> LayerSettings:
         """Model, sharding rules and dtypes, which all layers of the step share."""
         job = self.job
         reduce_dtype = job.gradients
@@ -138,7 +138,7 @@ class TrainStep:
             gradients=dtype(job.gradients),
             reduce=dtype(reduce_dtype),
         )
-        return Stack(
+        return LayerSettings(
             config=self.config,
             table=self.model_table,
             precision=precision,
@@ -316,7 +316,7 @@ class TrainStep:
         schedule = find(layout.schedule)
         order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, n_chunks)
         return Pipeline(
-            stack=self.stack,
+            settings=self.settings,
             form=layout,
             layers=stages,
             ticks=ticks(order),
@@ -325,7 +325,7 @@ class TrainStep:
 
     def _microbatches(self, weights: Tree, accumulators: Tree, batch: Tree) -> tuple[Array, Tree]:
         """Sum over microbatches: return (this chip's part of the mean loss, gradients)."""
-        loss = loss_function(self.stack, self.layout, self.partitions)
+        loss = loss_function(self.settings, self.layout, self.partitions)
         differentiate = jax.value_and_grad(loss, argnums=1)
         n_tokens = self.job.tokens_per_step
 
@@ -363,7 +363,7 @@ class TrainStep:
 
     def _reduce(self, partition: UpdatePartition, gradient: Array) -> Array:
         """Sum a gradient over the copies of its weight, unless the backward pass has done so."""
-        precision = self.stack.precision
+        precision = self.settings.precision
         if partition.in_backward:
             return gradient
         return partition.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
@@ -374,7 +374,7 @@ class TrainStep:
         if partition.in_backward:
             for _, n, dim in partition.cuts:
                 shape[dim] //= n
-        return jnp.zeros(shape, self.stack.precision.gradients)
+        return jnp.zeros(shape, self.settings.precision.gradients)
 
 
 # A function that makes the optimizer of a step.

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.strategy.schedules import Event, Order
 
-Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+TickTable = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 IDLE, FORWARD, BACKWARD, WEIGHTS = range(4)
 KINDS = {"F": FORWARD, "B": BACKWARD, "W": WEIGHTS}
 FIELDS = (
@@ -46,7 +46,7 @@ class Ticks:
             the gradients of activations.
     """
 
-    rows: dict[str, Table]
+    rows: dict[str, TickTable]
     n_saved: int
     n_inputs: int
     up: bool
@@ -174,7 +174,7 @@ def _last_ticks(tick_of: dict[Event, int]) -> dict[tuple[int, int, int], int]:
     return last_ticks
 
 
-def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table) -> int:
+def _allocate_activations(order: Order, tick_of: dict[Event, int], table: TickTable) -> int:
     """Write the slots of saved activations to `table`; return the number of slots.
 
     A slot is in use from F to the last event that reads the activations.
@@ -195,7 +195,7 @@ def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table)
     return n_slots
 
 
-def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, Table]) -> int:
+def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, TickTable]) -> int:
     """Write the slots of inputs to `rows`; return the number of slots.
 
     A slot is in use from the arrival of an input to the last event that reads it.

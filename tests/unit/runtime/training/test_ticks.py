@@ -75,7 +75,9 @@ def test_what_is_passed_on_is_what_the_next_event_reads(run: tuple[Order, Ticks]
             if event.kind in "BW":
                 last = at + 1 == len(path)
                 place, kind = (path[at], "F") if last else (path[at + 1], "B")
-                assert inputs[s][row["read_slot"]] == Event(place[0], kind, event.microbatch, place[1])
+                assert inputs[s][row["read_slot"]] == Event(
+                    place[0], kind, event.microbatch, place[1]
+                )
         for s in range(p):
             ways = {"from_previous": (s - 1) % p, "from_next": (s + 1) % p, "stay_slot": s}
             for way, source in ways.items():
