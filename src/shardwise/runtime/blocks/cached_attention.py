@@ -102,7 +102,7 @@ class DecodeAttention:
                 k_BKH,
                 v_BKH,
                 kv_cache.attention_mask(lengths_B, n_local_slots, a, self.context, layout),
-                lengths_B % slots(a, self.context) % layout.parts == layout.part(),
+                lengths_B % slots(a, self.context) % layout.n_parts == layout.part(),
                 a.score_scale,
                 layout,
             )

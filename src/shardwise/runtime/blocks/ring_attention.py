@@ -123,10 +123,10 @@ class RingAttention:
 
         def causal(partial: PartialAttention, kv: KeysValues, distance: Any) -> PartialAttention:
             is_earlier = self._is_earlier(distance)
-            k2, v2 = (_key_blocks(x, is_earlier) for x in kv)
-            o2, l2 = self._attend_unmasked(_query_blocks(q, is_earlier), k2, v2)
-            o_common, o_selected = jnp.split(o2, 2)
-            l_common, l_selected = jnp.split(l2, 2)
+            k_both, v_both = (_key_blocks(x, is_earlier) for x in kv)
+            o_both, l_both = self._attend_unmasked(_query_blocks(q, is_earlier), k_both, v_both)
+            o_common, o_selected = jnp.split(o_both, 2)
+            l_common, l_selected = jnp.split(l_both, 2)
             o_early, o_late = _chunks(partial[0])
             l_early, l_late = _chunks(partial[1])
             early = (o_early, l_early)
@@ -197,9 +197,11 @@ class RingAttention:
         def causal(kv: KeysValues, distance: Any) -> tuple[Array, KeysValues]:
             k, v = kv
             is_earlier = self._is_earlier(distance)
-            q2, o2, l2, do2 = (_query_blocks(x, is_earlier) for x in (q, o, l, do))
-            k2, v2 = (_key_blocks(x, is_earlier) for x in kv)
-            dq_BNTH, dk_BKTH, dv_BKTH = self._differentiate((q2, k2, v2, o2, l2), do2)
+            q_both, o_both, l_both, do_both = (_query_blocks(x, is_earlier) for x in (q, o, l, do))
+            k_both, v_both = (_key_blocks(x, is_earlier) for x in kv)
+            dq_BNTH, dk_BKTH, dv_BKTH = self._differentiate(
+                (q_both, k_both, v_both, o_both, l_both), do_both
+            )
             late_dq, selected_dq = jnp.split(dq_BNTH.astype(jnp.float32), 2)
             dq_BNTH = _add_selected(selected_dq, late_dq, is_earlier)
             early_dk, selected_dk = jnp.split(dk_BKTH.astype(jnp.float32), 2)

@@ -61,18 +61,20 @@ def round_trip(counts_SE: Array, chip: Array) -> RoundTrip:
         counts_SE: number of rows that each chip sends to each expert.
         chip: index of this chip among the S chips.
     """
-    n = counts_SE.shape[0]
-    counts_SDe = counts_SE.reshape(n, n, -1)
-    source_SDe = (jnp.cumsum(counts_SE, axis=1) - counts_SE).reshape(counts_SDe.shape)
+    n_chips = counts_SE.shape[0]
+    counts_SDe = counts_SE.reshape(n_chips, n_chips, -1)
+    send_start_SDe = (jnp.cumsum(counts_SE, axis=1) - counts_SE).reshape(counts_SDe.shape)
     counts_DeS = counts_SDe.transpose(1, 2, 0)
-    flat_counts = counts_DeS.reshape(n, -1)
-    target_DeS = (jnp.cumsum(flat_counts, axis=1) - flat_counts).reshape(counts_DeS.shape)
-    target_SDe = target_DeS.transpose(2, 0, 1)
+    flat_counts = counts_DeS.reshape(n_chips, -1)
+    receive_start_DeS = (jnp.cumsum(flat_counts, axis=1) - flat_counts).reshape(counts_DeS.shape)
+    receive_start_SDe = receive_start_DeS.transpose(2, 0, 1)
     outgoing = counts_SDe[chip].ravel()
     incoming = counts_SDe[:, chip].ravel()
-    out = RaggedTransfer(source_SDe[chip].ravel(), outgoing, target_SDe[chip].ravel(), incoming)
+    out = RaggedTransfer(
+        send_start_SDe[chip].ravel(), outgoing, receive_start_SDe[chip].ravel(), incoming
+    )
     back = RaggedTransfer(
-        target_SDe[:, chip].ravel(), incoming, source_SDe[:, chip].ravel(), outgoing
+        receive_start_SDe[:, chip].ravel(), incoming, send_start_SDe[:, chip].ravel(), outgoing
     )
     return RoundTrip(out, back)
 
@@ -169,13 +171,13 @@ def ragged_dispatch(m: Moe, layout: ExpertLayout, experts_NK: Array) -> RaggedDi
         return RaggedDispatch(layout, slots, None, sizes_Te, experts_NK.size)
     gathered_counts = lax.all_gather(count_E, layout.expert_axes)
     counts_SE = checkpoint_name(gathered_counts, routing.SAVED)
-    n = len(counts_SE)
+    n_chips = len(counts_SE)
     chip = layout.table.index(layout.expert_roles)
     trip = round_trip(counts_SE, chip)
-    sizes_Te = counts_SE.reshape(n, n, -1)[:, chip].sum(0)[None]
+    sizes_Te = counts_SE.reshape(n_chips, n_chips, -1)[:, chip].sum(0)[None]
     if layout.gathers_over_tensor:
         sizes_Te = lax.all_gather(sizes_Te[0], layout.tensor_axes)
     # In the worst case every token of all chips chooses as many of this chip's experts as it can.
-    max_rows = n * len(experts_NK) * min(m.experts_per_token, m.n_experts // n)
+    max_rows = n_chips * len(experts_NK) * min(m.experts_per_token, m.n_experts // n_chips)
     n_rows = int(ceil_div(max_rows, ROW_TILE)) * ROW_TILE
     return RaggedDispatch(layout, slots, trip, sizes_Te, n_rows)

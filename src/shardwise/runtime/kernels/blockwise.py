@@ -40,16 +40,16 @@ def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> Par
     """
     q_BKGTH = _group_heads(q_BNTH, k_BKSH.shape[1])
 
-    def attend(sums: PartialAttention | None, block: KeyBlock) -> tuple[PartialAttention, None]:
+    def attend(partial: PartialAttention | None, block: KeyBlock) -> tuple[PartialAttention, None]:
         start, k_BKSH, v_BKSH = block
         s_BKGTS = _scores(q_BKGTH, k_BKSH, start, causal)
         l_BKGT = jax.nn.logsumexp(s_BKGTS, axis=-1)
         p_BKGTS = jnp.exp(s_BKGTS - l_BKGT[..., None])
         o_BKGTH = jnp.einsum("bkgts,bksh->bkgth", p_BKGTS, v_BKSH.astype(jnp.float32))
         block_attention = (o_BKGTH, l_BKGT)
-        if sums is None:
+        if partial is None:
             return block_attention, None
-        return merge(sums, block_attention), None
+        return merge(partial, block_attention), None
 
     first, remaining = _key_blocks(k_BKSH, v_BKSH)
     (o_BKGTH, l_BKGT), _ = lax.scan(attend, attend(None, first)[0], remaining)

@@ -188,6 +188,7 @@ def _contract_rows(left_MI: Array, right_MO: Array) -> Array:
     """
     if left_MI.shape[0] % 2:
         return _dot("mi,mo->io", left_MI, right_MO)
+    # h are the two halves of the rows.
     left_hMI = left_MI.reshape(2, -1, left_MI.shape[1])
     right_hMO = right_MO.reshape(2, -1, right_MO.shape[1])
     return _dot("hmi,hmo->io", left_hMI, right_hMO)
@@ -210,8 +211,8 @@ def has_matrix_unit() -> bool:
 
 def supports_attention(a: Attention, q_BTNH: Array, k_BSKH: Array) -> bool:
     """Whether `attend` computes this attention: causal, over whole sequences, with plain scores."""
-    changed = a.softcap or a.sinks or a.alibi or a.chunked or a.window is not None
-    return a.causal and not changed and q_BTNH.shape[1] == k_BSKH.shape[1]
+    has_changed_scores = a.softcap or a.sinks or a.alibi or a.chunked or a.window is not None
+    return a.causal and not has_changed_scores and q_BTNH.shape[1] == k_BSKH.shape[1]
 
 
 def attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, scale: float) -> Array:

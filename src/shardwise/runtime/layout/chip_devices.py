@@ -51,11 +51,11 @@ def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceL
     n = devices_per_chip(system)
     if n == 1:
         return DeviceLayout(layout=layout)
-    batch_layout = _split_batch(layout, n)
-    if batch_layout is not None:
+    split_layout = _split_batch(layout, n)
+    if split_layout is not None:
         n_shards = layout.mesh.fsdp * layout.mesh.context * n
         role = "fsdp" if layout.mesh.fsdp > 1 and model.d_model % n_shards == 0 else "data"
-        return DeviceLayout(layout=_multiply(batch_layout, role, n), role=role, devices_per_chip=n)
+        return DeviceLayout(layout=_multiply(split_layout, role, n), role=role, devices_per_chip=n)
     tensor = layout.mesh.tensor * n
     divides = all(width % tensor == 0 for width in tensor_widths(model).values())
     if not divides or not kv_heads_divide(model, tensor):

@@ -217,7 +217,7 @@ class EngineState:
         kv_dtype = dtype(self.job.kv)
 
         def zeros(a: Attention, n_layers: int) -> Array | Scaled:
-            n_slots = self.kv.local_slots(a, self.job.context) * self.kv.parts
+            n_slots = self.kv.local_slots(a, self.job.context) * self.kv.n_parts
             shape = (n_layers, n_sequences, a.n_kv_heads, n_slots)
             values = jnp.zeros((*shape, a.d_head), kv_dtype)
             if is_narrow(kv_dtype):

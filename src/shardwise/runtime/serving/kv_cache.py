@@ -53,8 +53,8 @@ def write_tokens(
         layout: how chips share the cache.
     """
     slot_B = lengths_B % slots(a, context)
-    is_local_B = (slot_B % layout.parts == layout.part()) & (lengths_B < context)
-    local_slot_B = slot_B // layout.parts
+    is_local_B = (slot_B % layout.n_parts == layout.part()) & (lengths_B < context)
+    local_slot_B = slot_B // layout.n_parts
 
     def write(target: Array, x: Array) -> Array:
         # Writes whole tiles, one sequence after the other. If it used a scatter or wrote single
@@ -107,11 +107,11 @@ def write_prompts(
 
     def write(target: Array, x: Array) -> Array:
         row_n = layout.own_row_indices(rows_n, target.shape[1])
-        if layout.parts == 1 and x.shape[3] <= target.shape[3]:
+        if layout.n_parts == 1 and x.shape[3] <= target.shape[3]:
             return target.at[:, row_n, :, : x.shape[3]].set(x, mode="drop")
         # For each slot, the last token of the prompt that belongs into it.
         n_slots = slots(a, context)
-        slot_S = jnp.arange(target.shape[3]) * layout.parts + layout.part()
+        slot_S = jnp.arange(target.shape[3]) * layout.n_parts + layout.part()
         last_n1 = lengths_n[:, None] - 1
         token_nS = jnp.clip(last_n1 - (last_n1 - slot_S) % n_slots, 0, x.shape[3] - 1)
         index = token_nS.reshape(1, *token_nS.shape[:1], 1, -1, *(1,) * (x.ndim - 4))
@@ -125,7 +125,7 @@ def attention_mask(
     lengths_B: Array, n_local_slots: int, a: Attention, context: int, layout: KvLayout
 ) -> Array:
     """mask_BS: slots of this chip's cache to which the next token of each sequence attends."""
-    slot_S = jnp.arange(n_local_slots) * layout.parts + layout.part()
+    slot_S = jnp.arange(n_local_slots) * layout.n_parts + layout.part()
     lengths_B1 = lengths_B[:, None]
     if a.window is None:
         return slot_S < lengths_B1

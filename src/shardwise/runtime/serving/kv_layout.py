@@ -50,8 +50,8 @@ class KvLayout:
         return self.copy_axes if self.split == "sequence" else ()
 
     @property
-    def parts(self) -> int:
-        """Number of chips that share the tokens of a sequence: token p is in part p mod parts."""
+    def n_parts(self) -> int:
+        """Number of chips that share the tokens of a sequence: token p is in part p mod n_parts."""
         return self.n_copies if self.split == "sequence" else 1
 
     def part(self) -> Array:
@@ -81,7 +81,7 @@ class KvLayout:
 
     def local_slots(self, a: Attention, context: int) -> int:
         """Number of slots per sequence in the cache of one chip: see `slots`."""
-        return -(-slots(a, context) // self.parts)
+        return -(-slots(a, context) // self.n_parts)
 
 
 def slots(a: Attention, context: int) -> int:

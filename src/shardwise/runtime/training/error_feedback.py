@@ -43,7 +43,7 @@ class FeedbackState:
     table: Table
 
     @functools.cached_property
-    def rounded(self) -> dict[str, tuple[ArrayInfo, UpdatePartition]]:
+    def int8_weights(self) -> dict[str, tuple[ArrayInfo, UpdatePartition]]:
         """Weights whose gradients are summed in int8: path -> (description, partition)."""
         partitions = self.by_name(self.partitions)
         return {
@@ -62,14 +62,14 @@ class FeedbackState:
         """Partition specs of the residuals."""
         return {
             name: PartitionSpec(partition.int8_axes, *info.spec(self.table))
-            for name, (info, partition) in self.rounded.items()
+            for name, (info, partition) in self.int8_weights.items()
         }
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes of the residuals, without shardings."""
         return {
             name: jax.ShapeDtypeStruct((self._n_copies(partition), *info.shape), dtype(LOST))
-            for name, (info, partition) in self.rounded.items()
+            for name, (info, partition) in self.int8_weights.items()
         }
 
     def _n_copies(self, partition: UpdatePartition) -> int:
@@ -79,7 +79,7 @@ class FeedbackState:
         """Pair accumulators with residuals, for gradients that the backward pass sums in int8."""
 
         def pair(name: str, _: UpdatePartition, accumulator: Array) -> Array | ErrorFeedback:
-            if name in self.rounded and self.rounded[name][1].in_backward:
+            if name in self.int8_weights and self.int8_weights[name][1].in_backward:
                 return ErrorFeedback(accumulator, residuals[name][0])
             return accumulator
 
@@ -102,9 +102,9 @@ class FeedbackState:
             name: str, partition: UpdatePartition, gradient: Array | ErrorFeedback
         ) -> Array:
             if not isinstance(gradient, ErrorFeedback):
-                if name not in self.rounded:
+                if name not in self.int8_weights:
                     return reduce(partition, gradient)
-                info = self.rounded[name][0]
+                info = self.int8_weights[name][0]
                 gradient = _reduce_int8(info, partition, gradient, residuals[name][0])
             new_residuals[name] = gradient.residual[None]
             return gradient.gradient

@@ -97,6 +97,7 @@ def _parts(jaxpr: Any, on_host: Sequence[Any]) -> list[tuple[list[Any], list[int
     Returns:
         For each part (its arguments in host memory, indices of the results that depend on them).
     """
+    # Variable -> arguments in host memory that it depends on.
     needs = {variable: frozenset([variable]) for variable in on_host}
     for eqn in jaxpr.eqns:
         needs |= dict.fromkeys(eqn.outvars, _host_arguments(needs, eqn.invars))

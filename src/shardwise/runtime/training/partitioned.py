@@ -81,16 +81,18 @@ class ConstraintTable(Table):
         )(*arrays)
 
     def _sharding(self, array: Named, x: Array) -> NamedSharding:
+        """Sharding of x in the layout of a named array."""
         axes = {dim.name: dim.axes for dim in array.dims}
         return NamedSharding(
-            self.mesh.jax_mesh, self._dividing([axes[dim] for dim in array.names], x)
+            self.mesh.jax_mesh, self._dividing_spec([axes[dim] for dim in array.names], x)
         )
 
     def _spec(self, kind: str, dims: str, x: Array) -> PartitionSpec:
+        """Partition spec of x by the sharding rules for this kind of array."""
         roles = self.chips.roles(kind, dims)
-        return self._dividing([roles.get(dim, ()) for dim in dims], x)
+        return self._dividing_spec([roles.get(dim, ()) for dim in dims], x)
 
-    def _dividing(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
+    def _dividing_spec(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
         """Partition spec of x over the roles of each dim, without axes that do not divide the dim.
 
         KV heads, if there are fewer of them than chips, are thus replicated over some chips.
@@ -176,7 +178,7 @@ class PartitionedStep(TrainStep):
         return constrained
 
 
-def not_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]:
+def unsupported_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]:
     """List the features of a plan that a partitioned step does not support, as messages."""
     problems = []
     if layout.schedule != "none":

@@ -70,9 +70,11 @@ class Pipeline:
         return carry["loss"], {"layers": layers, "outer": gradients["outer"]}
 
     def _by_chunk(self, tree: Tree) -> Tree:
+        """The tree with the stage's stacked layers as [chunk, position]."""
         return {"layers": self.layers.split_chunks(tree["layers"]), "outer": tree["outer"]}
 
     def _of_stage(self, row: Row) -> Row:
+        """This stage's entries in the rows of all stages."""
         return {name: numbers[self.stage] for name, numbers in row.items()}
 
     @property
@@ -133,14 +135,14 @@ class _Trace:
         """The buffer of inputs after stages have sent their results (`part`) to each other."""
         table = self.settings.table
         ticks = self.pipeline.ticks
-        n = table.mesh.sizes["pipe"]
+        n_stages = table.mesh.sizes["pipe"]
         (axis,) = table.mesh.axis_names(("pipe",))
         with jax.named_scope("stage.send"):
             inputs = inputs.at[row["stay_slot"]].set(part)
             directions = ((ticks.up, 1, "from_previous"), (ticks.down, -1, "from_next"))
             for is_used, shift, slot in directions:
                 if is_used:
-                    pairs = [(stage, (stage + shift) % n) for stage in range(n)]
+                    pairs = [(stage, (stage + shift) % n_stages) for stage in range(n_stages)]
                     inputs = inputs.at[row[slot]].set(lax.ppermute(part, axis, pairs))
         return inputs
 
@@ -252,6 +254,7 @@ class _Trace:
         return gradients, before_BTD
 
     def _embedded(self, microbatch: Any) -> Array:
+        """x_BTD of a microbatch before the first layer."""
         tokens_BT = _index(self.batch["tokens"], microbatch)
         return self._embed(self.accumulators["outer"], tokens_BT)
 
@@ -320,8 +323,10 @@ class _Trace:
 
 
 def _add_to_chunk(gradients: Tree, chunk: Any, chunk_gradients: Tree) -> Tree:
+    """Add the gradients of one chunk to those of all chunks of the stage."""
     return jax.tree.map(lambda total, part: total.at[chunk].add(part), gradients, chunk_gradients)
 
 
 def _index(x: Array, index: Any) -> Array:
+    """Element of dim 0 at a traced index."""
     return lax.dynamic_index_in_dim(x, index, keepdims=False)

@@ -21,7 +21,7 @@ from shardwise.runtime.layout.mesh import arrange, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
 from shardwise.runtime.training import host_offload
-from shardwise.runtime.training.partitioned import PartitionedStep, not_partitioned
+from shardwise.runtime.training.partitioned import PartitionedStep, unsupported_partitioned
 from shardwise.runtime.training.step import MakeOptimizer, TrainStep
 from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.search.training.legal import chunk_problems
@@ -81,7 +81,7 @@ def step_of(
     step_class = TrainStep
     if collectives == "compiler":
         step_class = PartitionedStep
-        problems += not_partitioned(case.model, layout, case.job)
+        problems += unsupported_partitioned(case.model, layout, case.job)
     if layout.offload and not host_offload.is_available(devices):
         kind = devices.flat[0].device_kind
         problems.append(

@@ -157,7 +157,7 @@ class TrainStep:
         }
         if self.job.master:
             specs["master"] = update_specs
-        if self.feedback.rounded:
+        if self.feedback.int8_weights:
             specs["lost"] = self.feedback.specs()
         return specs
 
@@ -207,7 +207,7 @@ class TrainStep:
         }
         if job.master:
             state["master"] = self._weight_shapes(job.master)
-        if self.feedback.rounded:
+        if self.feedback.int8_weights:
             state["lost"] = self.feedback.shapes()
 
         def with_sharding(x: Any, spec: PartitionSpec, offload: bool) -> jax.ShapeDtypeStruct:

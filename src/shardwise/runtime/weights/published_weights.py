@@ -181,10 +181,10 @@ def _sharded(
         key = str(index)
         if key in shards:
             return shards[key]
-        spans = [range(n)[dim] for dim, n in zip(index, info.shape, strict=True)]
-        array = np.zeros([len(span) for span in spans], dtype)
+        ranges = [range(size)[part] for part, size in zip(index, info.shape, strict=True)]
+        array = np.zeros([len(elements) for elements in ranges], dtype)
         if info.n_layers:
-            for i, layer in enumerate(spans[0]):
+            for i, layer in enumerate(ranges[0]):
                 _fill(array[i], by_layer[layer], tensors, index[1:])
         else:
             _fill(array, by_layer[0], tensors, index)
