@@ -79,6 +79,7 @@ class CollectiveMatmul:
         return total
 
     def _send(self, x: Array, offset: int) -> Array:
+        """Send x to the chip `offset` places ahead on the ring; return what arrives."""
         pairs = [(chip, (chip + offset) % self.n) for chip in range(self.n)]
         return lax.ppermute(x, self.axes, pairs)
 
@@ -109,6 +110,7 @@ class CollectiveMatmul:
         return products(x, w)
 
     def _map_pieces(self, function: Callable[[Array], Array], x: Array) -> Array:
+        """Apply a function to one piece after the other."""
         pieces = jnp.split(x, self.n, axis=PIECES)
         return jnp.concatenate([function(piece) for piece in pieces], axis=PIECES)
 
@@ -143,6 +145,7 @@ def _reorder(
 
 
 def _to_sequences(x: Array, ring: CollectiveMatmul) -> Array:
+    """Put each piece at its position in the sequence."""
     pieces = jnp.split(x, ring.n, axis=PIECES)
     sequences = jnp.zeros_like(jnp.concatenate(pieces, axis=TOKENS))
     for piece, start in zip(pieces, ring.starts(pieces[0].shape[TOKENS]), strict=True):
@@ -151,6 +154,7 @@ def _to_sequences(x: Array, ring: CollectiveMatmul) -> Array:
 
 
 def _to_pieces(x: Array, ring: CollectiveMatmul) -> Array:
+    """Cut sequences into pieces, in order of arrival."""
     size = x.shape[TOKENS] // ring.n
     pieces = [lax.dynamic_slice_in_dim(x, start, size, TOKENS) for start in ring.starts(size)]
     return jnp.concatenate(pieces, axis=PIECES)

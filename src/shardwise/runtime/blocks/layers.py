@@ -136,6 +136,7 @@ def run_layer(
 
 
 def _add_residual(settings: LayerSettings, x_BTD: Array, y_BTD: Array) -> Array:
+    """Add the output of a block to the residual."""
     if settings.table.mesh.platform == "cpu":
         return cpu.add_residual(x_BTD, y_BTD)
     return x_BTD + y_BTD
@@ -200,6 +201,7 @@ def _parallel_blocks(
 
 
 def _ffn_norm_name(layer: Layer) -> str:
+    """Name of the norm before the feed-forward block, which parallel blocks may share."""
     return "attention_norm" if layer.norms == "shared" else "ffn_norm"
 
 

@@ -85,6 +85,7 @@ def _key_value_latent(mla: Mla, block: BlockProducts, n_BTD: Array) -> Array:
 
 
 def _normalize(mla: Mla, block: BlockProducts, latent: Array, name: str) -> Array:
+    """Apply the RMS norm with the scale `name` to a latent."""
     with jax.named_scope(name):
         norm = Norm(eps=mla.norm_eps)
         normalized = elementwise.normalize(norm, latent.astype(jnp.float32))

@@ -178,6 +178,7 @@ class RingAttention:
     def _differentiate(
         self, residuals: Residuals, do: Array, *, causal: bool = False
     ) -> tuple[Array, Array, Array]:
+        """Parts of (dq, dk, dv) from the keys and values in `residuals`."""
         return attention.backward(*residuals, do, platform=self.platform, causal=causal)
 
     def _backward_step(

@@ -183,4 +183,5 @@ def backward(
 
 
 def _splash_supports(q_BNTH: Array, k_BKSH: Array, platform: str) -> bool:
+    """Whether the smallest block of splash attention (128) divides queries and keys."""
     return platform == "tpu" and q_BNTH.shape[2] % 128 == 0 == k_BKSH.shape[2] % 128

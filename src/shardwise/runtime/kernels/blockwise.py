@@ -129,6 +129,7 @@ def _key_blocks(k_BKSH: Array, v_BKSH: Array) -> tuple[KeyBlock, KeyBlock]:
 
 
 def _split_blocks(x_BKSH: Array, size: int) -> Array:
+    """Split dim S into blocks of `size`, which become dim 0."""
     blocks = x_BKSH.reshape(*x_BKSH.shape[:2], -1, size, x_BKSH.shape[-1])
     return jnp.moveaxis(blocks, 2, 0)
 

@@ -161,6 +161,7 @@ def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> A
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _matmul(x_MI: Array, w_IO: Array, dtype: Any) -> Array:
+    """Matmul in fp32, cast to `dtype`; its gradients transpose only the narrower operand."""
     return _dot("mi,io->mo", x_MI, w_IO, n_reads=x_MI.shape[0]).astype(dtype)
 
 
@@ -234,6 +235,7 @@ def _attend(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> Array:
 
 
 def _output_and_logsumexp(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> tuple[Array, Array]:
+    """(o_BKGTH, l_BKGT1) of causal attention."""
     outputs = []
     logsumexps = []
     for rows, keys in _query_blocks(q_BKGTH.shape[3]):
@@ -308,6 +310,7 @@ def cross_entropy(logits_BTV: Array, targets_BT: Array) -> Array:
 
 
 def _loss_and_logsumexp(logits_BTV: Array, targets_BT: Array) -> tuple[Array, Array]:
+    """(summed loss, logsumexp l_BT of the logits)."""
     highest = logits_BTV.max(axis=-1)
     l_BT = highest + jnp.log(jnp.exp(logits_BTV - highest[..., None]).sum(axis=-1))
     target_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]

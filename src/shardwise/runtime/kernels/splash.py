@@ -56,6 +56,7 @@ class Mask(masks.Mask):
         return corners
 
     def _key(self) -> tuple[Any, ...]:
+        """The values by which two masks are compared."""
         return self.attention, self.q_sequence.tobytes(), self.shape
 
     def __eq__(self, other: object) -> bool:
@@ -209,4 +210,5 @@ def _block_sizes(n_queries: int, n_keys: int) -> Any:
 
 
 def _largest_block(n_tokens: int) -> int:
+    """The largest block size that divides a number of tokens."""
     return next(size for size in (BLOCK, 256, 128) if n_tokens % size == 0)

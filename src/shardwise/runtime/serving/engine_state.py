@@ -85,6 +85,7 @@ class EngineState:
 
     @property
     def _is_quantized(self) -> bool:
+        """Whether matrices of layers are quantized."""
         return is_narrow(dtype(self.job.weights))
 
     def settings(self, seq: int) -> LayerSettings:

@@ -73,6 +73,7 @@ class FeedbackState:
         }
 
     def _n_copies(self, partition: UpdatePartition) -> int:
+        """Number of chips whose copies of a weight are summed in int8."""
         return math.prod(self.table.mesh.jax_mesh.shape[axis] for axis in partition.int8_axes)
 
     def add_residuals(self, accumulators: Tree, residuals: Residuals) -> Tree:

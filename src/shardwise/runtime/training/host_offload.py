@@ -138,4 +138,5 @@ def _evaluate(jaxpr: Any, results: Sequence[Any], values: dict[Any, Any]) -> Non
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:
+    """The atoms of a jaxpr that are variables, not literals."""
     return [atom for atom in atoms if not isinstance(atom, Literal)]

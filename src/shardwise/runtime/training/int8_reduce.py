@@ -112,6 +112,7 @@ def quantize(x: Array) -> tuple[Array, Array]:
 
 
 def _dequantize(values: Array, scale: Array) -> Array:
+    """Undo `quantize`, up to rounding; the result is in fp32."""
     return values.astype(jnp.float32) * scale
 
 

@@ -259,6 +259,7 @@ class _Trace:
         return self._embed(self.accumulators["outer"], tokens_BT)
 
     def _embed(self, accumulators: Tree, tokens_BT: Array) -> Array:
+        """x_BTD before the first layer; it is differentiated with respect to `accumulators`."""
         outer = with_accumulators(self.weights["outer"], accumulators)
         return embed(self.settings, self.core, tokens_BT, outer, self.pipeline.partitions["outer"])
 

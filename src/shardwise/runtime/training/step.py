@@ -231,6 +231,7 @@ class TrainStep:
         return self._weight_shapes(self.job.moments)
 
     def _weight_shapes(self, dtype_name: str) -> Tree:
+        """Shapes of the weights in a dtype, without shardings."""
         array_dtype = dtype(dtype_name)
         return map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, array_dtype), self.infos)
 
@@ -254,6 +255,7 @@ class TrainStep:
 
     @property
     def _batch_specs(self) -> Tree:
+        """Partition specs of a batch."""
         return {"tokens": self.batch_spec, "targets": self.batch_spec}
 
     def _with_global_optimizer(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
@@ -311,6 +313,7 @@ class TrainStep:
         return loss, *self.feedback.reduce_gradients(gradients, residuals, self._reduce)
 
     def _pipeline(self, stages: StageLayers) -> Pipeline:
+        """The pipeline that computes the gradients of a step."""
         layout = self.layout
         n_chunks = stages.order.shape[1]
         schedule = find(layout.schedule)

@@ -62,12 +62,14 @@ class _Slots:
     released: list[int]
 
     def allocate(self) -> int:
+        """Take the lowest free slot, or a new one."""
         if self.released:
             return heapq.heappop(self.released)
         self.n_slots += 1
         return self.n_slots - 1
 
     def release(self, slot: int) -> None:
+        """Free a slot."""
         heapq.heappush(self.released, slot)
 
 

@@ -213,6 +213,7 @@ def init_weights(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
 
 
 def _init_array(info: ArrayInfo, key: jax.Array, dtype: Any) -> jax.Array:
+    """Initial values of one array."""
     if info.init_value is not None:
         return jnp.full(info.shape, info.init_value, dtype)
     return (jax.random.normal(key, info.shape) * _fan_in(info.weight) ** -0.5).astype(dtype)

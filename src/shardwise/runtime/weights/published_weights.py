@@ -135,6 +135,7 @@ def _on_host(array: jax.Array) -> Numbers:
 
 
 def _entries_by_weight(config: ModelConfig) -> EntriesByWeight:
+    """Group the tensors of a model's files by the weight that they hold."""
     by_weight: dict[WeightKey, list[Entry]] = defaultdict(list)
     for entry in entries(config):
         by_weight[entry.layer, entry.weight].append(entry)
@@ -208,5 +209,6 @@ def _fill(
 
 
 def _copy(shard: Numbers, entry: Entry, tensors: Mapping[str, Numbers], index: Index) -> None:
+    """Copy the elements of one tensor at `index` to `shard`."""
     elements = entry.layout.extract(tensors[entry.tensor])[index]
     shard[tuple(map(slice, elements.shape))] = elements
