@@ -1,4 +1,4 @@
-"""Dtypes of JAX by the names that plans use."""
+"""JAX dtypes, by the names that plans use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = {
 
 
 def dtype(name: str) -> Any:
-    """The JAX dtype of a name.
+    """The JAX dtype of a name such as `bf16`.
 
     Raises:
         BadInput: the runtime does not support the dtype.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
 
-# What chooses the collectives of a training step: the plan, with explicit moves of the sharding
-# algebra, or XLA's partitioner, with sharding constraints.
+# Who chooses the collectives of a training step: "plan" calls those that the sharding algebra
+# derives, "compiler" leaves the choice to XLA's partitioner, which gets sharding constraints.
 COLLECTIVES = ("plan", "compiler")
 
 
@@ -19,7 +19,7 @@ class Program:
     """A function with the shapes of its arguments.
 
     Args:
-        name: shown in tables, such as `train step`.
+        name: name of the program in tables, such as `train step`.
         fn: the function; if it is jitted already, its own donation and shardings apply.
         args: pytrees of `jax.ShapeDtypeStruct`, each with its `NamedSharding` over `mesh`.
         mesh: the devices, by named axes.

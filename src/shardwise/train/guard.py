@@ -63,7 +63,7 @@ def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
         b1=recipe.b1,
         b2=recipe.b2,
         decay=recipe.decay,
-        mask=map_infos(lambda info: info.is_table, step.infos),
+        mask=map_infos(lambda info: info.is_matrix, step.infos),
     )
 
 

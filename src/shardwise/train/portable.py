@@ -171,7 +171,7 @@ def _per_copy(change: Change, info: Any, model_info: Any, x: Any) -> Any:
 
 
 def _is_stacked(shape: tuple[int, ...], info: Any) -> bool:
-    return bool(info.layers and shape and shape[0] == info.layers)
+    return bool(info.n_layers and shape and shape[0] == info.n_layers)
 
 
 def _resized(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
@@ -182,5 +182,5 @@ def _resized(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
     if shape == info.shape:
         return tuple(target.shape)
     if _is_stacked(shape, info):
-        return (target.layers, *shape[1:])
+        return (target.n_layers, *shape[1:])
     return shape

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.errors import BadInput, raise_all
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head
-from shardwise.runtime.blocks.model import embed, run_layers, with_holders
+from shardwise.runtime.blocks.model import embed, run_layers, with_accumulators
 from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.runtime.training.step import BATCH, TrainStep
 from shardwise.runtime.weights.descriptions import Tree, map_infos
@@ -97,7 +97,7 @@ def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
     """The function `(weights, tokens_BT, position, temperature, key) -> next token`, and the
     sharding of its tokens."""
     on = train_step.table.mesh
-    stack = train_step.stack
+    settings = train_step.settings
     partitions = train_step.partitions
     specs = map_infos(lambda info: info.spec(train_step.table), train_step.infos)
     token_spec = PartitionSpec(on.axis_names(BATCH))
@@ -106,15 +106,15 @@ def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
         vocab_axes = on.axis_names(("tensor",))
 
     def local(weights: Tree, tokens_BT: Array, position: Array) -> Array:
-        pairs = with_holders(
+        pairs = with_accumulators(
             weights, weights
         )  # nothing is differentiated: no accumulators are read
         outer = (pairs["outer"], partitions["outer"])
         layout = train_step.layout
         core = sequence_attention(train_step.config, layout, train_step.table, train_step.job.seq)
-        x_BTD = embed(stack, core, tokens_BT, *outer)
-        x_BTD = run_layers(stack, layout, core, x_BTD, pairs["layers"], partitions["layers"])
-        logits_V = head(stack, x_BTD, *outer)[0, position]
+        x_BTD = embed(settings, core, tokens_BT, *outer)
+        x_BTD = run_layers(settings, layout, core, x_BTD, pairs["layers"], partitions["layers"])
+        logits_V = head(settings, x_BTD, *outer)[0, position]
         if not vocab_axes:
             return logits_V
         return lax.all_gather(logits_V, vocab_axes, tiled=True)

@@ -89,7 +89,7 @@ def answers(
         prompts = {
             "tokens": drawn[chosen],
             "lengths": lengths[chosen],
-            "slots": (chosen % BATCH).astype(np.int32),
+            "rows": (chosen % BATCH).astype(np.int32),
         }
         cache, first, found = read(held, cache, prompts)
         last[chosen] = first

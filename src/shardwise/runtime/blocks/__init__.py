@@ -1,1 +1,1 @@
-"""Blocks of the Transformer, on the arrays of one chip."""
+"""The Transformer's blocks, as functions of one chip's shards."""

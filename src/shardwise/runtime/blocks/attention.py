@@ -1,8 +1,8 @@
 """The attention block: projections to queries, keys and values of this chip's heads, attention, and
 the output projection.
 
-n_BTD is the block's normalized input with all tokens that the chip's products take, q_BTNH k_BTKH
-v_BTKH are the chip's heads, o_BTNH is the attention output.
+n_BTD is the block's normalized input, gathered for the chip's products. q_BTNH are queries, k_BTKH
+keys and v_BTKH values of the chip's heads, o_BTNH is the attention output.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ Array = jax.Array
 
 
 class AttentionCore(Protocol):
-    """Attention between projections: over whole sequences, over parts of them, or over a cache."""
+    """Attention between the projections: over whole sequences, parts of them, or a KV cache."""
 
     def positions(self, n_tokens: int) -> Array:
-        """positions_BT (or 1 for B) of the tokens that a block's products take."""
+        """Positions [B or 1, T] of the tokens in the block's products; T is `n_tokens`."""
         ...
 
     def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
-        """Rotary angles of those tokens in sequences of `seq`."""
+        """Rotary angles of these tokens, in sequences of `seq` tokens."""
         ...
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH of rotated q_BTNH k_BTKH and of v_BTKH.
+        """Compute the attention output o_BTNH.
 
-        What the backward pass may save carries the checkpoint name "attended": for a kernel its own
-        output, once.
+        In training the arrays that the backward pass may save get the checkpoint name
+        `kernels.attention.SAVED`.
 
         Args:
-            block: collectives of the core's terms.
+            block: collectives of the attention core.
+            a: the attention.
+            q: rotated queries q_BTNH.
+            k: rotated keys k_BTKH.
+            v: values v_BTKH.
         """
         ...
 
@@ -59,11 +63,11 @@ def attention(
     Args:
         a: the attention.
         block: products of the projections.
-        core_block: collectives of the core's terms.
-        core: computes the attention output.
+        core_block: collectives of the attention core.
+        core: computes attention between the projections.
         n_BTD: the normalized input, after `move_input`.
         norm: norm of queries and keys.
-        seq: tokens of a whole sequence.
+        seq: number of tokens of a whole sequence.
     """
     v_BTKH = block.to_sequence_order(project(block, "attn.v", n_BTD, "bv"))
     v_BTKH = checkpoint_name(v_BTKH, "v")
@@ -80,7 +84,7 @@ def attention(
 
 
 def project(block: BlockProducts, name: str, n_BTD: Array, bias: str) -> Array:
-    """The product of a term, plus its bias where the layer has one."""
+    """Multiply n_BTD by the weight of the term `name`; add the bias if the layer has it."""
     y = block.product(name, n_BTD)
     if bias not in block.weights:
         return y
@@ -96,10 +100,10 @@ def _query_or_key(
     angles: RotaryAngles | None,
     norm: Norm,
 ) -> Array:
-    """q_BTNH or k_BTKH by their `kind` "q" or "k", normalized and rotated.
+    """Project n_BTD to queries (`kind` "q") or keys ("k"); normalize and rotate them.
 
-    The backward pass of a norm reads its input, so with a norm remat saves the product and
-    normalizes it again.
+    With a norm the checkpoint name is on the norm's input, which its backward pass reads; what
+    follows is recomputed from it.
     """
     x_BTNH = block.to_sequence_order(project(block, f"attn.{kind}", n_BTD, f"b{kind}"))
     has_norm = bool(a.qk_norm or a.qk_unit)
@@ -119,8 +123,10 @@ def _query_or_key(
 
 
 def _normalize_heads(block: BlockProducts, name: str, norm: Norm, x_BTNH: Array) -> Array:
-    """Normalize each head alone, or all heads together where the scale is [N, H]: the chips that
-    share the heads then sum their squares."""
+    """Normalize each head alone, or all heads together if the scale of the norm is [N, H].
+
+    In the second case the chips that shard the heads add up their sums of squares.
+    """
     scale = block.weight(name)
     roles = ("tensor",) if scale.ndim == 2 else ()
     normalized = elementwise.normalize(

@@ -1,7 +1,7 @@
 """Attention over whole sequences, each on one chip or split over the chips of `context`.
 
-q_BTNH are queries of the chip, k_BTKH v_BTKH its own keys and values, k_BSKH v_BSKH those that its
-queries attend to.
+q_BTNH are the chip's queries, k_BTKH and v_BTKH the keys and values of its T tokens, k_BSKH and
+v_BSKH those of all S tokens to which its queries attend.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class SequenceAttention:
 
     Args:
         table: sharding rules on the mesh.
-        context_kind: how chips of `context` exchange tokens, of `strategy.layout.CONTEXT_KINDS`.
+        context_kind: how chips of `context` exchange tokens, one of
+            `strategy.layout.CONTEXT_KINDS`.
         order: which tokens of a sequence each chip has.
-        angles: rotary angles that are computed once for all layers.
+        angles: rotary angles that were computed once for all layers; other angles are computed by
+            each layer.
     """
 
     table: Table
@@ -46,21 +48,21 @@ class SequenceAttention:
     angles: Mapping[Attention, RotaryAngles] = field(default_factory=dict)
 
     def positions(self, n_tokens: int) -> Array:
-        """Positions in the sequence of a chip's tokens, [1, T]."""
+        """Positions in the sequence of the chip's tokens, [1, T]."""
         positions_T: Array = self.order.positions(self._index, n_tokens, jnp)
         return positions_T[None]
 
     def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
-        """Rotary angles of a chip's tokens."""
+        """Rotary angles of the chip's tokens, in sequences of `seq` tokens."""
         return self.angles.get(a) or rotary_angles(a, self.positions(n_tokens), seq)
 
     @property
     def _index(self) -> Any:
-        """The chip's index among those that share a sequence."""
+        """The chip's index among the chips that share a sequence."""
         return self.table.index(CONTEXT) if self.order.n > 1 else 0
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH of the chip's queries over all keys of their sequence."""
+        """Compute o_BTNH of the chip's queries over all keys of their sequence."""
         if self.order.n > 1 and self.context_kind == "ring":
             return self._ring(a, q, k, v)
         if self.order.n > 1 and self.context_kind == "ulysses":
@@ -96,7 +98,10 @@ class SequenceAttention:
         return self.table.slice(jnp.asarray(alibi_slopes(a.n_heads), jnp.float32), roles, 0)
 
     def _to_sequence_order(self, x_BSKH: Array) -> Array:
-        """Reorder gathered chunks: the early chunks of all chips, then the late ones reversed."""
+        """Reorder gathered chunks to sequence order.
+
+        That is the early chunks of all chips, then the late chunks from the last chip to the first.
+        """
         if not self.order.paired:
             return x_BSKH
         B, S, *head_shape = x_BSKH.shape
@@ -105,7 +110,7 @@ class SequenceAttention:
         return ordered.reshape(B, S, *head_shape)
 
     def _ring(self, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """Attention over keys and values that travel around the chips."""
+        """Attention over keys and values that travel around the ring of chips."""
         mesh = self.table.mesh
         ring = RingAttention(
             axes=mesh.axis_names(CONTEXT),
@@ -123,7 +128,7 @@ class SequenceAttention:
     def _ulysses(self, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Exchange heads for tokens, attend over whole sequences, and exchange back.
 
-        Where there are more chips than KV heads, several chips receive the same head.
+        If there are more chips than KV heads, several chips receive the same KV head.
         """
         axes = self.table.mesh.axis_names(CONTEXT)
         n = self.order.n
@@ -149,10 +154,10 @@ class SequenceAttention:
 def sequence_attention(
     config: ModelConfig, form: Form, table: Table, seq: int
 ) -> SequenceAttention:
-    """Attention of a layout's training step.
+    """Make the attention core of a training step, with the rotary angles of all layers.
 
-    Rotary angles are computed here, once a step: inside the loop over layers every kernel that
-    rotates would compute its own, and cosines are slow.
+    The angles are computed here, outside of the loop over layers: inside the loop every kernel that
+    rotates would compute them again, and cosines are slow.
     """
     order = context_order(config, form, table.mesh.size(CONTEXT), seq)
     core = SequenceAttention(table=table, context_kind=form.context_kind, order=order)
@@ -164,7 +169,7 @@ def sequence_attention(
 
 
 def _shared_angles(core: SequenceAttention, a: Attention, seq: int) -> RotaryAngles:
-    """Rotary angles of a chip's tokens, for all layers."""
+    """Rotary angles of a chip's tokens, which all layers with this attention share."""
     compute = partial(core.rotary_angles, a, seq // core.order.n, seq)
     if core.table.mesh.platform == "cpu":
         angles: RotaryAngles = cpu.materialized(compute)()

@@ -1,7 +1,7 @@
-"""Attention of a serving engine: prompts that fill a KV cache, and new tokens that attend to it.
+"""Attention of a serving engine: of whole prompts in prefill, and over the KV cache in decode.
 
-q_BTNH are queries of the chip, k_BTKH v_BTKH its keys and values. An object of these classes is for
-one layer; `cache_update` is what the layer adds to its cache.
+q_BTNH are the chip's queries, k_BTKH and v_BTKH the keys and values of the same tokens. Each layer
+has its own object of these classes; `attend` sets `cache_update` to what the cache has to store.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class PrefillAttention:
     """Attention among the tokens of whole prompts.
 
     Args:
-        sequences: computes the attention.
+        sequences: computes attention over whole sequences.
         dtype: dtype of the cache.
-        cache_update: keys and values [B,K,T,H] for the cache, after `attend`.
+        cache_update: keys "k" and values "v" [B,K,T,H] to write to the cache; set by `attend`.
     """
 
     sequences: SequenceAttention
@@ -46,7 +46,7 @@ class PrefillAttention:
         return self.sequences.rotary_angles(a, n_tokens, seq)
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH of the tokens of each prompt."""
+        """Compute o_BTNH of the tokens of each prompt."""
         o_BTNH = self.sequences.attend(block, a, q, k, v)
         with jax.named_scope("attn.prompts"):
             self.cache_update = {
@@ -61,12 +61,12 @@ class DecodeAttention:
     """Attention of one new token of each sequence over the tokens before it.
 
     Args:
-        cache: keys and values of this layer, [B,K,S,H].
-        lengths_B: tokens in the cache of each sequence of the engine.
-        context: maximum tokens of a sequence.
+        cache: keys "k" and values "v" of this layer, [B,K,S,H].
+        lengths_B: for each sequence of the engine, the number of tokens in its cache.
+        context: maximum number of tokens of a sequence.
         kv_layout: how caches are sharded over chips.
         dtype: dtype of the cache.
-        cache_update: key and value [B,K,H] of the new token, after `attend`.
+        cache_update: key "k" and value "v" [B,K,H] of the new token; set by `attend`.
     """
 
     cache: dict[str, CacheArray]
@@ -77,15 +77,15 @@ class DecodeAttention:
     cache_update: dict[str, CacheArray] | None = None
 
     def positions(self, n_tokens: int) -> Array:
-        """Position of each new token, [B, 1]."""
+        """Positions of the new tokens in their sequences, [B, 1]."""
         return self.lengths_B[:, None]
 
     def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
-        """Rotary angles of each new token."""
+        """Rotary angles of the new tokens."""
         return rotary_angles(a, self.positions(n_tokens), seq)
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
-        """o_BTNH with T = 1, computed by the chips that have the cache of a sequence and head."""
+        """Compute o_BTNH with T = 1, on the chips that have the cache of a sequence and head."""
         layout = self.kv_layout
         with jax.named_scope("attn.exchange"):
             q_BTNH = self._send_queries(q)
@@ -102,7 +102,7 @@ class DecodeAttention:
                 k_BKH,
                 v_BKH,
                 kv_cache.attention_mask(lengths_B, n_local_slots, a, self.context, layout),
-                lengths_B % slots(a, self.context) % layout.parts == layout.part(),
+                lengths_B % slots(a, self.context) % layout.n_parts == layout.part(),
                 a.score_scale,
                 layout,
             )
@@ -114,7 +114,7 @@ class DecodeAttention:
             return self._return_outputs(o_BKGH.reshape(B, 1, N, -1))
 
     def _send_queries(self, q_BTNH: Array) -> Array:
-        """Queries of all heads that attend to a chip's keys, for the sequences of its cache."""
+        """Exchange queries: a chip gets those of all heads and sequences that its cache serves."""
         layout = self.kv_layout
         if layout.batch_axes:
             return lax.all_to_all(
@@ -125,7 +125,7 @@ class DecodeAttention:
         return q_BTNH
 
     def _return_outputs(self, o_BTNH: Array) -> Array:
-        """Outputs of the chip's own heads, for all sequences."""
+        """Exchange outputs: a chip gets those of its own heads, for all sequences."""
         layout = self.kv_layout
         if layout.batch_axes:
             return lax.all_to_all(

@@ -1,16 +1,17 @@
-"""Collective matmul: a product of one piece of the tokens while the next piece travels.
+"""Collective matmul: the product of one piece of the tokens overlaps the transfer of the next.
 
-With sequence parallelism each chip of `tensor` has its part of the tokens. Before the first
-products of a block these pieces travel around the ring in both directions at once, and a product
-takes each as it arrives; after the block's last product partial sums travel around the ring, and
-each chip adds its part to what passes. So every piece but the first travels during a product of
-another (Wang et al., ASPLOS 2023).
+With sequence parallelism each chip of `tensor` has one piece of the tokens. Before the first
+products of a block these pieces travel around the ring of chips in both directions at once, and
+each piece is multiplied when it arrives. After the block's last product partial sums travel around
+the ring, and each chip adds its own to the sum that it passes on. So every transfer but the first
+overlaps with the product of another piece (Wang et al., ASPLOS 2023).
 
-In between, pieces are in order of arrival: that of the chip itself, of its predecessor, of its
-successor, of the second predecessor, and so on. They are concatenated along the first dim, that of
-sequences, so that each is contiguous in memory.
+Between these products a chip has the pieces in order of arrival: its own, that of its predecessor,
+of its successor, of its second predecessor, and so on. They are concatenated along dim 0, that of
+sequences, so that each piece is contiguous in memory.
 
-x_BT.. have B sequences of T tokens, x_PT.. pieces of them.
+Arrays x_BT.. have B whole sequences of T tokens. Arrays x_PT.. have P = n B pieces: the B sequences
+of the first of n pieces, then those of the second, and so on.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import jax.numpy as jnp
 from jax import lax
 
 Array = jax.Array
-PIECES = 0  # array dims
-TOKENS = 1
+PIECES = 0  # index of the dim of pieces (or sequences)
+TOKENS = 1  # index of the dim of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class CollectiveMatmul:
 
     Args:
         axes: mesh axes of the ring.
-        n: chips, two or more.
+        n: number of chips, at least 2.
     """
 
     axes: tuple[str, ...]
@@ -42,7 +43,7 @@ class CollectiveMatmul:
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Offset of the chip from which each piece comes, in order of arrival.
+        """Offset on the ring of the chip from which each piece comes, in order of arrival.
 
         >>> CollectiveMatmul(axes=("tensor",), n=4).sources
         (0, -1, 1, -2)
@@ -53,7 +54,7 @@ class CollectiveMatmul:
         return tuple(offsets[: self.n])
 
     def gather(self, x: Array) -> Array:
-        """All tokens in order of arrival, from those of this chip."""
+        """Gather the pieces of all chips in order of arrival; x is this chip's piece."""
         pieces = [x]
         from_predecessors = x
         from_successors = x
@@ -67,7 +68,7 @@ class CollectiveMatmul:
         return jnp.concatenate(pieces, axis=PIECES)
 
     def scatter(self, x: Array) -> Array:
-        """Sums over chips of this chip's tokens, the transpose of `gather`."""
+        """Sum partial sums over chips, and keep this chip's piece: the transpose of `gather`."""
         total, *received = jnp.split(x, self.n, axis=PIECES)
         for offset, pieces in ((-1, received[::2]), (1, received[1::2])):
             passing: Array | None = None
@@ -78,14 +79,17 @@ class CollectiveMatmul:
         return total
 
     def _send(self, x: Array, offset: int) -> Array:
+        """Send x to the chip `offset` places ahead on the ring; return what arrives."""
         pairs = [(chip, (chip + offset) % self.n) for chip in range(self.n)]
         return lax.ppermute(x, self.axes, pairs)
 
     def product(self, multiply: Callable[[Any, Any], Any], x: Array, w: Array) -> Array:
-        """Multiply piece after piece; the gradient of the weight is a single product.
+        """Multiply one piece after the other; the gradient of the weight is a single product.
 
         Args:
-            multiply: the product of some of the tokens and the weight.
+            multiply: function that multiplies pieces of the tokens by the weight.
+            x: all pieces, in order of arrival.
+            w: the weight.
         """
 
         @jax.custom_vjp
@@ -106,6 +110,7 @@ class CollectiveMatmul:
         return products(x, w)
 
     def _map_pieces(self, function: Callable[[Array], Array], x: Array) -> Array:
+        """Apply a function to one piece after the other."""
         pieces = jnp.split(x, self.n, axis=PIECES)
         return jnp.concatenate([function(piece) for piece in pieces], axis=PIECES)
 
@@ -118,7 +123,7 @@ class CollectiveMatmul:
         return _reorder(x, _to_pieces, _to_sequences, self)
 
     def starts(self, size: int) -> list[Any]:
-        """Position in the sequence at which each piece of `size` tokens starts."""
+        """Position in the sequence of the first token of each piece; pieces have `size` tokens."""
         index = lax.axis_index(self.axes)
         return [(index + source) % self.n * size for source in self.sources]
 
@@ -140,6 +145,7 @@ def _reorder(
 
 
 def _to_sequences(x: Array, ring: CollectiveMatmul) -> Array:
+    """Put each piece at its position in the sequence."""
     pieces = jnp.split(x, ring.n, axis=PIECES)
     sequences = jnp.zeros_like(jnp.concatenate(pieces, axis=TOKENS))
     for piece, start in zip(pieces, ring.starts(pieces[0].shape[TOKENS]), strict=True):
@@ -148,6 +154,7 @@ def _to_sequences(x: Array, ring: CollectiveMatmul) -> Array:
 
 
 def _to_pieces(x: Array, ring: CollectiveMatmul) -> Array:
+    """Cut sequences into pieces, in order of arrival."""
     size = x.shape[TOKENS] // ring.n
     pieces = [lax.dynamic_slice_in_dim(x, start, size, TOKENS) for start in ring.starts(size)]
     return jnp.concatenate(pieces, axis=PIECES)

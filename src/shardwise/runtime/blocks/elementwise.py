@@ -1,6 +1,6 @@
 """Elementwise operations between the matmuls of a layer: norms, activations and softcaps.
 
-x is the residual or the input of a block, or queries and keys [.., N, H] with a norm of their own.
+x is the residual, the input of a block, or (in norms of queries and keys) an array [.., N, H].
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def normalize(
     n_chips: int = 1,
     all_reduce: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
-    """Divide x by the root mean square of its last dims, in the dtype of x.
+    """Divide x by the root mean square of its last `n_dims` dims, in the dtype of x.
 
     Args:
-        norm: the kind "layer" subtracts the mean first.
-        x: in a dtype wide enough to square.
-        n_dims: number of last dims that are normalized together.
-        n_chips: chips that shard those dims.
-        all_reduce: sums over those chips.
+        norm: the norm; its kind "layer" subtracts the mean first.
+        x: array in a dtype that can hold the squares.
+        n_dims: number of dims, from the last, that are normalized together.
+        n_chips: number of chips that shard those dims.
+        all_reduce: function that sums over those chips.
     """
     dims = tuple(range(-n_dims, 0))
     size = n_chips * math.prod(x.shape[-n_dims:])
@@ -59,7 +59,7 @@ def normalize(
 def scale_and_shift(
     norm: Norm, x: Array, scale: Array, bias: Array | None = None, dtype: Any = None
 ) -> Array:
-    """Multiply a normalized x by the norm's scale and add its bias; in `dtype`, or that of x."""
+    """Multiply a normalized x by the norm's scale and add its bias, in `dtype` or that of x."""
     offset = 1.0 if norm.plus_one else 0.0
     scale = scale.astype(jnp.float32) + offset
     y = x.astype(jnp.float32) * scale
@@ -69,5 +69,5 @@ def scale_and_shift(
 
 
 def softcap(x: Array, cap: float | None) -> Array:
-    """cap tanh(x / cap), or x without a cap."""
+    """Limit x to (-cap, cap) by cap tanh(x / cap); None leaves x unchanged."""
     return x if cap is None else cap * jnp.tanh(x / cap)

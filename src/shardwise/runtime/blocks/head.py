@@ -1,8 +1,8 @@
-"""The head of the model on one chip: logits, and the loss of its tokens.
+"""The head of the model on one chip: the logits and the loss of its tokens.
 
 x_BTD is the residual after the last layer, n_BTD the input of the unembedding. With `loss_chunks`
-the tokens are split into C chunks of M, and the logits, loss and gradients of a chunk are computed
-before those of the next.
+the tokens are split into C chunks of M tokens, and the logits, loss and gradients of a chunk are
+computed before those of the next, so that only one chunk of logits is in memory.
 """
 
 from __future__ import annotations
@@ -17,33 +17,35 @@ from jax import lax
 
 from shardwise.ops.layers import outer_terms
 from shardwise.runtime.blocks.elementwise import softcap
-from shardwise.runtime.blocks.layers import Partitions, Stack, Weights, norm
+from shardwise.runtime.blocks.layers import LayerSettings, Partitions, Weights, norm
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu
 from shardwise.strategy.layout import Form
 
 Array = jax.Array
-Unembedding = Mapping[str, Any]  # "w" as products take it, and its bias "b" where it has one
-Loss = Callable[[Unembedding, Array, Array], Array]  # of n_BTD and targets_BT
+Unembedding = Mapping[str, Any]  # weight "w" as `multiply` takes it; bias "b" if the model has one
+Loss = Callable[[Unembedding, Array, Array], Array]  # (unembedding, n_BTD, targets_BT) -> loss
 
 
-def outer_block(stack: Stack, name: str, weights: Weights, partitions: Partitions) -> BlockProducts:
+def outer_block(
+    settings: LayerSettings, name: str, weights: Weights, partitions: Partitions
+) -> BlockProducts:
     """Products of the embedding (`embed`) or the unembedding (`unembed`)."""
-    terms = {term.name: term for term in outer_terms(stack.config)}
-    return stack.block(name, terms, weights, partitions)
+    terms = {term.name: term for term in outer_terms(settings.config)}
+    return settings.block(name, terms, weights, partitions)
 
 
-def head(stack: Stack, x_BTD: Array, weights: Weights, partitions: Partitions) -> Array:
-    """logits_BTV in fp32 of the residual after the last layer, with V over `tensor`.
+def head(settings: LayerSettings, x_BTD: Array, weights: Weights, partitions: Partitions) -> Array:
+    """Compute logits_BTV in fp32 from the residual after the last layer; `tensor` shards V.
 
     Columns that pad the vocabulary to a multiple of the chips are minus infinity.
     """
-    block = outer_block(stack, "unembed", weights, partitions)
-    return _logits(stack, block, _head_input(stack, block, x_BTD), _unembedding(block))
+    block = outer_block(settings, "unembed", weights, partitions)
+    return _logits(settings, block, _head_input(settings, block, x_BTD), _unembedding(block))
 
 
 def head_loss(
-    stack: Stack,
+    settings: LayerSettings,
     form: Form,
     x_BTD: Array,
     targets_BT: Array,
@@ -55,45 +57,48 @@ def head_loss(
     Every collective runs once, independent of the number of chunks: the unembedding is gathered
     before the first chunk, and its gradient is reduced after the last.
     """
-    block = outer_block(stack, "unembed", weights, partitions)
+    block = outer_block(settings, "unembed", weights, partitions)
     name = block.program("unembed").einsum.right.name
-    array, holder = weights[name]
-    x_BTD, holder = join_gradients(x_BTD, holder)
-    block = replace(block, weights={**weights, name: (array, holder)})
-    n_BTD = _head_input(stack, block, x_BTD)
+    array, accumulator = weights[name]
+    x_BTD, accumulator = join_gradients(x_BTD, accumulator)
+    block = replace(block, weights={**weights, name: (array, accumulator)})
+    n_BTD = _head_input(settings, block, x_BTD)
     unembedding = _unembedding(block)
 
     def loss(unembedding: Unembedding, n_BTD: Array, targets_BT: Array) -> Array:
-        return cross_entropy(stack, _logits(stack, block, n_BTD, unembedding), targets_BT)
+        return cross_entropy(settings, _logits(settings, block, n_BTD, unembedding), targets_BT)
 
     if form.loss_chunks == 1:
         return loss(unembedding, n_BTD, targets_BT)
-    in_chunks = chunked_loss(loss, form.loss_chunks, stack.precision.reduce)
+    in_chunks = chunked_loss(loss, form.loss_chunks, settings.precision.reduce)
     return in_chunks(unembedding, n_BTD, targets_BT)
 
 
 @jax.custom_vjp
-def join_gradients(x_BTD: Array, holder: Array) -> tuple[Array, Array]:
-    """Return both arguments unchanged, but compute both gradients before either is used. Otherwise
-    XLA would compute the unembedding's gradient after all layers, and keep the gradients of all
-    logits for it."""
-    return x_BTD, holder
+def join_gradients(x_BTD: Array, accumulator: Array) -> tuple[Array, Array]:
+    """Return both arguments unchanged; both of their gradients are computed before one is used.
+
+    Otherwise XLA would compute the unembedding's gradient after the backward pass of all layers,
+    and keep the gradients of all logits until then.
+    """
+    return x_BTD, accumulator
 
 
 join_gradients.defvjp(
-    lambda x_BTD, holder: ((x_BTD, holder), None),
+    lambda x_BTD, accumulator: ((x_BTD, accumulator), None),
     lambda _, gradients: lax.optimization_barrier(gradients),
 )
 
 
-def _head_input(stack: Stack, block: BlockProducts, x_BTD: Array) -> Array:
-    """The residual, normalized, with all tokens that the chip's columns are multiplied with."""
-    if stack.config.final_norm:
-        x_BTD = norm(stack, block, x_BTD, "final_norm")
+def _head_input(settings: LayerSettings, block: BlockProducts, x_BTD: Array) -> Array:
+    """Normalize the residual, and gather the tokens that this chip's columns are multiplied by."""
+    if settings.config.final_norm:
+        x_BTD = norm(settings, block, x_BTD, "final_norm")
     return block.move_input(x_BTD, "unembed")
 
 
 def _unembedding(block: BlockProducts) -> Unembedding:
+    """The unembedding, gathered for this chip's product."""
     unembedding = {"w": block.operand("unembed")}
     if "b_unembedding" in block.weights:
         with jax.named_scope("unembed"):
@@ -101,27 +106,30 @@ def _unembedding(block: BlockProducts) -> Unembedding:
     return unembedding
 
 
-def _logits(stack: Stack, block: BlockProducts, n_BTD: Array, unembedding: Unembedding) -> Array:
+def _logits(
+    settings: LayerSettings, block: BlockProducts, n_BTD: Array, unembedding: Unembedding
+) -> Array:
+    """This chip's columns of the logits in fp32; columns of padding are minus infinity."""
     logits_BTV = block.multiply("unembed", n_BTD, unembedding["w"])
     if "b" in unembedding:
         with jax.named_scope("unembed"):
             logits_BTV = logits_BTV + unembedding["b"]
-    logits_BTV = softcap(logits_BTV.astype(jnp.float32), stack.config.logit_softcap)
-    roles = stack.table.roles("activations", ("V",)).get("V", ())
+    logits_BTV = softcap(logits_BTV.astype(jnp.float32), settings.config.logit_softcap)
+    roles = settings.table.roles("activations", ("V",)).get("V", ())
     n_columns = logits_BTV.shape[-1]
-    vocab = stack.config.vocab
-    if n_columns * stack.table.mesh.size(roles) == vocab:
+    vocab = settings.config.vocab
+    if n_columns * settings.table.mesh.size(roles) == vocab:
         return logits_BTV
-    columns = stack.table.index(roles) * n_columns + jnp.arange(n_columns)
+    columns = settings.table.index(roles) * n_columns + jnp.arange(n_columns)
     return jnp.where(columns < vocab, logits_BTV, -jnp.inf)
 
 
-def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
-    """This chip's part of the summed loss of these tokens.
+def cross_entropy(settings: LayerSettings, logits_BTV: Array, targets_BT: Array) -> Array:
+    """This chip's part of the summed loss of its tokens.
 
-    Chips of `tensor` share the tokens; each has its columns of the logits.
+    The chips of `tensor` have the same tokens, and different columns of the logits.
     """
-    table = stack.table
+    table = settings.table
     n_tensor = table.mesh.size(("tensor",))
     roles = ("tensor",) if table.roles("activations", ("V",)) else ()
     if table.mesh.platform == "cpu" and n_tensor == 1:
@@ -136,22 +144,22 @@ def cross_entropy(stack: Stack, logits_BTV: Array, targets_BT: Array) -> Array:
         columns = jnp.arange(logits_BTV.shape[-1])
         is_target = columns == local_targets[..., None]
         target_logits = jnp.where(is_target, logits_BTV, 0.0).sum(axis=-1)
-        # Chips of `tensor` compute the same logsumexp: each counts its share of it.
+        # The chips of `tensor` compute the same logsumexp, so each adds 1 / n_tensor of it.
         if not roles:
             target_logits = target_logits / n_tensor
         return ((jnp.log(total) + highest) / n_tensor - target_logits).sum()
 
 
 def chunked_loss(loss: Loss, n_chunks: int, wide: Any) -> Loss:
-    """Compute a summed loss chunk by chunk of the tokens.
+    """Make a function like `loss` that computes it for one chunk of the tokens after the other.
 
-    The cotangent of a loss is one number, so gradients are computed together with each chunk, and
-    no product of the forward pass runs twice.
+    The gradients of a chunk are computed together with its loss, so no product of the forward pass
+    runs twice. The backward pass only multiplies them by the cotangent, which is one number.
 
     Args:
-        loss: summed loss of some tokens.
-        n_chunks: chunks of the tokens.
-        wide: dtype in which gradients of the unembedding are summed.
+        loss: function that returns the summed loss of some tokens.
+        n_chunks: number of chunks.
+        wide: dtype in which gradients of the unembedding are summed over chunks.
     """
 
     def split(n_BTD: Array, targets_BT: Array) -> tuple[Array, Array]:

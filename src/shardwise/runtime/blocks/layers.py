@@ -1,8 +1,8 @@
 """One layer of the Transformer, on the arrays of one chip.
 
-x_BTD is the residual in the layout of the rules (`residual`), n_BTD the input of a block, y_BTD its
-output. Arrays that the backward pass may read carry the checkpoint names of `models.activations`,
-by which remat saves or recomputes them.
+x_BTD is the residual, sharded by the rules for `residual`, n_BTD the normalized input of a block,
+and y_BTD its output. Arrays that the backward pass may read get the checkpoint names of
+`models.activations`, by which remat saves or recomputes them.
 """
 
 from __future__ import annotations
@@ -30,24 +30,22 @@ from shardwise.runtime.training.gradient_sync import UpdatePartition
 
 Array = jax.Array
 Partitions = Mapping[str, UpdatePartition]  # name of a weight -> how its copies share its update
-Weights = Mapping[str, tuple[Array, Array]]  # name -> (array, holder of its gradient)
-Blocks = Callable[[str], BlockProducts]  # products of the block of that name, without an output yet
+Weights = Mapping[str, tuple[Array, Array]]  # name -> (array, accumulator of its gradient)
+Blocks = Callable[[str], BlockProducts]  # name of a block -> its products, without an output yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """Model, sharding rules and settings that all layers of a step share.
+class LayerSettings:
+    """The model, its sharding rules and the options that all layers of a step share.
 
     Args:
         config: the model.
         table: sharding rules on the mesh.
-        precision: dtypes.
-        seq: tokens of a sequence.
-        capacity_factor: capacity of an expert over its tokens under balanced routing; None for a
-            capacity of all tokens.
-        ragged_dispatch: whether, without a capacity factor, experts receive as many rows as tokens
-            chose them, see `experts.ragged`.
-        use_collective_matmul: whether tokens travel over `tensor` during products, see
+        precision: dtypes of the step.
+        seq: number of tokens of a sequence.
+        capacity_factor: capacity factor of experts, see `routing.capacity`.
+        ragged_dispatch: whether to use `experts.ragged` if there is no capacity factor.
+        use_collective_matmul: whether transfers over `tensor` overlap with products, see
             `collective_matmul`.
     """
 
@@ -67,7 +65,15 @@ class Stack:
         partitions: Partitions,
         ring: CollectiveMatmul | None = None,
     ) -> BlockProducts:
-        """Products of one block."""
+        """Make the products of one block.
+
+        Args:
+            name: name of the block; it has those of the terms with this name.
+            terms: name -> term of the layer.
+            weights: weights of the layer.
+            partitions: update partitions of the weights.
+            ring: ring of collective matmuls; None for collectives before and after products.
+        """
         return BlockProducts(
             table=self.table,
             terms={key: term for key, term in terms.items() if term.block == name},
@@ -78,128 +84,146 @@ class Stack:
         )
 
     def ring(self, layer: Layer, name: str) -> CollectiveMatmul | None:
-        """The ring of a block's collective matmuls; None for a block without them."""
+        """The ring of chips for a block's collective matmuls; None for a block without them."""
         mesh = self.table.mesh
         if not self.use_collective_matmul or name not in collective_matmul_blocks(layer):
             return None
-        # A permute on the CPU waits for all devices of the program, also those of other stages,
-        # which may not run it.
+        # On CPUs a permute waits for all devices of the program, also for those of other pipeline
+        # stages, which may be running a branch without it.
         if mesh.platform == "cpu" and mesh.sizes["pipe"] > 1:
             return None
         return CollectiveMatmul(axes=mesh.axis_names(("tensor",)), n=mesh.sizes["tensor"])
 
 
 def run_layer(
-    stack: Stack,
+    settings: LayerSettings,
     layer: Layer,
     core: AttentionCore,
     x_BTD: Array,
     weights: Weights,
     partitions: Partitions,
 ) -> Array:
-    """Residual after one layer."""
-    terms = {term.name: term for term in layer_terms(stack.config, layer, stack.seq)}
+    """Run one layer; return the residual after it.
+
+    Args:
+        settings: model, sharding rules and options that all layers share.
+        layer: the layer.
+        core: computes attention between the projections.
+        x_BTD: the residual before the layer.
+        weights: weights of the layer.
+        partitions: update partitions of the weights.
+    """
+    terms = {term.name: term for term in layer_terms(settings.config, layer, settings.seq)}
 
     def blocks(name: str) -> BlockProducts:
-        return stack.block(name, terms, weights, partitions, stack.ring(layer, name))
+        return settings.block(name, terms, weights, partitions, settings.ring(layer, name))
 
     x_BTD = checkpoint_name(x_BTD, "layer_input")
     if layer.parallel and layer.norms in ("pre", "shared"):
-        y_BTD = _parallel_blocks(stack, layer, core, x_BTD, blocks)
-        return _add_residual(stack, x_BTD, y_BTD)
+        y_BTD = _parallel_blocks(settings, layer, core, x_BTD, blocks)
+        return _add_residual(settings, x_BTD, y_BTD)
     layer_input = x_BTD
     if layer.attention:
-        y_BTD = _attention_block(stack, layer, core, x_BTD, blocks)
-        x_BTD = checkpoint_name(_add_residual(stack, x_BTD, y_BTD), "middle")
+        y_BTD = _attention_block(settings, layer, core, x_BTD, blocks)
+        x_BTD = checkpoint_name(_add_residual(settings, x_BTD, y_BTD), "middle")
     if layer.ffn:
         if layer.parallel:
-            y_BTD = _ffn_block(stack, layer, layer_input, blocks("attn"))
+            y_BTD = _ffn_block(settings, layer, layer_input, blocks("attn"))
         else:
-            y_BTD = _ffn_block(stack, layer, x_BTD, blocks("mlp"))
-        x_BTD = _add_residual(stack, x_BTD, y_BTD)
+            y_BTD = _ffn_block(settings, layer, x_BTD, blocks("mlp"))
+        x_BTD = _add_residual(settings, x_BTD, y_BTD)
     return x_BTD
 
 
-def _add_residual(stack: Stack, x_BTD: Array, y_BTD: Array) -> Array:
-    if stack.table.mesh.platform == "cpu":
+def _add_residual(settings: LayerSettings, x_BTD: Array, y_BTD: Array) -> Array:
+    """Add the output of a block to the residual."""
+    if settings.table.mesh.platform == "cpu":
         return cpu.add_residual(x_BTD, y_BTD)
     return x_BTD + y_BTD
 
 
 def _attention_block(
-    stack: Stack, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
+    settings: LayerSettings, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
 ) -> Array:
-    """Output of the attention block."""
+    """Output of the attention block, in the layout of the residual."""
     block = blocks("attn")
     n_BTD = x_BTD
     if layer.norms != "post":
-        n_BTD = norm(stack, block, x_BTD, "attention_norm")
+        n_BTD = norm(settings, block, x_BTD, "attention_norm")
     if layer.attention and layer.attention.mla:
         mla = layer.attention.mla
-        latent_attention(layer.attention, mla, block, blocks("core"), core, n_BTD, seq=stack.seq)
+        latent_attention(layer.attention, mla, block, blocks("core"), core, n_BTD, seq=settings.seq)
     else:
         n_BTD = checkpoint_name(block.move_input(n_BTD, "attn.q"), "attention_input")
-        _attend(stack, layer, core, block, blocks("core"), n_BTD)
+        _attend(settings, layer, core, block, blocks("core"), n_BTD)
     y_BTD = checkpoint_name(_output(block, "bo"), "attention_output")
-    return _post_norm(stack, layer, block, y_BTD, "post_attention_norm")
+    return _post_norm(settings, layer, block, y_BTD, "post_attention_norm")
 
 
-def _ffn_block(stack: Stack, layer: Layer, x_BTD: Array, block: BlockProducts) -> Array:
-    """Output of the feed-forward block."""
+def _ffn_block(settings: LayerSettings, layer: Layer, x_BTD: Array, block: BlockProducts) -> Array:
+    """Output of the feed-forward block, in the layout of the residual."""
     n_BTD = x_BTD
     if layer.norms != "post":
-        n_BTD = norm(stack, block, x_BTD, _ffn_norm_name(layer))
+        n_BTD = norm(settings, block, x_BTD, _ffn_norm_name(layer))
     if isinstance(layer.ffn, Moe):
         y_BTD = moe(
-            layer.ffn, block, n_BTD, stack.capacity_factor, ragged_dispatch=stack.ragged_dispatch
+            layer.ffn,
+            block,
+            n_BTD,
+            settings.capacity_factor,
+            ragged_dispatch=settings.ragged_dispatch,
         )
     elif isinstance(layer.ffn, Mlp):
         n_BTD = checkpoint_name(block.move_input(n_BTD, "mlp.up"), "ffn_input")
         mlp(layer.ffn, block, n_BTD)
         y_BTD = _output(block, "b_down")
     y_BTD = checkpoint_name(y_BTD, "ffn_output")
-    return _post_norm(stack, layer, block, y_BTD, "post_ffn_norm")
+    return _post_norm(settings, layer, block, y_BTD, "post_ffn_norm")
 
 
 def _parallel_blocks(
-    stack: Stack, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
+    settings: LayerSettings, layer: Layer, core: AttentionCore, x_BTD: Array, blocks: Blocks
 ) -> Array:
-    """Output of attention and feed-forward blocks that read the same residual.
+    """Sum of the outputs of attention and feed-forward blocks that read the same residual.
 
-    The residual is normalized and gathered once. Two norms differ in their scales and biases only,
-    which are applied to the gathered tokens.
+    The residual is normalized and gathered once. If the blocks have different norms, these differ
+    in their scales and biases only, which are applied to the gathered tokens.
     """
     block = blocks("attn")
-    normalized = elementwise.normalize(stack.config.norm, x_BTD.astype(jnp.float32))
+    normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
     n_BTD = block.move_input(normalized.astype(x_BTD.dtype), "attn.q")
     n_BTD = checkpoint_name(n_BTD, "attention_input")
-    attention_input = _scale_and_shift(stack, block, n_BTD, "attention_norm")
-    _attend(stack, layer, core, block, blocks("core"), attention_input)
+    attention_input = _scale_and_shift(settings, block, n_BTD, "attention_norm")
+    _attend(settings, layer, core, block, blocks("core"), attention_input)
     if isinstance(layer.ffn, Mlp):
-        mlp(layer.ffn, block, _scale_and_shift(stack, block, n_BTD, _ffn_norm_name(layer)))
+        mlp(layer.ffn, block, _scale_and_shift(settings, block, n_BTD, _ffn_norm_name(layer)))
     return _output(block, "bo", "b_down")
 
 
 def _ffn_norm_name(layer: Layer) -> str:
+    """Name of the norm before the feed-forward block, which parallel blocks may share."""
     return "attention_norm" if layer.norms == "shared" else "ffn_norm"
 
 
 def _attend(
-    stack: Stack,
+    settings: LayerSettings,
     layer: Layer,
     core: AttentionCore,
     block: BlockProducts,
     core_block: BlockProducts,
     n_BTD: Array,
 ) -> None:
+    """Add the attention of n_BTD to the block's output."""
     if layer.attention:
-        qk_norm = stack.config.norm
-        attention(layer.attention, block, core_block, core, n_BTD, norm=qk_norm, seq=stack.seq)
+        norm_kind = settings.config.norm
+        attention(layer.attention, block, core_block, core, n_BTD, norm=norm_kind, seq=settings.seq)
 
 
 def _output(block: BlockProducts, *biases: str) -> Array:
-    """Output of a block plus its biases of width D. Biases are replicated, so each chip adds them
-    to its own tokens after products are reduced."""
+    """Output of a block plus its biases of width D.
+
+    The biases are replicated, so each chip adds them to its own tokens after the reduction.
+    """
     y_BTD = block.output()
     for name in biases:
         if name in block.weights:
@@ -208,24 +232,26 @@ def _output(block: BlockProducts, *biases: str) -> Array:
     return y_BTD
 
 
-def _post_norm(stack: Stack, layer: Layer, block: BlockProducts, y_BTD: Array, name: str) -> Array:
-    """The norm after a block, where the layer has one."""
+def _post_norm(
+    settings: LayerSettings, layer: Layer, block: BlockProducts, y_BTD: Array, name: str
+) -> Array:
+    """Apply the norm after a block, if the layer has one."""
     if layer.norms not in ("post", "both"):
         return y_BTD
-    return norm(stack, block, y_BTD, name)
+    return norm(settings, block, y_BTD, name)
 
 
-def norm(stack: Stack, block: BlockProducts, x_BTD: Array, name: str) -> Array:
-    """Apply the norm with the weights `name` to the chip's tokens of the residual."""
+def norm(settings: LayerSettings, block: BlockProducts, x_BTD: Array, name: str) -> Array:
+    """Apply the norm whose scale is the weight `name` to the chip's tokens of the residual."""
     with jax.named_scope(name):
-        normalized = elementwise.normalize(stack.config.norm, x_BTD.astype(jnp.float32))
-        return _scale_and_shift(stack, block, normalized, name, x_BTD.dtype)
+        normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
+        return _scale_and_shift(settings, block, normalized, name, x_BTD.dtype)
 
 
 def _scale_and_shift(
-    stack: Stack, block: BlockProducts, normalized: Array, name: str, dtype: Any = None
+    settings: LayerSettings, block: BlockProducts, normalized: Array, name: str, dtype: Any = None
 ) -> Array:
-    """Apply the scale of a norm, and its bias where it has one."""
+    """Apply the scale of a norm (the weight `name`), and its bias if it has one."""
     bias = block.weight(f"b_{name}") if f"b_{name}" in block.weights else None
     scale = block.weight(name)
-    return elementwise.scale_and_shift(stack.config.norm, normalized, scale, bias, dtype)
+    return elementwise.scale_and_shift(settings.config.norm, normalized, scale, bias, dtype)

@@ -1,9 +1,10 @@
 """Multi-head latent attention: queries, keys and values are projected up from narrow latents.
 
-n_BTD is the block's normalized input on the tokens of the residual, cq_BTQ and ckv_BTC are the
-latents (C has C' numbers for keys and values and R for the key's rotary part), q_BTNH k_BTNH v_BTNV
-the chip's heads, o_BTNV is the attention output. Latents are normalized in the layout of the
-residual, so that what is gathered over `tensor` is narrow.
+n_BTD is the block's normalized input, for the chip's tokens of the residual. cq_BTQ is the latent
+of queries. ckv_BTC is the latent of keys and values, followed by the R numbers of the keys' rotary
+part. q_BTNH, k_BTNH and v_BTNV are queries, keys and values of the chip's heads, o_BTNV is the
+attention output. Latents are normalized before they are gathered over `tensor`, because they are
+narrower than their projections.
 
 Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
 """
@@ -38,12 +39,12 @@ def latent_attention(
 
     Args:
         a: the attention.
-        mla: its latents.
+        mla: widths of its latents and heads.
         block: products of the projections.
-        core_block: collectives of the core's terms.
-        core: computes the attention output.
-        n_BTD: the normalized input, on the tokens of the residual.
-        seq: tokens of a whole sequence.
+        core_block: collectives of the attention core.
+        core: computes attention between the projections.
+        n_BTD: the normalized input, for the chip's tokens of the residual.
+        seq: number of tokens of a whole sequence.
     """
     if mla.q_lora_rank is None:
         gathered_BTD = checkpoint_name(block.move_input(n_BTD, "attn.q"), "attention_input")
@@ -68,15 +69,14 @@ def latent_attention(
 
 
 def _query_latent(mla: Mla, block: BlockProducts, n_BTD: Array) -> Array:
-    """The normalized latent of queries, gathered for the chip's heads."""
+    """The latent of queries, normalized and gathered."""
     cq_BTQ = checkpoint_name(project(block, "attn.q_down", n_BTD, "b_dq"), "q_latent")
     cq_BTQ = _normalize(mla, block, cq_BTQ, "q_norm")
     return checkpoint_name(block.move_input(cq_BTQ, "attn.q_up"), "q_normed")
 
 
 def _key_value_latent(mla: Mla, block: BlockProducts, n_BTD: Array) -> Array:
-    """The latent of keys and values, gathered for the chip's heads; its rotary part is not
-    normalized."""
+    """The latent of keys and values, normalized except for its rotary part, and gathered."""
     ckv_BTC = checkpoint_name(project(block, "attn.kv_down", n_BTD, "b_dkv"), "kv_latent")
     c_BTC, rotary_BTR = jnp.split(ckv_BTC, [mla.kv_lora_rank], axis=-1)
     c_BTC = _normalize(mla, block, c_BTC, "kv_norm")
@@ -85,6 +85,7 @@ def _key_value_latent(mla: Mla, block: BlockProducts, n_BTD: Array) -> Array:
 
 
 def _normalize(mla: Mla, block: BlockProducts, latent: Array, name: str) -> Array:
+    """Apply the RMS norm with the scale `name` to a latent."""
     with jax.named_scope(name):
         norm = Norm(eps=mla.norm_eps)
         normalized = elementwise.normalize(norm, latent.astype(jnp.float32))

@@ -1,4 +1,4 @@
-"""The feed-forward block; h_BTF is the chip's shard of its hidden activations."""
+"""The feed-forward block. h_BTF is the chip's shard of its hidden activations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ Array = jax.Array
 
 
 def mlp(ffn: Mlp, block: BlockProducts, n_BTD: Array) -> None:
-    """Add the feed-forward of a normalized input, as it was moved, to the output of the block."""
+    """Add the feed-forward network of n_BTD to the block's output.
+
+    Args:
+        ffn: the feed-forward network.
+        block: products of the block.
+        n_BTD: the normalized input, after `move_input`.
+    """
     activation = ACTIVATIONS[ffn.activation]
     up_BTF = checkpoint_name(project(block, "mlp.up", n_BTD, "b_up"), "up")
     if ffn.gated:

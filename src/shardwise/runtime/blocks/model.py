@@ -1,4 +1,4 @@
-"""The whole model on one chip: embedding, layers in a scan, and the loss (`head`)."""
+"""The whole model on one chip's shards: embedding, scans over layers, and the loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwise.ops.sharded import Move
 from shardwise.runtime.blocks.attention import AttentionCore
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head_loss, outer_block
-from shardwise.runtime.blocks.layers import Partitions, Stack, Weights, run_layer
+from shardwise.runtime.blocks.layers import LayerSettings, Partitions, Weights, run_layer
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu, cudnn
 from shardwise.runtime.kernels.attention import SAVED
@@ -35,44 +35,53 @@ PeriodFunction = Callable[[Array, Sequence[Weights]], Array]
 OFFLOADED = Offloadable(src="device", dst=host_offload.KIND)
 
 
-def with_holders(weights: Tree, holders: Tree | None) -> Tree:
-    """Pair every array with the holder of its gradient; None where weights themselves are
-    differentiated."""
-    if holders is None:
-        return jax.tree.map(lambda w: (w, None), weights)
-    return jax.tree.map(lambda w, holder: (w, holder), weights, holders)
+def with_accumulators(weights: Tree, accumulators: Tree | None) -> Tree:
+    """Pair every weight with the accumulator of its gradient: see `products.BlockProducts`.
+
+    Without accumulators each weight is paired with None: the weights themselves are differentiated.
+    """
+    if accumulators is None:
+        return jax.tree.map(lambda weight: (weight, None), weights)
+    return jax.tree.map(lambda weight, zeros: (weight, zeros), weights, accumulators)
 
 
 def embed(
-    stack: Stack, core: AttentionCore, tokens_BT: Array, weights: Weights, partitions: Partitions
+    settings: LayerSettings,
+    core: AttentionCore,
+    tokens_BT: Array,
+    weights: Weights,
+    partitions: Partitions,
 ) -> Array:
-    """The residual before the first layer: rows of the embedding plus learned positions. Each chip
-    looks up the tokens of its part of the vocabulary."""
-    block = outer_block(stack, "embed", weights, partitions)
+    """The residual before the first layer: embeddings of the tokens, plus learned positions.
+
+    If `tensor` shards the vocabulary, each chip looks up the tokens of its part, and the rows are
+    summed over chips.
+    """
+    block = outer_block(settings, "embed", weights, partitions)
     program = block.program("embed")
     with jax.named_scope("embed"):
         moves = tuple(move for move in program.before if move.before.name == "embedding")
         embedding_VD = block.weight("embedding", moves)
         x_BTD = embedding_VD[tokens_BT]
-        if stack.table.roles("activations", ("V",)):
+        if settings.table.roles("activations", ("V",)):
             n_rows = embedding_VD.shape[0]
-            local_tokens = tokens_BT - stack.table.index(("tensor",)) * n_rows
+            local_tokens = tokens_BT - settings.table.index(("tensor",)) * n_rows
             is_local = (local_tokens >= 0) & (local_tokens < n_rows)
             x_BTD = embedding_VD[jnp.where(is_local, local_tokens, 0)]
             x_BTD = x_BTD * is_local[..., None].astype(embedding_VD.dtype)
         for move in program.after:
-            x_BTD = stack.table.apply(move, x_BTD)
-        if stack.config.scaled_embeddings:
-            x_BTD = x_BTD * jnp.asarray(stack.config.d_model**0.5, x_BTD.dtype)
+            x_BTD = settings.table.apply(move, x_BTD)
+        if settings.config.scaled_embeddings:
+            x_BTD = x_BTD * jnp.asarray(settings.config.d_model**0.5, x_BTD.dtype)
     if "position" in weights:
         with jax.named_scope("position"):
-            x_BTD = x_BTD + _positions(stack, block, core.positions(tokens_BT.shape[1]))
+            x_BTD = x_BTD + _positions(settings, block, core.positions(tokens_BT.shape[1]))
     return x_BTD
 
 
-def _positions(stack: Stack, block: BlockProducts, positions_BT: Array) -> Array:
-    """Learned position embeddings of the chip's tokens of the residual, out of `positions_BT`."""
-    table = stack.table
+def _positions(settings: LayerSettings, block: BlockProducts, positions_BT: Array) -> Array:
+    """Learned position embeddings at `positions_BT`, for this chip's tokens of the residual."""
+    table = settings.table
     d_roles = table.roles("weights", ("P", "D")).get("D", ())
     sharded = NamedArray("position", (Dim("P"), Dim("D", d_roles)))
     gather = Move("all_gather", sharded.axes, sharded, sharded.with_axes({}))
@@ -84,47 +93,51 @@ def _positions(stack: Stack, block: BlockProducts, positions_BT: Array) -> Array
 
 
 def run_layers(
-    stack: Stack,
+    settings: LayerSettings,
     form: Form,
     core: AttentionCore,
     x_BTD: Array,
     layers: Sequence[Tree],
     partitions: Sequence[Partitions],
 ) -> Array:
-    """Residual after all layers, a scan for each segment that repeats a period.
+    """The residual after all layers: one scan for each segment of layers that repeats a period.
 
     Args:
-        layers: stacked weights of each place of `weights.descriptions.layer_stacks`.
-        partitions: update partitions of each place.
+        settings: model, sharding rules and options that all layers share.
+        form: discrete choices of the layout.
+        core: computes attention between the projections.
+        x_BTD: the residual before the first layer.
+        layers: weights of each stack of `weights.descriptions.layer_stacks`, with accumulators.
+        partitions: update partitions of each stack's weights.
     """
     start = 0
-    for segment in model_stack(stack.config):
-        places = slice(start, start + len(segment.kinds))
-        start = places.stop
-        run_period = period_function(stack, form, core, segment, partitions[places])
+    for segment in model_stack(settings.config):
+        stacks = slice(start, start + len(segment.kinds))
+        start = stacks.stop
+        run_period = period_function(settings, form, core, segment, partitions[stacks])
 
         def step(
             x_BTD: Array, weights: Sequence[Weights], run_period: PeriodFunction = run_period
         ) -> tuple[Array, None]:
             return run_period(x_BTD, weights), None
 
-        unroll = cpu.scan_unroll(stack.table.mesh.platform, segment.repeats, x_BTD.size)
-        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[places]), unroll=unroll)
+        unroll = cpu.scan_unroll(settings.table.mesh.platform, segment.repeats, x_BTD.size)
+        x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[stacks]), unroll=unroll)
     return x_BTD
 
 
 def period_function(
-    stack: Stack,
+    settings: LayerSettings,
     form: Form,
     core: AttentionCore,
     segment: Segment,
     partitions: Sequence[Partitions],
 ) -> PeriodFunction:
-    """The function that runs the layers of one period of a segment."""
+    """Make the function that runs the layers of one period of a segment."""
     layer_functions = []
     for kind, layer_partitions in zip(segment.kinds, partitions, strict=True):
-        layer = stack.config.groups[kind].layer
-        layer_functions.append(_checkpointed(stack, form, core, layer, layer_partitions))
+        layer = settings.config.groups[kind].layer
+        layer_functions.append(_checkpointed(settings, form, core, layer, layer_partitions))
 
     def run_period(x_BTD: Array, weights: Sequence[Weights]) -> Array:
         for run, layer_weights in zip(layer_functions, weights, strict=True):
@@ -135,18 +148,21 @@ def period_function(
 
 
 def _checkpointed(
-    stack: Stack, form: Form, core: AttentionCore, layer: Layer, partitions: Partitions
+    settings: LayerSettings, form: Form, core: AttentionCore, layer: Layer, partitions: Partitions
 ) -> LayerFunction:
-    """A layer that saves the activations that remat keeps, some of them in host memory."""
+    """Make the function of a layer; it saves the activations that the layout's remat keeps.
+
+    The layout may offload some of them to host memory.
+    """
 
     def run(x_BTD: Array, weights: Weights) -> Array:
-        return run_layer(stack, layer, core, x_BTD, weights, partitions)
+        return run_layer(settings, layer, core, x_BTD, weights, partitions)
 
-    rows = layer_activations(stack.config, layer)
+    rows = layer_activations(settings.config, layer)
     saved = {row.name for row in rows if not is_recomputed(form, row.name, layer)}
     offloaded = {name for name in saved if is_offloaded(form, name)}
     saves_all = len(saved) == len(rows) and not offloaded
-    if saves_all and cpu.saves_all_residuals(stack.table.mesh):
+    if saves_all and cpu.saves_all_residuals(settings.table.mesh):
         return run
 
     def policy(primitive: Any, *_: Any, **params: Any) -> Any:
@@ -159,16 +175,21 @@ def _checkpointed(
 
 
 def loss_function(
-    stack: Stack, form: Form, partitions: Tree
+    settings: LayerSettings, form: Form, partitions: Tree
 ) -> Callable[[Tree, Tree | None, Array, Array], Array]:
-    """`(weights, holders, tokens_BT, targets_BT) -> this chip's part of the summed loss`."""
+    """Make the function of (weights, accumulators, tokens_BT, targets_BT) that is differentiated.
 
-    def loss(weights: Tree, holders: Tree | None, tokens_BT: Array, targets_BT: Array) -> Array:
-        pairs = with_holders(weights, holders)
+    It returns this chip's part of the summed loss.
+    """
+
+    def loss(
+        weights: Tree, accumulators: Tree | None, tokens_BT: Array, targets_BT: Array
+    ) -> Array:
+        pairs = with_accumulators(weights, accumulators)
         outer = pairs["outer"], partitions["outer"]
-        core = sequence_attention(stack.config, form, stack.table, stack.seq)
-        x_BTD = embed(stack, core, tokens_BT, *outer)
-        x_BTD = run_layers(stack, form, core, x_BTD, pairs["layers"], partitions["layers"])
-        return head_loss(stack, form, x_BTD, targets_BT, *outer)
+        core = sequence_attention(settings.config, form, settings.table, settings.seq)
+        x_BTD = embed(settings, core, tokens_BT, *outer)
+        x_BTD = run_layers(settings, form, core, x_BTD, pairs["layers"], partitions["layers"])
+        return head_loss(settings, form, x_BTD, targets_BT, *outer)
 
     return loss

@@ -1,7 +1,7 @@
 """Positions in attention: rotary embeddings, ALiBi slopes, and queries scaled by position.
 
-q_BTNH and k_BTKH are queries and keys (x_BTNH either) of the T tokens of a chip, positions_BT their
-positions in the sequence.
+q_BTNH are queries and k_BTKH keys of the T tokens of a chip, x_BTNH either of the two, positions_BT
+the positions of the tokens in their sequences.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class RotaryAngles(NamedTuple):
 
 
 def rotary_angles(a: Attention, positions_BT: Array, seq: int) -> RotaryAngles:
-    """Rotary angles of an attention, in fp32.
+    """Compute the rotary angles of tokens, in fp32.
 
     Args:
         a: the attention.
-        positions_BT: positions of the tokens; B is 1 where all sequences have the same.
-        seq: tokens of a whole sequence, on which two kinds of scaling depend.
+        positions_BT: positions of the tokens; B is 1 if all sequences have the same positions.
+        seq: number of tokens of a whole sequence, on which two kinds of scaling depend.
     """
     rope = a.rotary
     n_dims = rope.dims or (a.mla.d_rope if a.mla else a.d_head)
@@ -46,10 +46,10 @@ def rotary_angles(a: Attention, positions_BT: Array, seq: int) -> RotaryAngles:
 
 
 def rotate(rope: Rope, x_BTNH: Array, angles: RotaryAngles) -> Array:
-    """Rotate pairs of dims in fp32 and return the dtype of x; dims without an angle stay.
+    """Rotate pairs of dims of each head in fp32; return the dtype of x.
 
-    A pair is two neighbors where `rope.interleaved`, otherwise one dim of the first half of the
-    rotated dims and one of the second.
+    A pair is two neighboring dims if `rope.interleaved`; otherwise it is dim i of the first half of
+    the rotated dims, and dim i of their second half. Dims without an angle are left unchanged.
     """
     half = angles.cos.shape[-1]
     wide = x_BTNH.astype(jnp.float32)
@@ -68,7 +68,7 @@ def rotate(rope: Rope, x_BTNH: Array, angles: RotaryAngles) -> Array:
 
 
 def _rotate_neighbors(x_BTNH: Array, angles: RotaryAngles) -> Array:
-    """Rotate pairs of neighbors without strided reads, which are slow on a TPU."""
+    """Rotate pairs of neighboring dims, without strided reads, which are slow on TPUs."""
     cos, sin = (jnp.repeat(x, 2, axis=-1) for x in angles)
     is_even = jnp.arange(x_BTNH.shape[-1]) % 2 == 0
     neighbor = jnp.where(is_even, -jnp.roll(x_BTNH, -1, axis=-1), jnp.roll(x_BTNH, 1, axis=-1))
@@ -76,10 +76,10 @@ def _rotate_neighbors(x_BTNH: Array, angles: RotaryAngles) -> Array:
 
 
 def frequencies(rope: Rope, n_dims: int, seq: int) -> Floats:
-    """Radians per token of each rotated pair, theta^(-2i/n_dims), scaled for longer sequences.
+    """Frequency of each rotated pair i, in radians per token: theta^(-2i/n_dims), then scaled.
 
     Raises:
-        ValueError: a kind of scaling that is not in `SCALINGS`.
+        ValueError: the kind of scaling is not in `SCALINGS`.
     """
     unscaled = rope.theta ** (-np.arange(0, n_dims, 2) / n_dims)
     if rope.scaling is None:
@@ -90,35 +90,41 @@ def frequencies(rope: Rope, n_dims: int, seq: int) -> Floats:
 
 
 def _linear(rope: Rope, scaling: RopeScaling, unscaled: Floats, seq: int) -> Floats:
+    """Divide all frequencies by the same factor (position interpolation)."""
     return unscaled / scaling.factor
 
 
 def _dynamic(rope: Rope, scaling: RopeScaling, unscaled: Floats, seq: int) -> Floats:
-    """Increase theta by the length of this sequence (dynamic NTK)."""
+    """Increase theta with the length of the sequence (dynamic NTK)."""
     n_dims = 2 * len(unscaled)
-    original = scaling.original or seq
-    growth = scaling.factor * max(seq, original) / original - (scaling.factor - 1)
+    original_context = scaling.original or seq
+    growth = scaling.factor * max(seq, original_context) / original_context - (scaling.factor - 1)
     theta = rope.theta * growth ** (n_dims / (n_dims - 2))
     return frequencies(dataclasses.replace(rope, theta=theta, scaling=None), n_dims, seq)
 
 
 def _llama3(rope: Rope, scaling: RopeScaling, unscaled: Floats, seq: int) -> Floats:
-    """Divide by `factor` the pairs with fewer than `low_freq` rotations over the original context,
-    keep those with more than `high_freq`, and interpolate in between (Llama 3.1)."""
+    """Divide low frequencies by `factor`, keep high ones, and interpolate in between (Llama 3.1).
+
+    Low frequencies rotate fewer than `low_freq` times over the original context, high ones more
+    than `high_freq` times.
+    """
     rotations = (scaling.original or seq) * unscaled / (2 * math.pi)
     weight = (rotations - scaling.low_freq) / (scaling.high_freq - scaling.low_freq)
     return _interpolate(unscaled, scaling.factor, weight)
 
 
 def _yarn(rope: Rope, scaling: RopeScaling, unscaled: Floats, seq: int) -> Floats:
-    """Interpolate as `_llama3` does, linearly in the index of the pair (arXiv 2309.00071,
-    section 3.2)."""
+    """Interpolate as `_llama3` does, but linearly in the index of the pair.
+
+    Source: YaRN, arXiv 2309.00071, section 3.2.
+    """
     n_dims = 2 * len(unscaled)
-    original = scaling.original or seq
+    original_context = scaling.original or seq
 
     def pair_index(rotations: float) -> float:
-        """Index of the pair with this number of rotations over the original context."""
-        wavelength = original / (rotations * 2 * math.pi)
+        """Index of the pair that rotates this number of times over the original context."""
+        wavelength = original_context / (rotations * 2 * math.pi)
         return n_dims * math.log(wavelength) / (2 * math.log(rope.theta))
 
     first = pair_index(scaling.beta_fast)
@@ -133,14 +139,16 @@ def _yarn(rope: Rope, scaling: RopeScaling, unscaled: Floats, seq: int) -> Float
 
 
 def _longrope(rope: Rope, scaling: RopeScaling, unscaled: Floats, seq: int) -> Floats:
-    """Divide each pair by a factor of its own, chosen by whether the sequence exceeds the original
-    context."""
+    """Divide each frequency by its factor for long or for short sequences (LongRoPE).
+
+    Sequences are long if they exceed the original context.
+    """
     is_long = scaling.original is not None and seq > scaling.original
     return unscaled / np.array(scaling.long if is_long else scaling.short)
 
 
 def _interpolate(unscaled: Floats, factor: float, weight: Floats) -> Floats:
-    """Blend unscaled frequencies (weight 1) with those divided by `factor` (weight 0)."""
+    """Weighted mean of frequencies (weight 1) and frequencies divided by `factor` (weight 0)."""
     weight = np.clip(weight, 0.0, 1.0)
     return unscaled * (weight + (1.0 - weight) / factor)
 
@@ -155,9 +163,10 @@ SCALINGS: dict[str, Any] = {
 
 
 def alibi_slopes(n_heads: int) -> Floats:
-    """ALiBi slope of each head, the decrease of its scores per token: 2^(-8 i / n) for a power of
-    two of heads; other numbers take those of the next smaller power, then every other one of the
-    next larger power.
+    """ALiBi slope of each head: the decrease of its scores per token of distance.
+
+    For n heads, with n a power of two, they are 2^(-8 i / n) for i = 1 to n. Other numbers of heads
+    take the slopes for the next smaller power of two, then every other slope for the next larger.
 
     Source: Press et al., arXiv 2108.12409, section 3, and its published code.
     """
@@ -168,7 +177,7 @@ def alibi_slopes(n_heads: int) -> Floats:
 
 
 def scale_by_position(temperature: Temperature, q_BTNH: Array, positions_BT: Array) -> Array:
-    """Scale queries by a factor that grows with the logarithm of their position (Llama 4)."""
+    """Scale queries by a factor that grows with the logarithm of their positions (Llama 4)."""
     steps = jnp.floor((positions_BT.astype(jnp.float32) + 1.0) / temperature.floor)
     factor = 1.0 + temperature.scale * jnp.log1p(steps)
     return (q_BTNH * factor[..., None, None]).astype(q_BTNH.dtype)

@@ -1,5 +1,6 @@
-"""Products of activations and weights: the collectives that the sharding algebra derives, and an
-einsum.
+"""Products of activations and weights: an einsum on each chip, between derived collectives.
+
+The sharding algebra (`ops.sharded`) derives the collectives from the sharding rules.
 
 Letters of arrays: B sequences, T tokens, D model width, N heads, K heads of keys and values, H head
 width, F feed-forward width, V vocabulary, E experts.
@@ -36,10 +37,10 @@ class Precision:
     """Dtypes of a step.
 
     Args:
-        compute: of products.
-        gradients: in which gradients are stored.
-        reduce: in which gradients are summed over chips.
-        narrow: of both operands of a product with `Scaled` weights; None for `compute`.
+        compute: dtype of products.
+        gradients: dtype in which gradients are stored.
+        reduce: dtype in which gradients are summed over chips.
+        narrow: dtype of both operands of a product with `Scaled` weights; None for `compute`.
     """
 
     compute: Any
@@ -50,18 +51,21 @@ class Precision:
 
 @dataclass(slots=True, kw_only=True)
 class BlockProducts:
-    """Products of one block, as the planner counts them: their common input is gathered once, and
-    their outputs are summed on the chip before they are reduced once.
+    """The products of one block, with the collectives that a plan counts.
+
+    The common input of products is gathered once. Their outputs are summed on the chip, and the sum
+    is reduced over chips once.
 
     Args:
         table: sharding rules on the mesh.
-        terms: name -> term of `ops.layers`.
-        weights: name -> (array of this layer, holder of its gradient: see `_gathered`). Holders are
-            None where nothing is differentiated; only there arrays may be `Scaled`.
+        terms: name -> term of `ops.layers`, a product of the block.
+        weights: name -> (array of this layer, accumulator of its gradient, see `_gathered`). The
+            accumulator is None in serving, where the array may be `Scaled`, and where weights
+            themselves are differentiated.
         partitions: name of a weight -> how its copies share its update.
         precision: dtypes of the step.
-        ring: the ring over which tokens travel during products; None for collectives
-            before and after products. With it tokens are in pieces between products.
+        ring: ring of chips over which tokens travel during products; tokens are then in pieces
+            between products. None for collectives before and after products.
     """
 
     table: Table
@@ -79,7 +83,7 @@ class BlockProducts:
         return _program(self.terms[name].einsum, weights, tuple(self.table.rules.items()))
 
     def move_input(self, array: Array, name: str, *, right: bool = False) -> Array:
-        """Run the collectives that bring the left (or right) input of a term to its product."""
+        """Run the collectives on the left (or right) input of a term that its product needs."""
         program = self.program(name)
         operand = program.einsum.right if right else program.einsum.left
         with jax.named_scope(name):
@@ -111,38 +115,38 @@ class BlockProducts:
             return einsum(x, w)
 
     def to_sequence_order(self, x: Array) -> Array:
-        """Reorder the output of a product to whole sequences."""
+        """Reorder pieces in order of arrival to whole sequences; no change without a ring."""
         return self.ring.to_sequence_order(x) if self.ring else x
 
     def to_arrival_order(self, x: Array) -> Array:
-        """Reorder whole sequences to the order in which products of this block take tokens."""
+        """Reorder whole sequences to pieces in order of arrival; no change without a ring."""
         return self.ring.to_arrival_order(x) if self.ring else x
 
     def operand(self, name: str) -> Any:
-        """The weight of a term as its product takes it."""
+        """The weight of a term, cast and gathered for its product."""
         program = self.program(name)
         weight_name = program.einsum.right.name
         with jax.named_scope(name):
             return self.weight(weight_name, _moves_of(program.before, weight_name))
 
     def buffer(self, name: str) -> Array:
-        """An array stored with the weights that has no gradient."""
+        """An array that is stored with the weights but has no gradient."""
         return jax.lax.stop_gradient(self.weights[name][0])
 
     def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Any:
-        """A weight in the dtype of products, gathered where the rules shard a contracted dim."""
-        array, holder = self.weights[name]
-        if holder is None:
+        """A weight in the dtype of products, after the collectives `moves`."""
+        array, accumulator = self.weights[name]
+        if accumulator is None:
             return self._fetched(array, moves)
         gathers = tuple(move for move in moves if move.kind == "all_gather")
-        array = self._gathered(array, holder, gathers, self.partitions[name])
+        array = self._gathered(array, accumulator, gathers, self.partitions[name])
         for move in moves:
             if move.kind != "all_gather":
                 array = self.table.apply(move, array)
         return array
 
     def _fetched(self, w: Array | Scaled, moves: tuple[Move, ...]) -> Any:
-        """A weight without a gradient; a `Scaled` one is neither cast nor moved."""
+        """A weight without an accumulator, cast and moved; a `Scaled` one is returned unchanged."""
         if isinstance(w, Scaled):
             return w
         array = w.astype(self.precision.compute)
@@ -151,30 +155,32 @@ class BlockProducts:
         return array
 
     def _gathered(
-        self, w: Array, holder: Array, moves: tuple[Move, ...], partition: UpdatePartition
+        self, w: Array, accumulator: Array, moves: tuple[Move, ...], partition: UpdatePartition
     ) -> Array:
-        """A weight as products take it: cast, then gathered.
+        """Cast a weight to the dtype of products, then gather it.
 
-        Gradients may be in a wider dtype and in smaller shards than their weights, which
-        differentiation does not allow. So a step is differentiated with respect to `holder`, an
-        array that nothing reads. The weight's cotangent is summed in `precision.reduce` over the
-        chips that gathered it, and over copies if this microbatch synchronizes them; the holder's
-        gradient is in `precision.gradients`. Where that sum is rounded, the holder carries the
-        error feedback: the residual of the last sum comes in, that of this one goes out.
+        A gradient may have a wider dtype and smaller shards than its weight, which `jax.grad` does
+        not allow. So a step is differentiated with respect to `accumulator`, an array of zeros with
+        the dtype and shape of the gradient, whose values nothing reads. The backward pass sums the
+        weight's cotangent in `precision.reduce` over the chips that gathered the weight, and, if
+        `partition.in_backward`, over the chips that have copies of it. It returns the sum in
+        `precision.gradients` as the gradient of `accumulator`. If the sum over copies is rounded to
+        int8, `accumulator` is an `ErrorFeedback` with the residual of the previous step, and its
+        gradient is one with the new residual.
         """
         table = self.table
         precision = self.precision
 
         @jax.custom_vjp
-        def fetch(w: Array, holder: Array | ErrorFeedback) -> Array:
+        def fetch(w: Array, accumulator: Array | ErrorFeedback) -> Array:
             array = w.astype(precision.compute)
             for move in moves:
                 array = table.apply(move, array)
             return array
 
-        def forward(w: Array, holder: Array | ErrorFeedback) -> tuple[Array, Array | None]:
-            feedback = holder.residual if isinstance(holder, ErrorFeedback) else None
-            return fetch(w, holder), feedback
+        def forward(w: Array, accumulator: Array | ErrorFeedback) -> tuple[Array, Array | None]:
+            feedback = accumulator.residual if isinstance(accumulator, ErrorFeedback) else None
+            return fetch(w, accumulator), feedback
 
         def backward(feedback: Array | None, ct: Array) -> tuple[None, Array | ErrorFeedback]:
             ct = ct.astype(precision.reduce)
@@ -189,14 +195,14 @@ class BlockProducts:
             return None, ct.astype(precision.gradients)
 
         fetch.defvjp(forward, backward)
-        return fetch(w, holder)
+        return fetch(w, accumulator)
 
     def add_product(self, name: str, x: Array) -> None:
         """Add the product of a term to the output of the block."""
         self.add_output(name, self.product(name, x))
 
     def add_output(self, name: str, output: Array) -> None:
-        """Add to the output of the block an array that has the layout of a term's product."""
+        """Add an array with the layout of a term's product to the output of the block."""
         if self._output is not None:
             output = self._output[0] + output
         self._output = (output, self.program(name).after)
@@ -218,16 +224,17 @@ class BlockProducts:
 
 @functools.lru_cache(maxsize=1024)
 def _program(einsum: Einsum, weights: frozenset[str], rules: tuple[Any, ...]) -> Program:
+    """Derive the collectives of an einsum; cached, because layers have the same einsums."""
     return derive(shard_einsum(einsum, weights, dict(rules)))
 
 
 def _moves_of(moves: Iterable[Move], name: str) -> tuple[Move, ...]:
-    """The moves of one array."""
+    """The moves of the array `name`."""
     return tuple(move for move in moves if move.before.name == name)
 
 
 def _equation(program: Program) -> str:
-    """`abc,cd->abd` of an einsum over named dims."""
+    """Subscripts for `jnp.einsum` such as `abc,cd->abd`, from an einsum over named dims."""
     einsum = program.einsum
     letters = {dim: chr(ord("a") + i) for i, dim in enumerate(einsum.dims)}
 

@@ -1,17 +1,23 @@
 """Ring attention: keys and values travel around a ring of chips (arXiv 2310.01889).
 
-Every chip attends to its own keys, then in n - 1 steps to those of its predecessors, which arrive
-one step ahead, and merges the softmax sums. The backward pass is a second round: keys and values
-travel again, followed by their gradients, to which each chip adds its part until they are back.
-They travel in the dtype of keys. Nothing of another chip is saved between the two rounds.
+In the forward pass every chip attends to its own keys, then in n - 1 steps to the keys of its
+predecessors, which arrive one step before they are needed, and merges the results. In the backward
+pass keys and values travel around the ring again. Their gradients follow them; each chip adds its
+part to the gradients, until they are back on the chip of their keys. Gradients travel in the dtype
+of keys. No keys or values of another chip are saved between the two passes.
 
-Under a causal mask a chip has an early chunk of the sequence and a late one (`ContextOrder`). If
-the early chunk of another chip comes before the own one, both own chunks attend to it; otherwise
-the own late chunk attends to both chunks of the other chip. Each case is two square blocks of
-scores of half the tokens, and one of the two blocks is common to both cases: the other is selected
-on the chip, so that all chips compute the same number of scores, and none that is masked.
+Under a causal mask each chip has an early and a late chunk of the sequence (`ContextOrder`). A chip
+that receives the keys of another chip computes two square blocks of scores, each of one chunk of
+queries over one chunk of keys:
 
-q_BNTH are queries, k_BKTH v_BKTH keys and values of the T tokens of a chip, o_BNTH is the attention
+- Its late queries attend to the early keys of the other chip. This block is always needed.
+- If the other chip's early chunk comes before its own, its early queries attend to these keys too;
+  otherwise its late queries attend to the other chip's late keys. This block is selected on the
+  chip.
+
+So all chips compute the same number of scores, and none that is masked.
+
+q_BNTH are queries, k_BKTH keys and v_BKTH values of the T tokens of a chip, o_BNTH is the attention
 output, l_BNT the logsumexp of the scores.
 """
 
@@ -31,8 +37,8 @@ from shardwise.runtime.kernels.blockwise import PartialAttention, merge
 
 Array = jax.Array
 KeysValues = tuple[Array, Array]
-Residuals = tuple[Array, Array, Array, Array, Array]  # q k v o l
-BackwardCarry = tuple[Array, KeysValues, KeysValues]  # dq, keys and values, their gradients
+Residuals = tuple[Array, Array, Array, Array, Array]  # (q, k, v, o, l)
+BackwardCarry = tuple[Array, KeysValues, KeysValues]  # (dq, (k, v), (dk, dv))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +47,10 @@ class RingAttention:
 
     Args:
         axes: mesh axes of the ring.
-        n: chips, two or more.
+        n: number of chips, at least 2.
         causal: whether tokens attend to earlier ones only; chips then have paired chunks.
-        platform: `tpu`, `gpu` or `cpu`.
-        pipelined: whether chips of other pipeline stages run other operations at the same time.
+        platform: `RoleMesh.platform` of the chips.
+        pipelined: whether the mesh has pipeline stages, which may run other operations meanwhile.
     """
 
     axes: tuple[str, ...]
@@ -54,7 +60,7 @@ class RingAttention:
     pipelined: bool = False
 
     def attend(self, q_BNTH: Array, k_BKTH: Array, v_BKTH: Array) -> Array:
-        """o_BNTH of queries that carry the scale of their scores."""
+        """Compute o_BNTH; queries are multiplied by the scale of the scores already."""
 
         @jax.custom_vjp
         def attend(q: Array, k: Array, v: Array) -> Array:
@@ -72,11 +78,12 @@ class RingAttention:
         return attend(q_BNTH, k_BKTH, v_BKTH)
 
     def _receive(self, arrays: KeysValues) -> KeysValues:
-        """The arrays of the predecessor, in exchange for those of this chip."""
+        """Send two arrays to the successor on the ring; return those of the predecessor."""
         keys, values = arrays
         if self.pipelined and self.platform == "cpu":
-            # A permute on the CPU waits for all devices of the program, also those of other stages,
-            # which may not run it; a gather waits only for its own.
+            # On CPUs a permute waits for all devices of the program, also for those of other
+            # pipeline stages, which may be running a branch without it. A gather waits only for the
+            # devices of its ring.
             predecessor = (lax.axis_index(self.axes) - 1) % self.n
             received_keys = lax.all_gather(keys, self.axes)[predecessor]
             return received_keys, lax.all_gather(values, self.axes)[predecessor]
@@ -100,22 +107,26 @@ class RingAttention:
         return add_keys(partial, kv, self.n - 1)
 
     def _attend_unmasked(self, q: Array, k: Array, v: Array) -> PartialAttention:
+        """Attention without a mask: all keys come before the queries, or no mask is causal."""
         return attention.forward(q, k, v, platform=self.platform, causal=False)
 
     def _forward_step(
         self, q: Array
     ) -> Callable[[PartialAttention, KeysValues, Any], PartialAttention]:
-        """The function that adds the keys of the chip `distance` places before."""
+        """Make the function that merges in attention over the keys of another chip.
+
+        The other chip is the one that is `distance` places before this chip on the ring.
+        """
 
         def unmasked(partial: PartialAttention, kv: KeysValues, distance: Any) -> PartialAttention:
             return merge(partial, self._attend_unmasked(q, *kv))
 
         def causal(partial: PartialAttention, kv: KeysValues, distance: Any) -> PartialAttention:
             is_earlier = self._is_earlier(distance)
-            k2, v2 = (_key_blocks(x, is_earlier) for x in kv)
-            o2, l2 = self._attend_unmasked(_query_blocks(q, is_earlier), k2, v2)
-            o_common, o_selected = jnp.split(o2, 2)
-            l_common, l_selected = jnp.split(l2, 2)
+            k_both, v_both = (_key_blocks(x, is_earlier) for x in kv)
+            o_both, l_both = self._attend_unmasked(_query_blocks(q, is_earlier), k_both, v_both)
+            o_common, o_selected = jnp.split(o_both, 2)
+            l_common, l_selected = jnp.split(l_both, 2)
             o_early, o_late = _chunks(partial[0])
             l_early, l_late = _chunks(partial[1])
             early = (o_early, l_early)
@@ -129,14 +140,14 @@ class RingAttention:
         return causal if self.causal else unmasked
 
     def _is_earlier(self, distance: Any) -> Array:
-        """Whether the early chunk of the chip `distance` places before precedes the own one."""
+        """Whether the chip `distance` places before has an earlier early chunk than this chip."""
         return lax.axis_index(self.axes) >= distance
 
     def _backward(self, residuals: Residuals, do: Array) -> tuple[Array, Array, Array]:
-        """Gradients of queries, keys and values of the chip.
+        """Gradients of the chip's queries, keys and values.
 
-        Gradients of keys start on the successor of their chip, which adds the first part, and are
-        back after n - 1 steps.
+        The gradients of keys and values start on the successor of their chip, which computes their
+        first part, and are back after n - 1 steps.
         """
         q, k, v, o, l = residuals
         own_gradients = self._differentiate(residuals, do, causal=self.causal)
@@ -167,13 +178,17 @@ class RingAttention:
     def _differentiate(
         self, residuals: Residuals, do: Array, *, causal: bool = False
     ) -> tuple[Array, Array, Array]:
+        """Parts of (dq, dk, dv) from the keys and values in `residuals`."""
         return attention.backward(*residuals, do, platform=self.platform, causal=causal)
 
     def _backward_step(
         self, q: Array, o: Array, l: Array, do: Array
     ) -> Callable[[KeysValues, Any], tuple[Array, KeysValues]]:
-        """The function that returns parts of dq (in fp32), dk and dv, from the keys of the chip
-        `distance` places before."""
+        """Make the function that returns parts of the gradients, from the keys of another chip.
+
+        The other chip is the one that is `distance` places before this chip on the ring. The parts
+        are those of dq (in fp32), and of dk and dv (in the dtype of keys).
+        """
 
         def unmasked(kv: KeysValues, distance: Any) -> tuple[Array, KeysValues]:
             k, v = kv
@@ -183,9 +198,11 @@ class RingAttention:
         def causal(kv: KeysValues, distance: Any) -> tuple[Array, KeysValues]:
             k, v = kv
             is_earlier = self._is_earlier(distance)
-            q2, o2, l2, do2 = (_query_blocks(x, is_earlier) for x in (q, o, l, do))
-            k2, v2 = (_key_blocks(x, is_earlier) for x in kv)
-            dq_BNTH, dk_BKTH, dv_BKTH = self._differentiate((q2, k2, v2, o2, l2), do2)
+            q_both, o_both, l_both, do_both = (_query_blocks(x, is_earlier) for x in (q, o, l, do))
+            k_both, v_both = (_key_blocks(x, is_earlier) for x in kv)
+            dq_BNTH, dk_BKTH, dv_BKTH = self._differentiate(
+                (q_both, k_both, v_both, o_both, l_both), do_both
+            )
             late_dq, selected_dq = jnp.split(dq_BNTH.astype(jnp.float32), 2)
             dq_BNTH = _add_selected(selected_dq, late_dq, is_earlier)
             early_dk, selected_dk = jnp.split(dk_BKTH.astype(jnp.float32), 2)
@@ -198,7 +215,7 @@ class RingAttention:
 
 
 def _chunks(x: Array) -> tuple[Array, Array]:
-    """The early and the late chunk of the tokens."""
+    """Split the tokens of a chip into the early and the late chunk."""
     early, late = jnp.split(x, 2, axis=2)
     return early, late
 
@@ -206,19 +223,19 @@ def _chunks(x: Array) -> tuple[Array, Array]:
 def _select(
     condition: Array, on_true: PartialAttention, on_false: PartialAttention
 ) -> PartialAttention:
+    """One of two attention outputs, with its logsumexp."""
     o = jnp.where(condition, on_true[0], on_false[0])
     return o, jnp.where(condition, on_true[1], on_false[1])
 
 
 def _query_blocks(x: Array, is_earlier: Array) -> Array:
-    """Queries of both blocks of scores, concatenated along B: the late chunk (common to both
-    cases), and the selected one."""
+    """Queries of both blocks of scores, concatenated along B: the late chunk, then the selected."""
     early, late = _chunks(x)
     return jnp.concatenate([late, jnp.where(is_earlier, early, late)])
 
 
 def _key_blocks(x: Array, is_earlier: Array) -> Array:
-    """Keys of both blocks of scores, concatenated along B: the early chunk, the selected one."""
+    """Keys of both blocks of scores, concatenated along B: the early chunk, then the selected."""
     early, late = _chunks(x)
     return jnp.concatenate([early, jnp.where(is_earlier, early, late)])
 
@@ -226,14 +243,14 @@ def _key_blocks(x: Array, is_earlier: Array) -> Array:
 def _add_selected(
     selected: Array, late: Array, is_earlier: Array, early: Array | float = 0.0
 ) -> Array:
-    """Both chunks of a gradient, with that of the selected block added to its chunk."""
+    """Gradient of both chunks, with the selected block's part added to the chunk it belongs to."""
     zeros = jnp.zeros_like(selected)
     early = early + jnp.where(is_earlier, selected, zeros)
     return jnp.concatenate([early, late + jnp.where(is_earlier, zeros, selected)], axis=2)
 
 
 def _add(gradients: KeysValues, parts: KeysValues) -> KeysValues:
-    """Add parts in fp32, and return the dtype that travels."""
+    """Add parts to gradients in fp32; return the sums in the dtype of the gradients."""
 
     def add(gradient: Array, part: Array) -> Array:
         return (gradient.astype(jnp.float32) + part.astype(jnp.float32)).astype(gradient.dtype)

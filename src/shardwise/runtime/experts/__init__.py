@@ -1,1 +1,1 @@
-"""Mixture of experts: routing, and dispatch of tokens to experts and back."""
+"""Mixture of experts: routing, and the dispatch of tokens to the chips of their experts."""

@@ -1,8 +1,10 @@
 """Expert dispatch: copies of tokens travel to the chips of their experts and back.
 
-`PaddedDispatch` uses buffers of one size; see `ragged` for the other way. x_ND are the tokens that
-a chip sends, E experts (those of the chip in a product), C slots of an expert: for the tokens of
-one chip before the exchange, of all chips after it.
+`PaddedDispatch` sends the same number of slots to every expert; `ragged.RaggedDispatch` sends only
+as many rows as tokens chose. Letters of arrays: N tokens that a chip sends, K experts that a token
+chose, D width of a token, E experts (of the layer before the exchange, of the chip after it), C
+slots of an expert (for the tokens of one chip before the exchange, of all chips after it), I input
+and J output columns of an expert's matrix.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ TENSOR = ("tensor",)
 
 @dataclass(frozen=True, slots=True)
 class ExpertLayout:
-    """How the rules shard experts and the tokens that they receive.
+    """How the sharding rules distribute experts, and the tokens that experts receive.
 
     Args:
         table: sharding rules on the mesh.
-        expert_roles: roles that shard the experts; tokens are exchanged over them.
+        expert_roles: roles that shard the experts; tokens are exchanged over their chips.
         splits_experts: whether `tensor` shards the matrices of an expert.
         splits_residual: whether `tensor` shards the tokens of the residual.
     """
@@ -46,12 +48,12 @@ class ExpertLayout:
 
     @property
     def gathers_over_tensor(self) -> bool:
-        """Whether chips of `tensor` gather the tokens that each of them received."""
+        """Whether chips of `tensor` gather the tokens that the others received."""
         return self.sends_residual_tokens and self.splits_experts
 
     @property
     def slices_tokens(self) -> bool:
-        """Whether a chip takes its part of the tokens of a replicated residual first."""
+        """Whether each chip of `tensor` sends a part of the tokens of a replicated residual."""
         return "tensor" in self.expert_roles and not self.splits_residual
 
     @property
@@ -75,12 +77,12 @@ def expert_layout(table: Table) -> ExpertLayout:
 
 @dataclass(frozen=True, slots=True)
 class PaddedDispatch:
-    """Dispatch with the same number of slots for every expert, filled or empty: [E,C,...].
+    """Dispatch with arrays [E, C, ..]: all experts have equally many slots, some of them empty.
 
     Args:
         layout: layout of the experts.
-        slots: slots of the copies before they are sent.
-        n_experts: experts of the layer.
+        slots: the slot of each token's copies, before they are sent.
+        n_experts: number of experts of the layer.
     """
 
     layout: ExpertLayout
@@ -88,7 +90,7 @@ class PaddedDispatch:
     n_experts: int
 
     def send(self, x: Array) -> Array:
-        """Send this chip's copies in the order of `slots`; return those of the chip's experts."""
+        """Send copies of this chip's tokens, in slot order; return the copies for its experts."""
         axes = self.layout.expert_axes
         x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
         if self.layout.expert_roles:
@@ -98,7 +100,7 @@ class PaddedDispatch:
         return x_ECD
 
     def send_back(self, y_ECD: Array) -> Array:
-        """Send outputs of the chip's experts back; return those of this chip's copies."""
+        """Send outputs of this chip's experts back; return those of its own tokens' copies."""
         axes = self.layout.expert_axes
         if self.layout.gathers_over_tensor:
             y_ECD = scatter(y_ECD, self.layout.tensor_axes, 1)
@@ -107,20 +109,25 @@ class PaddedDispatch:
         return y_ECD.reshape(-1, y_ECD.shape[-1])
 
     def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
-        """Multiply the copies of each expert, of width I, by the expert's matrix."""
+        """Multiply the copies that each expert received by the expert's matrix."""
         return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ)
 
     def expand(self, b_EJ: Array) -> Array:
-        """Broadcast one row per expert to all its copies."""
+        """Broadcast one row per expert to all copies that the expert received."""
         return b_EJ[:, None]
 
 
 def padded_dispatch(
     m: Moe, layout: ExpertLayout, experts_NK: Array, factor: float | None
 ) -> PaddedDispatch:
-    """Dispatch to the chosen experts; choices beyond the capacity of an expert are dropped.
+    """Make the dispatch of tokens to their experts, with the capacity of an expert as its slots.
+
+    Choices beyond the capacity are dropped.
 
     Args:
+        m: the block of experts.
+        layout: layout of the experts.
+        experts_NK: indices of the experts that each token chose.
         factor: capacity factor, see `routing.capacity`.
     """
     n_slots = routing.capacity(m, len(experts_NK), factor)

@@ -1,8 +1,9 @@
 """The mixture-of-experts block: routed experts, and shared experts that every token uses.
 
-n_BTD is the block's normalized input, x_ND are the tokens that a chip sends, E experts (those of
-the chip in a product), R their copies of tokens in the order of the dispatch, more than one dim
-under `PaddedDispatch`. F is the chip's shard of the hidden width.
+n_BTD is the block's normalized input, x_ND the tokens that a chip sends and x_RD the copies of
+tokens that its experts receive. R stands for the rows of `RaggedDispatch`, and for the dims [E, C]
+of `PaddedDispatch`. E are experts, K the experts of a token, F is the chip's shard of the hidden
+width.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def moe(
     """Output of the block, in the layout of the residual.
 
     Args:
+        m: the block of experts.
+        block: products of the block.
+        n_BTD: normalized input, in the layout of the residual.
         factor: capacity factor, see `routing.capacity`.
-        ragged_dispatch: whether, without a capacity factor, no empty slots are sent or multiplied,
-            see `ragged`.
+        ragged_dispatch: whether to use `RaggedDispatch` if there is no capacity factor.
     """
     layout = expert_layout(block.table)
     gathered_BTD = n_BTD
@@ -67,16 +70,16 @@ def moe(
     y_BTD = _routed_experts(m, block, dispatch, x_ND, weights_NK).reshape(x_BTD.shape)
     if m.d_ff_shared:
         _shared_experts(m, block, gathered_BTD)
-    if layout.sends_residual_tokens:  # y_BTD has the layout of the residual, fully reduced
+    if layout.sends_residual_tokens:  # y_BTD is reduced already, in the layout of the residual
         return block.output() + y_BTD if m.d_ff_shared else y_BTD
     if layout.slices_tokens:
-        return _unslice(m, block, layout, y_BTD)
+        return _join_tokens(m, block, layout, y_BTD)
     block.add_output("moe.down", y_BTD)
     return block.output()
 
 
-def _unslice(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Array) -> Array:
-    """Output on all tokens, from the part of each chip of `tensor`."""
+def _join_tokens(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Array) -> Array:
+    """Output of all tokens, from the parts of the tokens that the chips of `tensor` have."""
     if not m.d_ff_shared:
         with jax.named_scope("moe.combine"):
             return gather(y_BTD, layout.tensor_axes, 1)
@@ -90,7 +93,7 @@ def _unslice(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Array) -
 
 
 def _route(m: Moe, block: BlockProducts, x_ND: Array) -> tuple[Array, Array]:
-    """(weights_NK in fp32, experts_NK) of each token."""
+    """Route tokens: return (weights_NK in fp32, indices experts_NK) of each token's experts."""
     router_DE = block.operand("moe.router")
     with jax.named_scope("moe.router"):
         logits_NE = jnp.einsum("nd,de->ne", x_ND, router_DE, preferred_element_type=jnp.float32)
@@ -118,9 +121,10 @@ def _routed_experts(
 def _experts(
     m: Moe, block: BlockProducts, dispatch: Dispatch, x_RD: Array, weights_R1: Array
 ) -> Array:
-    """Outputs of the chip's experts for their copies of tokens.
+    """Outputs of the chip's experts for the copies of tokens that they received.
 
-    Weights are applied before the last product, so that their gradients do not need its output.
+    Routing weights are applied before the last product, so that their gradients do not need its
+    output.
     """
 
     def product(part: str, x_RI: Array) -> Array:
@@ -149,7 +153,7 @@ def _experts(
 
 
 def _down_bias(block: BlockProducts) -> Array:
-    """The bias of the last product; on one chip only where chips have partial sums."""
+    """Bias of the last product; zero on all but one of the chips whose partial sums are added."""
     bias_ED = block.weight("b_down")
     if expert_layout(block.table).splits_experts:
         bias_ED = jnp.where(block.table.index(TENSOR) == 0, bias_ED, 0)
@@ -157,7 +161,7 @@ def _down_bias(block: BlockProducts) -> Array:
 
 
 def _activation(m: Moe, up: Array, gate: Array | None) -> Array:
-    """The activated gate times the up projection; without a gate, the activated up projection."""
+    """Activation of the gate times the up projection; without a gate, of the up projection."""
     activation = elementwise.ACTIVATIONS[m.activation]
     if gate is None:
         return activation(up)
@@ -169,7 +173,7 @@ def _activation(m: Moe, up: Array, gate: Array | None) -> Array:
 
 
 def _shared_experts(m: Moe, block: BlockProducts, n_BTD: Array) -> None:
-    """Add shared experts to the output of the block: a dense feed-forward of all tokens."""
+    """Add the shared experts to the block's output: a feed-forward network for all tokens."""
     up_BTF = checkpoint_name(block.product("shared.up", n_BTD), "shared_up")
     gate_BTF = None
     if m.gated:

@@ -1,11 +1,12 @@
 """Ragged expert dispatch: copies of tokens travel without padding.
 
-No token is dropped and no empty slot is sent or multiplied: copies are sorted by expert,
-`ragged_all_to_all` moves as many rows as tokens chose, and products are grouped matmuls. What
-arrives differs from step to step; the buffer is large enough for the worst case.
+No token is dropped, and no empty slot is sent or multiplied: copies are sorted by expert,
+`ragged_all_to_all` moves as many rows as tokens chose, and products are grouped matmuls. How many
+rows arrive differs from step to step; the receive buffer is large enough for the worst case.
 
-M = N K copies are sent by a chip, R rows are the size of the receive buffer, S chips send to D
-chips (the same ones), each of which has e of E experts. T chips of `tensor` multiply together.
+Letters of arrays: N tokens of a chip, K experts per token, R rows of the receive buffer, S sending
+and D receiving chips (the same chips), e experts per chip out of E, T chips of `tensor` that share
+the rows of an expert. D in x_RD and y_RD is the width of a token.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ from shardwise.runtime.kernels.grouped_matmul import ROW_TILE, grouped_matmul
 from shardwise.runtime.layout.sharding import gather, scatter
 
 Array = jax.Array
-PLATFORMS = ("tpu", "gpu", "old gpu")  # XLA's CPU backend has no ragged all-to-all
+PLATFORMS = ("tpu", "gpu", "old gpu")  # XLA's CPU backend has no ragged AllToAll
 
 
 class RaggedTransfer(NamedTuple):
-    """Arguments of `ragged_all_to_all`, a run of rows for each expert of each chip."""
+    """Offsets and sizes for `lax.ragged_all_to_all`, in rows.
+
+    Each array has an element for each pair of a chip and one of its experts: the rows for an expert
+    are contiguous.
+    """
 
     input_offsets: Array
     send_sizes: Array
@@ -41,36 +46,42 @@ class RaggedTransfer(NamedTuple):
 
 
 class RoundTrip(NamedTuple):
-    """Transfers to the experts, and of the same rows back."""
+    """The transfer of rows to the experts (`out`), and of the same rows back (`back`)."""
 
     out: RaggedTransfer
     back: RaggedTransfer
 
 
 def round_trip(counts_SE: Array, chip: Array) -> RoundTrip:
-    """Transfers of one chip, from the number of rows of each chip for each expert.
+    """Compute the transfers of one chip.
 
-    Senders have their rows sorted by expert, receivers by expert and then by sender.
+    Rows are sorted by expert on a sender, and by expert and then by sender on a receiver.
+
+    Args:
+        counts_SE: number of rows that each chip sends to each expert.
+        chip: index of this chip among the S chips.
     """
-    n = counts_SE.shape[0]
-    counts_SDe = counts_SE.reshape(n, n, -1)
-    source_SDe = (jnp.cumsum(counts_SE, axis=1) - counts_SE).reshape(counts_SDe.shape)
+    n_chips = counts_SE.shape[0]
+    counts_SDe = counts_SE.reshape(n_chips, n_chips, -1)
+    send_start_SDe = (jnp.cumsum(counts_SE, axis=1) - counts_SE).reshape(counts_SDe.shape)
     counts_DeS = counts_SDe.transpose(1, 2, 0)
-    flat_counts = counts_DeS.reshape(n, -1)
-    target_DeS = (jnp.cumsum(flat_counts, axis=1) - flat_counts).reshape(counts_DeS.shape)
-    target_SDe = target_DeS.transpose(2, 0, 1)
+    flat_counts = counts_DeS.reshape(n_chips, -1)
+    receive_start_DeS = (jnp.cumsum(flat_counts, axis=1) - flat_counts).reshape(counts_DeS.shape)
+    receive_start_SDe = receive_start_DeS.transpose(2, 0, 1)
     outgoing = counts_SDe[chip].ravel()
     incoming = counts_SDe[:, chip].ravel()
-    out = RaggedTransfer(source_SDe[chip].ravel(), outgoing, target_SDe[chip].ravel(), incoming)
+    out = RaggedTransfer(
+        send_start_SDe[chip].ravel(), outgoing, receive_start_SDe[chip].ravel(), incoming
+    )
     back = RaggedTransfer(
-        target_SDe[:, chip].ravel(), incoming, source_SDe[:, chip].ravel(), outgoing
+        receive_start_SDe[:, chip].ravel(), incoming, send_start_SDe[:, chip].ravel(), outgoing
     )
     return RoundTrip(out, back)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def transfer(x: Array, trip: RoundTrip, n_rows: int, axes: tuple[str, ...]) -> Array:
-    """Send rows out into a buffer of `n_rows`; the gradient takes the way back."""
+    """Send rows by `trip.out` into a buffer of `n_rows`; the gradient returns by `trip.back`."""
     buffer = jnp.zeros((n_rows, *x.shape[1:]), x.dtype)
     return lax.ragged_all_to_all(x, buffer, *trip.out, axis_name=axes)
 
@@ -93,14 +104,17 @@ transfer.defvjp(_transfer_forward, _transfer_backward)
 
 @dataclass(frozen=True, slots=True)
 class RaggedDispatch:
-    """Dispatch with the rows of experts one after the other; rows after the last are undefined.
+    """Dispatch whose arrays have the rows for one expert after those for another: [R, ..].
+
+    Rows behind the last expert's are undefined.
 
     Args:
         layout: layout of the experts.
-        slots: slots of the copies before they are sent.
-        trip: their transfers; None where every expert is on the chip.
-        sizes_Te: rows of each expert of the chip, for each chip of `tensor` whose rows it has.
-        n_rows: size of the receive buffer.
+        slots: the slot of each token's copies, before they are sent.
+        trip: transfers of this chip; None if every expert is on the chip.
+        sizes_Te: number of rows for each expert of the chip, from each chip of `tensor` with which
+            it gathers rows.
+        n_rows: number of rows of the receive buffer.
     """
 
     layout: ExpertLayout
@@ -110,8 +124,7 @@ class RaggedDispatch:
     n_rows: int
 
     def send(self, x: Array) -> Array:
-        """Send this chip's copies in the order of `slots`; return the rows of the chip's experts,
-        [T R]."""
+        """Send copies of this chip's tokens, in slot order; return T x R rows for its experts."""
         if self.trip is not None:
             x = transfer(x, self.trip, self.n_rows, self.layout.expert_axes)
         if self.layout.gathers_over_tensor:
@@ -119,7 +132,7 @@ class RaggedDispatch:
         return x
 
     def send_back(self, y_RD: Array) -> Array:
-        """Send outputs of the chip's experts back; return those of this chip's copies."""
+        """Send outputs of this chip's experts back; return those of its own tokens' copies."""
         if self.layout.gathers_over_tensor:
             y_RD = scatter(y_RD, self.layout.tensor_axes, 0)
         if self.trip is not None:
@@ -129,7 +142,7 @@ class RaggedDispatch:
         return y_RD
 
     def product(self, x_RI: Array, w_eIJ: Array) -> Array:
-        """Multiply the rows of each expert, of width I, by the expert's matrix."""
+        """Multiply the rows of each expert by the expert's matrix."""
         platform = self.layout.table.mesh.platform
         outputs = []
         for rows, sizes_e in zip(jnp.split(x_RI, len(self.sizes_Te)), self.sizes_Te, strict=True):
@@ -137,8 +150,10 @@ class RaggedDispatch:
         return jnp.concatenate(outputs)
 
     def expand(self, b_eJ: Array) -> Array:
-        """Repeat one row per expert for all its copies; rows without an expert are zero and have no
-        gradient."""
+        """Repeat one row per expert for all rows that the expert received.
+
+        Rows of the buffer that belong to no expert are zero and have no gradient.
+        """
         ends_Te = jnp.cumsum(self.sizes_Te, axis=1)
         rows_R = jnp.arange(self.n_rows)
         expert_TR = (rows_R[:, None] >= ends_Te[:, None]).sum(-1).reshape(-1)
@@ -148,7 +163,7 @@ class RaggedDispatch:
 
 
 def ragged_dispatch(m: Moe, layout: ExpertLayout, experts_NK: Array) -> RaggedDispatch:
-    """Dispatch to the chosen experts."""
+    """Make the dispatch of tokens to the experts `experts_NK` that they chose."""
     slots, count_E = routing.sort_by_expert(experts_NK, m.n_experts)
     slots = Slots(*(checkpoint_name(x, routing.SAVED) for x in slots))
     if not layout.expert_roles:
@@ -156,13 +171,13 @@ def ragged_dispatch(m: Moe, layout: ExpertLayout, experts_NK: Array) -> RaggedDi
         return RaggedDispatch(layout, slots, None, sizes_Te, experts_NK.size)
     gathered_counts = lax.all_gather(count_E, layout.expert_axes)
     counts_SE = checkpoint_name(gathered_counts, routing.SAVED)
-    n = len(counts_SE)
+    n_chips = len(counts_SE)
     chip = layout.table.index(layout.expert_roles)
     trip = round_trip(counts_SE, chip)
-    sizes_Te = counts_SE.reshape(n, n, -1)[:, chip].sum(0)[None]
+    sizes_Te = counts_SE.reshape(n_chips, n_chips, -1)[:, chip].sum(0)[None]
     if layout.gathers_over_tensor:
         sizes_Te = lax.all_gather(sizes_Te[0], layout.tensor_axes)
-    # At most the tokens of all chips arrive, each for as many of the chip's experts as it can have.
-    max_rows = n * len(experts_NK) * min(m.experts_per_token, m.n_experts // n)
+    # In the worst case every token of all chips chooses as many of this chip's experts as it can.
+    max_rows = n_chips * len(experts_NK) * min(m.experts_per_token, m.n_experts // n_chips)
     n_rows = int(ceil_div(max_rows, ROW_TILE)) * ROW_TILE
     return RaggedDispatch(layout, slots, trip, sizes_Te, n_rows)

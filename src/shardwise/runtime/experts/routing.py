@@ -1,8 +1,9 @@
-"""Expert routing: which experts a token uses, and in which slots its copies are.
+"""Expert routing: which experts a token chooses, and in which slots of them its copies are.
 
-N tokens of a chip, E experts, K experts of a token, G groups of experts, C slots of an expert for
-the tokens of a chip, D the width of a token. Slots are numbered from the first of the first expert.
-An index one past the end stands for a missing token, choice or slot.
+Letters of arrays: N tokens of a chip, E experts, K experts per token, G groups of experts, C slots
+of an expert for the tokens of a chip, D width of a token. A choice is one of the K experts of a
+token. Slots are numbered over all experts, beginning with those of the first expert. An index one
+past the end stands for a missing token, choice or slot.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from shardwise.models import Moe
 from shardwise.models.numerics import Routing
 
 Array = jax.Array
-# Checkpoint name of the routing result: few numbers per token, expensive to recompute.
+# Checkpoint name of the routing results: few numbers per token, but expensive to recompute.
 SAVED = "router_logits"
 
 
 def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Array, Array]:
-    """(weights_NK, experts_NK) of each token, weights in the dtype of the logits."""
+    """Choose the experts of each token: return (weights_NK in the dtype of the logits, experts_NK).
+
+    Args:
+        moe: the block of experts.
+        logits_NE: output of the router.
+        correction_E: added to the scores by which experts are chosen, not to the weights.
+    """
     routing = moe.routing
     score = jax.nn.softmax if routing.score == "softmax" else jax.nn.sigmoid
     scores_NE = score(logits_NE)
@@ -35,7 +42,7 @@ def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Arra
         ranking_NE = _within_groups(routing, ranking_NE)
     _, experts_NK = lax.top_k(ranking_NE, moe.experts_per_token)
     experts_NK = checkpoint_name(experts_NK, SAVED)
-    # A masked sum, because its gradient is elementwise; that of an indexed read is a scatter.
+    # A masked sum: its gradient is elementwise, while the gradient of an indexed read is a scatter.
     is_chosen_NKE = experts_NK[..., None] == jnp.arange(moe.n_experts)
     weights_NK = jnp.where(is_chosen_NKE, scores_NE[:, None], 0.0).sum(-1)
     if routing.normalized:
@@ -44,7 +51,7 @@ def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Arra
 
 
 def _within_groups(routing: Routing, ranking_NE: Array) -> Array:
-    """Scores of the experts in the best groups, minus infinity for all other experts."""
+    """Set the scores of experts outside of the best groups of experts to minus infinity."""
     grouped = ranking_NE.reshape(len(ranking_NE), routing.n_groups, -1)
     group_scores_NG = lax.top_k(grouped, routing.group_best)[0].sum(-1)
     _, best_groups = lax.top_k(group_scores_NG, routing.top_groups)
@@ -53,11 +60,12 @@ def _within_groups(routing: Routing, ranking_NE: Array) -> Array:
 
 
 class Slots(NamedTuple):
-    """Mapping between choices of tokens and slots of experts.
+    """Mapping between the choices of tokens and the slots of experts.
 
     Args:
-        slot_of_choice: [K, N]; past the end for a choice beyond the capacity of its expert.
-        token_of_slot: [E C]; past the end for an empty slot.
+        slot_of_choice: [K, N], index of a slot; one past the end for a choice beyond the capacity
+            of its expert.
+        token_of_slot: [E x C], index of a token; one past the end for an empty slot.
     """
 
     slot_of_choice: Array
@@ -65,11 +73,13 @@ class Slots(NamedTuple):
 
 
 def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
-    """Slots of an expert for the tokens of a chip.
+    """Number of slots of each expert for the tokens of one chip.
 
     Args:
-        factor: capacity over K N / E, the tokens of an expert under balanced routing; None for as
-            many slots as tokens, so that none is ever dropped.
+        moe: the block of experts.
+        n_tokens: number of tokens of the chip, N.
+        factor: slots relative to K N / E, the tokens that an expert gets under balanced routing.
+            None for N slots, so that no token is ever dropped.
     """
     if factor is None:
         return n_tokens
@@ -78,28 +88,32 @@ def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
 
 
 def assign_slots(experts_NK: Array, n_experts: int, capacity: int) -> Slots:
-    """Assign tokens to experts in their order, until the capacity of an expert is used up.
+    """Assign choices to slots in the order of tokens, up to `capacity` slots per expert.
 
-    Slots are counted, neither sorted nor scattered: XLA takes many times longer for a sort on TPUs.
-    Choices come before tokens in the shapes, because arrays with a small last dim are slow there.
+    Slots are computed by cumulative sums: on TPUs a sort takes XLA many times longer. The dim of
+    choices comes before that of tokens, because arrays with a small last dim are slow on TPUs.
     """
     is_choice_KNE, rank_NE = _rank_in_expert(experts_NK, n_experts)
     rank_KN = jnp.where(is_choice_KNE, rank_NE - 1, 0).sum(-1)
     slot_KN = experts_NK.T * capacity + rank_KN
     slot_of_choice = jnp.where(rank_KN < capacity, slot_KN, n_experts * capacity)
-    # Slot c has the token before which exactly those are after which at most c were assigned.
+    # Slot c has the first token up to which more than c tokens chose the expert. Its index is the
+    # number of tokens up to which at most c tokens chose it.
     token_EC = (rank_NE.T[..., None] <= jnp.arange(capacity)).sum(1, dtype=jnp.int32)
     return Slots(slot_of_choice, token_EC.reshape(-1))
 
 
 def _rank_in_expert(experts_NK: Array, n_experts: int) -> tuple[Array, Array]:
-    """Whether each choice is of each expert, and how many tokens up to each one chose it."""
+    """Return (whether a choice is an expert, how many tokens up to a token chose the expert)."""
     is_choice_KNE = experts_NK.T[..., None] == jnp.arange(n_experts)
     return is_choice_KNE, jnp.cumsum(is_choice_KNE.any(0).astype(jnp.int32), axis=0)
 
 
 def sort_by_expert(experts_NK: Array, n_experts: int) -> tuple[Slots, Array]:
-    """Slots without gaps, by expert and then by token, and the number of slots of each expert."""
+    """Assign all choices to slots without gaps: return (slots, number of slots of each expert).
+
+    Slots are sorted by expert and then by token.
+    """
     N = len(experts_NK)
     is_choice_KNE, rank_NE = _rank_in_expert(experts_NK, n_experts)
     count_E = rank_NE[-1]
@@ -112,7 +126,7 @@ def sort_by_expert(experts_NK: Array, n_experts: int) -> tuple[Slots, Array]:
 
 @jax.custom_vjp
 def tokens_to_slots(x_ND: Array, slots: Slots) -> Array:
-    """Copy its token into every slot, zeros into empty slots."""
+    """Copy to each slot the row of its token; empty slots get zeros."""
     return _rows(x_ND, slots.token_of_slot)
 
 
@@ -125,7 +139,7 @@ def slots_to_tokens(slots_D: Array, slots: Slots) -> Array:
 
 @jax.custom_vjp
 def choices_to_slots(weights_NK: Array, slots: Slots) -> Array:
-    """Copy the weight of its choice into every slot, zero into empty slots."""
+    """Copy to each slot the weight of its choice; empty slots get zero."""
     slot_of_choice_NK = slots.slot_of_choice.T
     n_slots = len(slots.token_of_slot)
     choices_of_token = _rows(slot_of_choice_NK, slots.token_of_slot)
@@ -134,15 +148,16 @@ def choices_to_slots(weights_NK: Array, slots: Slots) -> Array:
 
 
 def slots_to_choices(values: Array, slots: Slots) -> Array:
-    """Value of the slot of each choice, [N, K]: the transpose of `choices_to_slots`."""
+    """Copy to each choice the value of its slot, [N, K]: the transpose of `choices_to_slots`."""
     return _rows(values, slots.slot_of_choice).T
 
 
 def _rows(x: Array, rows: Array) -> Array:
+    """The rows of x at these indices; zeros for an index past the end."""
     return x.at[rows].get(mode="fill", fill_value=0)
 
 
-# Each gradient is a read; automatic differentiation would make it a scatter-add.
+# Gradients are written by hand as reads; automatic differentiation would make them scatter-adds.
 tokens_to_slots.defvjp(
     lambda x, slots: (tokens_to_slots(x, slots), slots),
     lambda slots, ct: (slots_to_tokens(ct, slots), None),

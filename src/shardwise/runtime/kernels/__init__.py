@@ -1,1 +1,1 @@
-"""Attention and grouped matmuls, by the kernel of each platform or in plain JAX."""
+"""Attention and grouped matmuls: kernels of each platform, and plain JAX where there is none."""

@@ -1,7 +1,8 @@
 """Attention of this chip's queries over the keys on the chip, by the kernel of the platform.
 
-q_BTNH are queries, k_BSKH v_BSKH keys and values, o_BTNH the attention output; N is a multiple
-of K. Scores are not written to memory on a TPU (splash attention) or, in 16 bits, on a GPU (cuDNN).
+q_BTNH are queries, k_BSKH keys, v_BSKH values and o_BTNH the attention output, for B sequences, T
+queries, S keys, N query heads and K KV heads of width H; N is a multiple of K. The kernels for TPUs
+(splash attention) and for GPUs (cuDNN, in 16 bits) do not write scores to memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from shardwise.runtime.layout.context_order import ContextOrder
 
 Array = jax.Array
 SAVED = "attended"  # checkpoint name of the output and its logsumexp
-UNSPLIT = ContextOrder()
+UNSPLIT = ContextOrder()  # each chip has whole sequences
 
 
 def attend(
@@ -37,17 +38,22 @@ def attend(
     order: ContextOrder = UNSPLIT,
     index: Any = 0,
 ) -> Array:
-    """Attention of a chip's tokens over the keys of whole sequences, in order.
+    """o_BTNH of a chip's queries over the keys of whole sequences; keys are in sequence order.
 
-    No kernel supports ALiBi: with slopes all scores are in memory.
+    No kernel supports ALiBi: with `slopes_N` all scores are in memory.
 
     Args:
-        platform: `tpu`, `gpu` or `cpu`.
+        q_BTNH: queries of the chip's tokens.
+        k_BSKH: keys of all tokens.
+        v_BSKH: values of all tokens.
+        attention: its mask, window or chunks, and softcap.
+        platform: `RoleMesh.platform` of the chips.
         scale: factor of the scores before the softmax.
-        sinks_N: logit per head that takes part in the softmax without a value.
-        slopes_N: ALiBi slopes, added to unscaled scores per position of the key.
+        sinks_N: attention sinks: per head a logit that adds to the denominator of the softmax and
+            has no value.
+        slopes_N: ALiBi slopes: slope times position of the key is added to a score before scaling.
         order: how the tokens of a sequence are split over chips.
-        index: the chip's index in `order`.
+        index: index of the chip in `order`.
     """
     if platform == "tpu" and slopes_N is None:
         from shardwise.runtime.kernels import splash
@@ -85,10 +91,10 @@ def _by_jax(
     mask: Array | None,
     platform: str,
 ) -> Array:
-    """Attention by `jax.nn.dot_product_attention`; a mask replaces its causal mask and window."""
+    """Attention by `jax.nn.dot_product_attention`; `mask` replaces its causal mask and window."""
     use_cudnn = platform == "gpu" and cudnn.supports(a, q_BTNH, v_BSKH, mask)
     value_width = v_BSKH.shape[-1]
-    padding = q_BTNH.shape[-1] - value_width  # it requires values as wide as keys
+    padding = q_BTNH.shape[-1] - value_width  # JAX requires values as wide as keys
     window = None
     if mask is None and a.window is not None:
         window = (a.window - 1, 0)
@@ -115,7 +121,7 @@ def _unfused(
     slopes_N: Array | None,
     mask_TS: Array | None,
 ) -> Array:
-    """Attention with all scores in memory, in fp32; G query heads share a KV head."""
+    """Attention with all scores in memory, in fp32. G = N / K query heads share a KV head."""
     B, T, N, H = q_BTNH.shape
     K = k_BSKH.shape[2]
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
@@ -141,7 +147,10 @@ def _unfused(
 def forward(
     q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, platform: str, causal: bool
 ) -> PartialAttention:
-    """Attention output in fp32 and logsumexp over some of the keys; see `blockwise.forward`."""
+    """Attention over some of the keys: (o_BNTH in fp32, logsumexp l_BNT of the scores).
+
+    Args as in `blockwise.forward`.
+    """
     if _splash_supports(q_BNTH, k_BKSH, platform):
         from shardwise.runtime.kernels import splash
 
@@ -161,7 +170,10 @@ def backward(
     platform: str,
     causal: bool,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of queries, keys and values from some of the keys; see `blockwise.backward`."""
+    """Gradients of q_BNTH, k_BKSH and v_BKSH from some of the keys.
+
+    Args as in `blockwise.backward`.
+    """
     arrays = (q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH)
     if _splash_supports(q_BNTH, k_BKSH, platform):
         from shardwise.runtime.kernels import splash
@@ -171,4 +183,5 @@ def backward(
 
 
 def _splash_supports(q_BNTH: Array, k_BKSH: Array, platform: str) -> bool:
+    """Whether the smallest block of splash attention (128) divides queries and keys."""
     return platform == "tpu" and q_BNTH.shape[2] % 128 == 0 == k_BKSH.shape[2] % 128

@@ -11,8 +11,8 @@ def attention_mask(attention: Attention, query: Any, key: Any) -> Any:
     """Whether a query attends to a key under a causal mask, with the attention's window or chunks.
 
     Args:
-        attention: has the window or chunks.
-        query, key: positions, numbers or arrays that broadcast.
+        attention: the attention.
+        query, key: positions in the sequence, as numbers or arrays that broadcast.
     """
     causal = query >= key
     width = attention.window

@@ -1,8 +1,9 @@
 """Blockwise attention in plain JAX: the scores of one block of keys at a time.
 
-q_BNTH are queries, k_BKSH v_BKSH keys and values, o_BNTH the attention output, l_BNT the logsumexp
-of the scores. N is a multiple of K; G = N / K query heads share a KV head. Queries carry the scale
-of their scores.
+q_BNTH are queries (already multiplied by the scale of the scores), k_BKSH keys, v_BKSH values,
+o_BNTH the attention output and l_BNT the logsumexp of the scores. N is a multiple of K; G = N / K
+query heads share a KV head. s_BKGTS are scores, p_BKGTS probabilities, and a leading d stands for a
+gradient (dq_BKGTH).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ Array = jax.Array
 PartialAttention = tuple[Array, Array]  # (o_BNTH in fp32, l_BNT), over some of the keys
 KeyBlock = tuple[Array, Array, Array]  # (position of the first key, k_BKSH, v_BKSH)
 
-BLOCK = 512  # keys
-MASKED_SCORE = -1e30  # a finite number, whose exponential is 0
+BLOCK = 512  # keys per block
+MASKED_SCORE = -1e30  # finite, with exponential 0
 
 
 def merge(left: PartialAttention, right: PartialAttention) -> PartialAttention:
@@ -28,23 +29,27 @@ def merge(left: PartialAttention, right: PartialAttention) -> PartialAttention:
 
 
 def _share(l: Array, total_l: Array) -> Array:
+    """Share of the softmax's denominator that some of the keys have, [..., 1]."""
     return jnp.exp(l - total_l)[..., None]
 
 
 def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> PartialAttention:
-    """Attention output and logsumexp; under `causal`, T and S are the same tokens in order."""
+    """Attention output in fp32 and logsumexp of the scores.
+
+    `causal` requires queries and keys of the same tokens, in order.
+    """
     q_BKGTH = _group_heads(q_BNTH, k_BKSH.shape[1])
 
-    def attend(sums: PartialAttention | None, block: KeyBlock) -> tuple[PartialAttention, None]:
+    def attend(partial: PartialAttention | None, block: KeyBlock) -> tuple[PartialAttention, None]:
         start, k_BKSH, v_BKSH = block
         s_BKGTS = _scores(q_BKGTH, k_BKSH, start, causal)
         l_BKGT = jax.nn.logsumexp(s_BKGTS, axis=-1)
         p_BKGTS = jnp.exp(s_BKGTS - l_BKGT[..., None])
         o_BKGTH = jnp.einsum("bkgts,bksh->bkgth", p_BKGTS, v_BKSH.astype(jnp.float32))
         block_attention = (o_BKGTH, l_BKGT)
-        if sums is None:
+        if partial is None:
             return block_attention, None
-        return merge(sums, block_attention), None
+        return merge(partial, block_attention), None
 
     first, remaining = _key_blocks(k_BKSH, v_BKSH)
     (o_BKGTH, l_BKGT), _ = lax.scan(attend, attend(None, first)[0], remaining)
@@ -64,7 +69,14 @@ def backward(
 ) -> tuple[Array, Array, Array]:
     """Gradients of queries, keys and values in fp32.
 
-    The keys may be some of those that `o_BNTH` and `l_BNT` are over.
+    Args:
+        q_BNTH: queries.
+        k_BKSH: keys; may be only some of those over which `o_BNTH` and `l_BNT` were computed.
+        v_BKSH: values of these keys.
+        o_BNTH: attention output over all keys.
+        l_BNT: logsumexp of the scores of all keys.
+        do_BNTH: gradient of `o_BNTH`.
+        causal: whether queries and keys are the same tokens, and attend to earlier ones only.
     """
     n_kv_heads = k_BKSH.shape[1]
     q_BKGTH = _group_heads(q_BNTH, n_kv_heads)
@@ -91,11 +103,13 @@ def backward(
 
 
 def _group_heads(x_BNTH: Array, n_kv_heads: int) -> Array:
+    """Split dim N into [K, G]."""
     shape = x_BNTH.shape
     return x_BNTH.reshape(shape[0], n_kv_heads, shape[1] // n_kv_heads, *shape[2:])
 
 
 def _scores(q_BKGTH: Array, k_BKSH: Array, start: Array, causal: bool) -> Array:
+    """Scores of a block of keys, the first of which has the position `start`."""
     s_BKGTS = jnp.einsum("bkgth,bksh->bkgts", q_BKGTH, k_BKSH, preferred_element_type=jnp.float32)
     if not causal:
         return s_BKGTS
@@ -105,7 +119,7 @@ def _scores(q_BKGTH: Array, k_BKSH: Array, start: Array, causal: bool) -> Array:
 
 
 def _key_blocks(k_BKSH: Array, v_BKSH: Array) -> tuple[KeyBlock, KeyBlock]:
-    """The first block, and the remaining stacked along a new dim 0."""
+    """Split keys and values: return (first block, remaining blocks stacked along a new dim 0)."""
     length = k_BKSH.shape[2]
     size = BLOCK if length % BLOCK == 0 else length
     starts = jnp.arange(length // size) * size
@@ -115,11 +129,12 @@ def _key_blocks(k_BKSH: Array, v_BKSH: Array) -> tuple[KeyBlock, KeyBlock]:
 
 
 def _split_blocks(x_BKSH: Array, size: int) -> Array:
+    """Split dim S into blocks of `size`, which become dim 0."""
     blocks = x_BKSH.reshape(*x_BKSH.shape[:2], -1, size, x_BKSH.shape[-1])
     return jnp.moveaxis(blocks, 2, 0)
 
 
 def _join_blocks(first: Array, remaining: Array) -> Array:
-    """Undo `_split_blocks`, of a first block and the stacked remaining."""
+    """Undo `_split_blocks`: concatenate the first block and the stacked remaining blocks."""
     blocks = jnp.moveaxis(jnp.concatenate([first[None], remaining]), 0, 2)
     return blocks.reshape(*first.shape[:2], -1, first.shape[-1])

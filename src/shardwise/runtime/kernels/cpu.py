@@ -1,24 +1,28 @@
-"""Operations that a step computes differently on a CPU: matmuls, attention and the loss, with
-their gradients.
+"""Matmuls, attention and the loss, with their gradients, in a form that is fast on CPUs.
 
 XLA's CPU compiler has four performance traps:
 
 - A 16-bit matmul is fast where the processor has a matrix unit (AMX) and the result is fp32.
   Without the unit it takes twice the time of an fp32 matmul, and a 16-bit result is emulated.
-- Where a matmul needs one operand transposed, the elementwise operations that produce the operand
-  run again, number by number in the order of the copy.
-- What several fusions read is computed in each of them where it seems cheap: a residual, from the
-  first layer on, and the cosines of rotary positions.
-- Optimizer moments are copied before an update overwrites them, unless something states that all
-  readers of the old ones come first.
+- If a matmul needs an operand transposed, the elementwise operations that produce the operand are
+  fused into the transposing copy, and run element by element in its order.
+- An array that several fusions read is computed again in each of them if that seems cheap. Examples
+  are the residual (computed again from the first layer on) and the cosines of rotary positions.
+- Optimizer moments are copied before an update overwrites them, unless the program makes sure that
+  all readers of the old moments come first.
 
-So matmuls return fp32 that is cast afterwards, with operands cast first where there is no matrix
-unit; the matmul that contracts rows transposes the narrower operand; attention and the loss have
-handwritten gradients that transpose no array of scores or logits; arrays with many readers are
-`materialized`; and new moments wait for the weights.
+The remedies:
 
-Letters: B sequences, T S tokens, M rows (B times T), I contracted and O output columns, N heads, K
-heads of keys and values, G = N / K query heads of each, H head width, V vocabulary.
+- Matmuls return fp32, which is cast afterwards. Without a matrix unit their operands are cast to
+  fp32 first.
+- The matmul that contracts rows transposes the narrower operand.
+- Attention and the loss have handwritten gradients, which transpose no array of scores or logits.
+- Arrays with many readers are `materialized`.
+- New moments wait for the new weights (`write_after`).
+
+Letters: B sequences, T queries, S keys, M rows (B times T), I contracted columns, O output columns,
+N query heads, K heads of keys and values, G = N / K query heads per KV head, H head width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -38,45 +42,48 @@ from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.weights.descriptions import weight_of_state
 
 Array = jax.Array
-Residuals = tuple[Array, ...]  # of a backward pass
+Residuals = tuple[Array, ...]  # arrays saved for a backward pass
 WIDE = jnp.float32
-QUERY_BLOCKS = 4  # of causal attention over at least MIN_BLOCKED_TOKENS
-MIN_BLOCKED_TOKENS = 512
+QUERY_BLOCKS = 4  # blocks into which causal attention splits its queries
+MIN_BLOCKED_TOKENS = 512  # with fewer tokens there is one block
 MAX_UNROLLED_LAYERS = 16
-MIN_UNROLLED_RESIDUAL = 1 << 19  # elements on a device from which unrolling pays
-MIN_READS_TO_CAST = 64  # reads of a 16-bit number from which an fp32 copy of it pays
-MASKED_SCORE = -1e30  # a finite number, whose exponential is 0
+MIN_UNROLLED_RESIDUAL = 1 << 19  # elements per device; unrolling does not pay below
+MIN_READS_TO_CAST = 64  # reads of each 16-bit number; an fp32 copy does not pay below
+MASKED_SCORE = -1e30  # finite, with exponential 0
 
 
 def scan_unroll(platform: str, n_layers: int, residual_size: int) -> int:
-    """Number of layers that a scan unrolls.
+    """Number of layers per iteration of the scan over layers: all of them, or one.
 
-    A loop copies the saved activations of its layers into stacked arrays, 16-bit numbers by way of
-    fp32. A scan of few and large layers is unrolled completely on a CPU; compiling takes longer in
-    proportion.
+    On a CPU a scan of few, large layers is unrolled completely, because a loop would copy the saved
+    activations of each layer into stacked arrays (16-bit numbers are converted to fp32 on the way).
+    Compilation takes longer in proportion to the number of layers.
 
     Args:
-        platform: `tpu`, `gpu` or `cpu`.
+        platform: `RoleMesh.platform` of the chips.
         n_layers: length of the scan.
-        residual_size: elements of the residual on a device.
+        residual_size: number of elements of the residual on a device.
     """
     fits = n_layers <= MAX_UNROLLED_LAYERS and residual_size >= MIN_UNROLLED_RESIDUAL
     return n_layers if platform == "cpu" and fits else 1
 
 
 def saves_all_residuals(mesh: RoleMesh) -> bool:
-    """Whether a layer without recomputation skips `jax.checkpoint`, and so saves every array that
-    its gradient reads instead of those with a checkpoint name: on a single CPU device, where no
-    gathered array has to be dropped.
+    """Whether layers without recomputation run without `jax.checkpoint`, on a single CPU device.
 
-    Saving by name copies each array, because JAX rounds it to its own precision first.
+    They then save every array that their gradient reads, not only those with a checkpoint name. On
+    one device these include no gathered arrays, which would have to be dropped. Saving by name is
+    slower: JAX adds a rounding operation to each named array, which copies it.
     """
     return mesh.platform == "cpu" and mesh.jax_mesh.size == 1
 
 
 def materialized(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function into a call that XLA does not inline: its result is written to memory once
-    instead of computed in every fusion that reads it. The same holds for its derivatives."""
+    """Wrap a function into a call that XLA does not inline.
+
+    Its result is then written to memory once, instead of computed again in every fusion that reads
+    it. The same holds for its derivatives.
+    """
     compiled = jax.jit(function)
 
     def run(*arrays: Any) -> Any:
@@ -92,11 +99,15 @@ _first_element = materialized(lambda x: x.ravel()[0])
 
 
 def write_after(weights: Any, new: Any, old: Any) -> Any:
-    """Return the `new` moments, made to depend on the new weights so that they can overwrite the
-    `old` ones once their weight is computed.
+    """Return the `new` moments, made to depend on the new weights.
 
-    The tree path of a moment ends in that of its weight. Moments of a weight whose first element is
-    NaN stay `old`.
+    XLA can then write them over the `old` moments, whose last reader is the new weight. Where the
+    first element of a weight is NaN, its moments stay `old`.
+
+    Args:
+        weights: the new weights.
+        new: the new moments; the tree path of each ends with the path of its weight.
+        old: the moments before the update.
     """
     weights_by_path = dict(jax.tree_util.tree_leaves_with_path(weights))
 
@@ -112,7 +123,7 @@ def write_after(weights: Any, new: Any, old: Any) -> Any:
 
 @jax.custom_vjp
 def add_residual(x: Array, y: Array) -> Array:
-    """x + y, with the sum and its cotangent each computed once."""
+    """Add y to the residual x; the sum and its cotangent are each written to memory once."""
     total: Array = _add(x, y)
     return total
 
@@ -126,20 +137,22 @@ add_residual.defvjp(lambda x, y: (add_residual(x, y), None), _add_residual_backw
 
 
 def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> Array:
-    """An einsum of activations and weights, as a matmul where it is one, such as `abc,cd->abd`.
+    """Einsum of activations and weights; one such as `abc,cd->abd` is computed as a single matmul.
 
     Other einsums, such as those with a matrix per expert, are left to XLA.
 
     Args:
-        equation: as `jnp.einsum` takes it.
+        equation: the subscripts, as `jnp.einsum` takes them.
+        x: activations.
+        w: weights.
         wide: whether a matmul returns fp32 instead of the dtype of x.
     """
     inputs, output = equation.split("->")
     x_dims, w_dims = inputs.split(",")
     n_contracted = sum(letter in w_dims for letter in x_dims)
     n_row_dims = len(x_dims) - n_contracted
-    is_output = x_dims[:n_row_dims] + w_dims[n_contracted:] == output
-    if not is_output or x_dims[n_row_dims:] != w_dims[:n_contracted]:
+    keeps_order = x_dims[:n_row_dims] + w_dims[n_contracted:] == output
+    if not keeps_order or x_dims[n_row_dims:] != w_dims[:n_contracted]:
         return jnp.einsum(equation, x, w)
     contracted = math.prod(x.shape[n_row_dims:])
     y_MO = _matmul(x.reshape(-1, contracted), w.reshape(contracted, -1), WIDE if wide else x.dtype)
@@ -148,6 +161,7 @@ def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> A
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _matmul(x_MI: Array, w_IO: Array, dtype: Any) -> Array:
+    """Matmul in fp32, cast to `dtype`; its gradients transpose only the narrower operand."""
     return _dot("mi,io->mo", x_MI, w_IO, n_reads=x_MI.shape[0]).astype(dtype)
 
 
@@ -168,20 +182,21 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def _contract_rows(left_MI: Array, right_MO: Array) -> Array:
-    """Transpose of `left_MI` times `right_MO`.
+    """Matmul of the transpose of `left_MI` with `right_MO`, which contracts the rows.
 
-    XLA's fast kernel cannot read the left operand in this order. With the rows as two dims XLA
-    transposes a copy for it; with one dim it takes a slower kernel.
+    XLA's fast kernel cannot read the left operand in this order. If the rows are split into two
+    dims, XLA makes a transposed copy for the fast kernel; with one dim it uses a slower kernel.
     """
     if left_MI.shape[0] % 2:
         return _dot("mi,mo->io", left_MI, right_MO)
+    # h are the two halves of the rows.
     left_hMI = left_MI.reshape(2, -1, left_MI.shape[1])
     right_hMO = right_MO.reshape(2, -1, right_MO.shape[1])
     return _dot("hmi,hmo->io", left_hMI, right_hMO)
 
 
 def _dot(equation: str, lhs: Array, rhs: Array, n_reads: int = MIN_READS_TO_CAST) -> Array:
-    """An einsum in fp32 that reads `rhs` about `n_reads` times."""
+    """Einsum with a result in fp32; it reads each element of `rhs` about `n_reads` times."""
     if n_reads >= MIN_READS_TO_CAST and not has_matrix_unit():
         lhs = lhs.astype(WIDE)
         rhs = rhs.astype(WIDE)
@@ -197,12 +212,12 @@ def has_matrix_unit() -> bool:
 
 def supports_attention(a: Attention, q_BTNH: Array, k_BSKH: Array) -> bool:
     """Whether `attend` computes this attention: causal, over whole sequences, with plain scores."""
-    changed = a.softcap or a.sinks or a.alibi or a.chunked or a.window is not None
-    return a.causal and not changed and q_BTNH.shape[1] == k_BSKH.shape[1]
+    has_changed_scores = a.softcap or a.sinks or a.alibi or a.chunked or a.window is not None
+    return a.causal and not has_changed_scores and q_BTNH.shape[1] == k_BSKH.shape[1]
 
 
 def attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, scale: float) -> Array:
-    """Causal attention of the same tokens in order; N is a multiple of K."""
+    """o_BTNH of causal attention; queries and keys are the same tokens in order."""
     B, T, N, H = q_BTNH.shape
     q_BNTH = (q_BTNH * scale).astype(q_BTNH.dtype).swapaxes(1, 2)
     q_BKGTH = q_BNTH.reshape(B, k_BTKH.shape[2], -1, T, H)
@@ -212,12 +227,15 @@ def attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, scale: float) -> Array:
 
 @jax.custom_vjp
 def _attend(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> Array:
-    """Attention by blocks of queries, each over the keys up to its last query. The backward pass
-    recomputes scores."""
+    """Causal attention by blocks of queries, each over the keys up to its last query.
+
+    The backward pass recomputes the scores.
+    """
     return _output_and_logsumexp(q_BKGTH, k_BKSH, v_BKSH)[0]
 
 
 def _output_and_logsumexp(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> tuple[Array, Array]:
+    """(o_BKGTH, l_BKGT1) of causal attention."""
     outputs = []
     logsumexps = []
     for rows, keys in _query_blocks(q_BKGTH.shape[3]):
@@ -263,7 +281,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _query_blocks(n_tokens: int) -> list[tuple[slice, slice]]:
-    """(rows of the queries, keys up to the last of them) of each block."""
+    """For each block of queries (slice of its tokens, slice of the keys up to its last token)."""
     size = n_tokens
     if n_tokens >= MIN_BLOCKED_TOKENS and n_tokens % QUERY_BLOCKS == 0:
         size = n_tokens // QUERY_BLOCKS
@@ -271,7 +289,7 @@ def _query_blocks(n_tokens: int) -> list[tuple[slice, slice]]:
 
 
 def _scores(q_BKGTH: Array, k_BKSH: Array) -> Array:
-    """Causal scores of the last T of S tokens."""
+    """Causal scores s_BKGTS of the last T of S tokens over all S."""
     s_BKGTS = _dot("bkgth,bksh->bkgts", q_BKGTH, k_BKSH)
     T, S = s_BKGTS.shape[3:]
 
@@ -280,17 +298,19 @@ def _scores(q_BKGTH: Array, k_BKSH: Array) -> Array:
         columns = jnp.arange(S)
         return jnp.where(rows[:, None] >= columns, 0.0, MASKED_SCORE)
 
-    # Comparisons inside the fusion of the exponentials would take as long as the exponentials.
+    # The mask is materialized, because comparisons in the fusion of the exponentials would take as
+    # long as the exponentials.
     return s_BKGTS + materialized(mask_TS)()
 
 
 @jax.custom_vjp
 def cross_entropy(logits_BTV: Array, targets_BT: Array) -> Array:
-    """Sum of the losses of all tokens, of fp32 logits."""
+    """Sum over all tokens of the loss, from fp32 logits."""
     return _loss_and_logsumexp(logits_BTV, targets_BT)[0]
 
 
 def _loss_and_logsumexp(logits_BTV: Array, targets_BT: Array) -> tuple[Array, Array]:
+    """(summed loss, logsumexp l_BT of the logits)."""
     highest = logits_BTV.max(axis=-1)
     l_BT = highest + jnp.log(jnp.exp(logits_BTV - highest[..., None]).sum(axis=-1))
     target_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
@@ -304,7 +324,7 @@ def _cross_entropy_forward(logits_BTV: Array, targets_BT: Array) -> tuple[Array,
 
 def _cross_entropy_backward(residuals: Residuals, ct: Array) -> tuple[Array, Any]:
     logits_BTV, targets_BT, l_BT = residuals
-    columns_V = jnp.arange(logits_BTV.shape[-1], dtype=WIDE)  # fp32 compares as fast as the rest
+    columns_V = jnp.arange(logits_BTV.shape[-1], dtype=WIDE)  # fp32, like the operations around it
     is_target = columns_V == targets_BT[..., None].astype(WIDE)
     return (jnp.exp(logits_BTV - l_BT[..., None]) - is_target) * ct, None
 

@@ -1,6 +1,6 @@
-"""Grouped matmul by the kernel of the platform: each group of rows has its own matrix.
+"""Grouped matmul by the kernel of the platform: each group of rows is multiplied by its own matrix.
 
-R are rows, E groups, I columns that a matrix contracts, J columns of its output.
+x_RI has R rows of width I, w_EIJ a matrix for each of E groups, y_RJ is the result.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from jax import lax
 Array = jax.Array
 
 ROW_TILE = 128  # rows are a multiple of the smallest tile on TPUs
-MAX_TILE = (512, 1024, 1024)  # rows, contracted and output columns of a tile of 16-bit numbers
+# Largest tile of 16-bit numbers: rows, contracted columns, output columns.
+MAX_TILE = (512, 1024, 1024)
 
 
 def grouped_matmul(platform: str, x_RI: Array, w_EIJ: Array, sizes_E: Array) -> Array:
-    """Multiply the rows of the first group by the first matrix, and so on.
+    """Multiply the rows of each group by the group's matrix; return y_RJ.
 
     Args:
-        platform: `tpu`, `gpu` or `cpu`.
-        sizes_E: rows of each group. Rows behind the last group have an undefined result.
+        platform: `RoleMesh.platform` of the chips.
+        x_RI: rows, those of the first group first.
+        w_EIJ: the matrices.
+        sizes_E: number of rows of each group; the result of rows behind the last one is undefined.
     """
     if platform == "tpu":
         return by_megablox(x_RI, w_EIJ, sizes_E)
@@ -36,10 +39,10 @@ def by_xla(x_RI: Array, w_EIJ: Array, sizes_E: Array) -> Array:
 
 
 def by_megablox(x_RI: Array, w_EIJ: Array, sizes_E: Array, *, interpret: bool = False) -> Array:
-    """Grouped matmul by JAX's Pallas kernels for TPUs, one of which is for the gradient of the
-    matrices.
+    """Grouped matmul by megablox, JAX's Pallas kernels for TPUs.
 
-    The gradient of `ragged_dot` multiplies all rows with those of each group.
+    One of the kernels computes the gradient of the matrices, for which `lax.ragged_dot` would
+    multiply all rows once per group.
     """
     from jax.experimental.pallas.ops.tpu.megablox import gmm
 

@@ -1,7 +1,7 @@
 """Splash attention, JAX's Pallas kernel for TPUs, which never writes scores to memory.
 
-q_BNTH are queries, k_BKSH v_BKSH keys and values, o_BNTH the attention output, l_BNT the logsumexp
-of the scores. Queries carry the scale of their scores.
+q_BNTH are queries (already multiplied by the scale of the scores), k_BKSH keys, v_BKSH values,
+o_BNTH the attention output and l_BNT the logsumexp of the scores.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from shardwise.runtime.layout.context_order import ContextOrder
 
 Array = jax.Array
 
-# Queries and keys of a kernel block, the same as plans count. Larger blocks waste more of the
-# diagonal of causal attention; smaller ones read keys more often.
+# Queries (and keys) per block of the kernel; plans count masked blocks of the same size. Larger
+# blocks compute more masked scores on the diagonal of causal attention; smaller ones read keys more
+# often.
 BLOCK = MASK_TILE["tpu"]
 
 
 class Mask(masks.Mask):
-    """Mask of queries at `positions` over `n_keys` keys in order.
+    """Mask of queries at `positions` over the keys at positions 0 to `n_keys` - 1.
 
-    The kernel computes the mask inside a block by itself (`mask_function`, of `q_sequence`).
-    Indexing only has to tell which blocks are empty, and their corners are enough for that:
-    positions in a block are consecutive, and blocks are square and start at multiples of their
-    size, so the part of a window or chunk inside a block touches one of its corners.
+    The kernel computes the mask inside a block itself, by `mask_function` of the positions
+    (`q_sequence`). It indexes the mask only to learn which blocks are empty, and the four corners
+    of a block are enough for that: positions in a block are consecutive, and blocks are square and
+    start at multiples of their size, so the part of a window or chunk inside a block always touches
+    one of its corners.
     """
 
     def __init__(self, attention: Attention, positions: np.ndarray[Any, Any], n_keys: int) -> None:
@@ -54,6 +56,7 @@ class Mask(masks.Mask):
         return corners
 
     def _key(self) -> tuple[Any, ...]:
+        """The values by which two masks are compared."""
         return self.attention, self.q_sequence.tobytes(), self.shape
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +67,7 @@ class Mask(masks.Mask):
 
 
 def supports(n_tokens: int, order: ContextOrder) -> bool:
-    """Whether whole blocks of the kernel fill a chip's tokens, or each of its two chunks."""
+    """Whether the kernel's smallest block (128) divides a chip's tokens, or each of its chunks."""
     return n_tokens % (256 if order.paired else 128) == 0
 
 
@@ -80,12 +83,18 @@ def attend(
     sinks_N: Array | None = None,
     interpret: bool = False,
 ) -> Array:
-    """Attention of the queries of chip `index` over all keys of their sequence, in order.
+    """o_BNTH of the queries of chip `index` over all keys of their sequence, which are in order.
 
     Args:
+        q_BNTH: queries of the chip's tokens.
+        k_BKSH: keys of all tokens.
+        v_BKSH: values of all tokens.
+        attention: its mask, window or chunks, and softcap.
+        order: how the tokens of a sequence are split over chips.
+        index: index of the chip in `order`.
         name: checkpoint name of the output and its logsumexp.
-        sinks_N: logit per head that takes part in the softmax without a value.
-        interpret: run the kernel in Pallas' interpreter.
+        sinks_N: attention sinks, see `attention.attend`.
+        interpret: whether the kernel runs in Pallas' interpreter.
     """
     n_tokens = q_BNTH.shape[2]
     n_keys = k_BKSH.shape[2]
@@ -112,7 +121,7 @@ def attend(
 
 
 def _kernel_of_shard(kernel: Any, n_shards: int, index: Any) -> Any:
-    """The kernel of one shard of the queries, from the kernel with the mask tables of all."""
+    """Kernel for shard `index` of the queries, from a kernel with the mask tables of all shards."""
 
     def shard(x: Array, axis: int) -> Array:
         size = x.shape[axis] // n_shards
@@ -134,7 +143,7 @@ def _kernel_of_shard(kernel: Any, n_shards: int, index: Any) -> Any:
 def forward(
     q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool, interpret: bool = False
 ) -> tuple[Array, Array]:
-    """Attention output and logsumexp over some of the keys."""
+    """Attention over some of the keys: return (o_BNTH, logsumexp l_BNT of the scores)."""
     kernel = _partial_kernel(q_BNTH, k_BKSH, causal, residuals=True, interpret=interpret)
     o_BNTH, (l_BNT,) = jax.vmap(kernel)(q_BNTH, k_BKSH, v_BKSH)
     return o_BNTH, l_BNT
@@ -151,11 +160,10 @@ def backward(
     causal: bool,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Gradients of queries, keys and values.
+    """Gradients of queries, keys and values; arguments as in `blockwise.backward`.
 
-    The keys may be some of those that `o_BNTH` and `l_BNT` are over. The kernel's public interface
-    differentiates attention over all keys only; its backward function, given the output and
-    logsumexp of all keys, computes the gradients of some of them.
+    The keys may be only some of those over which `o_BNTH` and `l_BNT` were computed. The kernel's
+    public interface cannot do that, so this calls its private backward function.
     """
     kernel = _partial_kernel(q_BNTH, k_BKSH, causal, residuals=False, interpret=interpret)
     options = {**kernel.kwargs, "save_residuals": False}
@@ -173,6 +181,7 @@ def backward(
 def _partial_kernel(
     q_BNTH: Array, k_BKSH: Array, causal: bool, *, residuals: bool, interpret: bool
 ) -> Any:
+    """Kernel of attention over some of the keys; with `residuals` it returns the logsumexp too."""
     shape = (q_BNTH.shape[2], k_BKSH.shape[2])
     mask = masks.CausalMask(shape) if causal else masks.FullMask(shape)
     return splash.make_splash_mha(
@@ -186,7 +195,7 @@ def _partial_kernel(
 
 
 def _block_sizes(n_queries: int, n_keys: int) -> Any:
-    """The largest blocks that divide the queries (or each chunk of them) and the keys."""
+    """Sizes of the largest blocks that divide the queries and the keys."""
     q_block = _largest_block(n_queries)
     kv_block = _largest_block(n_keys)
     return splash.BlockSizes(
@@ -201,4 +210,5 @@ def _block_sizes(n_queries: int, n_keys: int) -> Any:
 
 
 def _largest_block(n_tokens: int) -> int:
+    """The largest block size that divides a number of tokens."""
     return next(size for size in (BLOCK, 256, 128) if n_tokens % size == 0)

@@ -1,7 +1,7 @@
 """Layouts for chips that JAX sees as several devices.
 
-A plan counts chips. Where each chip has two devices (TPU v2, v3, 7x), one role of the mesh has
-twice as many members in the program, and the two devices of a chip are neighbors along it.
+A plan counts chips. If each chip has two devices (TPU v2, v3, 7x), the program's mesh has twice as
+many members along one role, and the two devices of a chip are neighbors along that role.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ class DeviceLayout:
     """A layout whose mesh counts devices instead of chips.
 
     Args:
-        layout: its mesh counts devices.
-        role: mesh role along which the devices of a chip are neighbors; "" where a chip is one
-            device.
-        devices_per_chip: devices of a chip.
+        layout: the layout; the sizes of its mesh are numbers of devices.
+        role: mesh role along which the devices of a chip are neighbors; "" if a chip is one device.
+        devices_per_chip: number of devices that JAX shows for one chip.
     """
 
     layout: Layout
@@ -41,10 +40,10 @@ def devices_per_chip(system: System) -> int:
 def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceLayout:
     """Convert the layout of a plan from chips to devices.
 
-    A chip with several sequences per step splits them over its devices: along `fsdp` where the
-    plan shards weights that way, because each device then holds a shard of the chip's weights,
-    otherwise along `data`. With one sequence both devices compute it along `tensor`: each has half
-    of the heads and half of the residual's tokens.
+    The devices of a chip share its sequences. They are members of `fsdp` if the plan shards weights
+    over `fsdp` (each device then holds a shard of the chip's weights), otherwise of `data`. If the
+    number of sequences does not divide, the devices share the heads along `tensor`: each of two
+    devices has half of the heads, and half of the residual's tokens.
 
     Raises:
         NotDivisible: neither the sequences nor the heads of a chip divide by its devices.
@@ -52,11 +51,11 @@ def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceL
     n = devices_per_chip(system)
     if n == 1:
         return DeviceLayout(layout=layout)
-    batch_layout = _split_batch(layout, n)
-    if batch_layout is not None:
+    split_layout = _split_batch(layout, n)
+    if split_layout is not None:
         n_shards = layout.mesh.fsdp * layout.mesh.context * n
         role = "fsdp" if layout.mesh.fsdp > 1 and model.d_model % n_shards == 0 else "data"
-        return DeviceLayout(layout=_multiply(batch_layout, role, n), role=role, devices_per_chip=n)
+        return DeviceLayout(layout=_multiply(split_layout, role, n), role=role, devices_per_chip=n)
     tensor = layout.mesh.tensor * n
     divides = all(width % tensor == 0 for width in tensor_widths(model).values())
     if not divides or not kv_heads_divide(model, tensor):
@@ -70,8 +69,11 @@ def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceL
 
 
 def _split_batch(layout: Layout, n: int) -> Layout | None:
-    """Split a chip's sequences over n devices: smaller microbatches, or fewer of them where no
-    pipeline depends on their number. None where neither divides."""
+    """Split a chip's sequences over n devices.
+
+    The microbatches become smaller; if n does not divide them, there are fewer of them, unless a
+    pipeline depends on their number. None if n divides neither.
+    """
     if layout.micro_batch % n == 0:
         return replace(layout, micro_batch=layout.micro_batch // n)
     if layout.n_microbatches % n == 0 and layout.mesh.pipe == 1:
@@ -80,5 +82,6 @@ def _split_batch(layout: Layout, n: int) -> Layout | None:
 
 
 def _multiply(layout: Layout, role: str, n: int) -> Layout:
+    """The layout with n times as many members along `role`."""
     sizes = {role: getattr(layout.mesh, role) * n}
     return replace(layout, mesh=replace(layout.mesh, **sizes))

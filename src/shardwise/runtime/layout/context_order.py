@@ -1,11 +1,11 @@
 """Order in which the chips of `context` hold the tokens of a sequence.
 
 Under a causal mask late tokens attend to more keys than early ones. If each of n chips held one
-contiguous part, the last chip would work while the others wait. So a sequence is cut into 2 n
-chunks, and chip i has chunk i and chunk 2 n - 1 - i: all chips then compute the same number of
-scores, which is what a plan counts (the order of Llama 3, arXiv 2407.21783, section 3.3.2). Where
-chips have whole sequences for some of the heads (`ulysses`) every order is balanced, and tokens
-stay contiguous.
+contiguous part of the sequence, the last chip would compute while the others wait. So a sequence is
+cut into 2 n chunks, and chip i has chunk i and chunk 2 n - 1 - i. All chips then compute the same
+number of scores, which is what a plan counts (the order of Llama 3, arXiv 2407.21783, section
+3.3.2). With `ulysses` each chip attends over whole sequences, for some of the heads: the chips'
+work is equal in any order, so their tokens stay contiguous.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from shardwise.strategy.layout import Form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOrder:
-    """Tokens of a sequence over the chips of `context`.
+    """Which tokens of a sequence each chip of `context` holds.
 
     Args:
-        n: chips.
-        paired: whether each chip has an early chunk and the late chunk that balances it.
+        n: number of chips that share a sequence.
+        paired: whether each chip has an early chunk and the late chunk that balances it; otherwise
+            its tokens are contiguous.
     """
 
     n: int = 1
     paired: bool = False
 
     def positions(self, index: Any, n_tokens: int, numpy: Any = np) -> Any:
-        """Positions in the sequence of the `n_tokens` tokens of chip `index`, in storage order.
+        """Positions in the sequence of the tokens of one chip, in the order that the chip stores.
 
         Args:
-            numpy: NumPy, or `jax.numpy` where `index` is a traced value.
+            index: index of the chip, from 0 to n - 1.
+            n_tokens: number of tokens on the chip.
+            numpy: the module `numpy`, or `jax.numpy` if `index` is a traced value.
         """
         if not self.paired:
             return index * n_tokens + numpy.arange(n_tokens)
@@ -46,19 +49,21 @@ class ContextOrder:
         return numpy.concatenate([early, late])
 
     def token_order(self, seq: int) -> np.ndarray[Any, Any]:
-        """Positions of all tokens of a sequence of `seq`, chip after chip."""
+        """Positions of the `seq` tokens of a sequence: those of chip 0, then of chip 1, ..."""
         n_tokens = seq // self.n
         return np.concatenate([self.positions(index, n_tokens) for index in range(self.n)])
 
 
 def context_order(config: ModelConfig, form: Form, n: int, seq: int) -> ContextOrder:
-    """Choose the order of a layout: paired chunks where a causal mask makes the work uneven and
-    2 n chunks divide the sequence."""
+    """Choose the order of a layout's tokens.
+
+    Chunks are paired if a causal mask makes the chips' work uneven and 2 n divides `seq`.
+    """
     uneven = any(a.causal and not is_local(a, seq) for a, _ in config.attentions)
     paired = n > 1 and form.context_kind != "ulysses" and uneven and seq % (2 * n) == 0
     return ContextOrder(n=n, paired=paired)
 
 
 def is_local(attention: Attention, seq: int) -> bool:
-    """Whether the window or chunk of an attention is shorter than the sequence."""
+    """Whether an attention has a window or chunks shorter than the sequence of `seq` tokens."""
     return attention.window is not None and attention.window < seq

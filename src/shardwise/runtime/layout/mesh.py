@@ -1,7 +1,8 @@
 """The JAX mesh of a placement, with every device where the plan put it.
 
-A role of the plan is one mesh axis, or several whose sizes are its prime factors (`data.0`,
-`data.1`): an array dim that the whole role does not divide can then be sharded by part of it.
+A role of the plan becomes one mesh axis, or one axis for each prime factor of its size (`data.0`,
+`data.1`): an array dim that the size of the role does not divide can then be sharded over some of
+these axes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from shardwise.strategy.span import Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleMesh:
-    """A JAX mesh and its axes by role.
+    """A JAX mesh, and which of its axes belong to each role of the plan.
 
     Args:
-        jax_mesh: the mesh as JAX knows it.
+        jax_mesh: the mesh of JAX.
         axes: role -> names of its mesh axes, major first.
-        sizes: role -> chips.
+        sizes: role -> number of chips along it.
     """
 
     jax_mesh: jax.sharding.Mesh
@@ -38,11 +39,14 @@ class RoleMesh:
         return tuple(axis for role in roles for axis in self.axes[role])
 
     def size(self, roles: Sequence[str]) -> int:
-        """Number of chips over several roles together."""
+        """Product of the sizes of several roles."""
         return math.prod(self.sizes[role] for role in roles)
 
     def dividing_axes(self, names: Sequence[str], size: int) -> tuple[str, ...]:
-        """The longest prefix of mesh axes whose sizes divide `size`, one after the other."""
+        """The first of the mesh axes `names` that together divide a dim of `size` elements.
+
+        It stops at the first axis that does not divide what the axes before it leave.
+        """
         dividing: list[str] = []
         for name in names:
             size, remainder = divmod(size, self.jax_mesh.shape[name])
@@ -55,13 +59,13 @@ class RoleMesh:
         """Whether a mesh axis joins chips of different slices; False for an abstract mesh."""
         if not isinstance(self.jax_mesh, jax.sharding.Mesh):
             return False
-        devices = self._along(axis)
+        devices = self._devices_along(axis)
         first = devices[0].flat[0]
         last = devices[-1].flat[0]
         return getattr(first, "slice_index", 0) != getattr(last, "slice_index", 0)
 
     def share_torus_axis(self, names: Sequence[str]) -> bool:
-        """Whether several mesh axes are parts of the same torus axis."""
+        """Whether at least two of the mesh axes run along the same axis of the torus."""
         if not isinstance(self.jax_mesh, jax.sharding.Mesh):
             return False
         torus_axes: list[int] = []
@@ -70,8 +74,8 @@ class RoleMesh:
         return len(set(torus_axes)) < len(torus_axes)
 
     def _torus_axes(self, axis: str) -> list[int]:
-        """Torus axes along which the chips of a mesh axis differ; empty without a torus."""
-        devices = self._along(axis)
+        """Torus axes along which a mesh axis runs; empty if the machine has no torus."""
+        devices = self._devices_along(axis)
         coordinates = [getattr(row.flat[0], "coords", ()) for row in devices]
         torus_axes = []
         for dim, column in enumerate(zip(*coordinates, strict=True)):
@@ -79,8 +83,8 @@ class RoleMesh:
                 torus_axes.append(dim)
         return torus_axes
 
-    def _along(self, axis: str) -> np.ndarray[Any, Any]:
-        """The devices with one mesh axis as dim 0."""
+    def _devices_along(self, axis: str) -> np.ndarray[Any, Any]:
+        """The devices of the mesh in an array whose dim 0 is the mesh axis `axis`."""
         return np.moveaxis(self.jax_mesh.devices, self.jax_mesh.axis_names.index(axis), 0)
 
     @property
@@ -102,13 +106,14 @@ def role_mesh(
     prime_roles: Sequence[str] = (),
     axis_sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> RoleMesh:
-    """Build a mesh from devices that are arranged by role already.
+    """Build a mesh from devices that `arrange` has put into the order of the roles.
 
     Args:
-        sizes: role -> chips.
-        devices: one for each chip, in the order of `ROLES`, the last role fastest.
+        sizes: role -> number of chips along it.
+        devices: one device per chip; the roles are in the order of `ROLES`, the last one fastest.
         prime_roles: roles that become one mesh axis for each prime factor of their size.
-        axis_sizes: role -> sizes of its mesh axes, major first; wins over `prime_roles`.
+        axis_sizes: role -> sizes of its mesh axes, major first; takes precedence over
+            `prime_roles`.
     """
     axes: dict[str, tuple[str, ...]] = {}
     names: list[str] = []
@@ -144,14 +149,15 @@ def arrange(
     devices: np.ndarray[Any, Any],
     device_role: str = "",
 ) -> np.ndarray[Any, Any]:
-    """Arrange devices by role, as the placement maps roles to chips.
+    """Arrange the devices of a machine by role, as the placement maps roles to chips.
 
     Args:
-        placement: spans of the roles over the chips.
-        sizes: role -> chips.
-        devices: on a torus `[slice, x, y, ..., device of the chip]`; in a switched network
-            `[node, chip of the node, device of the chip]`.
-        device_role: role along which the devices of a chip are neighbors, where it has several.
+        placement: the span of chips that each role occupies.
+        sizes: role -> number of chips along it.
+        devices: all devices. Dims are [slice, x, y, ..., device of the chip] on a torus, and
+            [node, chip of the node, device of the chip] in a switched network.
+        device_role: role along which the devices of a chip are neighbors; "" if a chip is one
+            device.
 
     Returns:
         The same devices in an array of one dim per role, in the order of `ROLES`.
@@ -160,7 +166,7 @@ def arrange(
     n_chip_dims = devices.ndim - 1
     grid = np.indices([sizes[role] for role in ROLES])
     coordinates = np.zeros((n_chip_dims, *grid.shape[1:]), int)
-    switched_strides = [1] * n_chip_dims  # product of the sizes further inside
+    switched_strides = [1] * n_chip_dims  # product of the sizes of the roles before
     for role in dict.fromkeys((*INSIDE_OUT, *ROLES)):
         index = grid[ROLES.index(role)]
         for dim, size, torus_stride in _segments(spans.get(role, Span()), n_chip_dims):
@@ -178,8 +184,11 @@ def arrange(
 
 
 def _segments(span: Span, n_chip_dims: int) -> list[tuple[int, int, int | None]]:
-    """(dim of the chips, chips along it, stride) of a role's span, fastest first. The stride is
-    None in a switched network: chips are next to those of the roles further inside."""
+    """Parts of a role's span: (dim of the chip array, chips along it, stride), fastest first.
+
+    The stride is None in a switched network, where it is the product of the sizes of the roles
+    that are placed further inside.
+    """
     segments: list[tuple[int, int, int | None]] = []
     for ring in span.rings:
         if ring.size > 1:

@@ -21,7 +21,7 @@ Array = jax.Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Sharding rules and the mesh that they refer to.
+    """Sharding rules, and the mesh over whose roles they shard arrays.
 
     Args:
         rules: array kind and dim (`weights.D`) -> roles that shard it.
@@ -32,7 +32,7 @@ class Table:
     mesh: RoleMesh
 
     def roles(self, kind: str, dims: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Dim -> roles of more than one chip that shard it; dims that none shards are left out."""
+        """Dim -> roles that shard it, without roles of one chip; unsharded dims are left out."""
         roles_by_dim: dict[str, tuple[str, ...]] = {}
         for dim, roles in layout(self.rules, kind, tuple(dims)).items():
             sharding = tuple(role for role in roles if self.mesh.sizes[role] > 1)
@@ -41,7 +41,7 @@ class Table:
         return roles_by_dim
 
     def spec(self, kind: str, dims: Sequence[str]) -> PartitionSpec:
-        """Partition spec of an array; dims without a rule are not sharded."""
+        """Partition spec of an array; dims without a rule for this kind of array stay whole."""
         roles = self.roles(kind, dims)
         entries = []
         for dim in dims:
@@ -59,7 +59,7 @@ class Table:
         if move.kind == "all_gather":
             if not self.mesh.share_torus_axis(names):
                 return gather(x, names, gathered_dim)
-            # XLA's TPU compiler turns one AllGather over such axes into an AllReduce.
+            # XLA's TPU compiler would turn a single AllGather over these axes into an AllReduce.
             for name in reversed(names):
                 x = gather(x, (name,), gathered_dim)
             return x
@@ -72,14 +72,14 @@ class Table:
         return self.slice(x, move.axes, scattered_dim)
 
     def transpose(self, move: Move, ct: Array) -> Array:
-        """Transpose of an AllGather, for its cotangent: a ReduceScatter."""
+        """ReduceScatter of the cotangent `ct` of an AllGather: the transpose of `move`."""
         if self.mesh.size(move.axes) == 1:
             return ct
         dim, _ = _changed_dims(move)
         return scatter(ct, self.mesh.axis_names(move.axes), dim)
 
     def slice(self, x: Array, roles: Sequence[str], dim: int) -> Array:
-        """This chip's part of a dim that is replicated over `roles`."""
+        """Slice this chip's part out of a dim that is replicated over `roles`."""
         n_parts = self.mesh.size(roles)
         if n_parts == 1:
             return x
@@ -87,7 +87,7 @@ class Table:
         return lax.dynamic_slice_in_dim(x, self.index(roles) * size, size, dim)
 
     def index(self, roles: Sequence[str]) -> Any:
-        """This chip's index along several roles, flattened."""
+        """This chip's index among the chips of several roles, the last role fastest."""
         names = self.mesh.axis_names(roles)
         return lax.axis_index(names) if names else 0
 
@@ -100,24 +100,25 @@ class Table:
     def on_chips(
         self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
     ) -> Array:
-        """Run `kernel(table, *arrays)` on the chip's part of each array.
+        """Run `kernel(table, *arrays)` on this chip's shards of the arrays.
 
         Args:
-            kernel: its result has the layout of the first array.
-            arrays: arrays, or None.
-            dims: dims of each array, one letter each.
+            kernel: a function whose result has the layout of the first array.
+            arrays: arrays; None for an optional one that is absent.
+            dims: dims of each array, as a string with one letter per dim.
         """
         return kernel(self, *arrays)
 
 
-# XLA's TPU compiler turns some ReduceScatters into an AllReduce of twice the bytes:
-# - along tokens behind a batch of one sequence, and of large matrices. It does not where chips have
-#   a dim of their own, and that dim is first where all dims before it are 1: the array has the same
-#   bytes in memory.
-# - where it tiles another dim around the scattered one. So the dims behind it are merged into one,
-#   and that of weights goes first.
-# - over all chips of a slice. Over one axis after the other as many bytes arrive, and each is a
-#   ReduceScatter.
+# XLA's TPU compiler turns some ReduceScatters into an AllReduce, which moves twice the bytes. These
+# are the known cases, and how `gather` and `scatter` avoid them:
+# - The scattered dim is that of tokens behind a batch of one sequence, or the matrix is large. The
+#   compiler keeps a ReduceScatter if the chips are a separate dim of the array; dims of size 1
+#   before that dim are dropped. The bytes in memory are the same.
+# - The layout in memory tiles another dim around the scattered one. So the dims behind the
+#   scattered dim are merged into one, and the scattered dim of weights is moved to the front.
+# - The collective spans all chips of a slice. One ReduceScatter per axis, one after the other,
+#   delivers the same number of bytes and is kept.
 
 
 def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
@@ -150,8 +151,11 @@ def scatter(x: Array, names: tuple[str, ...], dim: int) -> Array:
 
 
 def _axis_groups(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Axes of each ReduceScatter: the first axis alone and the others together where they cover all
-    chips, or where `fsdp` was cut into axes for that; otherwise all together."""
+    """Split the axes of a ReduceScatter into those of several that run one after the other.
+
+    The first axis is split off if the axes cover all chips, or if they are the axes into which
+    `fsdp` was cut for this purpose. Otherwise all axes stay together.
+    """
     sizes = jax.sharding.get_abstract_mesh().shape
     used = tuple(axis for axis in names if sizes[axis] > 1)
     covers_mesh = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
@@ -164,20 +168,20 @@ def _axis_groups(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 def divisible_spec(
     spec: PartitionSpec, shape: Sequence[int], mesh: jax.sharding.Mesh
 ) -> PartitionSpec:
-    """Drop the axes of a partition spec that do not divide the dims of a shape."""
+    """Replicate the dims of a shape that the axes of their partition spec do not divide."""
     padded_spec = (*spec, *(None,) * (len(shape) - len(spec)))
     entries = []
-    for names, n in zip(padded_spec, shape, strict=True):
+    for names, size in zip(padded_spec, shape, strict=True):
         axes = names or ()
         if isinstance(axes, str):
             axes = (axes,)
         n_shards = math.prod(mesh.shape[axis] for axis in axes)
-        entries.append(names if n % n_shards == 0 else None)
+        entries.append(names if size % n_shards == 0 else None)
     return PartitionSpec(*entries)
 
 
 def _changed_dims(move: Move) -> tuple[int, int]:
-    """(dim that loses axes, dim that gains them), -1 for none."""
+    """(dim that the move gathers, dim that it shards), -1 if there is no such dim."""
     gathered_dim = -1
     scattered_dim = -1
     for dim, (before, after) in enumerate(zip(move.before.dims, move.after.dims, strict=True)):

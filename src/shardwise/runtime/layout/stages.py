@@ -1,7 +1,7 @@
 """Assignment of a model's layers to the stages of a pipeline.
 
-A model whose layers repeat a period (Gemma's local and global ones) is split by whole periods:
-"layer" in this module is one period.
+Gemma alternates local and global layers: its layers repeat a period of two. Such a model is split
+into whole periods, and "layer" in this module means one period.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from shardwise.strategy.stages import stages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLayers:
-    """Equal chunks of layers on every stage; stacked arrays are in this order, stage by stage.
+    """Layers of every chunk of every stage; all chunks have the same number of positions.
+
+    Stacked arrays have the layers in this order: stage by stage, chunk by chunk.
 
     Args:
-        order: [stage, chunk, position] -> layer of the model, -1 for an empty position.
+        order: array [stage, chunk, position] of layer indices; -1 for an empty position.
     """
 
     order: np.ndarray[Any, np.dtype[np.int32]]
@@ -36,11 +38,14 @@ class StageLayers:
 
     @property
     def is_filled(self) -> np.ndarray[Any, Any]:
-        """[stage, chunk, position] -> whether the position has a layer."""
+        """Boolean array [stage, chunk, position]: whether the position has a layer."""
         return self.order >= 0
 
     def to_stage_order(self, stacked: Any) -> Any:
-        """Reorder arrays stacked in model order to the order of the stages."""
+        """Reorder arrays stacked in model order to the order of the stages.
+
+        Empty positions get the arrays of layer 0.
+        """
         layers = np.maximum(self.order, 0).ravel()
         return jax.tree.map(lambda x: x[layers], stacked)
 
@@ -52,7 +57,7 @@ class StageLayers:
         return jax.tree.map(lambda x: x[positions], stacked)
 
     def split_chunks(self, stage_arrays: Any) -> Any:
-        """Reshape dim 0 of one stage's arrays to [chunk, position]."""
+        """Split dim 0 of one stage's stacked arrays into two dims, [chunk, position]."""
         shape = self.order.shape[1:]
         return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), stage_arrays)
 
@@ -62,7 +67,7 @@ class StageLayers:
 
 
 def stage_layers(config: ModelConfig, layout: Layout) -> StageLayers:
-    """Layers of every chunk of every stage under the schedule of a layout."""
+    """Assign the layers of a model to stages and chunks, under the schedule of a layout."""
     (segment,) = stack(config)
     n_layers = segment.repeats
     schedule = find(layout.schedule)

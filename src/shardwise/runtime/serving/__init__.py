@@ -1,1 +1,1 @@
-"""The prefill and decode steps of a plan, and the KV caches that they share."""
+"""The prefill and decode steps of a serving plan, and the KV caches that both use."""

@@ -1,4 +1,4 @@
-"""The decode step: one token for each sequence of an engine."""
+"""The decode step: it generates one token for each sequence of an engine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ Array = jax.Array
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeStep:
-    """A step that reads each sequence's last token, caches its keys and values, and returns the
-    next token.
+    """A step that generates one token for each sequence of an engine.
+
+    It computes the keys and values of each sequence's last token, writes them to the cache, and
+    returns the next token.
 
     Args:
-        engine: weights, caches and layout.
+        engine: weights, caches and layout of the engine.
     """
 
     engine: EngineState
@@ -37,7 +39,7 @@ class DecodeStep:
         return self.engine.weight_shapes(), cache, cache["lengths"]
 
     def function(self) -> Callable[[Tree, Tree, Array], tuple[Tree, Array, Array]]:
-        """The function `(weights, cache, tokens_B) -> (cache, next tokens_B, logits_BV)`."""
+        """The function `(weights, cache, last tokens_B) -> (cache, next tokens_B, logits_BV)`."""
         engine = self.engine
         return jax.shard_map(
             self.local,
@@ -48,11 +50,11 @@ class DecodeStep:
         )
 
     def local(self, weights: Tree, cache: Tree, tokens_B: Array) -> tuple[Tree, Array, Array]:
-        """The step of one chip, on its shards."""
+        """Run the step on the shards of one chip, inside `shard_map`."""
         engine = self.engine
         context = engine.job.context
         lengths_B = cache["lengths"]
-        stack = engine.stack(1)
+        settings = engine.settings(1)
         outer = without_accumulators(weights["outer"])
 
         def core(layer: Layer, layer_cache: Tree) -> DecodeAttention:
@@ -64,9 +66,9 @@ class DecodeStep:
                 dtype=dtype(engine.job.kv),
             )
 
-        x_BTD = embed(stack, SequenceAttention(table=engine.table), tokens_B[:, None], outer, {})
-        x_BTD, new_keys_values = engine.run_layers(stack, x_BTD, weights, cache["layers"], core)
-        logits_BV = head(stack, x_BTD, outer, {})[:, 0]
+        x_BTD = embed(settings, SequenceAttention(table=engine.table), tokens_B[:, None], outer, {})
+        x_BTD, new_keys_values = engine.run_layers(settings, x_BTD, weights, cache["layers"], core)
+        logits_BV = head(settings, x_BTD, outer, {})[:, 0]
         layers = []
         with jax.named_scope("cache.write"):
             local_lengths_B = engine.kv.own_rows(lengths_B)

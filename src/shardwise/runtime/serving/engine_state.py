@@ -1,8 +1,9 @@
-"""The state of an engine: weights in the dtypes of serving, KV caches, and their layout.
+"""The arrays of a serving engine: weights and KV caches, with their dtypes and shardings.
 
-The arrays of an engine are two trees: `weights` as in training, of which matrices of layers may be
-`Scaled`, and a cache: `layers` with keys and values [L,B,K,S,H] of each kind of layer, and
-`lengths` of its sequences. Embedding and head stay in 16 bits.
+An engine has two trees. The tree of weights is like that of training, but the matrices of layers
+may be quantized (`Scaled`); embedding and head stay in 16 bits. The tree of the cache has `layers`,
+a list with a dict of keys "k" and values "v" [L,B,K,S,H] for each kind of layer, and `lengths` [B],
+the numbers of tokens in the cache of each sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.models import Attention, Layer, ModelConfig
 from shardwise.ops.layers import layer_terms
 from shardwise.runtime.blocks.attention import AttentionCore
-from shardwise.runtime.blocks.layers import Stack, run_layer
+from shardwise.runtime.blocks.layers import LayerSettings, run_layer
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.layout.sharding import Table
@@ -37,14 +38,14 @@ Array = jax.Array
 
 @dataclass(frozen=True, kw_only=True)
 class EngineState:
-    """Shapes and layouts of an engine's arrays, or of several independent engines.
+    """Shapes, dtypes and shardings of the arrays of one engine, or of several independent ones.
 
     Args:
         config: the model.
-        job: context and dtypes.
+        job: context length and dtypes.
         layout: the strategy; its `data` is the number of engines.
-        table: its rules on a mesh of `split_tensor`.
-        batch: sequences of one engine.
+        table: the sharding rules of the layout, on a mesh of `split_tensor`.
+        batch: number of sequences in the cache of one engine.
     """
 
     config: ModelConfig
@@ -55,7 +56,7 @@ class EngineState:
 
     @functools.cached_property
     def kv(self) -> KvLayout:
-        """Layout of the KV caches."""
+        """How chips share the KV caches."""
         return kv_layout(self.table.mesh, self.layout.kv)
 
     @functools.cached_property
@@ -84,22 +85,23 @@ class EngineState:
 
     @property
     def _is_quantized(self) -> bool:
+        """Whether matrices of layers are quantized."""
         return is_narrow(dtype(self.job.weights))
 
-    def stack(self, seq: int) -> Stack:
-        """Context of every layer in a forward pass over `seq` tokens of each sequence."""
+    def settings(self, seq: int) -> LayerSettings:
+        """Settings of all layers in a forward pass over `seq` tokens of each sequence."""
         narrow = None
         compute = dtype(self.job.compute)
         if self._is_quantized and is_narrow(compute):
             narrow = compute
         precision = Precision(compute=self.activation_dtype, narrow=narrow)
-        return Stack(config=self.config, table=self.table, precision=precision, seq=seq)
+        return LayerSettings(config=self.config, table=self.table, precision=precision, seq=seq)
 
     @functools.cached_property
     def contracted_dims(self) -> Tree:
-        """Dims that the product of each weight sums over, counted from the last.
+        """For each weight, the dims that its product contracts, counted from the last (-1).
 
-        Empty for vectors, embedding and head, which are not quantized.
+        They are empty for vectors, embedding and head, which are not quantized.
         """
         layers = []
         for group, infos in zip(self.config.groups, self.infos["layers"], strict=True):
@@ -118,7 +120,7 @@ class EngineState:
         return {"layers": layers, "outer": dict.fromkeys(self.infos["outer"], ())}
 
     def quantize_weights(self, weights: Tree) -> Tree:
-        """Convert weights of any dtype to those of the engine."""
+        """Cast or quantize weights to the dtypes of the engine."""
         weight_dtype = dtype(self.job.weights)
         vector_dtype = weight_dtype
         if self._is_quantized:
@@ -132,13 +134,13 @@ class EngineState:
         return map_infos(convert, self.infos, weights, self.contracted_dims)
 
     def weight_specs(self) -> Tree:
-        """Layout of the weights."""
-        on = self.table.mesh
+        """Partition specs of the weights."""
+        mesh = self.table.mesh
         kv = self.kv
 
         def spec_of(info: ArrayInfo, dims: tuple[int, ...]) -> Any:
             roles = info.roles(self.table)
-            names = [on.axis_names(roles.get(dim, ())) for dim in info.dims]
+            names = [mesh.axis_names(roles.get(dim, ())) for dim in info.dims]
             if "K" in roles and kv.copy_axes:
                 names[info.dims.index("K")] = kv.heads
             spec = [axes or None for axes in names]
@@ -150,7 +152,7 @@ class EngineState:
         return map_infos(spec_of, self.infos, self.contracted_dims)
 
     def cache_specs(self) -> Tree:
-        """Layout of the cache."""
+        """Partition specs of the cache."""
         kv = self.kv
         rows = (*self.table.mesh.axis_names(("data",)), *kv.batch_axes)
         scale_spec = (None, rows or None, kv.heads or None, kv.token_axes or None)
@@ -164,26 +166,27 @@ class EngineState:
 
     @property
     def row_spec(self) -> PartitionSpec:
-        """Layout of one number per sequence, replicated over the chips of an engine."""
+        """Partition spec of arrays [sequence, ..], which every chip of an engine has whole."""
         return PartitionSpec(self.table.mesh.axis_names(("data",)))
 
     @property
     def logits_spec(self) -> PartitionSpec:
-        """Layout of logits [sequence, token]."""
-        on = self.table.mesh
-        return PartitionSpec(on.axis_names(("data",)), on.axis_names(("tensor",)))
+        """Partition spec of logits [sequence, V]."""
+        mesh = self.table.mesh
+        return PartitionSpec(mesh.axis_names(("data",)), mesh.axis_names(("tensor",)))
 
     def weight_shapes(self) -> Tree:
-        """Shapes and shardings of the weights, as JAX takes them for lowering."""
+        """Shapes, dtypes and shardings of the weights, as JAX takes them for lowering."""
         wide_dtype = self.activation_dtype
         weights = map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, wide_dtype), self.infos)
         return self._sharded(jax.eval_shape(self.quantize_weights, weights), self.weight_specs())
 
     def formats(self) -> Tree:
-        """Memory layouts of the weights.
+        """Memory layouts of the weights (the order of dims in memory), or only their shardings.
 
-        A TPU multiplies tiles of the last two dims. Query weights are read head by head: in their
-        default layout each use would transpose all of them.
+        Only the query weights [L,D,N,H] of TPUs have a layout of their own, with N before D. A TPU
+        multiplies tiles of the last two dims in memory, and these weights are read head by head: in
+        the default layout each use would transpose all of them.
         """
 
         def format_of(path: Any, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
@@ -197,11 +200,11 @@ class EngineState:
         return jax.tree_util.tree_map_with_path(format_of, self.weight_shapes())
 
     def cache_shapes(self) -> Tree:
-        """Shapes and shardings of the cache."""
+        """Shapes, dtypes and shardings of the cache."""
         return self._sharded(jax.eval_shape(self.init_cache), self.cache_specs())
 
     def _sharded(self, arrays: Tree, specs: Tree) -> Tree:
-        """Shapes of arrays with shardings."""
+        """Add shardings to the shapes of arrays."""
         mesh = self.table.mesh.jax_mesh
 
         def with_sharding(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
@@ -210,12 +213,12 @@ class EngineState:
         return jax.tree.map(with_sharding, arrays, specs)
 
     def init_cache(self) -> Tree:
-        """A cache without sequences."""
+        """Make an empty cache."""
         n_sequences = self.batch * self.n_engines
         kv_dtype = dtype(self.job.kv)
 
         def zeros(a: Attention, n_layers: int) -> Array | Scaled:
-            n_slots = self.kv.local_slots(a, self.job.context) * self.kv.parts
+            n_slots = self.kv.local_slots(a, self.job.context) * self.kv.n_parts
             shape = (n_layers, n_sequences, a.n_kv_heads, n_slots)
             values = jnp.zeros((*shape, a.d_head), kv_dtype)
             if is_narrow(kv_dtype):
@@ -231,20 +234,20 @@ class EngineState:
 
     def run_layers(
         self,
-        stack: Stack,
+        settings: LayerSettings,
         x_BTD: Array,
         weights: Tree,
         caches: list[Tree],
         core_of: Callable[[Layer, Tree], Any],
     ) -> tuple[Array, list[Tree]]:
-        """Run all layers; return activations, and the new keys and values of each kind of layer.
+        """Run all layers: return (residual, new keys and values of each kind of layer).
 
         Args:
-            stack: context of every layer.
-            x_BTD: activations.
-            weights: of the engine.
-            caches: of each kind of layer; read, not written.
-            core_of: makes the attention core of a layer from its cache.
+            settings: model, sharding rules and options that all layers share.
+            x_BTD: residual before the first layer.
+            weights: weights of the engine.
+            caches: caches of each kind of layer, which are read but not written.
+            core_of: function that makes the attention core of a layer from its cache.
         """
         new_keys_values = []
         for group, layer_weights, layer_caches in zip(
@@ -256,7 +259,7 @@ class EngineState:
             ) -> tuple[Array, Tree]:
                 weights, cache = arrays
                 core: AttentionCore = core_of(layer, cache)
-                x_BTD = run_layer(stack, layer, core, x_BTD, without_accumulators(weights), {})
+                x_BTD = run_layer(settings, layer, core, x_BTD, without_accumulators(weights), {})
                 return x_BTD, core.cache_update  # type: ignore[attr-defined]
 
             x_BTD, written = lax.scan(body, x_BTD, (layer_weights, layer_caches))
@@ -265,7 +268,7 @@ class EngineState:
 
 
 def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:
-    """Weights of a layer as its blocks take them for a forward pass only."""
+    """Pair every weight with None, because a forward pass needs no gradient accumulators."""
     return {name: (array, None) for name, array in weights.items()}
 
 
@@ -274,7 +277,7 @@ def _scaled_spec(values: PartitionSpec, scale: PartitionSpec) -> Scaled:
 
 
 def greedy(table: Table, logits_BV: Array) -> Array:
-    """The most likely token of each sequence; each chip has its columns of the logits."""
+    """The most likely token of each sequence, from the columns of the logits that each chip has."""
     with jax.named_scope("sample"):
         token_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
         if not table.roles("activations", ("V",)):

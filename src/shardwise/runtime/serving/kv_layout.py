@@ -1,7 +1,8 @@
 """Layout of KV caches on the chips of an engine.
 
-`tensor` shards keys by heads, up to the number of heads. The rest of `tensor` (its minor mesh axis)
-replicates them, or shards the cache by sequences or by the tokens of each sequence.
+`tensor` shards the cache by KV heads. If it has more chips than there are KV heads, it becomes two
+mesh axes: the first shards the heads, and the chips along the second have copies of the same head,
+or different sequences, or different tokens of each sequence.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ COPIES = "tensor.rest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLayout:
-    """The mesh axes that shard a cache.
+    """How the chips of an engine share a KV cache.
 
     Args:
-        heads: axes that shard the KV heads.
-        rest: axes along which chips have the same heads.
-        split: use of these axes: `copied`, `batch` or `sequence`.
-        ways: number of chips along them.
+        heads: mesh axes that shard the KV heads.
+        copy_axes: mesh axes along which chips have the same heads.
+        split: what `copy_axes` shard: `batch` (the sequences), `sequence` (the tokens of each
+            sequence), or nothing (`copied`).
+        n_copies: number of chips along `copy_axes`.
     """
 
     heads: tuple[str, ...]
@@ -48,80 +50,86 @@ class KvLayout:
         return self.copy_axes if self.split == "sequence" else ()
 
     @property
-    def parts(self) -> int:
-        """Number of parts of a sequence's cache: token p is in part p mod parts."""
+    def n_parts(self) -> int:
+        """Number of chips that share the tokens of a sequence: token p is in part p mod n_parts."""
         return self.n_copies if self.split == "sequence" else 1
 
     def part(self) -> Array:
-        """Index of this chip's part of every sequence."""
+        """Index of the part of every sequence that this chip has."""
         return _index(self.token_axes)
 
     def own_rows(self, x: Array) -> Array:
-        """Slice an array, whose first dim has the engine's sequences, to those of this chip."""
+        """Slice dim 0 of x, which has the engine's sequences, to those of this chip's cache."""
         if not self.batch_axes:
             return x
         n = x.shape[0] // self.n_copies
         return lax.dynamic_slice_in_dim(x, _index(self.batch_axes) * n, n, 0)
 
-    def own_slots(self, slots_n: Array, rows: int) -> Array:
-        """Convert slots of the engine's cache to those of this chip's cache.
+    def own_row_indices(self, rows_n: Array, n_rows: int) -> Array:
+        """Convert indices of sequences in the engine's cache to indices in this chip's cache.
 
-        Slots of other chips map behind the last row, where writes are dropped.
+        Sequences of other chips get the index `n_rows`, at which writes are dropped.
 
         Args:
-            slots_n: of the engine's cache.
-            rows: number of sequences in this chip's cache.
+            rows_n: index of the sequence of each of n prompts in the engine's cache.
+            n_rows: number of sequences in this chip's cache.
         """
         if not self.batch_axes:
-            return slots_n
-        local_n = slots_n - _index(self.batch_axes) * rows
-        return jnp.where((local_n >= 0) & (local_n < rows), local_n, rows)
+            return rows_n
+        local_n = rows_n - _index(self.batch_axes) * n_rows
+        return jnp.where((local_n >= 0) & (local_n < n_rows), local_n, n_rows)
 
     def local_slots(self, a: Attention, context: int) -> int:
-        """Number of tokens of a sequence in the cache of one chip; a window limits it."""
-        return -(-slots(a, context) // self.parts)
+        """Number of slots per sequence in the cache of one chip: see `slots`."""
+        return -(-slots(a, context) // self.n_parts)
 
 
 def slots(a: Attention, context: int) -> int:
-    """Number of tokens of a sequence in its cache; token p is in slot p mod slots."""
+    """Number of slots of a sequence: `context`, or the window. Token p is in slot p mod slots."""
     if a.window is None:
         return context
     return min(a.window, context)
 
 
 def _index(axes: tuple[str, ...]) -> Array:
+    """Index of this chip along mesh axes; 0 without axes."""
     if not axes:
         return jnp.zeros((), jnp.int32)
     return lax.axis_index(axes)
 
 
 def kv_heads(config: ModelConfig) -> int:
-    """KV heads that can be sharded: the fewest of any layer."""
+    """Number of KV heads of the layer that has the fewest, which limits their sharding."""
     return min(a.n_kv_heads for a, _ in config.attentions)
 
 
-def kv_layout(on: RoleMesh, split: str) -> KvLayout:
-    """The layout of caches on a mesh of `split_tensor`."""
-    axes = on.axes["tensor"]
+def kv_layout(mesh: RoleMesh, split: str) -> KvLayout:
+    """The layout of caches on a mesh that `split_tensor` returned.
+
+    Args:
+        mesh: the mesh.
+        split: see `KvLayout`.
+    """
+    axes = mesh.axes["tensor"]
     if axes != (HEADS, COPIES):
         return KvLayout(heads=axes, copy_axes=(), split="copied", n_copies=1)
     return KvLayout(
-        heads=(HEADS,), copy_axes=(COPIES,), split=split, n_copies=on.jax_mesh.shape[COPIES]
+        heads=(HEADS,), copy_axes=(COPIES,), split=split, n_copies=mesh.jax_mesh.shape[COPIES]
     )
 
 
-def split_tensor(on: RoleMesh, heads: int) -> RoleMesh:
+def split_tensor(mesh: RoleMesh, heads: int) -> RoleMesh:
     """Split `tensor` into two mesh axes if it has more chips than there are KV heads."""
-    n = on.sizes["tensor"]
+    n = mesh.sizes["tensor"]
     if n <= heads:
-        return on
+        return mesh
     axis_sizes: dict[str, int] = {}
-    for name, size in on.jax_mesh.shape.items():
+    for name, size in mesh.jax_mesh.shape.items():
         if name == "tensor":
             axis_sizes |= {HEADS: heads, COPIES: n // heads}
         else:
             axis_sizes[name] = size
-    devices = on.jax_mesh.devices.reshape(list(axis_sizes.values()))
+    devices = mesh.jax_mesh.devices.reshape(list(axis_sizes.values()))
     axis_types = (jax.sharding.AxisType.Auto,) * len(axis_sizes)
-    mesh = jax.sharding.Mesh(devices, tuple(axis_sizes), axis_types=axis_types)
-    return replace(on, jax_mesh=mesh, axes={**on.axes, "tensor": (HEADS, COPIES)})
+    jax_mesh = jax.sharding.Mesh(devices, tuple(axis_sizes), axis_types=axis_types)
+    return replace(mesh, jax_mesh=jax_mesh, axes={**mesh.axes, "tensor": (HEADS, COPIES)})

@@ -1,4 +1,4 @@
-"""The two programs of a serving plan: the prefill step and the decode step."""
+"""Build the two programs of a serving plan: the prefill step and the decode step."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from shardwise.runtime.weights.descriptions import Tree
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.strategy.serving_layout import serve_rules
 
-TPU_ROWS = 128  # the TPU's attention kernel needs a multiple of it as length of prompts
+TPU_ROWS = 128  # the TPU's attention kernel needs a multiple of it as the length of prompts
 NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """The decode step of a plan: one token for each sequence of the decoding engines.
+    """Build the decode step of a plan: one token for each sequence of the decode engines.
 
     Args:
-        devices: of the machine, in its own shape.
+        devices: all devices of the machine, with the dims that `mesh.arrange` takes.
         plan: the plan as JSON.
     """
     deployment = _deployment(plan)
@@ -42,10 +42,13 @@ def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 
 
 def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """The prefill step of a plan: one prompt per engine, with the caches that the engine holds.
+    """Build the prefill step of a plan: one prompt per engine.
+
+    Its cache is for one sequence if prefill has engines of its own, otherwise for the batch of the
+    decode step.
 
     Args:
-        devices: of the machine, in its own shape.
+        devices: all devices of the machine, with the dims that `mesh.arrange` takes.
         plan: the plan as JSON.
     """
     deployment = _deployment(plan)
@@ -64,12 +67,13 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 def _program(
     name: str, engine: EngineState, function: Any, shapes: tuple[Tree, Tree, Tree]
 ) -> Program:
-    """A jitted program whose weights have the memory layouts that suit both steps."""
+    """Jit a step whose weights have the memory layouts of `engine.formats`."""
     fn = jax.jit(function, donate_argnums=(1,), in_shardings=(engine.formats(), None, None))
     return Program(name=name, fn=fn, args=shapes, mesh=engine.table.mesh.jax_mesh, donate=(1,))
 
 
 def _deployment(plan: str) -> Candidate:
+    """The engines and the job of a plan in JSON."""
     decoded = decode(plan)
     if not isinstance(decoded, ServingPlan):
         raise TypeError("a training plan has no serving steps")
@@ -77,12 +81,12 @@ def _deployment(plan: str) -> Candidate:
 
 
 def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> EngineState:
-    """The engines of a plan on devices, each at its chip of the placement.
+    """Describe the arrays of a plan's engines, with the devices where the placement puts its chips.
 
     Args:
-        server: engines of one kind.
-        batch: sequences of one engine.
-        devices: of the machine, in its own shape.
+        server: identical engines on a machine.
+        batch: number of sequences in the cache of one engine.
+        devices: all devices of the machine, with the dims that `mesh.arrange` takes.
 
     Raises:
         BadInput: the runtime does not support the engines; lists all reasons.
@@ -91,7 +95,7 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
     layout = server.layout
     sizes = layout.sizes
     if isinstance(server.system.topology, Switched):
-        # A placement behind switches is of one engine; engines take the chips one after the other.
+        # In a switched network the placement describes one engine; each engine gets the next chips.
         engines = devices.reshape(-1)[: layout.mesh.n_chips].reshape(sizes["data"], -1)
         engine_sizes = {**sizes, "data": 1}
         arranged = np.stack(
@@ -99,18 +103,18 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
         )
     else:
         arranged = arrange(server.placement, sizes, devices[..., :1])
-    on = split_tensor(role_mesh(sizes, arranged), kv_heads(server.config))
+    mesh = split_tensor(role_mesh(sizes, arranged), kv_heads(server.config))
     return EngineState(
         config=server.config,
         job=server.job,
         layout=layout,
-        table=Table(rules=serve_rules(layout), mesh=on),
+        table=Table(rules=serve_rules(layout), mesh=mesh),
         batch=batch,
     )
 
 
 def unsupported(server: Server) -> list[str]:
-    """List what engines of this plan need that the runtime does not support yet."""
+    """List the features of a plan's engines that the runtime does not support yet, as messages."""
     model = server.config
     job = server.job
     sizes = server.layout.sizes

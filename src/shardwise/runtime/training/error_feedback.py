@@ -1,7 +1,8 @@
-"""Error feedback of int8 gradient sums as part of the state: residuals of every rounded weight.
+"""Residuals of int8 gradient sums (error feedback), as part of the training state.
 
-Each chip has its own rounding errors, so an array has a first dim for the copies of the weight, of
-which a chip has one. Names are paths in the tree of weights, such as `layers/0/wq`.
+The rounding errors of chips differ. So the residual of a weight has the shape of the weight plus a
+first dim, with one row for each chip that has a copy of the weight. Residuals are in a dict, by the
+path of their weight in the tree of weights, such as `layers/0/wq`.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from shardwise.runtime.weights.descriptions import ArrayInfo, Tree
 from shardwise.workload import ERROR_FEEDBACK_DTYPE
 
 Array = jax.Array
-Residuals = Mapping[str, Array]
-Reduce = Callable[[UpdatePartition, Array], Array]
+Residuals = Mapping[str, Array]  # path of a weight -> its residual
+Reduce = Callable[[UpdatePartition, Array], Array]  # sums a gradient over copies of its weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedbackState:
-    """The residuals of a step.
+    """Which weights of a step have residuals, and the shapes and shardings of these.
 
     Args:
         infos: descriptions of the weights.
         partitions: how copies of each weight share its update.
-        table: rules on the mesh.
+        table: sharding rules on the mesh.
     """
 
     infos: Tree
@@ -42,8 +43,8 @@ class FeedbackState:
     table: Table
 
     @functools.cached_property
-    def rounded(self) -> dict[str, tuple[ArrayInfo, UpdatePartition]]:
-        """The weights whose gradient sums travel in int8."""
+    def int8_weights(self) -> dict[str, tuple[ArrayInfo, UpdatePartition]]:
+        """Weights whose gradients are summed in int8: path -> (description, partition)."""
         partitions = self.by_name(self.partitions)
         return {
             name: (info, partitions[name])
@@ -52,16 +53,16 @@ class FeedbackState:
         }
 
     def by_name(self, tree: Tree) -> dict[str, Any]:
-        """Values of a tree by the name of their weight."""
+        """Flatten a tree like that of the weights to a dict by path."""
         values: dict[str, Any] = {}
         self._map(lambda name, _, value: values.update({name: value}), tree)
         return values
 
     def specs(self) -> dict[str, PartitionSpec]:
-        """Layout of the residuals."""
+        """Partition specs of the residuals."""
         return {
             name: PartitionSpec(partition.int8_axes, *info.spec(self.table))
-            for name, (info, partition) in self.rounded.items()
+            for name, (info, partition) in self.int8_weights.items()
         }
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -70,17 +71,18 @@ class FeedbackState:
             name: jax.ShapeDtypeStruct(
                 (self._n_copies(partition), *info.shape), dtype(ERROR_FEEDBACK_DTYPE)
             )
-            for name, (info, partition) in self.rounded.items()
+            for name, (info, partition) in self.int8_weights.items()
         }
 
     def _n_copies(self, partition: UpdatePartition) -> int:
+        """Number of chips whose copies of a weight are summed in int8."""
         return math.prod(self.table.mesh.jax_mesh.shape[axis] for axis in partition.int8_axes)
 
     def add_residuals(self, accumulators: Tree, residuals: Residuals) -> Tree:
-        """Pair the gradient accumulators with residuals where the backward pass rounds the sum."""
+        """Pair accumulators with residuals, for gradients that the backward pass sums in int8."""
 
         def pair(name: str, _: UpdatePartition, accumulator: Array) -> Array | ErrorFeedback:
-            if name in self.rounded and self.rounded[name][1].in_backward:
+            if name in self.int8_weights and self.int8_weights[name][1].in_backward:
                 return ErrorFeedback(accumulator, residuals[name][0])
             return accumulator
 
@@ -89,12 +91,13 @@ class FeedbackState:
     def reduce_gradients(
         self, gradients: Tree, residuals: Residuals, reduce: Reduce
     ) -> tuple[Tree, dict[str, Array]]:
-        """(gradients summed over copies, new residuals).
+        """Sum gradients over the copies of their weights: return (sums, new residuals).
 
         Args:
-            gradients: with new residuals where the backward pass has summed them.
-            residuals: of the step before.
-            reduce: sums gradients that are not rounded.
+            gradients: gradients of this chip; an `ErrorFeedback` has been summed by the backward
+                pass already.
+            residuals: residuals of the previous step.
+            reduce: function that sums a gradient without rounding it to int8.
         """
         new_residuals: dict[str, Array] = {}
 
@@ -102,9 +105,9 @@ class FeedbackState:
             name: str, partition: UpdatePartition, gradient: Array | ErrorFeedback
         ) -> Array:
             if not isinstance(gradient, ErrorFeedback):
-                if name not in self.rounded:
+                if name not in self.int8_weights:
                     return reduce(partition, gradient)
-                info = self.rounded[name][0]
+                info = self.int8_weights[name][0]
                 gradient = _reduce_int8(info, partition, gradient, residuals[name][0])
             new_residuals[name] = gradient.residual[None]
             return gradient.gradient
@@ -112,7 +115,7 @@ class FeedbackState:
         return self._map(reduce_one, gradients), new_residuals
 
     def _map(self, function: Callable[..., Any], tree: Tree) -> Tree:
-        """Apply `function` to the name, the partition and the value of each weight."""
+        """Apply `function` to the path, the partition and the value in `tree` of each weight."""
         is_info = lambda x: isinstance(x, ArrayInfo)
         paths, structure = jax.tree_util.tree_flatten_with_path(self.infos, is_leaf=is_info)
         treedef: Any = structure
@@ -126,12 +129,15 @@ class FeedbackState:
 def _reduce_int8(
     info: ArrayInfo, partition: UpdatePartition, gradient: Array, residual: Array
 ) -> ErrorFeedback:
-    """Reduce layer after layer, as the temporary arrays of a sum are as wide as fp32."""
+    """Sum the gradient of a weight over its copies in int8.
+
+    Stacked layers are summed one after the other, because temporary arrays of a sum are in fp32.
+    """
 
     def reduce_layer(layer: tuple[Array, Array]) -> ErrorFeedback:
         feedback = partition.reduce_int8(*layer)
         return feedback._replace(gradient=feedback.gradient.astype(gradient.dtype))
 
-    if info.layers:
+    if info.n_layers:
         return jax.lax.map(reduce_layer, (gradient, residual))
     return reduce_layer((gradient, residual))

@@ -1,7 +1,8 @@
 """Gradient sums over copies of weights, and the part of each weight that a chip updates.
 
-A weight is replicated along every mesh axis that does not shard it. ZeRO partitions the work of the
-optimizer over the copies: an `UpdatePartition` has the axes, and the dim that each of them cuts.
+A weight is replicated along every mesh axis that does not shard it. ZeRO partitions the optimizer's
+work over the copies. The `UpdatePartition` of a weight names the mesh axes of the copies, and the
+dim of the weight that is split over them.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ from shardwise.runtime.weights.descriptions import ArrayInfo
 
 Array = jax.Array
 
-# Roles over which ZeRO partitions the optimizer's state, for weights replicated along them.
+# Roles over which ZeRO partitions the optimizer's state of the weights replicated along them.
 ZERO_ROLES = ("data", "fsdp", "context", "expert")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatePartition:
-    """How the copies of one weight share its update.
-
-    Dims count from the last (-1), so that one layer's array and the stacked ones agree.
+    """How the chips that have copies of one weight share its update.
 
     Args:
-        cuts: (mesh axes, chips over them, dim of the array that they cut).
-        sum_axes: mesh axes along which the weight and its update are replicated.
-        in_backward: the gradient is summed in the backward pass of each microbatch, not once per
-            step.
-        int8_axes: mesh axes whose sums travel in int8: those of `cuts`, and others like `sum_axes`.
+        cuts: the splits of the update, one after the other: (mesh axes, number of chips over them,
+            dim of the array that is split). The dim counts from the last (-1), so that it holds for
+            the array of one layer and for stacked layers.
+        sum_axes: mesh axes along which both the weight and its update are replicated.
+        in_backward: whether the gradient is summed in the backward pass of each microbatch, instead
+            of once per step.
+        int8_axes: mesh axes over which gradients are summed in int8: the axes of `cuts`, and axes
+            along which the update is replicated but which are not in `sum_axes`.
     """
 
     cuts: tuple[tuple[tuple[str, ...], int, int], ...]
@@ -52,7 +54,7 @@ class UpdatePartition:
         return gradient
 
     def reduce_int8(self, gradient: Array, residual: Array) -> ErrorFeedback:
-        """Sum the gradient as `reduce` does, in int8 along `int8_axes`."""
+        """Sum the gradient as `reduce` does, but in int8 over `int8_axes`."""
         if self.sum_axes:
             gradient = lax.psum(gradient, self.sum_axes)
         cut_axes = {axis for axes, _, _ in self.cuts for axis in axes}
@@ -77,49 +79,58 @@ class UpdatePartition:
 def partition_update(
     info: ArrayInfo, table: Table, *, zero: int, n_microbatches: int, in_int8: bool = False
 ) -> UpdatePartition:
-    """Partition the update of a weight over its copies: under ZeRO 1 and 2, not under 0.
+    """Partition the update of a weight over its copies, under ZeRO 1 and 2.
 
-    Each axis cuts the first dim that it divides. Axes that cut the same dim do it together, in one
-    collective. Without a dim to cut, all copies compute the update.
+    Each mesh axis splits the first dim that its size divides; axes that split the same dim share a
+    collective. If no dim divides, or without ZeRO 1 or 2, every copy computes the whole update.
 
-    Gradients of matrices are summed in the backward pass with one microbatch, or if ZeRO 2 holds
-    only parts of them. Int8 rounds once per step: in the backward pass of a layer, whose weights
-    are used once, or at the end of the step.
+    Gradients of matrices are summed in the backward pass if there is one microbatch, or under
+    ZeRO 2, which stores only this chip's part of them; otherwise at the end of the step. A sum in
+    int8 must round each gradient once per step. So it is in the backward pass only for layers,
+    whose weights are used once, with one microbatch and without a pipeline.
+
+    Args:
+        info: description of the weight.
+        table: sharding rules on the mesh.
+        zero: stage of ZeRO, 0 to 3.
+        n_microbatches: number of microbatches per step.
+        in_int8: whether gradients of matrices are summed in int8.
     """
-    on = table.mesh
+    mesh = table.mesh
     sharding_axes = {axis for axes in info.axes(table).values() for axis in axes}
     shape = list(info.local_shape(table))[-len(info.weight.shape) :]
     cuts: dict[tuple[int, bool], tuple[str, ...]] = {}
     sum_axes = []
     int8_axes = []
-    for role in on.axes:
-        if on.sizes[role] == 1 or not info.is_trained:
+    for role in mesh.axes:
+        if mesh.sizes[role] == 1 or not info.is_trained:
             continue
-        # From the inside out: traffic between slices, the outermost axis, is summed already.
-        for axis in reversed(on.axes[role]):
+        # Innermost axis first: what the outermost one sends between slices is then reduced already.
+        for axis in reversed(mesh.axes[role]):
             if axis in sharding_axes:
                 continue
-            n = on.jax_mesh.shape[axis]
-            shares_update = role in ZERO_ROLES and info.is_table
+            n = mesh.jax_mesh.shape[axis]
+            shares_update = role in ZERO_ROLES and info.is_matrix
             if in_int8 and shares_update:
                 int8_axes.append(axis)
             dim = next((i for i, size in enumerate(shape) if size % n == 0), None)
             if zero in (1, 2) and shares_update and dim is not None:
                 shape[dim] //= n
-                key = (dim - len(shape), on.crosses_slices(axis))
+                key = (dim - len(shape), mesh.crosses_slices(axis))
                 cuts[key] = (*cuts.get(key, ()), axis)
             elif axis not in int8_axes:
                 sum_axes.append(axis)
     grouped_cuts = tuple(
-        (axes, math.prod(on.jax_mesh.shape[axis] for axis in axes), dim)
+        (axes, math.prod(mesh.jax_mesh.shape[axis] for axis in axes), dim)
         for (dim, _), axes in cuts.items()
     )
-    # Embedding and head are used on one stage only: other stages have no gradients to sum.
-    over_stages = any(axis in sum_axes for axis in on.axes["pipe"])
-    in_backward = info.is_table and not over_stages and (zero == 2 or n_microbatches == 1)
+    # Embedding and head are used on one stage only, so the backward pass of other stages cannot
+    # take part in a sum over stages.
+    over_stages = any(axis in sum_axes for axis in mesh.axes["pipe"])
+    in_backward = info.is_matrix and not over_stages and (zero == 2 or n_microbatches == 1)
     if int8_axes:
-        once = n_microbatches == 1 and on.sizes["pipe"] == 1
-        in_backward = in_backward and bool(info.layers) and once
+        rounds_once = n_microbatches == 1 and mesh.sizes["pipe"] == 1
+        in_backward = in_backward and bool(info.n_layers) and rounds_once
     return UpdatePartition(
         cuts=grouped_cuts,
         sum_axes=tuple(sum_axes),
@@ -129,7 +140,7 @@ def partition_update(
 
 
 def state_spec(info: ArrayInfo, table: Table, partition: UpdatePartition) -> PartitionSpec:
-    """Layout of the optimizer's state of a weight, partitioned over its copies."""
+    """Partition spec of a weight's optimizer state, which the copies of the weight share."""
     axes = info.axes(table)
     names = [list(axes.get(dim, ())) for dim in info.dims]
     for cut_axes, _, dim in partition.cuts:

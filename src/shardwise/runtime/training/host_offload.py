@@ -1,8 +1,8 @@
-"""The optimizer's state in host memory, brought to the chip for its update weight by weight.
+"""Updates of an optimizer state that is in host memory, a part at a time.
 
-XLA moves every array as early as possible, so all of the state would be on the chip at once. The
-update is therefore split into parts that depend on different arrays in host memory, and each part
-starts when the state of the previous one is back there.
+XLA copies every array to the chip as early as possible, so all of the state would be on the chip at
+once. The update is therefore split into parts that depend on different arrays in host memory, and
+each part starts when the state of the previous part is back in host memory.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from shardwise.runtime.weights.descriptions import Tree
 
-KIND = "pinned_host"
+KIND = "pinned_host"  # JAX's name of host memory that chips can access
 CHIP = jax.memory.Space.Device
 HOST = jax.memory.Space.Host
 
 
 def is_available(devices: np.ndarray[Any, Any]) -> bool:
-    """Return whether programs of these devices can use host memory."""
+    """Whether programs on these devices can use host memory."""
     return all(
         KIND in {memory.kind for memory in device.addressable_memories()} for device in devices.flat
     )
 
 
 def is_on_host(x: Any) -> bool:
-    """Return whether an array or a tracer is in host memory."""
+    """Whether an array or a tracer is in host memory."""
     return bool(jax.typeof(x).memory_space == HOST)
 
 
 def on_chip(x: Any) -> Any:
-    """Move an array to the chip."""
+    """Move an array from host memory to the chip; one on the chip stays there."""
     if is_on_host(x):
         return jax.device_put(x, CHIP)
     return x
 
 
 def is_offloadable(x: Any) -> bool:
-    """Return whether an array of the state is offloaded: scalars stay on the chip."""
+    """Whether an array of the state may be in host memory: scalars stay on the chip."""
     return bool(x.ndim)
 
 
@@ -52,13 +52,14 @@ def apply_in_parts(
     goes_to_host: Callable[[Tree], Tree],
     after: Sequence[Any],
 ) -> Tree:
-    """Compute `function(*args)` in parts, each of which brings its arguments from host memory.
+    """Compute `function(*args)` in parts, each of which moves its own arguments to the chip.
 
     Args:
-        function: whose parts are independent.
-        args: pytrees of arrays, some of them in host memory.
-        goes_to_host: maps the shapes of the results to booleans.
-        after: arrays to compute before the first part starts.
+        function: function of pytrees that updates each weight independently of the others.
+        args: its arguments, pytrees of arrays; some are in host memory.
+        goes_to_host: maps the tree of result shapes to a tree of booleans: whether a result is
+            moved to host memory.
+        after: arrays that have to be computed before the first part starts.
     """
     flat_args, args_tree = jax.tree.flatten(args)
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in flat_args]
@@ -91,16 +92,18 @@ def apply_in_parts(
 
 
 def _parts(jaxpr: Any, on_host: Sequence[Any]) -> list[tuple[list[Any], list[int]]]:
-    """Split a jaxpr into (arguments in host memory, indices of the results that depend on them).
+    """Split a jaxpr into parts that share no argument in host memory.
 
-    No two parts share an argument in host memory.
+    Returns:
+        For each part (its arguments in host memory, indices of the results that depend on them).
     """
+    # Variable -> arguments in host memory that it depends on.
     needs = {variable: frozenset([variable]) for variable in on_host}
     for eqn in jaxpr.eqns:
-        needs |= dict.fromkeys(eqn.outvars, _union(needs, eqn.invars))
+        needs |= dict.fromkeys(eqn.outvars, _host_arguments(needs, eqn.invars))
     parts: list[tuple[frozenset[Any], list[int]]] = []
     for index, result in enumerate(jaxpr.outvars):
-        needed = _union(needs, [result])
+        needed = _host_arguments(needs, [result])
         indices = [index]
         overlapping = [part for part in parts if part[0] & needed]
         for part in overlapping:
@@ -114,13 +117,13 @@ def _parts(jaxpr: Any, on_host: Sequence[Any]) -> list[tuple[list[Any], list[int
     ]
 
 
-def _union(needs: dict[Any, frozenset[Any]], atoms: Sequence[Any]) -> frozenset[Any]:
+def _host_arguments(needs: dict[Any, frozenset[Any]], atoms: Sequence[Any]) -> frozenset[Any]:
     """Arguments in host memory that any of the atoms depends on."""
     return frozenset[Any]().union(*(needs.get(variable, ()) for variable in _variables(atoms)))
 
 
 def _evaluate(jaxpr: Any, results: Sequence[Any], values: dict[Any, Any]) -> None:
-    """Evaluate the results and all they depend on; add their values to `values`."""
+    """Evaluate `results` and all that they depend on; add each value to `values`."""
     needed = {*_variables(results)}
     eqns: list[Any] = []
     for eqn in reversed(jaxpr.eqns):
@@ -135,4 +138,5 @@ def _evaluate(jaxpr: Any, results: Sequence[Any], values: dict[Any, Any]) -> Non
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:
+    """The atoms of a jaxpr that are variables, not literals."""
     return [atom for atom in atoms if not isinstance(atom, Literal)]

@@ -1,12 +1,13 @@
 """Gradient sums in int8 with error feedback: rounding errors are added to the next gradient.
 
-A chip adds to its gradient the residual of the last step, rounds the sum to int8 with one scale per
-`GRADIENTS_PER_SCALE` numbers, and sends every other copy its part. Parts are summed in fp32 where
-they arrive. If every copy needs the whole sum, it is rounded once more and gathered. Each rounding
-error stays on the chip where it occurred (error feedback, as of 1-bit SGD, Interspeech 2014): over
-steps all of a gradient arrives, with a delay.
+Each chip adds the residual of the previous step to its gradient, and rounds the result to int8 with
+one scale per `GRADIENTS_PER_SCALE` numbers. It sends each chip that has a copy of the weight one part of the
+result; that chip sums the parts it receives in fp32. If every copy needs the whole sum, the sums
+are rounded once more and gathered. A rounding error stays on the chip where it occurred, and is
+added to that chip's gradient in the next step (error feedback, from 1-bit SGD, Interspeech 2014).
+So no part of a gradient is lost; some of it arrives later.
 
-Letters of arrays: N chips of a sum, R rows of S numbers that share a scale.
+Letters of arrays: N chips take part in a sum, R rows of S numbers that share a scale.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from jax import lax
 from shardwise.workload import GRADIENTS_PER_SCALE
 
 Array = jax.Array
-Cut = tuple[tuple[str, ...], int, int]  # mesh axes, chips over them, dim counted from the last
+Cut = tuple[tuple[str, ...], int, int]  # an element of `gradient_sync.UpdatePartition.cuts`
 INT8_MAX = 127
 
 
 class ErrorFeedback(NamedTuple):
-    """A gradient with its residual.
+    """A gradient with the residual of its sum.
 
     Attributes:
-        gradient: after the sum.
-        residual: rounding errors, with the shape before the sum, in the dtype of the state.
+        gradient: the gradient; its sum over copies, once it is summed.
+        residual: rounding errors of this chip, in the shape of the gradient before the sum and in
+            the dtype of the training state.
     """
 
     gradient: Array
@@ -44,10 +46,10 @@ def reduce(
     """Sum a gradient over copies in int8; return this chip's part in fp32, and the new residual.
 
     Args:
-        gradient: of this chip.
-        residual: of the last step; has the same shape.
-        cuts: reduce-scatters, one after the other, as in `gradient_sync.UpdatePartition`.
-        axes: mesh axes of the all-reduce after them.
+        gradient: gradient of this chip.
+        residual: rounding errors of the previous step, in the shape of the gradient.
+        cuts: ReduceScatters, one after the other, as in `gradient_sync.UpdatePartition`.
+        axes: mesh axes of the AllReduce after them.
     """
     corrected = gradient.astype(jnp.float32) + residual.astype(jnp.float32)
     part, errors = _reduce_scatter(corrected, cuts, axes)
@@ -55,9 +57,9 @@ def reduce(
 
 
 def _reduce_scatter(x: Array, cuts: Sequence[Cut], axes: tuple[str, ...]) -> tuple[Array, Array]:
-    """(sum of this chip's part, rounding errors of all parts).
+    """Sum x over the cuts and then over `axes`: return (this chip's part of the sum, errors).
 
-    The errors of its own part include those of the later sums.
+    The errors have the shape of x. Those of this chip's part include the errors of the later sums.
     """
     if not cuts:
         if axes:
@@ -66,7 +68,7 @@ def _reduce_scatter(x: Array, cuts: Sequence[Cut], axes: tuple[str, ...]) -> tup
     (names, n, dim_from_last), *later_cuts = cuts
     dim = x.ndim + dim_from_last
     parts = jnp.moveaxis(x.reshape(*x.shape[:dim], n, -1, *x.shape[dim + 1 :]), dim, 0)
-    rows_NRS = _rows(parts.reshape(n, -1))
+    rows_NRS = _pad_to_rows(parts.reshape(n, -1))
     sum_RS, error_NRS = _exchange(rows_NRS, names)
     part, later_errors = _reduce_scatter(
         _without_padding(sum_RS, parts.shape[1:]), later_cuts, axes
@@ -77,7 +79,7 @@ def _reduce_scatter(x: Array, cuts: Sequence[Cut], axes: tuple[str, ...]) -> tup
 
 
 def _all_reduce(x: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
-    """(sum of the whole array, rounding errors): each chip sums a part, which all then gather."""
+    """Sum x over chips: return (the whole sum, errors). Each chip sums a part, all gather them."""
     n = lax.axis_size(names)
     flat = jnp.pad(x.reshape(-1), (0, -x.size % (n * GRADIENTS_PER_SCALE)))
     sum_RS, error_NRS = _exchange(flat.reshape(n, -1, GRADIENTS_PER_SCALE), names)
@@ -89,7 +91,7 @@ def _all_reduce(x: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
 
 
 def _exchange(rows_NRS: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
-    """(sum_RS of this chip's part of the rows, rounding errors of all rows)."""
+    """Sum the rows for each chip on that chip: return (sum_RS of this chip's rows, error_NRS)."""
     values, scale = quantize(rows_NRS)
     arrived = (
         lax.all_to_all(array, names, split_axis=0, concat_axis=0, tiled=True)
@@ -99,26 +101,27 @@ def _exchange(rows_NRS: Array, names: tuple[str, ...]) -> tuple[Array, Array]:
 
 
 def quantize(x: Array) -> tuple[Array, Array]:
-    """(int8 values, fp32 scales) of rows of numbers.
+    """Quantize rows of numbers (the last dim): return (int8 values, fp32 scale of each row).
 
-    A row with NaN or inf gets the scale NaN, so that the error reaches every reader.
+    A row with NaN or inf gets the scale NaN, so that it is NaN again when it is dequantized.
     """
     scale = jnp.abs(x).max(axis=-1, keepdims=True) / INT8_MAX
-    # Explicit, as the largest of several numbers may skip NaN.
+    # Tested explicitly, because `max` may skip NaN.
     scale = jnp.where(jnp.isfinite(x).all(axis=-1, keepdims=True), scale, jnp.nan)
     return jnp.round(x / jnp.where(scale > 0, scale, 1.0)).astype(jnp.int8), scale
 
 
 def _dequantize(values: Array, scale: Array) -> Array:
+    """Undo `quantize`, up to rounding; the result is in fp32."""
     return values.astype(jnp.float32) * scale
 
 
-def _rows(flat: Array) -> Array:
-    """[N, numbers] -> [N, R, S], padded with zeros."""
+def _pad_to_rows(flat: Array) -> Array:
+    """Reshape [N, numbers] to [N, R, S], padded with zeros."""
     padded = jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % GRADIENTS_PER_SCALE)))
     return padded.reshape(len(flat), -1, GRADIENTS_PER_SCALE)
 
 
 def _without_padding(rows: Array, shape: tuple[int, ...]) -> Array:
-    """Restore the shape of an array from its padded rows."""
+    """Reshape padded rows to an array of `shape`, without the padding."""
     return rows.reshape(-1)[: math.prod(shape)].reshape(shape)

@@ -1,11 +1,11 @@
-"""Optimizers of optax by the plan's names, and the layout of their state.
+"""Optimizers of optax, by the names that plans use, and the sharding of their state.
 
-Most are element-wise: each chip updates its part of a weight inside the step. Adafactor takes means
+Most are elementwise: each chip updates its part of a weight inside the step. Adafactor takes means
 over rows and columns, and Muon needs whole matrices. Their updates run on global arrays: the
 compiler gets the layouts of gradients, weights and state, and chooses the communication.
 
-Matrices of layers are stacked [L, ...], and Muon treats each layer's as a separate matrix.
-Adafactor factors the two largest dims of an array; it clips and scales all layers together.
+The matrices of layers are stacked, [L, ...]. Muon treats each layer's matrix separately. Adafactor
+factors the two largest dims of the stacked array; it clips and scales all layers together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from shardwise.estimate.training.optimizer import NEWTON_SCHULZ_STEPS, parameter
 from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, map_infos, weight_of_state
 
 ELEMENTWISE = ("adamw", "momentum", "sgd")
-WHOLE_ARRAY = ("adafactor", "muon")  # read more than the element that they update
-MUON_RMS = 0.2  # of an update, to match AdamW's: arXiv 2502.16982, section 2.2
+WHOLE_ARRAY = ("adafactor", "muon")  # update an element by reading others of its array
+# Root mean square of Muon's updates, about that of AdamW's: arXiv 2502.16982, section 2.2.
+MUON_RMS = 0.2
 
 
 def optimizer(
@@ -35,16 +36,17 @@ def optimizer(
     decay: float = 0.1,
     mask: Tree | None = None,
 ) -> optax.GradientTransformation:
-    """Make the optimizer of a name.
+    """Make an optimizer by its name.
 
     Args:
-        name: of `ELEMENTWISE` or `WHOLE_ARRAY`.
+        name: name in `ELEMENTWISE` or `WHOLE_ARRAY`.
         rate: learning rate, a number or a schedule of optax.
         infos: descriptions of the weights.
-        b1: decay of the first moment, or the momentum.
+        b1: decay of the first moment, or the momentum of `momentum`.
         b2: decay of the second moment.
-        decay: weight decay, under AdamW and Muon.
-        mask: weights that decay under AdamW; None for all. Under Muon matrices do.
+        decay: weight decay of AdamW and Muon.
+        mask: weights to which AdamW applies weight decay; None for all. Muon applies it to
+            matrices.
     """
     if name == "adamw":
         return optax.adamw(rate, b1=b1, b2=b2, weight_decay=decay, mask=mask)
@@ -66,15 +68,15 @@ def optimizer(
 
 
 def matrix_dims(info: ArrayInfo) -> MuonDimensionNumbers | None:
-    """Dims of a weight that are rows and columns of its matrix; None if Muon skips it.
+    """Input and output dims of a weight as a matrix for Muon; None if Muon does not update it.
 
-    [D, N, H] maps D to heads, [N, H, D] maps heads to D. Each layer and each expert has a separate
-    matrix.
+    A weight [D, N, H] maps D to N x H, a weight [N, H, D] maps N x H to D. Each layer and each
+    expert has a separate matrix.
     """
     if parameter_kind(info.weight) != "matrix":
         return None
     dims = info.weight.dims
-    axes = tuple(range(len(info.shape)))[bool(info.layers) + info.weight.per_expert :]
+    axes = tuple(range(len(info.shape)))[bool(info.n_layers) + info.weight.per_expert :]
     n_inputs = 1
     if dims[-1] == "D":
         n_inputs = len(axes) - 1
@@ -82,13 +84,15 @@ def matrix_dims(info: ArrayInfo) -> MuonDimensionNumbers | None:
 
 
 def state_specs(state: Any, weights: Tree, update_specs: Tree) -> Any:
-    """Layout of an optimizer's state: arrays shaped like their weight lie as its update does, and
-    all others are replicated.
+    """Partition specs of an optimizer's state.
+
+    An array with the shape of its weight is sharded as the update of that weight; all other arrays
+    are replicated.
 
     Args:
         state: shapes of the state.
         weights: shapes of the weights.
-        update_specs: layouts of the updates.
+        update_specs: partition specs of the updates of the weights.
     """
     paths = jax.tree_util.tree_leaves_with_path(weights)
     specs = jax.tree.leaves(update_specs, is_leaf=lambda x: isinstance(x, PartitionSpec))

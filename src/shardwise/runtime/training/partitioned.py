@@ -1,9 +1,9 @@
 """A training step on global arrays, whose collectives XLA's partitioner chooses.
 
-The model's code is that of the planned step, on a mesh of one device. Each move of the sharding
-algebra becomes a sharding constraint: the layouts of the array before and after, from the table.
-XLA chooses what to send between them, and when. It cannot partition kernels: attention runs inside
-a `shard_map` on the shards of each chip.
+The model's code is that of `TrainStep`, run as if the mesh had one device. Each move of the
+sharding algebra becomes a sharding constraint: the array gets its layout after the move, and its
+gradient the layout before. XLA chooses what to send between these layouts, and when. It cannot
+partition kernels, so attention runs inside a `shard_map` on the shards of each chip.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ Array = jax.Array
 
 
 class WholeMesh(RoleMesh):
-    """The mesh of code with global arrays: one chip, without platform-specific products."""
+    """A mesh of one chip, for code that computes with global arrays.
+
+    Its platform is unknown to the kernels, so that code takes the path without special kernels.
+    """
 
     @property
     def platform(self) -> str:
@@ -43,16 +46,16 @@ class WholeMesh(RoleMesh):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintTable(Table):
-    """A table for code with global arrays, whose moves are sharding constraints.
+    """A table for code that computes with global arrays: its moves are sharding constraints.
 
     Args:
-        chips: the table of the mesh that shards the arrays.
+        chips: the table with the mesh of all chips, which shards the arrays.
     """
 
     chips: Table
 
     def apply(self, move: Move, x: Array) -> Array:
-        """Constrain the array to its layout after the move, and its gradient to that before."""
+        """Constrain x to its layout after the move, and its gradient to the layout before."""
         if self.chips.mesh.size(move.axes) == 1:
             return x
         before = self._sharding(move.before, x)
@@ -62,7 +65,7 @@ class ConstraintTable(Table):
     def on_chips(
         self, kernel: Callable[..., Array], arrays: Sequence[Any], dims: Sequence[str]
     ) -> Array:
-        """See `Table.on_chips`."""
+        """Run a kernel on the shards of the arrays, in a `shard_map`: see `Table.on_chips`."""
         specs = []
         for x, letters in zip(arrays, dims, strict=True):
             spec = PartitionSpec()
@@ -78,27 +81,33 @@ class ConstraintTable(Table):
         )(*arrays)
 
     def _sharding(self, array: Named, x: Array) -> NamedSharding:
+        """Sharding of x in the layout of a named array."""
         axes = {dim.name: dim.axes for dim in array.dims}
         return NamedSharding(
-            self.mesh.jax_mesh, self._dividing([axes[dim] for dim in array.names], x)
+            self.mesh.jax_mesh, self._dividing_spec([axes[dim] for dim in array.names], x)
         )
 
     def _spec(self, kind: str, dims: str, x: Array) -> PartitionSpec:
+        """Partition spec of x by the sharding rules for this kind of array."""
         roles = self.chips.roles(kind, dims)
-        return self._dividing([roles.get(dim, ()) for dim in dims], x)
+        return self._dividing_spec([roles.get(dim, ()) for dim in dims], x)
 
-    def _dividing(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
-        """The axes of each dim that divide it; KV heads fewer than chips are replicated."""
-        on = self.chips.mesh
+    def _dividing_spec(self, roles: Sequence[Sequence[str]], x: Array) -> PartitionSpec:
+        """Partition spec of x over the roles of each dim, without axes that do not divide the dim.
+
+        KV heads, if there are fewer of them than chips, are thus replicated over some chips.
+        """
+        mesh = self.chips.mesh
         names = [
-            on.dividing_axes(on.axis_names(dim_roles), n)
-            for dim_roles, n in zip(roles, x.shape, strict=True)
+            mesh.dividing_axes(mesh.axis_names(dim_roles), size)
+            for dim_roles, size in zip(roles, x.shape, strict=True)
         ]
         return PartitionSpec(*(axes or None for axes in names))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _constrained(before: NamedSharding, after: NamedSharding, x: Array) -> Array:
+    """x in the sharding `after`; its gradient gets the sharding `before`."""
     return lax.with_sharding_constraint(x, after)
 
 
@@ -122,23 +131,27 @@ class PartitionedStep(TrainStep):
 
     @property
     def model_table(self) -> Table:
-        """The table of one chip with global arrays."""
-        on = self.table.mesh
+        """The table with which the model's code computes on global arrays."""
+        mesh = self.table.mesh
         single_chip = WholeMesh(
-            jax_mesh=on.jax_mesh, axes=dict.fromkeys(on.axes, ()), sizes=dict.fromkeys(on.sizes, 1)
+            jax_mesh=mesh.jax_mesh,
+            axes=dict.fromkeys(mesh.axes, ()),
+            sizes=dict.fromkeys(mesh.sizes, 1),
         )
         return ConstraintTable(rules=self.table.rules, mesh=single_chip, chips=self.table)
 
     @property
     def global_optimizer(self) -> bool:
-        """Whether the optimizer runs on global arrays: always."""
+        """True: the optimizer always runs on global arrays."""
         return True
 
     def _global_gradients(
         self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
-        """The mean loss, gradients laid out as the optimizer's state, and no residuals."""
-        differentiate = jax.value_and_grad(loss_function(self.stack, self.layout, self.partitions))
+        """Return (mean loss, gradients laid out as the optimizer's state, no residuals)."""
+        differentiate = jax.value_and_grad(
+            loss_function(self.settings, self.layout, self.partitions)
+        )
 
         def loss_and_gradients(microbatch: Tree) -> tuple[Array, Tree]:
             tokens = microbatch["tokens"]
@@ -151,11 +164,11 @@ class PartitionedStep(TrainStep):
     def _as_state(self, gradients: Tree) -> Tree:
         """Lay out the gradients of a microbatch as the optimizer's state.
 
-        Partial sums that wait for the last microbatch have no layout, so those of ZeRO 1 are
-        scattered with each microbatch, as under ZeRO 2.
+        A sharding constraint cannot describe sums that chips have not reduced yet. Under ZeRO 1
+        gradients are therefore reduced and scattered after each microbatch, as under ZeRO 2.
         """
         mesh = self.table.mesh.jax_mesh
-        gradient_dtype = self.stack.precision.gradients
+        gradient_dtype = self.settings.precision.gradients
 
         def constrain(gradient: Array, spec: PartitionSpec) -> Array:
             cast = gradient.astype(gradient_dtype)
@@ -165,8 +178,8 @@ class PartitionedStep(TrainStep):
         return constrained
 
 
-def not_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]:
-    """List the parts of a plan that a partitioned step does not support."""
+def unsupported_partitioned(model: ModelConfig, layout: Layout, job: Train) -> list[str]:
+    """List the features of a plan that a partitioned step does not support, as messages."""
     problems = []
     if layout.schedule != "none":
         problems.append(

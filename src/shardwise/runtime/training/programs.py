@@ -1,4 +1,4 @@
-"""The training step of a plan, for the compiler of `check` and for the trainer."""
+"""Build the training step of a plan, for `check` to compile and for the trainer to run."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from shardwise.runtime.layout.mesh import arrange, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
 from shardwise.runtime.training import host_offload
-from shardwise.runtime.training.partitioned import PartitionedStep, not_partitioned
+from shardwise.runtime.training.partitioned import PartitionedStep, unsupported_partitioned
 from shardwise.runtime.training.step import MakeOptimizer, TrainStep
 from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout, rules_of
 
-PLANNED_CAPACITY = 1.0  # capacity factor of experts that a plan counts: an even share
+# Capacity factor of experts in a plan: no expert gets more tokens than under balanced routing.
+PLANNED_CAPACITY = 1.0
 NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def train_step(devices: np.ndarray[Any, Any], plan: str, collectives: str = "plan") -> Program:
-    """The training step of a plan.
+    """Build the training step of a plan, as a program for the compiler.
 
     Args:
-        devices: of the machine, in its own shape; on a torus the last dim has the devices of a
-            chip.
+        devices: all devices of the machine, with the dims that `mesh.arrange` takes.
         plan: the plan as JSON.
-        collectives: what chooses them, of `program.COLLECTIVES`.
+        collectives: who chooses the collectives, one of `program.COLLECTIVES`.
     """
     decoded = decode(plan)
     if not isinstance(decoded, Plan):
@@ -63,14 +63,14 @@ def step_of(
     make_optimizer: MakeOptimizer | None = None,
     collectives: str = "plan",
 ) -> TrainStep:
-    """The training step of a layout on devices, each at its chip of the placement.
+    """Build the training step of a layout, with the devices where the placement puts its chips.
 
     Args:
         case: the inputs of a plan.
-        devices: of the machine, in its own shape.
+        devices: all devices of the machine, with the dims that `mesh.arrange` takes.
         capacity: capacity factor of experts, see `TrainStep`.
-        make_optimizer: makes the optimizer of the step; None for the plan's optimizer.
-        collectives: what chooses them, of `program.COLLECTIVES`.
+        make_optimizer: function that makes the optimizer; None for the plan's optimizer.
+        collectives: who chooses the collectives, one of `program.COLLECTIVES`.
 
     Raises:
         BadInput: the runtime does not support the plan; lists all reasons.
@@ -81,7 +81,7 @@ def step_of(
     step_class = TrainStep
     if collectives == "compiler":
         step_class = PartitionedStep
-        problems += not_partitioned(case.model, layout, case.job)
+        problems += unsupported_partitioned(case.model, layout, case.job)
     if layout.offload and not host_offload.is_available(devices):
         kind = devices.flat[0].device_kind
         problems.append(
@@ -93,8 +93,8 @@ def step_of(
         devices = devices.reshape(*devices.shape[:2], 1)
     arranged = arrange(case.placement, case.layout.sizes, devices, on_devices.role)
     axis_sizes = tensor_axes(case.model, layout) | fsdp_axes(case, layout)
-    on = role_mesh(layout.sizes, arranged, factored_roles(layout), axis_sizes)
-    table = Table(rules=rules_of(layout), mesh=on)
+    mesh = role_mesh(layout.sizes, arranged, factored_roles(layout), axis_sizes)
+    table = Table(rules=rules_of(layout), mesh=mesh)
     step = step_class(
         config=case.model,
         job=case.job,
@@ -108,7 +108,7 @@ def step_of(
 
 
 def _padded_for_adafactor(step: TrainStep) -> list[str]:
-    """Refuse padded arrays under Adafactor, whose means would include the padding."""
+    """List a padded array under Adafactor, whose means would include the padding."""
     if step.job.optimizer != "adafactor":
         return []
     pairs: list[tuple[Any, Any]] = []
@@ -161,7 +161,7 @@ def unsupported(case: Case) -> list[str]:
 
 
 def _too_few_positions(model: ModelConfig, seq: int) -> list[str]:
-    """Refuse sequences beyond learned positions: a lookup would repeat the last row."""
+    """List sequences longer than the learned positions: a lookup would repeat the last row."""
     n_positions = model.n_positions
     if not n_positions or seq <= n_positions:
         return []
@@ -213,22 +213,26 @@ def _unsupported_layers(model: ModelConfig) -> list[str]:
 
 
 def _has_parallel_block(layer: Layer) -> bool:
+    """Whether experts or latent attention are in parallel to another block."""
     latent = layer.attention and layer.attention.mla
     return layer.parallel and bool(latent or isinstance(layer.ffn, Moe))
 
 
 def factored_roles(layout: Layout) -> tuple[str, ...]:
-    """Roles split into prime axes: those over which ZeRO 1 and 2 partition updates, as their whole
-    sizes may divide no dim."""
+    """Roles that become one mesh axis for each prime factor of their size.
+
+    These are the roles over which ZeRO 1 and 2 partition updates: their whole size may divide no
+    dim of a weight, while some of its prime factors do.
+    """
     if layout.zero in (1, 2):
         return ("data", "context", "expert")
     return ()
 
 
 def tensor_axes(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """Sizes of several mesh axes for `tensor`, if it has more chips than there are KV heads.
+    """Sizes of the mesh axes of `tensor`, if it has more chips than there are KV heads.
 
-    Different heads lie along the first axes, their copies along the last one.
+    The first axes shard the KV heads; the chips along the last axis have copies of the same heads.
 
     Raises:
         BadInput: the numbers of KV heads of layers do not divide each other.
@@ -249,9 +253,9 @@ def tensor_axes(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]
 
 
 def fsdp_axes(case: Case, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """Sizes of a mesh axis for each ring of a torus, if `fsdp` spans all chips of a slice.
+    """Sizes of the mesh axes of `fsdp`, one for each ring, if `fsdp` spans all chips of a slice.
 
-    `scatter` then reduces along one ring after the other.
+    `sharding.scatter` then reduces along one ring after the other.
     """
     span = dict(case.placement.spans).get("fsdp")
     if not span:
@@ -268,7 +272,7 @@ def fsdp_axes(case: Case, layout: Layout) -> dict[str, tuple[int, ...]]:
 
 
 def _unsupported_scores(model: ModelConfig, kind: str) -> list[str]:
-    """List the changes of scores that only `gather` supports."""
+    """List the changes of attention scores that this `context_kind` does not support."""
     attentions = [a for a, _ in model.attentions]
     uses = {
         "ALiBi": any(a.alibi for a in attentions),
@@ -284,7 +288,7 @@ def _unsupported_scores(model: ModelConfig, kind: str) -> list[str]:
 
 
 def _unsupported_ring(model: ModelConfig, seq: int, n: int) -> list[str]:
-    """List the masks and lengths that ring attention does not support."""
+    """List why ring attention does not support a model's masks or the sequence length `seq`."""
     problems: dict[str, None] = {}
     for a, _ in model.attentions:
         if a.causal and is_local(a, seq):

@@ -1,4 +1,4 @@
-"""One training step of a plan: microbatches, gradient sums, the optimizer."""
+"""The training step of a plan: microbatches, sums of gradients over chips, and the optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.blocks.layers import Stack
+from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import loss_function
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
@@ -48,25 +48,27 @@ from shardwise.workload import Train
 Array = jax.Array
 BATCH = ("data", "fsdp", "expert")  # roles that shard the batch
 
-DEFAULT_RATE = 3e-4  # learning rate of a step without `update`
+DEFAULT_RATE = 3e-4  # learning rate of a step without `make_optimizer`
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainStep:
-    """A training step: a function of arrays, and their layout.
+    """A training step: the function to compile, and the shapes and shardings of its arguments.
 
-    The state is a dict: `weights`; `moments`, the state of the optimizer; `master` if weights have
-    an exact copy; `lost` if gradient sums travel in int8 (`FeedbackState`). A batch has tokens and
-    targets [microbatch, sequence, token].
+    The state is a dict: `weights`; `moments`, the state of the optimizer; `master`, the master copy
+    of the weights, if the job has one; `lost`, the residuals of gradient sums, if these are in int8
+    (`FeedbackState`). A batch is a dict of `tokens` and `targets`, both [microbatch, sequence,
+    token].
 
     Args:
         config: the model.
         job: batch and dtypes.
         layout: the strategy.
-        table: its rules on a mesh.
-        capacity: capacity factor: tokens of an expert over its even share; tokens beyond it are
-            dropped. None for room for all tokens.
-        make_optimizer: makes the optimizer of this step; None for the plan's optimizer.
+        table: the sharding rules of the layout, on a mesh.
+        capacity: capacity factor of experts: the most tokens that an expert takes, relative to its
+            share under balanced routing. Tokens beyond it are dropped. None for no limit.
+        make_optimizer: function that makes the optimizer of this step; None for the plan's
+            optimizer.
     """
 
     config: ModelConfig
@@ -93,7 +95,7 @@ class TrainStep:
 
     @functools.cached_property
     def partitions(self) -> Tree:
-        """How copies of each weight share its update."""
+        """For each weight, how its copies share the update."""
 
         def partition(info: ArrayInfo) -> UpdatePartition:
             return partition_update(
@@ -108,7 +110,7 @@ class TrainStep:
 
     @functools.cached_property
     def feedback(self) -> FeedbackState:
-        """The error feedback of int8 gradient sums."""
+        """The residuals of gradients that are summed in int8."""
         return FeedbackState(infos=self.infos, partitions=self.partitions, table=self.table)
 
     @functools.cached_property
@@ -121,12 +123,12 @@ class TrainStep:
 
     @property
     def model_table(self) -> Table:
-        """The table that the model's code uses."""
+        """The sharding rules, on the mesh over which the model's code computes."""
         return self.table
 
     @functools.cached_property
-    def stack(self) -> Stack:
-        """Context of every layer of the step."""
+    def settings(self) -> LayerSettings:
+        """Model, sharding rules and dtypes, which all layers of the step share."""
         job = self.job
         reduce_dtype = job.gradients
         if not job.sums_in_int8:
@@ -136,7 +138,7 @@ class TrainStep:
             gradients=dtype(job.gradients),
             reduce=dtype(reduce_dtype),
         )
-        return Stack(
+        return LayerSettings(
             config=self.config,
             table=self.model_table,
             precision=precision,
@@ -147,7 +149,7 @@ class TrainStep:
         )
 
     def specs(self) -> Tree:
-        """Layout of the state."""
+        """Partition specs of the state."""
         update_specs = self._update_specs
         specs = {
             "weights": map_infos(lambda info: info.spec(self.table), self.infos),
@@ -155,13 +157,13 @@ class TrainStep:
         }
         if self.job.master:
             specs["master"] = update_specs
-        if self.feedback.rounded:
+        if self.feedback.int8_weights:
             specs["lost"] = self.feedback.specs()
         return specs
 
     @property
     def _update_specs(self) -> Tree:
-        """Layout of the parts of the weights that chips update."""
+        """Partition specs of the weights in the update, where a chip has only its parts of them."""
         return map_infos(
             lambda info, partition: state_spec(info, self.table, partition),
             self.infos,
@@ -170,26 +172,29 @@ class TrainStep:
 
     @property
     def batch_spec(self) -> PartitionSpec:
-        """Layout of tokens and targets."""
-        on = self.table.mesh
-        return PartitionSpec(None, on.axis_names(BATCH), on.axis_names(("context",)))
+        """Partition spec of tokens and targets [microbatch, sequence, token]."""
+        mesh = self.table.mesh
+        return PartitionSpec(None, mesh.axis_names(BATCH), mesh.axis_names(("context",)))
 
     def reorder_tokens(self, batch: Tree) -> Tree:
-        """Reorder the tokens of a batch as chips hold them: see `token_order`.
+        """Reorder tokens and targets to the order in which the step's chips hold them.
 
-        The order does not change the loss, but the step requires it. Takes and returns NumPy
-        arrays [..., token].
+        Every batch has to be reordered before the step gets it. The loss does not depend on the
+        order of the tokens.
+
+        Args:
+            batch: NumPy arrays [..., token], in the order of the text.
         """
         return {name: x[..., self.token_order] for name, x in batch.items()}
 
     @functools.cached_property
     def token_order(self) -> np.ndarray[Any, Any]:
-        """Index of the token at each position of a sequence in a batch."""
+        """For each position of a reordered sequence, the index of its token in the text."""
         n = self.model_table.mesh.size(("context",))
         return context_order(self.config, self.layout, n, self.job.seq).token_order(self.job.seq)
 
     def shapes(self) -> tuple[Tree, Tree]:
-        """Shapes and shardings of (state, batch), as JAX takes them for lowering."""
+        """Shapes, dtypes and shardings of (state, batch), as JAX takes them for lowering."""
         mesh = self.table.mesh.jax_mesh
         job = self.job
         layout = self.layout
@@ -202,7 +207,7 @@ class TrainStep:
         }
         if job.master:
             state["master"] = self._weight_shapes(job.master)
-        if self.feedback.rounded:
+        if self.feedback.int8_weights:
             state["lost"] = self.feedback.shapes()
 
         def with_sharding(x: Any, spec: PartitionSpec, offload: bool) -> jax.ShapeDtypeStruct:
@@ -218,23 +223,25 @@ class TrainStep:
         return sharded, {"tokens": tokens, "targets": tokens}
 
     def _moments(self) -> Any:
+        """Shapes of the optimizer's state."""
         return jax.eval_shape(self.optimizer.init, self._params())
 
     def _params(self) -> Tree:
-        """Shapes of the weights, in the dtype of moments."""
+        """Shapes of the weights as the optimizer gets them, in the dtype of its moments."""
         return self._weight_shapes(self.job.moments)
 
     def _weight_shapes(self, dtype_name: str) -> Tree:
+        """Shapes of the weights in a dtype, without shardings."""
         array_dtype = dtype(dtype_name)
         return map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, array_dtype), self.infos)
 
     @property
     def global_optimizer(self) -> bool:
-        """Whether the optimizer runs on global arrays, not in the `shard_map`: see `optimizers`."""
+        """Whether the optimizer runs on global arrays outside of `shard_map`: see `optimizers`."""
         return self.job.optimizer in WHOLE_ARRAY
 
     def function(self) -> Callable[[Tree, Tree], tuple[Tree, Array]]:
-        """The function `(state, batch) -> (state, mean loss of a token)` over the whole mesh."""
+        """The function `(state, batch) -> (new state, mean loss of a token)` on global arrays."""
         if self.global_optimizer:
             return self._with_global_optimizer
         specs = self.specs()
@@ -248,10 +255,11 @@ class TrainStep:
 
     @property
     def _batch_specs(self) -> Tree:
+        """Partition specs of a batch."""
         return {"tokens": self.batch_spec, "targets": self.batch_spec}
 
     def _with_global_optimizer(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """A step whose optimizer runs on global arrays, partitioned by the compiler."""
+        """The step with an optimizer on global arrays, which the compiler partitions."""
         loss, gradients, residuals = self._global_gradients(
             state["weights"], state.get("lost", {}), batch
         )
@@ -266,7 +274,7 @@ class TrainStep:
     def _global_gradients(
         self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
-        """The results of `_local_gradients` as global arrays, laid out as the optimizer's state."""
+        """Results of `_local_gradients` as global arrays, sharded as the optimizer's state."""
         feedback_specs = self.feedback.specs()
         return jax.shard_map(
             self._local_gradients,
@@ -281,7 +289,7 @@ class TrainStep:
         )(weights, residuals, batch)
 
     def local(self, state: Tree, batch: Tree) -> tuple[Tree, Array]:
-        """The step of one chip, on its shards."""
+        """Run the step on the shards of one chip, inside `shard_map`."""
         loss, gradients, residuals = self._local_gradients(
             state["weights"], state.get("lost", {}), batch
         )
@@ -292,7 +300,7 @@ class TrainStep:
     def _local_gradients(
         self, weights: Tree, residuals: Residuals, batch: Tree
     ) -> tuple[Array, Tree, dict[str, Array]]:
-        """(mean loss, summed gradients of the parts that this chip updates, new residuals)."""
+        """Return (mean loss, summed gradients of the parts that this chip updates, residuals)."""
         zeros = map_infos(self._accumulator, self.infos, self.partitions, weights)
         accumulators = self.feedback.add_residuals(zeros, residuals)
         if self.stages:
@@ -305,12 +313,13 @@ class TrainStep:
         return loss, *self.feedback.reduce_gradients(gradients, residuals, self._reduce)
 
     def _pipeline(self, stages: StageLayers) -> Pipeline:
+        """The pipeline that computes the gradients of a step."""
         layout = self.layout
         n_chunks = stages.order.shape[1]
         schedule = find(layout.schedule)
         order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, n_chunks)
         return Pipeline(
-            stack=self.stack,
+            settings=self.settings,
             form=layout,
             layers=stages,
             ticks=ticks(order),
@@ -318,16 +327,17 @@ class TrainStep:
         )
 
     def _microbatches(self, weights: Tree, accumulators: Tree, batch: Tree) -> tuple[Array, Tree]:
-        """(this chip's part of the mean loss, sums of gradients) over all microbatches."""
-        loss = loss_function(self.stack, self.layout, self.partitions)
+        """Sum over microbatches: return (this chip's part of the mean loss, gradients)."""
+        loss = loss_function(self.settings, self.layout, self.partitions)
         differentiate = jax.value_and_grad(loss, argnums=1)
         n_tokens = self.job.tokens_per_step
 
         def loss_and_gradients(microbatch: Tree) -> tuple[Array, Tree]:
             tokens = microbatch["tokens"]
             total, gradients = differentiate(weights, accumulators, tokens, microbatch["targets"])
-            # XLA moves sums over chips out of a loop of sums: it would hold whole gradients of
-            # embedding and head through the step, and sum them by AllReduce after it.
+            # Without the barrier XLA would move the sums over chips behind the loop over
+            # microbatches: it would keep whole gradients of embedding and head during the step, and
+            # sum them by AllReduce at its end.
             return total / n_tokens, lax.optimization_barrier(gradients)
 
         return self._accumulate(loss_and_gradients, accumulators, batch)
@@ -338,7 +348,13 @@ class TrainStep:
         zeros: Tree,
         batch: Tree,
     ) -> tuple[Array, Tree]:
-        """Sums over microbatches of the loss, and of gradients like `zeros`."""
+        """Sum the loss and the gradients over the microbatches of a batch.
+
+        Args:
+            loss_and_gradients: function of one microbatch.
+            zeros: zeros like the gradients.
+            batch: the microbatches.
+        """
         if self.layout.n_microbatches == 1:
             return loss_and_gradients(jax.tree.map(lambda x: x[0], batch))
 
@@ -349,19 +365,19 @@ class TrainStep:
         return sums
 
     def _reduce(self, partition: UpdatePartition, gradient: Array) -> Array:
-        """Sum a gradient over copies of its weight, unless the backward pass has done it."""
-        precision = self.stack.precision
+        """Sum a gradient over the copies of its weight, unless the backward pass has done so."""
+        precision = self.settings.precision
         if partition.in_backward:
             return gradient
         return partition.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
 
     def _accumulator(self, info: Any, partition: Any, weight: Array) -> Array:
-        """Zeros of the shape in which a gradient comes out of the backward pass."""
+        """Zeros like the gradient of a weight that the backward pass returns."""
         shape = list(weight.shape)
         if partition.in_backward:
             for _, n, dim in partition.cuts:
                 shape[dim] //= n
-        return jnp.zeros(shape, self.stack.precision.gradients)
+        return jnp.zeros(shape, self.settings.precision.gradients)
 
 
 # A function that makes the optimizer of a step.

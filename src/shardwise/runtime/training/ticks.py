@@ -1,4 +1,4 @@
-"""A schedule in lockstep: the event of each stage in every tick, and the buffers of results.
+"""A pipeline schedule in lockstep: the event of each stage in every tick, and its buffer slots.
 
 One program runs on all stages, and stages exchange results between ticks, so a tick has at most one
 event per stage. The event, and the buffer slots that it reads and writes, are known before the
@@ -14,38 +14,39 @@ import numpy as np
 
 from shardwise.strategy.schedules import Event, Order
 
-Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+TickTable = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 IDLE, FORWARD, BACKWARD, WEIGHTS = range(4)
 KINDS = {"F": FORWARD, "B": BACKWARD, "W": WEIGHTS}
 FIELDS = (
     "kind",
     "microbatch",
     "chunk",
-    "first",  # whether the chunk is the first of the model
-    "last",
-    "kept",  # slot of its activations between F and the last event that reads them
-    "reads",  # slot of its input
-    "from_below",  # slot for what arrives from the previous stage
-    "from_above",
-    "stays",  # slot for its own result, if the same stage reads it
+    "first",  # whether the chunk has the first layers of the model
+    "last",  # whether it has the last layers
+    "keep_slot",  # slot of the chunk's saved activations, from F to the last event that reads them
+    "read_slot",  # slot from which the event reads its input
+    "from_previous",  # slot that receives what the previous stage sends after this tick
+    "from_next",  # slot that receives what the next stage sends after this tick
+    "stay_slot",  # slot for the event's own result, if the same stage reads it later
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """Tables [tick, stage] of numbers.
+    """The events of a schedule, as integer tables [tick, stage].
 
     Args:
-        rows: by the names of `FIELDS`. The slot of results that nobody reads is `n_inputs`, behind
+        rows: name of `FIELDS` -> table. Results that nobody reads go to the slot `n_inputs`, behind
             the last one.
-        n_saved: slots for saved activations of a chunk.
-        n_inputs: slots for inputs of a chunk: activations, or their gradients.
+        n_saved: number of slots for the saved activations of a chunk.
+        n_inputs: number of slots for inputs of a chunk: activations, or their gradients.
         up: whether any stage sends to the next one.
         down: whether any stage sends to the previous one.
-        splits: whether some gradients of weights are computed later than those of activations.
+        splits: whether some gradients of weights are computed by events of their own (W), after
+            the gradients of activations.
     """
 
-    rows: dict[str, Table]
+    rows: dict[str, TickTable]
     n_saved: int
     n_inputs: int
     up: bool
@@ -61,20 +62,22 @@ class _Slots:
     released: list[int]
 
     def allocate(self) -> int:
+        """Take the lowest free slot, or a new one."""
         if self.released:
             return heapq.heappop(self.released)
         self.n_slots += 1
         return self.n_slots - 1
 
     def release(self, slot: int) -> None:
+        """Free a slot."""
         heapq.heappush(self.released, slot)
 
 
 def ticks(order: Order) -> Ticks:
-    """Tables of a schedule; every stage executes its events in their order.
+    """Assign the events of a schedule to ticks and buffer slots; stages keep the order of events.
 
     Raises:
-        ValueError: the order has a deadlock.
+        ValueError: events wait for each other (deadlock).
     """
     tick_of = _tick_of_events(order)
     n_ticks = 1 + max(tick_of.values())
@@ -87,23 +90,26 @@ def ticks(order: Order) -> Ticks:
         rows["chunk"][cell] = event.chunk
         rows["first"][cell] = position == 0
         rows["last"][cell] = position == len(order.path(event.microbatch)) - 1
-    n_saved = _allocate_activations(order, tick_of, rows["kept"])
+    n_saved = _allocate_activations(order, tick_of, rows["keep_slot"])
     n_inputs = _allocate_inputs(order, tick_of, rows)
-    for name in ("from_below", "from_above", "stays"):
+    for name in ("from_previous", "from_next", "stay_slot"):
         rows[name][rows[name] < 0] = n_inputs
     return Ticks(
         rows=rows,
         n_saved=n_saved,
         n_inputs=n_inputs,
-        up=bool((rows["from_below"] < n_inputs).any()),
-        down=bool((rows["from_above"] < n_inputs).any()),
+        up=bool((rows["from_previous"] < n_inputs).any()),
+        down=bool((rows["from_next"] < n_inputs).any()),
         splits=any(e.kind == "W" for stage in order.stages for e in stage),
     )
 
 
 def branch_counts(schedule: Ticks) -> dict[str, tuple[int, ...]]:
-    """How often the stage with the model's last layer takes each branch of `pipeline`, by name
-    scope."""
+    """Count how often the stage with the model's last layer takes each branch in `pipeline`.
+
+    Returns:
+        Name scope of a conditional -> executions of each of its branches, in their order.
+    """
     rows = schedule.rows
     (stage,) = {int(index) for index in np.nonzero(rows["last"])[1]}
     kinds = rows["kind"][:, stage]
@@ -118,11 +124,12 @@ def branch_counts(schedule: Ticks) -> dict[str, tuple[int, ...]]:
 
 
 def _position(order: Order, event: Event) -> int:
+    """Index of the event's chunk on the path of its microbatch through the model."""
     return order.path(event.microbatch).index((event.stage, event.chunk))
 
 
 def _tick_of_events(order: Order) -> dict[Event, int]:
-    """The tick of each event: the first after all events that it depends on."""
+    """Assign each event to the first tick after all events that it depends on."""
     tick_of: dict[Event, int] = {}
     tick_of_key: dict[tuple[str, int, int], int] = {}  # (kind, microbatch, position)
     remaining = [list(reversed(stage)) for stage in order.stages]
@@ -145,7 +152,7 @@ def _tick_of_events(order: Order) -> dict[Event, int]:
 
 
 def _dependencies(order: Order, event: Event) -> list[tuple[str, int, int]]:
-    """(kind, microbatch, position) of the events that have to end in an earlier tick."""
+    """(kind, microbatch, position) of the events that an event must come after."""
     position = _position(order, event)
     m = event.microbatch
     if event.kind == "W":
@@ -161,7 +168,7 @@ def _dependencies(order: Order, event: Event) -> list[tuple[str, int, int]]:
 
 
 def _last_ticks(tick_of: dict[Event, int]) -> dict[tuple[int, int, int], int]:
-    """(stage, microbatch, chunk) -> tick of its last event."""
+    """Tick of the last event of each chunk: (stage, microbatch, chunk) -> tick."""
     last_ticks: dict[tuple[int, int, int], int] = {}
     for event, tick in tick_of.items():
         key = (event.stage, event.microbatch, event.chunk)
@@ -169,8 +176,11 @@ def _last_ticks(tick_of: dict[Event, int]) -> dict[tuple[int, int, int], int]:
     return last_ticks
 
 
-def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table) -> int:
-    """Assign slots to activations, from F to their last reader; return the number of slots."""
+def _allocate_activations(order: Order, tick_of: dict[Event, int], table: TickTable) -> int:
+    """Write the slots of saved activations to `table`; return the number of slots.
+
+    A slot is in use from F to the last event that reads the activations.
+    """
     last_ticks = _last_ticks(tick_of)
     n_slots = 0
     for events in order.stages:
@@ -187,9 +197,12 @@ def _allocate_activations(order: Order, tick_of: dict[Event, int], table: Table)
     return n_slots
 
 
-def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, Table]) -> int:
-    """Assign slots to inputs, from arrival to their last reader; return the number of slots."""
-    for name in ("from_below", "from_above", "stays"):
+def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, TickTable]) -> int:
+    """Write the slots of inputs to `rows`; return the number of slots.
+
+    A slot is in use from the arrival of an input to the last event that reads it.
+    """
+    for name in ("from_previous", "from_next", "stay_slot"):
         rows[name][:] = -1
     n_slots = 0
     for stage, events in enumerate(order.stages):
@@ -205,7 +218,7 @@ def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, Ta
                 same_chunk = (reader.microbatch, reader.chunk) == (event.microbatch, event.chunk)
                 is_deferred = event.kind == "B" and reader.kind == "W"
                 if same_chunk and (reader is event or is_deferred):
-                    rows["reads"][tick_of[reader], stage] = slot
+                    rows["read_slot"][tick_of[reader], stage] = slot
         n_slots = max(n_slots, slots.n_slots)
     return n_slots
 
@@ -213,7 +226,10 @@ def _allocate_inputs(order: Order, tick_of: dict[Event, int], rows: dict[str, Ta
 def _arrivals(
     order: Order, tick_of: dict[Event, int], stage: int
 ) -> list[tuple[int, int, str, Event]]:
-    """Inputs of a stage: (tick of arrival, last tick, direction, the event that reads it)."""
+    """Inputs of a stage: (tick of arrival, tick of the last reader, field, first reader).
+
+    The field is the one of `FIELDS` that has the slot of an input from that direction.
+    """
     last_ticks = _last_ticks(tick_of)
     arrivals = []
     for event in order.stages[stage]:
@@ -223,17 +239,20 @@ def _arrivals(
         end = tick_of[event]
         if event.kind == "B":
             end = last_ticks[stage, event.microbatch, event.chunk]
-        direction = "from_above"
+        direction = "from_next"
         if source.stage == stage:
-            direction = "stays"
+            direction = "stay_slot"
         elif source.stage == (stage - 1) % len(order.stages):
-            direction = "from_below"
+            direction = "from_previous"
         arrivals.append((tick_of[source], end, direction, event))
     return sorted(arrivals, key=lambda arrival: arrival[:3])
 
 
 def _source(order: Order, event: Event) -> Event | None:
-    """The event whose result this one reads; the last B reads the result of its own F."""
+    """The event whose result an event reads, None if it reads no result.
+
+    B of the last chunk reads the result of F of that chunk.
+    """
     path = order.path(event.microbatch)
     position = _position(order, event)
     if event.kind == "F":

@@ -1,4 +1,4 @@
-"""The optimizer's part of a training step, on the parts of the weights that each chip updates."""
+"""The optimizer's part of a training step: each chip updates its parts of the weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = UpdatePartition(cuts=(), sum_axes=(), in_backward=False)
 
 
 class Updates(Protocol):
-    """What an update needs of a training step: see `step.TrainStep`."""
+    """The attributes of a training step that an update reads: see `step.TrainStep`."""
 
     @property
     def job(self) -> Train: ...
@@ -45,7 +45,7 @@ class Updates(Protocol):
 
 
 def is_offloaded(layout: Layout, state: Tree) -> Tree:
-    """Whether each array of the state is in host memory between steps."""
+    """Tree like the state of booleans: whether an array is in host memory between steps."""
     offloaded: tuple[str, ...] = ()
     if "optimizer" in layout.offload:
         offloaded = ("moments", "master")
@@ -61,7 +61,15 @@ def is_offloaded(layout: Layout, state: Tree) -> Tree:
 def updated_state(
     step: Updates, state: Tree, gradients: Tree, loss: Array, residuals: Residuals
 ) -> Tree:
-    """The state after the optimizer."""
+    """The state after the optimizer's update, with whole weights.
+
+    Args:
+        step: the training step.
+        state: the state before.
+        gradients: summed gradients of the parts that this chip updates.
+        loss: mean loss of a token.
+        residuals: new residuals of int8 gradient sums; empty without them.
+    """
     partitions = step.partitions
     if step.global_optimizer:
         partitions = map_infos(lambda _: WHOLE, step.infos)
@@ -94,7 +102,7 @@ def updated_state(
 
 
 def _update_parts(step: Updates, gradients: Tree, moments: Tree, parts: Tree, loss: Array) -> Tree:
-    """The state after the optimizer, with the parts of the weights that this chip updates."""
+    """The state after the optimizer's update, with the weights' parts that this chip updates."""
     n_tokens = step.job.tokens_per_step
     weight_dtype = dtype(step.job.weights)
     gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)

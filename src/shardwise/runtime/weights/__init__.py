@@ -1,1 +1,1 @@
-"""Weights: their descriptions, their files, and their quantised forms."""
+"""Weights: descriptions of the arrays, files of published weights, and quantized arrays."""

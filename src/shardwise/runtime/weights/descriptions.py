@@ -1,8 +1,9 @@
-"""Descriptions of the arrays of a model: shape and layout before the arrays exist.
+"""Descriptions of the arrays of a model: their shapes and shardings, before the arrays exist.
 
-Layers are runs of a period (`models.stack`): Gemma 2 is 13 times a local and a global layer. Layers
-at one position of a period are stacked along a first dim L, over which a scan runs. A tree of
-arrays is a dict: `layers` has one dict per stack, `outer` has the arrays outside of layers.
+The layers of a model repeat a period (`models.stack`): Gemma 2 repeats a local and a global layer
+13 times. Layers at the same position of the period are stacked along a first dim L, over which a
+scan runs. A tree of arrays is a dict: `layers` is a list with one dict per stack, `outer` is a dict
+of the arrays outside of layers, such as the embedding.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from shardwise.models import Layer, ModelConfig, Moe, stack
 from shardwise.models.weights import Weight, layer_weights, outer_weights
 from shardwise.runtime.layout.sharding import Table
 
-ZERO_DIMS = ("D", "Q", "C", "C'")  # that ZeRO-3 shards
-# An array of a layer that is added to the scores that choose experts, but has no gradient
+ZERO_DIMS = ("D", "Q", "C", "C'")  # dims of weights that ZeRO-3 shards
+# Name of an array without a gradient, which is added to the scores that choose experts
 # (`models.numerics.Routing.correction`).
 CORRECTION = "router_correction"
 
@@ -34,48 +35,51 @@ class ArrayInfo:
     """Description of one array of parameters.
 
     Args:
-        weight: name, dims and shape; a vocabulary is padded to a multiple of its chips.
-        layers: number of layers stacked along dim 0; 0 for an array outside of layers.
-        start: initial value of all elements; None for random ones.
+        weight: name, dims and shape without the layer dim; dim V is padded to a multiple of the
+            chips that shard it.
+        n_layers: number of layers stacked along dim 0; 0 for an array outside of layers.
+        init_value: initial value of all elements; None for random ones.
     """
 
     weight: Weight
-    layers: int = 0
+    n_layers: int = 0
     init_value: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.layers, *self.weight.shape) if self.layers else self.weight.shape
+        """Shape of the whole array, with the layer dim."""
+        return (self.n_layers, *self.weight.shape) if self.n_layers else self.weight.shape
 
     @property
     def dims(self) -> tuple[str, ...]:
-        return ("L", *self.weight.dims) if self.layers else self.weight.dims
+        """Names of the dims, with L for the layers."""
+        return ("L", *self.weight.dims) if self.n_layers else self.weight.dims
 
     @property
-    def is_table(self) -> bool:
-        """Whether the rules for weights shard it: matrices, not scales of norms or biases."""
+    def is_matrix(self) -> bool:
+        """Whether it is a matrix or an embedding, not the scale of a norm or a bias."""
         return self.weight.is_matmul or self.weight.part in ("embedding", "unembedding")
 
     @property
     def is_trained(self) -> bool:
-        """Whether the optimizer changes it."""
+        """Whether the optimizer updates it."""
         return self.weight.name != CORRECTION
 
     def roles(self, table: Table) -> dict[str, tuple[str, ...]]:
-        """Dim -> roles that shard it; ZeRO-3 does not shard vectors, as they are too small."""
+        """Dim -> roles that shard it. ZeRO-3 shards no scales or biases: they are too small."""
         roles = dict(table.roles("weights", self.weight.dims))
-        if not self.is_table:
+        if not self.is_matrix:
             for dim in ZERO_DIMS:
                 roles.pop(dim, None)
-        if self.layers and table.mesh.sizes["pipe"] > 1:
+        if self.n_layers and table.mesh.sizes["pipe"] > 1:
             return {"L": ("pipe",), **roles}
         return roles
 
     def axes(self, table: Table) -> dict[str, tuple[str, ...]]:
         """Dim -> mesh axes that shard it.
 
-        If there are fewer KV heads than chips of `tensor`, its major axes shard them, and chips
-        along the others have copies.
+        If there are fewer KV heads than chips of `tensor`, the major axes of `tensor` shard the
+        heads, and chips along its other axes have copies.
         """
         axes = {dim: table.mesh.axis_names(roles) for dim, roles in self.roles(table).items()}
         if "K" in axes:
@@ -84,7 +88,7 @@ class ArrayInfo:
         return {dim: names for dim, names in axes.items() if names}
 
     def spec(self, table: Table) -> PartitionSpec:
-        """The layout in JAX."""
+        """Partition spec of the array."""
         axes = self.axes(table)
         return PartitionSpec(*(axes.get(dim) for dim in self.dims))
 
@@ -100,11 +104,11 @@ class ArrayInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerStack:
-    """Layers at one position of a period, which are stacked.
+    """The layers at one position of the period, whose arrays are stacked.
 
     Args:
-        kind: index of their group in the model.
-        layers: their indices in the model, from 0.
+        kind: index in `ModelConfig.groups` of the group that describes these layers.
+        layers: indices of the layers in the model, from 0.
     """
 
     kind: int
@@ -112,7 +116,7 @@ class LayerStack:
 
 
 def layer_stacks(config: ModelConfig) -> tuple[LayerStack, ...]:
-    """The stacks in `layers` of a tree, in order.
+    """The stacks of a model, in the order of `layers` in a tree.
 
     >>> from shardwise.models import load
     >>> [(s.kind, s.layers) for s in layer_stacks(load("gemma2-2b"))]
@@ -130,21 +134,21 @@ def layer_stacks(config: ModelConfig) -> tuple[LayerStack, ...]:
 
 
 def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | None = None) -> Tree:
-    """Describe every array of a model: `layers` a list of dicts of ArrayInfo, `outer` one dict.
+    """Describe every array of a model, as a tree of `ArrayInfo`.
 
     Args:
         config: the model.
-        table: shards the vocabulary, which is padded to a multiple of its chips; None for no
-            padding.
-        n_stacked: slots of stacked arrays on the stages of a pipeline; None for the number of
-            layers.
+        table: sharding rules; the vocabulary is padded to a multiple of the chips that shard it.
+            None for no padding.
+        n_stacked: length of the layer dim on the stages of a pipeline, with empty positions; None
+            for the number of layers.
     """
 
-    def info(weight: Weight, layers: int = 0) -> ArrayInfo:
+    def info(weight: Weight, n_layers: int = 0) -> ArrayInfo:
         init_value = _init_value(config, weight)
         if table is not None:
             weight = _padded(weight, table)
-        return ArrayInfo(weight=weight, layers=layers, init_value=init_value)
+        return ArrayInfo(weight=weight, n_layers=n_layers, init_value=init_value)
 
     layers = []
     for layer_stack in layer_stacks(config):
@@ -156,7 +160,7 @@ def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | N
 
 
 def _padded(weight: Weight, table: Table) -> Weight:
-    """The weight with its vocabulary padded to a multiple of its chips."""
+    """The weight with dim V padded to a multiple of the chips that shard it."""
     if "V" not in weight.dims:
         return weight
     n_shards = table.mesh.size(table.roles("weights", weight.dims).get("V", ()))
@@ -167,7 +171,7 @@ def _padded(weight: Weight, table: Table) -> Weight:
 
 
 def _init_value(config: ModelConfig, weight: Weight) -> float | None:
-    """1 for the effective scale of a norm, 0 for biases, None for matrices."""
+    """Initial value of a weight: scale 1 for a norm, 0 for biases, None (random) for matrices."""
     if weight.is_matmul or (weight.part in ("embedding", "unembedding") and len(weight.dims) > 1):
         return None
     if weight.name.endswith("norm") and not weight.name.startswith("b_"):
@@ -176,7 +180,7 @@ def _init_value(config: ModelConfig, weight: Weight) -> float | None:
 
 
 def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
-    """The weights of a layer, and its arrays without gradients."""
+    """The arrays of a layer: its weights, and `CORRECTION` if the layer has one."""
     weights = layer_weights(config, layer)
     ffn = layer.ffn
     if not (isinstance(ffn, Moe) and ffn.routing.correction):
@@ -187,7 +191,7 @@ def layer_arrays(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
 
 
 def map_infos(function: Callable[..., Any], infos: Tree, *trees: Tree) -> Tree:
-    """Map a function over every description, and over the leaves of trees like it."""
+    """Call a function of every description and of the values of `trees` at the same path."""
     return jax.tree.map(function, infos, *trees, is_leaf=lambda x: isinstance(x, ArrayInfo))
 
 
@@ -198,9 +202,9 @@ def shape_struct(info: ArrayInfo, table: Table, dtype: Any) -> jax.ShapeDtypeStr
 
 
 def init_weights(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
-    """Random weights: normal with variance 1 / fan-in, norms with scale 1, biases 0.
+    """Initialize weights: matrices normal with variance 1 / fan-in, norms with scale 1, biases 0.
 
-    Under one key the numbers do not depend on the layout, except for a padded vocabulary.
+    With the same key the numbers do not depend on the layout, except where it pads the vocabulary.
     """
     leaves, treedef = jax.tree.flatten(infos, is_leaf=lambda x: isinstance(x, ArrayInfo))
     keys = jax.random.split(key, len(leaves))
@@ -209,13 +213,14 @@ def init_weights(infos: Tree, key: jax.Array, dtype: Any) -> Tree:
 
 
 def _init_array(info: ArrayInfo, key: jax.Array, dtype: Any) -> jax.Array:
+    """Initial values of one array."""
     if info.init_value is not None:
         return jnp.full(info.shape, info.init_value, dtype)
     return (jax.random.normal(key, info.shape) * _fan_in(info.weight) ** -0.5).astype(dtype)
 
 
 def _fan_in(weight: Weight) -> int:
-    """Elements that one output of the product sums over; the width of an embedding."""
+    """Number of products that each output of a weight sums; the width of an embedding."""
     if weight.part == "embedding":
         return weight.shape[-1]
     if weight.name == "wo":
@@ -225,11 +230,14 @@ def _fan_in(weight: Weight) -> int:
 
 
 def weight_of_state(path: tuple[Any, ...], leaves: Mapping[tuple[Any, ...], Any]) -> Any:
-    """The leaf of the weight that an array in an optimizer's state belongs to; None for no weight.
+    """Find the weight to which an array in an optimizer's state belongs.
 
     Args:
-        path: of the array, which ends with the path of its weight.
-        leaves: by path of their weight.
+        path: path of the array in the state; it ends with the path of its weight.
+        leaves: path of a weight -> value to return for it.
+
+    Returns:
+        The value of the weight; None if the array belongs to no weight.
     """
     for n in range(len(path)):
         if path[n:] in leaves:

@@ -1,7 +1,7 @@
-"""Reader and writer of published weights: safetensors files in the naming of a model's family.
+"""Reader and writer of published weights: safetensors files with the names of a model's family.
 
-Each chip's shard of each array is read separately, layer by layer, so memory holds only the shard
-that is being assembled.
+The shards of an array are read one after the other, layer by layer, so host memory holds only the
+shard that is being read.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from shardwise.runtime.weights.safetensors import TensorInfo, read_tensors, writ
 Numbers = NDArray[Any]
 Index = tuple[slice, ...]
 WeightKey = tuple[int | None, str]  # (layer or None, name of the weight)
-# The tensor of each weight, or those of its experts.
+# The tensor of each weight in the files, or the tensors of its experts.
 EntriesByWeight = Mapping[WeightKey, Sequence[Entry]]
 
-VISION_PREFIX = "language_model."  # of names in files of models with vision
-GPT2_PREFIX = "transformer."  # which early files of GPT-2 leave out
+VISION_PREFIX = "language_model."  # prefix of tensor names in files of models with vision
+GPT2_PREFIX = "transformer."  # prefix that early files of GPT-2 leave out
 
 
 def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) -> Tree:
     """Load the weights of a published model, sharded by the table.
 
     Args:
-        folder: with the *.safetensors files.
-        config: the model, of a family with known tensor names.
-        table: rules on the mesh.
-        dtype: of the arrays.
+        folder: folder with the *.safetensors files.
+        config: the model; the tensor names of its family have to be known.
+        table: sharding rules on the mesh.
+        dtype: dtype of the loaded arrays.
 
     Raises:
-        BadFile: files are missing, unreadable, or of another model.
+        BadFile: files are missing or unreadable, or belong to another model.
         BadInput: the tensor names of the family are unknown.
     """
     entries_by_weight = _entries_by_weight(config)
@@ -75,15 +75,15 @@ def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) ->
 def save_weights(
     folder: Path, config: ModelConfig, weights: Tree, max_file_bytes: int = 5_000_000_000
 ) -> None:
-    """Write weights as the model's family publishes them, in their present dtype.
+    """Write weights in the format in which the model's family publishes them, without a cast.
 
-    Several processes call it together: process 0 writes, and gathers the shards of the others, one
-    layer at a time.
+    With several processes all of them have to call this function: they gather one layer at a time,
+    and process 0 writes it.
 
     Args:
-        folder: created if missing.
+        folder: folder of the files; it is created if it is missing.
         config: the model.
-        weights: in the form of `load_weights`.
+        weights: a tree like that of `load_weights`.
         max_file_bytes: size limit of a file.
 
     Raises:
@@ -125,7 +125,7 @@ def save_weights(
 
 
 def _on_host(array: jax.Array) -> Numbers:
-    """The whole array, in every process."""
+    """The whole array as NumPy array, in every process."""
     if array.is_fully_addressable:
         return np.asarray(array)
     from jax.experimental import multihost_utils
@@ -135,6 +135,7 @@ def _on_host(array: jax.Array) -> Numbers:
 
 
 def _entries_by_weight(config: ModelConfig) -> EntriesByWeight:
+    """Group the tensors of a model's files by the weight that they hold."""
     by_weight: dict[WeightKey, list[Entry]] = defaultdict(list)
     for entry in entries(config):
         by_weight[entry.layer, entry.weight].append(entry)
@@ -142,7 +143,7 @@ def _entries_by_weight(config: ModelConfig) -> EntriesByWeight:
 
 
 def _find(name: str, files: Mapping[str, Numbers]) -> Numbers | None:
-    """A tensor under its name, or under a variant of it."""
+    """Find a tensor by its name or by a variant of the name that some files use."""
     for variant in (name, VISION_PREFIX + name, name.removeprefix(GPT2_PREFIX)):
         if variant in files:
             return files[variant]
@@ -152,7 +153,7 @@ def _find(name: str, files: Mapping[str, Numbers]) -> Numbers | None:
 def _check(
     folder: Path, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Numbers]
 ) -> None:
-    """Refuse files that lack a tensor, or have it in another shape."""
+    """Raise BadFile if files lack a tensor, or have one with another shape than the config says."""
     missing = [name for name in shapes if name not in tensors]
     problems = []
     if missing:
@@ -174,17 +175,17 @@ def _sharded(
     table: Table,
     dtype: Any,
 ) -> jax.Array:
-    """One array of the tree, from the entries of each of its layers."""
-    shards: dict[str, Numbers] = {}  # a shard of several chips is read once
+    """Build one sharded array of the tree from the tensors of each of its layers."""
+    shards: dict[str, Numbers] = {}  # chips with the same shard share one read
 
     def shard(index: Any) -> Numbers:
         key = str(index)
         if key in shards:
             return shards[key]
-        spans = [range(n)[dim] for dim, n in zip(index, info.shape, strict=True)]
-        array = np.zeros([len(span) for span in spans], dtype)
-        if info.layers:
-            for i, layer in enumerate(spans[0]):
+        ranges = [range(size)[part] for part, size in zip(index, info.shape, strict=True)]
+        array = np.zeros([len(elements) for elements in ranges], dtype)
+        if info.n_layers:
+            for i, layer in enumerate(ranges[0]):
                 _fill(array[i], by_layer[layer], tensors, index[1:])
         else:
             _fill(array, by_layer[0], tensors, index)
@@ -199,7 +200,7 @@ def _sharded(
 def _fill(
     shard: Numbers, entries: Sequence[Entry], tensors: Mapping[str, Numbers], index: Index
 ) -> None:
-    """Fill a shard of one layer's weight with its elements at `index`; padding stays 0."""
+    """Copy the elements of one layer's weight at `index` to `shard`; padding stays 0."""
     if entries[0].expert is None:
         _copy(shard, entries[0], tensors, index)
         return
@@ -208,5 +209,6 @@ def _fill(
 
 
 def _copy(shard: Numbers, entry: Entry, tensors: Mapping[str, Numbers], index: Index) -> None:
+    """Copy the elements of one tensor at `index` to `shard`."""
     elements = entry.layout.extract(tensors[entry.tensor])[index]
     shard[tuple(map(slice, elements.shape))] = elements

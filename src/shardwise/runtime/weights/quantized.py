@@ -1,7 +1,8 @@
 """Quantized arrays: numbers in 8 bits or fewer, with scales.
 
-A scale is shared by all elements along some dims, and chosen by the largest of them: values are
-integer multiples of it (int8, int4), or floats of few bits (fp8).
+All elements along some dims share a scale, chosen so that the largest of them becomes the largest
+value of the dtype. An element is its scale times an integer (int8, int4) or times a float of few
+bits (fp8).
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-MIN_SCALE = 1e-30  # rows of zeros stay zeros
+MIN_SCALE = 1e-30  # avoids a division by 0 for rows of zeros
 
 
 class Scaled(NamedTuple):
-    """A quantized array: values times scale, which lacks the dims that share a scale."""
+    """A quantized array: `values` times `scale`; the scale lacks the dims that share it."""
 
     values: Array
     scale: Array
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Return whether numbers of a dtype need a scale."""
+    """Whether a dtype has fewer than 16 bits, so that its numbers need a scale."""
     return jnp.dtype(dtype).itemsize < 2
 
 
 def max_value(dtype: Any) -> float:
-    """The largest number of a dtype: 127 of int8, 448 of fp8."""
+    """The largest number of a dtype: 127 for int8, 448 for fp8."""
     if jnp.issubdtype(dtype, jnp.integer):
         return float(jnp.iinfo(dtype).max)
     return float(jnp.finfo(dtype).max)
@@ -40,7 +41,7 @@ def quantize(x: Array, dtype: Any, dims: Sequence[int], scale_dtype: Any = jnp.f
     """Quantize `x` to a narrow dtype, with one scale for all elements along `dims`."""
     exact = x.astype(jnp.float32)
     max_abs = jnp.abs(exact).max(axis=tuple(dims), keepdims=True)
-    # The scale is rounded to its dtype first: values are multiples of the rounded one.
+    # The scale is rounded to its dtype first, because values are multiples of the rounded scale.
     scale = jnp.maximum(max_abs / max_value(dtype), MIN_SCALE).astype(scale_dtype)
     values = exact / scale.astype(jnp.float32)
     if jnp.issubdtype(dtype, jnp.integer):
@@ -49,14 +50,15 @@ def quantize(x: Array, dtype: Any, dims: Sequence[int], scale_dtype: Any = jnp.f
 
 
 def product(letters: str, x: Array, w: Scaled, narrow: Any) -> Array:
-    """An einsum of activations and quantized weights, in the dtype of the activations.
+    """Einsum of activations and quantized weights, in the dtype of the activations.
 
     Args:
-        letters: as `jnp.einsum` takes them; dims of the weight come last in the output.
+        letters: the subscripts, as `jnp.einsum` takes them, with the weight's dims last in the
+            output.
         x: activations.
-        w: weights, with a scale for each output.
-        narrow: dtype in which both sides are multiplied, with a scale for each row of the
-            activations; None to multiply in the dtype of the activations.
+        w: weights, with one scale per output column.
+        narrow: dtype to which the activations are quantized, with one scale per row, and in which
+            the product is computed; None to multiply in the dtype of the activations.
     """
     if narrow is None:
         # The scale is applied after the product, so that weights are read in their narrow dtype.

@@ -1,8 +1,10 @@
-"""Reader and writer of safetensors files: eight bytes with the length of a header, the header in
-JSON (name -> dtype, shape, data offsets), the numbers.
+"""Reader and writer of safetensors files.
 
-Source: the format description of the safetensors library. Files are memory-mapped, so only the
-parts of a tensor that are read are loaded. An index, if there is one, maps tensors to files.
+A file has eight bytes with the length of the header, the header in JSON (name of a tensor -> dtype,
+shape, data offsets), and the numbers. Files are memory-mapped, so only those parts of a tensor are
+loaded that are used. A model of several files has an index, which maps tensors to files.
+
+Source: the format description of the safetensors library.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ DTYPES: Mapping[str, Any] = {
 NAMES = {np.dtype(kind): name for name, kind in DTYPES.items()}
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
-METADATA = "__metadata__"  # an entry of the header, beside the tensors
-SINGLE_FILE = f"model{SUFFIX}"  # of a model without an index; Hugging Face prefers it to an index
+METADATA = "__metadata__"  # an entry of the header that is not a tensor
+SINGLE_FILE = f"model{SUFFIX}"  # holds a whole model; Hugging Face prefers it to an index
 PARTIAL = ".undone"  # suffix of a file that is still being written
 MODEL_FILE = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.undone)?")
 
@@ -56,15 +58,16 @@ class TensorInfo:
 
     @property
     def bytes(self) -> int:
+        """Size of the tensor in the file."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 def read_tensors(folder: Path) -> dict[str, Numbers]:
-    """Every tensor of the files in a folder, by name, memory-mapped.
+    """Read the tensors of a folder: name -> memory-mapped array.
 
     Raises:
-        BadFile: the folder is missing, has no such files or a malformed one, or two files have the
-            same tensor without an index that names one.
+        BadFile: the folder is missing, has no safetensors files or a malformed one, or two files
+            have the same tensor and no index says which one counts.
     """
     if not folder.is_dir():
         raise BadFile(f"{folder} is not a folder.")
@@ -88,7 +91,7 @@ def read_tensors(folder: Path) -> dict[str, Numbers]:
 
 
 def _indexed(folder: Path) -> dict[str, Numbers]:
-    """The tensors in the index of a folder, from the files that it names."""
+    """Read the tensors that the index of a folder lists, from the files that it names."""
     file_of = _weight_map(folder)
     files = {file: dict(_file_tensors(folder / file)) for file in _existing(folder, file_of)}
     for name, file in file_of.items():
@@ -107,7 +110,7 @@ def _indexed(folder: Path) -> dict[str, Numbers]:
 
 
 def _existing(folder: Path, file_of: Mapping[str, str]) -> list[str]:
-    """The files of an index, after a check that all of them exist."""
+    """Names of the files of an index; raises BadFile if one does not exist."""
     names = sorted(set(file_of.values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
@@ -126,6 +129,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
 
 
 def _file_tensors(path: Path) -> Iterator[tuple[str, Numbers]]:
+    """Names and memory-mapped arrays of the tensors in one file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -156,14 +160,14 @@ def write_tensors(
 ) -> None:
     """Write tensors one after the other, in files of at most `max_file_bytes` of numbers.
 
-    They replace a model in the folder once all of them are complete; an error before that leaves
-    it unchanged. One process calls this function.
+    The new files replace a model in the folder once all of them are complete; an error before that
+    leaves the old model unchanged. Only one process may call this function.
 
     Args:
-        folder: created if missing.
+        folder: folder of the files; it is created if it is missing.
         infos: the tensors.
-        load: returns the numbers of a tensor when it is written.
-        max_file_bytes: a larger tensor has a file by itself.
+        load: function that returns the numbers of a tensor; called when the tensor is written.
+        max_file_bytes: size limit of a file; a tensor that is larger gets a file by itself.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = _files(infos, max_file_bytes)
@@ -188,10 +192,10 @@ def write_tensors(
 
 
 def _replace(folder: Path, names: Sequence[str], index: Mapping[str, Any] | None) -> None:
-    """Remove an earlier model, and give the new files their final names.
+    """Remove an earlier model, then give the new files their final names.
 
-    In this order the folder never has tensors of both: an interruption leaves too few tensors,
-    which the reader reports.
+    In this order the folder never has tensors of both models: an interruption leaves too few
+    tensors, which the reader reports.
     """
     for name in _earlier_files(folder) - {name + PARTIAL for name in names}:
         (folder / name).unlink(missing_ok=True)
@@ -204,7 +208,7 @@ def _replace(folder: Path, names: Sequence[str], index: Mapping[str, Any] | None
 
 
 def _earlier_files(folder: Path) -> set[str]:
-    """Names of files of an earlier model: model files, an index, and the files that it names."""
+    """Names of an earlier model's files: model files, an index, and the files in the index."""
     names = {path.name for path in folder.iterdir() if MODEL_FILE.fullmatch(path.name)}
     names.add(INDEX + PARTIAL)
     if not (folder / INDEX).exists():
@@ -221,7 +225,7 @@ def _earlier_files(folder: Path) -> set[str]:
 
 
 def _files(infos: Sequence[TensorInfo], max_file_bytes: int) -> list[list[TensorInfo]]:
-    """The tensors of each file."""
+    """Distribute the tensors over files of at most `max_file_bytes`, in their order."""
     files: list[list[TensorInfo]] = [[]]
     for info in infos:
         file_bytes = sum(member.bytes for member in files[-1])
@@ -234,6 +238,7 @@ def _files(infos: Sequence[TensorInfo], max_file_bytes: int) -> list[list[Tensor
 def _write_file(
     path: Path, infos: Sequence[TensorInfo], load: Callable[[TensorInfo], Numbers]
 ) -> None:
+    """Write one file; it is on the disk when this function returns."""
     header: dict[str, Any] = {METADATA: {"format": "pt"}}  # required by some readers
     start = 0
     for info in infos:
@@ -249,4 +254,4 @@ def _write_file(
             numbers = np.ascontiguousarray(load(info), info.dtype)
             file.write(numbers.reshape(-1).view(np.uint8).data)
         file.flush()
-        os.fsync(file.fileno())  # the files that it replaces are removed next
+        os.fsync(file.fileno())  # because the files that it replaces are removed next

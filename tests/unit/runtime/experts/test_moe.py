@@ -59,7 +59,7 @@ def test_logits_are_those_of_numpy(family: str) -> None:
     on = role_mesh(ONE.sizes, np.array(jax.devices()[:1]))
     table = Table(rules=rules_of(ONE), mesh=on)
     infos = describe(config)
-    weights = map_infos(lambda info: np.full(info.shape, float(not info.is_table), "f"), infos)
+    weights = map_infos(lambda info: np.full(info.shape, float(not info.is_matrix), "f"), infos)
     random = np.random.default_rng(1)
     weights = jax.tree.map(lambda w: w + 0.1 * random.normal(size=w.shape).astype("f"), weights)
     tokens = np.random.default_rng(2).integers(0, VOCAB, SEQ)

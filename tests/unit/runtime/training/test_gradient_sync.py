@@ -33,7 +33,7 @@ def weight(*shape: int, matmul: bool = True) -> ArrayInfo:
     one = Weight(
         name="w", dims=dims, shape=shape, part="mlp" if matmul else "norm", is_matmul=matmul
     )
-    return ArrayInfo(weight=one, layers=5)
+    return ArrayInfo(weight=one, n_layers=5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.training.partitioned import not_partitioned
+from shardwise.runtime.training.partitioned import unsupported_partitioned
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
@@ -60,10 +60,10 @@ DENSE = ModelConfig.dense(n_layers=4, d_model=64, d_ff=128, n_heads=8, vocab=256
     ],
 )
 def test_what_is_not_partitioned_is_refused(model: ModelConfig, layout: Layout, words: str) -> None:
-    (told,) = not_partitioned(model, layout, JOB)
+    (told,) = unsupported_partitioned(model, layout, JOB)
     assert told.startswith(words)
 
 
 def test_what_is_cut_is_not_refused() -> None:
     layout = Layout(mesh=Mesh(data=2, context=2), micro_batch=4)
-    assert not_partitioned(DENSE, layout, JOB) == []
+    assert unsupported_partitioned(DENSE, layout, JOB) == []

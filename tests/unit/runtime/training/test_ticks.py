@@ -71,13 +71,15 @@ def test_what_is_passed_on_is_what_the_next_event_reads(run: tuple[Order, Ticks]
             at = path.index((s, event.chunk))
             if event.kind == "F" and not row["first"]:
                 before = Event(path[at - 1][0], "F", event.microbatch, path[at - 1][1])
-                assert inputs[s][row["reads"]] == before
+                assert inputs[s][row["read_slot"]] == before
             if event.kind in "BW":
                 last = at + 1 == len(path)
                 place, kind = (path[at], "F") if last else (path[at + 1], "B")
-                assert inputs[s][row["reads"]] == Event(place[0], kind, event.microbatch, place[1])
+                assert inputs[s][row["read_slot"]] == Event(
+                    place[0], kind, event.microbatch, place[1]
+                )
         for s in range(p):
-            ways = {"from_below": (s - 1) % p, "from_above": (s + 1) % p, "stays": s}
+            ways = {"from_previous": (s - 1) % p, "from_next": (s + 1) % p, "stay_slot": s}
             for way, source in ways.items():
                 place = int(rows[way][t, s])
                 if place < found.n_inputs:
@@ -91,7 +93,8 @@ def test_no_two_chunks_are_kept_in_one_place(run: tuple[Order, Ticks]) -> None:
         for t, _, microbatch, chunk in _events(found, s):
             held.setdefault((microbatch, chunk), []).append(t)
         for (one, a), (other, b) in itertools.combinations(held.items(), 2):
-            same = found.rows["kept"][a[0], s] == found.rows["kept"][b[0], s]
+            slots = found.rows["keep_slot"]
+            same = slots[a[0], s] == slots[b[0], s]
             assert not same or a[-1] < b[0] or b[-1] < a[0], (one, other)
 
 
