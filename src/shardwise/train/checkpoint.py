@@ -1,8 +1,8 @@
-"""Checkpoints: written asynchronously by orbax, restored onto any mesh, verified on load.
+"""Checkpoints: written asynchronously by orbax, restored onto any mesh, verified when loaded.
 
-A checkpoint is a folder named by its step. It contains the arrays in shards and one JSON document
-with a fingerprint of every array and the order of the data. The folder gets its final name when it
-is complete; older checkpoints are removed after that.
+A checkpoint is a folder whose name is the number of completed steps. It contains the sharded arrays
+and a JSON document (`about`) with the fingerprint of every array and the identity of the data. The
+folder gets its final name when it is complete; only then are older checkpoints removed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from shardwise.train.fingerprint import fingerprints
 from shardwise.train.state import zero_residuals
 from shardwise.train.writable import ensure_writable
 
-MAX_TO_KEEP = 2
-# Prefixes of errors that background tasks of orbax repeat after a failure.
+MAX_TO_KEEP = 2  # checkpoints in a folder
+# Starts of errors that background tasks of orbax raise again after a failure was reported.
 REPEATED_ERRORS = ("Event loop is closed", "Encountered error while reading array")
-RESIDUALS = "lost"  # key of the int8 error feedback in the state
+RESIDUALS = "lost"  # key in the state of the residuals of int8 gradient sums
 RESIDUAL_PATH = f"{RESIDUALS}/"
 
 
@@ -40,8 +40,9 @@ class Restored:
     Args:
         step: number of completed steps.
         state: the arrays.
-        about: the JSON document saved with the arrays.
-        residuals_reset: the int8 error feedback belongs to another layout and starts at 0.
+        about: the JSON document of the checkpoint, without the fingerprints.
+        residuals_reset: whether the residuals of int8 gradient sums start at 0, because the saved
+            ones belong to another layout.
     """
 
     step: int
@@ -51,16 +52,16 @@ class Restored:
 
 
 class _Damaged(Exception):
-    """The files differ from what was saved."""
+    """The files of a checkpoint differ from what was saved."""
 
 
 class Checkpoints:
-    """The checkpoints of a folder.
+    """Reader and writer of the checkpoints in a folder.
 
     Args:
-        folder: created if missing.
+        folder: the folder; created if missing.
         on_note: receives messages about failures that do not stop the run.
-        max_to_keep: number of checkpoints; older ones are removed.
+        max_to_keep: number of checkpoints to keep; older ones are removed.
 
     Raises:
         BadFile: the folder cannot be written.
@@ -95,7 +96,15 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: Tree, about: dict[str, Any]) -> None:
-        """Start writing a checkpoint, after the previous one is complete; report a failure."""
+        """Start writing a checkpoint in the background, once the previous one is complete.
+
+        A failure is reported by `on_note`.
+
+        Args:
+            step: number of completed steps.
+            state: the arrays, in the portable form of `PortableState`.
+            about: values for the JSON document.
+        """
         self.wait()
         args = self._orbax.args
         document = {**about, "fingerprints": fingerprints(state)}
@@ -109,12 +118,12 @@ class Checkpoints:
             self._report_failure(error)
 
     def wait(self) -> bool:
-        """Wait for the checkpoint being written; return whether it is complete."""
+        """Wait for the checkpoint that is being written; return whether it was written."""
         if self._writing is None:
             return True
         try:
             self._manager.wait_until_finished()
-        except Exception as error:  # threads of orbax and tensorstore raise any kind
+        except Exception as error:  # threads of orbax and tensorstore raise many types
             self._report_failure(error)
             return False
         self._writing = None
@@ -128,23 +137,21 @@ class Checkpoints:
         self.on_note(
             f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {fallback}."
         )
-        if jax.process_index() == 0:  # frees the space on a full disk
+        if jax.process_index() == 0:  # the disk may be full: remove the incomplete files
             for partial in self.folder.glob(f"{self._writing}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(partial, ignore_errors=True)
         self._writing = None
 
     def restore(self, shapes: Tree, identity: dict[str, Any]) -> Restored | None:
-        """Read the newest intact checkpoint, laid out as `shapes`.
+        """Read the newest intact checkpoint; return None if there is no checkpoint.
 
         Args:
-            identity: of the data and its order; has to equal the saved one.
-
-        Returns:
-            None if there is no checkpoint.
+            shapes: shapes, dtypes and shardings of the arrays to return.
+            identity: `DataOrder.identity`; has to equal the saved one.
 
         Raises:
-            BadInput: the checkpoint has another model, optimizer or order of data.
-            BadFile: there are checkpoints, and all of them are damaged.
+            BadInput: the checkpoint is of another model or optimizer, or of data in another order.
+            BadFile: all checkpoints in the folder are damaged.
         """
         damaged: dict[int, str] = {}
         for step in reversed(self.steps):
@@ -162,7 +169,7 @@ class Checkpoints:
         return None
 
     def _rename_damaged(self, steps: Collection[int]) -> None:
-        """Rename damaged checkpoints: orbax writes no step below an existing later one."""
+        """Rename damaged checkpoints: while they exist, orbax refuses to write earlier steps."""
         if not steps:
             return
         if jax.process_index() == 0:
@@ -170,15 +177,15 @@ class Checkpoints:
                 renamed = self.folder / f"damaged-{step}-{time.time_ns()}"
                 (self.folder / str(step)).rename(renamed)
                 self.on_note(f"checkpoint {step} was renamed to {renamed.name}.")
-        all_agree(True)  # a barrier: no process reads the folder earlier
+        all_agree(True)  # a barrier: all processes wait until process 0 has renamed them
         self._manager.reload()
 
     def _verified(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
-        """Read a checkpoint that is intact in all processes, so that all resume from the same one.
+        """Read a checkpoint and verify its fingerprints in all processes.
 
         Raises:
             BadInput: see `restore`.
-            _Damaged: at least one process cannot read it, or read other bits.
+            _Damaged: a process cannot read the checkpoint, or has read other bits than were saved.
         """
         problem = ""
         restored = None
@@ -186,7 +193,7 @@ class Checkpoints:
             restored, saved = self._read(step, shapes, identity)
         except BadInput:
             raise
-        except Exception as error:  # damaged files make orbax raise any kind
+        except Exception as error:  # orbax raises many types for damaged files
             problem = _reason(error)
         if not all_agree(restored is not None) or restored is None:
             raise _Damaged(problem or "another process cannot read it")
@@ -204,7 +211,7 @@ class Checkpoints:
     def _read(
         self, step: int, shapes: Tree, identity: dict[str, Any]
     ) -> tuple[Restored, dict[str, int]]:
-        """Read the arrays of a checkpoint, and the fingerprints saved with them."""
+        """Read a checkpoint; return it, and the fingerprints saved with it, not yet compared."""
         args = self._orbax.args
         document = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))
         about: dict[str, Any] = document["about"]
@@ -229,15 +236,27 @@ class Checkpoints:
         identity: dict[str, Any],
         about: dict[str, Any],
     ) -> None:
-        """Refuse a checkpoint of another model, optimizer or order of data."""
+        """Check that a checkpoint is of this model, this optimizer and this order of data.
+
+        Args:
+            step: number of completed steps.
+            shapes: the expected arrays.
+            saved: path of each saved array -> its fingerprint.
+            identity: the expected identity of the data.
+            about: the JSON document of the checkpoint.
+
+        Raises:
+            BadInput: the checkpoint is of something else.
+            _Damaged: the document has no fingerprint of some array.
+        """
         where = f"checkpoint {step} in {self.folder}"
         stored = _without_residuals(about["arrays"])
         expected = _without_residuals(array_types(shapes))
-        unmatched = sorted(set(stored) ^ set(expected))
-        if unmatched:
+        in_one_only = sorted(set(stored) ^ set(expected))
+        if in_one_only:
             raise BadInput(
-                f"{where} is of another model or optimizer: {len(unmatched)} arrays are only in "
-                f"one of the two, such as {unmatched[0]}."
+                f"{where} is of another model or optimizer: {len(in_one_only)} arrays are only in "
+                f"one of the two, such as {in_one_only[0]}."
             )
         for name, array_type in expected.items():
             if stored[name] != array_type:
@@ -255,11 +274,11 @@ class Checkpoints:
                 )
 
     def close(self) -> bool:
-        """Wait and release the folder; return whether the last checkpoint is complete."""
+        """Wait for orbax and close it; return whether the last checkpoint is complete."""
         complete = self.wait()
         try:
             self._manager.close()
-        except Exception as error:  # orbax raises the failure of a checkpoint once more
+        except Exception as error:  # orbax raises the error of a failed checkpoint again
             if complete:
                 self.on_note(f"{self.folder}: {_reason(error)}.")
         sys.unraisablehook = self._hook
@@ -267,7 +286,7 @@ class Checkpoints:
 
 
 def _without_repeated_errors(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a hook to skip errors that tasks of orbax repeat after they have failed."""
+    """Wrap `sys.unraisablehook` to ignore errors that start with `REPEATED_ERRORS`."""
 
     def filtered(unraisable: Any) -> None:
         if not str(unraisable.exc_value).startswith(REPEATED_ERRORS):
@@ -277,7 +296,7 @@ def _without_repeated_errors(hook: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def array_types(shapes: Tree) -> dict[str, str]:
-    """Path of each array -> `float32[2, 3]`."""
+    """Map the path of each array in the tree to its dtype and shape, such as `float32[2, 3]`."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
         for path, x in jax.tree.leaves_with_path(shapes)
@@ -285,7 +304,10 @@ def array_types(shapes: Tree) -> dict[str, str]:
 
 
 def _items(state: Tree) -> dict[str, Tree]:
-    """Items of a checkpoint: residuals by themselves, as they depend on the layout."""
+    """Divide a state into the items of a checkpoint.
+
+    The residuals are a separate item, which a run in another layout does not read.
+    """
     portable = {name: tree for name, tree in state.items() if name != RESIDUALS}
     if RESIDUALS in state:
         return {"state": portable, RESIDUALS: state[RESIDUALS]}
@@ -302,7 +324,7 @@ def _same_residuals(arrays: dict[str, str], shapes: Tree) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """First line of an error, without the references of tensorstore."""
+    """Return the first line of an error, without the file locations that tensorstore appends."""
     text = str(error).partition("\n")[0] or type(error).__name__
     text = text.split(". See full")[0]
     if "Failed" in text:

@@ -1,8 +1,9 @@
 """Tokens on disk: memory-mapped shards of unsigned integers, described by a JSON document.
 
-A folder has `data.json` and `00000.bin`, `00001.bin`, ...: one stream of documents, each followed
-by the end token. A sequence of T tokens and its targets are T+1 consecutive tokens of a shard, so
-documents are packed; attention is not masked between them.
+A folder has `data.json` and the shards `00000.bin`, `00001.bin`, ... Together the shards hold one
+stream of documents, each followed by the end token. A training sequence of T tokens and its targets
+are T+1 consecutive tokens of a shard. A sequence may thus hold several documents; attention is not
+masked between them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ ABOUT = "data.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSet:
-    """The tokens of one folder.
+    """The tokenized documents of one folder.
 
     Args:
-        folder: with `data.json` and the shards.
+        folder: folder with `data.json` and the shards.
         about: content of `data.json`.
-        shards: memory-mapped arrays of tokens.
+        shards: memory-mapped arrays of token ids.
     """
 
     folder: Path
@@ -39,7 +40,7 @@ class TokenSet:
 
     @property
     def vocab(self) -> int:
-        """Size of the tokenizer's vocabulary: all tokens are below it."""
+        """Size of the tokenizer's vocabulary; every token id is smaller."""
         return int(self.about["vocab"])
 
     @property
@@ -48,7 +49,7 @@ class TokenSet:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fingerprint of the content; does not depend on the path."""
+        """Tokenizer, number of tokens and checksums: equal for equal content in any folder."""
         return {
             "tokenizer": self.about["tokenizer"],
             "tokens": self.n_tokens,
@@ -56,15 +57,15 @@ class TokenSet:
         }
 
     def cumulative_sequences(self, seq: int) -> list[int]:
-        """Number of sequences of `seq` tokens in the first 1, 2, ... shards."""
+        """Number of sequences of `seq` tokens in the first shard, the first two, and so on."""
         counts = [max(0, (len(shard) - 1) // seq) for shard in self.shards]
         return [int(n) for n in np.cumsum(counts)]
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the tokens.
+        """Return the tokenizer that made the tokens.
 
         Raises:
-            BadFile: its file is no longer in the folder.
+            BadFile: the tokenizer.json is no longer in the folder.
         """
         if self.about["tokenizer"] == BYTES:
             return ByteTokenizer()
@@ -72,10 +73,10 @@ class TokenSet:
 
 
 def open_tokens(path: str) -> TokenSet:
-    """Open the tokens of a folder that `shardwise data tokenize` wrote.
+    """Open a folder of tokens that `shardwise data tokenize` wrote.
 
     Raises:
-        BadFile: the folder has no tokens, or a shard is incomplete.
+        BadFile: the folder has no tokens, its data.json cannot be read, or a shard is incomplete.
     """
     folder = Path(path)
     if not (folder / ABOUT).is_file():
@@ -109,23 +110,23 @@ def _memory_map(path: Path, dtype: np.dtype[Any], n_tokens: int) -> np.ndarray[A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSequence:
-    """One sequence with its origin.
+    """One training sequence with its origin.
 
     Args:
-        origin: (index of the token set, index of the sequence in it).
-        tokens: T+1 of them.
+        origin: (index of the token set in the mixture, index of the sequence in the token set).
+        tokens: T+1 token ids: inputs are the first T, targets the last T.
     """
 
     origin: tuple[int, int]
     tokens: np.ndarray[Any, Any]
 
 
-class SequenceAttention:
-    """The sequences of a token set by index: a random-access source of grain.
+class SequenceSource:
+    """The training sequences of a token set by index, as a data source of grain.
 
     Args:
         tokens: the token set.
-        seq: tokens per sequence.
+        seq: tokens per sequence, T.
         set_index: index of the token set in a mixture.
     """
 
