@@ -1,4 +1,4 @@
-"""Checked reading of a JSON object; errors name the field and say what is missing or wrong."""
+"""Type-checked access to the fields of a JSON object, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from shardwise.errors import BadFile
 
 MAX_INTEGER = 2**31 - 1
-# A figure beyond these is a slip.
+# Bounds of plausible numbers; a number outside is a mistake in the record.
 MIN_NUMBER = 1e-30
 MAX_NUMBER = 1e30
-MAX_SHOWN = 40  # characters of a value in a message
+MAX_SHOWN = 40  # most characters of a value that an error message shows
 
 
 class Fields:
-    """A read-only view of a JSON object. A key that is null counts as missing.
+    """Type-checked reader of a JSON object. A field that is null counts as missing.
 
     Args:
         data: The JSON object.
-        where: The path of this object in messages, "" for the record itself.
+        where: Path of this object in the record, for error messages; "" for the record itself.
     """
 
     __slots__ = ("data", "where")
@@ -30,7 +30,7 @@ class Fields:
         self.where = where
 
     def inner(self, name: str) -> Fields:
-        """A nested object, empty when missing.
+        """Return a reader of the nested object `name`, or of an empty object if it is missing.
 
         Raises:
             BadFile: the value is not an object.
@@ -43,18 +43,26 @@ class Fields:
         return Fields(value, self._path(name))
 
     def has(self, name: str) -> bool:
-        """Whether the key is present and not null."""
+        """Whether the field is present and not null."""
         return self.data.get(name) is not None
 
     def integer(self, name: str, low: int = 1) -> int:
-        """A required integer."""
+        """Return an integer of at least `low`.
+
+        Raises:
+            BadFile: the field is missing or has another value.
+        """
         value = self.optional_integer(name, low)
         if value is None:
             raise BadFile(f"not stated: {self._path(name)}.")
         return value
 
     def optional_integer(self, name: str, low: int = 1) -> int | None:
-        """An integer of at least `low`, or None when missing."""
+        """Return an integer of at least `low`, or None if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return None
@@ -70,7 +78,11 @@ class Fields:
         return value
 
     def optional_number(self, name: str) -> float | None:
-        """A positive number, or None when missing."""
+        """Return a positive number, or None if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return None
@@ -83,7 +95,11 @@ class Fields:
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Text; `default` when missing, an error without a default."""
+        """Return a string, or `default` if the field is missing.
+
+        Raises:
+            BadFile: the field has another value, or is missing and there is no default.
+        """
         value = self.data.get(name)
         if value is None:
             if default is None:
@@ -94,7 +110,11 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false; `default` when missing."""
+        """Return a boolean, or `default` if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return default
@@ -103,7 +123,11 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts, empty when missing."""
+        """Return a list of strings, empty if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return ()
@@ -114,11 +138,12 @@ class Fields:
         return tuple(value)
 
     def _path(self, name: str) -> str:
+        """Path of a field in the record, for error messages."""
         return f"{self.where}.{name}" if self.where else name
 
 
 def _short(value: object) -> str:
-    """A value for a message, shortened if long."""
+    """Return the `repr` of a value for an error message, shortened if it is long."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**15:
         return "a number beyond 1e15"
     text = repr(value)

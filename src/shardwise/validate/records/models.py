@@ -1,4 +1,4 @@
-"""The model of a record as a ModelConfig, from the dimensions that the record states."""
+"""Conversion of the `model` object of a record, which has dimensions, to a ModelConfig."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Ml
 from shardwise.models.model import ModelConfig
 from shardwise.validate.records.fields import Fields
 
-# Kinds of attention that are understood.
+# Supported kinds of attention.
 _ATTENTION = ("mha", "gqa", "mqa", "mla")
 
-# Kinds of single-block layers in a hybrid model, as `layer_counts` names them.
+# Kinds of layers in a hybrid model, each of one block; keys of `layer_counts` in a record.
 _HYBRID = ("mamba", "attention", "moe", "mlp")
-CHUNK = 128  # tokens of a scan's chunk, Megatron Core's default (MambaMixer, `chunk_size`)
-LINEAR_CHUNK = 64  # of a gated delta rule: fla-org/flash-linear-attention, chunk_gated_delta_rule
-LINEAR_CONV = 4  # tokens of its convolution: Qwen3-Next's config.json, linear_conv_kernel_dim
+# Tokens per chunk of a Mamba-2 scan: Megatron Core's default (MambaMixer, `chunk_size`).
+CHUNK = 128
+# Tokens per chunk of a gated delta rule: fla-org/flash-linear-attention, chunk_gated_delta_rule.
+LINEAR_CHUNK = 64
+# Tokens of the convolution before it: Qwen3-Next's config.json, linear_conv_kernel_dim.
+LINEAR_CONV = 4
 
-_MATRICES = {2: False, 3: True}  # matrices of a feed-forward block -> it has a gate
+_MATRICES = {2: False, 3: True}  # number of matrices of an MLP -> whether it has a gate
 
 
 def config_of(model: Fields, seq: int) -> ModelConfig:
-    """The architecture of a record, without layers of multi-token prediction.
+    """Return the architecture of a record, without layers of multi-token prediction.
 
     Args:
         model: The record's `model` object.
-        seq: Sequence length of the run: the number of learned positions, if any.
+        seq: Sequence length of the run, which is also the number of learned positions, if any.
 
     Raises:
-        BadInput: dimensions are missing, or ModelConfig does not support the architecture.
+        BadFile: dimensions are missing, or the kind of attention is unknown.
+        BadInput: ModelConfig does not support the architecture.
     """
     _refuse_unknown_attention(model)
     missing = [name for name in ("layers", "d_model", "n_heads", "vocab") if not model.has(name)]
@@ -50,12 +54,12 @@ def config_of(model: Fields, seq: int) -> ModelConfig:
 
 
 def is_hybrid(model: Fields) -> bool:
-    """Whether some layers are Mamba blocks."""
+    """Whether the model has Mamba layers among others."""
     return model.has("mamba") or bool(model.inner("layer_counts").optional_integer("mamba", 0))
 
 
 def assumed_of(model: Fields) -> dict[str, str]:
-    """Assumptions about the architecture where the record leaves it open."""
+    """Return the assumptions of `config_of`: item that the record leaves open -> assumption."""
     if model.has("linear_attention"):
         return {"linear_attention": "as a Mamba-2 block with the same heads, state and convolution"}
     if not is_hybrid(model) or model.inner("mamba").has("chunk"):
@@ -73,7 +77,7 @@ def _refuse_unknown_attention(model: Fields) -> None:
 
 
 def _groups(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
-    """Layers, grouped by their token mixer and by whether they have experts."""
+    """Return the layers in groups that have the same kind of attention and of MLP."""
     n_layers = model.integer("layers")
     if n_layers > 10_000:
         raise BadFile(f"model.layers {n_layers:,} is above 10,000.")
@@ -96,7 +100,10 @@ def _groups(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
 
 
 def _hybrid(model: Fields, learned: bool) -> tuple[LayerGroup, ...]:
-    """Layers of one block each, counted by kind (Nemotron-H, arXiv 2504.03624, section 2.1)."""
+    """Return the layers of a hybrid model (Nemotron-H, arXiv 2504.03624, section 2.1).
+
+    Each layer is a single block: Mamba, attention, experts or MLP.
+    """
     n_layers = model.integer("layers")
     layer_counts = model.inner("layer_counts")
     counts = {kind: layer_counts.optional_integer(kind, 0) or 0 for kind in _HYBRID}
@@ -127,10 +134,11 @@ def _mamba(mamba: Fields) -> Mamba:
 
 
 def _linear(linear: Fields) -> Mamba:
-    """Gated DeltaNet (arXiv 2412.06464), approximated by a Mamba-2 block with the same state.
+    """Return a Mamba-2 block with the same state as a Gated DeltaNet (arXiv 2412.06464).
 
-    Queries and keys take the part of C and B, values that of the heads' inputs. The approximation
-    omits one column per head of the input projection, and the product of the delta rule.
+    Queries correspond to C of Mamba-2, keys to B, values to the inputs of the heads. The
+    approximation omits one column per head of the input projection, and the extra matmul of the
+    delta rule.
     """
     return Mamba(
         n_heads=linear.integer("value_heads"),
@@ -143,7 +151,10 @@ def _linear(linear: Fields) -> Mamba:
 
 
 def _local(model: Fields, n_layers: int) -> list[bool]:
-    """Whether each layer has a window, chunk or state; every `full_attention_every`-th has not."""
+    """For each layer, whether it has local or linear attention instead of full attention.
+
+    Every `full_attention_every`-th layer has full attention.
+    """
     if not any(map(model.has, ("sliding_window", "attention_chunk", "linear_attention"))):
         return [False] * n_layers
     period = model.optional_integer("full_attention_every") or n_layers + 1
@@ -151,7 +162,10 @@ def _local(model: Fields, n_layers: int) -> list[bool]:
 
 
 def _routed(model: Fields, n_layers: int) -> list[bool]:
-    """Whether each layer has experts: every `moe_every`-th after the first dense ones."""
+    """For each layer, whether it has experts.
+
+    After `first_dense_layers` layers without experts, every `moe_every`-th layer has them.
+    """
     if not model.has("experts"):
         return [False] * n_layers
     n_dense = model.optional_integer("first_dense_layers", 0) or 0

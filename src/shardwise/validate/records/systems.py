@@ -1,4 +1,4 @@
-"""The machine of a record as a System: the chip of the catalog, its links, its topology."""
+"""Conversion of the `hardware` object of a record to a System, with a chip of the catalog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwise.hardware.figure import Value
 from shardwise.hardware.torus import make_slice
 from shardwise.validate.records.fields import Fields
 
-# Chips as records name them -> names of the catalog, which records may use as well.
+# Name of a chip in records -> its name in the catalog. Records may also use the latter.
 FAMILIES = {
     "A100-80": "a100", "A100-40": "a100-40g", "V100-32": "v100", "H100": "h100", "H200": "h200",
     "H800": "h800", "H100-HBM2e-500W": "h100", "B200": "b200", "B300": "b300", "GB200": "gb200",
@@ -26,7 +26,7 @@ FAMILIES = {
     "M3Max": "m3-max",
 }  # fmt: skip
 
-# Variants whose figures differ from those of the catalog's chip.
+# Name of a chip in records -> values that differ from those of the chip in the catalog.
 _VARIANTS: dict[str, dict[str, Value | None]] = {
     "H100-HBM2e-500W": {
         "hbm.capacity": 96 * units.GB,
@@ -35,10 +35,10 @@ _VARIANTS: dict[str, dict[str, Value | None]] = {
     },
 }
 
-_RACK_GPUS = 72  # of the NVLink domain of an NVL72 rack; jobs use a divisor of it or of 64
+_RACK_GPUS = 72  # GPUs in the NVLink domain of an NVL72 rack
 
-# The share of Omni-Path's rate that NCCL reaches without the support it has for InfiniBand: at most
-# 90 of 400 Gb/s of a node (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes).
+# Share of Omni-Path's bandwidth that NCCL reaches, for lack of native support: at most 90 of the
+# 400 Gb/s of a node (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes).
 _OMNI_PATH = 90 / 400
 
 _LINKS = re.compile(r"(?:(\d{1,4})\s*x\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*Gb/s")
@@ -48,12 +48,12 @@ _SHAPE = re.compile(r"\d{1,6}(?:x\d{1,6})+")
 
 
 def system_of(hardware: Fields) -> tuple[System, dict[str, str]]:
-    """The machine of a record, and the assumptions about it.
+    """Return the machine of a record, and the assumptions about it (item -> assumption).
 
-    Links that the record states replace the figures of the catalog.
+    Network bandwidth and power that the record states replace the values of the catalog.
 
     Raises:
-        BadInput: the chip is unknown, or its topology does not allow the machine.
+        BadInput: the chip is unknown, or there is no such machine of this chip.
     """
     family = hardware.text("family")
     count = hardware.integer("count")
@@ -73,10 +73,12 @@ def _chip(family: str) -> Chip:
 
 
 def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
+    """Return a machine of `count` GPUs in nodes, and the assumptions about it."""
     assumed: dict[str, str] = {}
     per_node = hardware.optional_integer("chips_per_node")
     catalog_per_node = chip.node.n_gpus if chip.node else 1
     if catalog_per_node == _RACK_GPUS or "NVL72" in hardware.text("topology", ""):
+        # Jobs use equally many GPUs of each rack, as many as divide the number of GPUs.
         domain = max(n for n in range(1, min(_RACK_GPUS, count) + 1) if count % n == 0)
         if count > domain != _RACK_GPUS:
             assumed["domain"] = f"{domain} of the {_RACK_GPUS} GPUs of each rack"
@@ -98,7 +100,13 @@ def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, 
 
 
 def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> float | None:
-    """B/s that one GPU can send out of its node, from a text such as `4x100 Gb/s per node`."""
+    """Return the B/s that one GPU can send out of its node; None if the text has no rate.
+
+    Args:
+        text: Description of the network, such as `4x100 Gb/s per node`.
+        per_node: GPUs per node.
+        assumed: Receives the assumptions about the network.
+    """
     link = _LINKS.search(text)
     if not link:
         return None
@@ -116,6 +124,7 @@ def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> floa
 
 
 def _slices(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
+    """Return a machine of `count` TPU chips in one or more slices, and the assumptions about it."""
     assumed: dict[str, str] = {}
     text = hardware.text("topology", "")
     slices = _SLICES.search(text)
@@ -144,6 +153,7 @@ def _slices(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str,
 
 
 def _most_compact(chip: Chip, count: int) -> Torus:
+    """Return the slice of `count` chips whose longest axis is shortest."""
     slices = [torus for torus in legal_slices(chip) if torus.n_chips == count]
     if not slices:
         raise BadShape(f"topology: no slice of {chip.name} has {count:,} chips.")

@@ -1,4 +1,4 @@
-"""The parallelism of a serving record as a Mesh."""
+"""Conversion of the parallelism of a serving record to a Mesh."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from shardwise.validate.records.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The split of an engine, or of replicas of it, over the chips of a record.
+    """Sharding of a model over the chips of a record.
 
     Args:
-        mesh: `data` counts replicas of the whole model; ranks of `expert` split the batch,
-            replicate attention and divide the experts among them.
-        expert_tensor: Tensor-parallel degree of one expert; None for the `tensor` size of the mesh.
+        mesh: Mesh of all chips. `data` counts engines, each with a copy of the whole model. With
+            `expert`, each rank computes attention for its share of the batch, with a copy of the
+            attention weights, and holds its share of the experts.
+        expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
         assumed: Item that the record leaves open -> the assumption.
     """
 
@@ -27,14 +28,21 @@ class Split:
 
 
 def split_of(record: Fields, routed: bool, system: System) -> Split:
-    """The mesh of a record.
+    """Return the sharding of a record.
 
-    `tp` splits matrices, `pp` layers, and `dp` replicates the model. Where a model has experts and
-    the record states `ep`, `moe_tp` or `attention_dp`, the data ranks belong to one engine: they
-    split the batch, replicate attention and divide the experts among them.
+    In records, `tp` shards matrices, `pp` layers, and `dp` is the number of copies of the model. If
+    the model has experts and the record states `ep`, `moe_tp` or `attention_dp`, then the `dp`
+    ranks form one engine: each has a copy of the attention weights, and a share of the batch and of
+    the experts.
+
+    Args:
+        record: The record.
+        routed: Whether the model has experts.
+        system: The machine of the record.
 
     Raises:
-        BadFile: several chips without degrees, or degrees that contradict the chips or each other.
+        BadFile: there are several chips and no degrees, or the degrees contradict each other or do
+            not multiply to the number of chips.
     """
     parallelism = record.inner("parallelism")
     n_chips = system.n_chips
@@ -58,7 +66,7 @@ def split_of(record: Fields, routed: bool, system: System) -> Split:
 
 
 def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str]) -> int:
-    """The tensor degree in chips, where the record counts devices (two per chip on TPU7x)."""
+    """Return the tensor degree in chips; the record may count devices (two per chip on TPU7x)."""
     per_chip = system.chip.n_devices or 1
     if per_chip == 1 or tensor * others != system.n_chips * per_chip or tensor % per_chip:
         return tensor
@@ -69,7 +77,11 @@ def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str])
 def _experts(
     parallelism: Fields, tensor: int, pipe: int, data: int, assumed: dict[str, str]
 ) -> Split:
-    """Experts split `ep` ways as a whole and `moe_tp` ways each, over tensor and data ranks."""
+    """Return the sharding of a model with experts.
+
+    The experts are divided among `ep` groups of ranks; each expert is sharded over the `moe_tp`
+    ranks of its group. Together these are all ranks of tensor and data parallelism.
+    """
     n_ranks = tensor * data
     ep = parallelism.optional_integer("ep")
     moe_tp = parallelism.optional_integer("moe_tp")

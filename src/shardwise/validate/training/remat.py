@@ -1,7 +1,7 @@
-"""Recomputation and offload of records as the recomputed parts of a layer.
+"""Conversion of the recomputation and offload of a record to parts of a layer.
 
-Sources: Megatron-LM (`recompute_modules`), pytorch/torchtitan (per-op selective checkpointing
-saves every other matmul), MaxText (`remat_policy` names the saved arrays).
+Sources of the tables: Megatron-LM (`recompute_modules`), pytorch/torchtitan (per-op selective
+checkpointing saves every other matmul), MaxText (`remat_policy` names the saved arrays).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from shardwise.vocabulary import LAYER, PARTS
 
 _NORMS = ("norms",)
 
-# XLA removes recomputation whose result is not used: the last matmul of a layer.
+# XLA does not recompute the last matmul of a layer, since the backward pass needs no output of it.
 _ALL_BUT_LAST = PARTS[:-1]
 
-# Policy -> recomputed parts. `_read` handles custom policies and lists of modules.
+# Name of a policy -> recomputed parts. `_read` handles all other policies.
 _POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "selective-attention": ("attention",),
@@ -35,6 +35,7 @@ _POLICIES: dict[str, tuple[str, ...]] = {
     "selective": _ALL_BUT_LAST,
 }
 
+# Megatron-LM's name of a module -> its parts, which are recomputed.
 _MODULES: dict[str, tuple[str, ...]] = {
     "layernorm": _NORMS,
     "moe_act": ("activation",),
@@ -45,9 +46,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "moe": ("gate", "up", "activation", "down"),
 }
 
+# What MaxText may do with an array: keep it on the device, offload it, or recompute it.
 _PLACES = ("device", "offload", "remat")
 
-# MaxText's name of an array -> the parts that produce it; parts not named are recomputed.
+# MaxText's name of an array -> the parts whose results are in it.
 _ARRAYS: dict[str, tuple[str, ...]] = {
     "decoder_layer_input": ("layer_input",),
     "query_proj": ("q",),
@@ -65,7 +67,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remat:
-    """The fields of a Layout for recomputation and for offload to host memory."""
+    """Recomputation and offload to host memory, as in the fields of `Layout` of the same names."""
 
     recomputed: tuple[str, ...] = ()
     remat_layers: int | None = None
@@ -76,11 +78,11 @@ class Remat:
 def remat_of(
     record: Fields, n_layers: int, *, routed: bool = False
 ) -> tuple[Remat, dict[str, str]]:
-    """Recomputation and offload of a record, and the assumptions about them.
+    """Return recomputation and offload of a record, and the assumptions about them.
 
     Args:
         record: The record.
-        n_layers: Layers of the model.
+        n_layers: Number of layers of the model.
         routed: Whether the model has experts.
 
     Raises:
@@ -109,7 +111,7 @@ def remat_of(
 def _read(
     policy: str, recompute: Fields, n_layers: int, *, routed: bool
 ) -> tuple[Remat, tuple[str, ...]]:
-    """The parts that a policy recomputes and offloads, and the unknown names in it."""
+    """Return the parts that a policy recomputes and offloads, and the unknown names in it."""
     if policy == "full":
         return Remat(recomputed=(LAYER,)), ()
     if policy == "full-layers":
@@ -117,8 +119,8 @@ def _read(
     if policy == "selective-layer":  # torchtitan: every second layer
         return Remat(recomputed=(LAYER,), remat_layers=max(1, n_layers // 2)), ()
     if policy == "selective-modules":
-        # "mlp" is the dense block, "moe" the routed one; of a model with experts few layers have
-        # a dense one (DeepSeek-V3: 3 of 61), and its recomputation is left out.
+        # "mlp" is an MLP without experts. In a model with experts few layers have one (3 of 61 in
+        # DeepSeek-V3), so its recomputation is neglected.
         modules = [name for name in recompute.texts("modules") if name != "mlp" or not routed]
         parts, unknown = _parts(modules, _MODULES)
         return Remat(recomputed=parts), unknown
@@ -131,7 +133,10 @@ def _read(
 
 
 def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
-    """MaxText: named arrays are saved on the device or offloaded; others are recomputed."""
+    """Convert a custom policy of MaxText, which says for each array whether it is kept.
+
+    Parts whose results are not in a kept or offloaded array are recomputed.
+    """
     places = {name: tensors.text(name) for name in tensors.data}
     invalid = [f"{name}: {place}" for name, place in places.items() if place not in _PLACES]
     if invalid:
@@ -146,7 +151,7 @@ def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
 def _parts(
     names: Sequence[str], table: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a layer that the names stand for, in layer order, and the unknown names."""
+    """Look up names in a table; return their parts in the order of a layer, and unknown names."""
     named: set[str] = set()
     for name in names:
         named.update(table.get(name, ()))
