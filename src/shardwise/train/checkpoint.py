@@ -21,7 +21,7 @@ import jax
 from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.consensus import all_agree
-from shardwise.train.devices import INSTALL
+from shardwise.train.devices import INSTALL_COMMAND
 from shardwise.train.fingerprint import fingerprints
 from shardwise.train.state import zero_residuals
 from shardwise.train.writable import ensure_writable
@@ -51,7 +51,7 @@ class Restored:
     residuals_reset: bool = False
 
 
-class _Damaged(Exception):
+class _DamagedCheckpoint(Exception):
     """The files of a checkpoint differ from what was saved."""
 
 
@@ -74,14 +74,16 @@ class Checkpoints:
         try:
             import orbax.checkpoint as orbax
         except ImportError:
-            raise MissingExtra(f"checkpoints need orbax, which is missing: {INSTALL}") from None
+            raise MissingExtra(
+                f"checkpoints need orbax, which is missing: {INSTALL_COMMAND}"
+            ) from None
         self.folder = Path(folder).absolute()
         self.on_note = on_note
         ensure_writable(self.folder, "checkpoints")
         # Failures are reported by `on_note`; orbax would also write tracebacks to stderr.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._hook = sys.unraisablehook
+        self._previous_hook = sys.unraisablehook
         sys.unraisablehook = _without_repeated_errors(sys.unraisablehook)
         self._orbax = orbax
         options = orbax.CheckpointManagerOptions(
@@ -108,7 +110,7 @@ class Checkpoints:
         self.wait()
         args = self._orbax.args
         document = {**about, "fingerprints": fingerprints(state)}
-        items = {name: args.StandardSave(tree) for name, tree in _items(state).items()}
+        items = {name: args.StandardSave(tree) for name, tree in _checkpoint_items(state).items()}
         try:
             self._writing = step
             composite = args.Composite(**items, about=args.JsonSave(document))
@@ -135,7 +137,7 @@ class Checkpoints:
         if earlier:
             fallback = f"the checkpoint of step {max(earlier)} is complete"
         self.on_note(
-            f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {fallback}."
+            f"the checkpoint of step {self._writing} was not written: {_cause(error)}; {fallback}."
         )
         if jax.process_index() == 0:  # the disk may be full: remove the incomplete files
             for partial in self.folder.glob(f"{self._writing}.orbax-checkpoint-tmp*"):
@@ -156,8 +158,8 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
-                restored = self._verified(step, shapes, identity)
-            except _Damaged as error:
+                restored = self._read_verified(step, shapes, identity)
+            except _DamagedCheckpoint as error:
                 damaged[step] = f"checkpoint {step} in {self.folder} is damaged: {error}."
                 self.on_note(damaged[step])
                 continue
@@ -180,12 +182,13 @@ class Checkpoints:
         all_agree(True)  # a barrier: all processes wait until process 0 has renamed them
         self._manager.reload()
 
-    def _verified(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
+    def _read_verified(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
         """Read a checkpoint and verify its fingerprints in all processes.
 
         Raises:
             BadInput: see `restore`.
-            _Damaged: a process cannot read the checkpoint, or has read other bits than were saved.
+            _DamagedCheckpoint: a process cannot read the checkpoint, or has read other bits than
+                were saved.
         """
         problem = ""
         restored = None
@@ -194,16 +197,16 @@ class Checkpoints:
         except BadInput:
             raise
         except Exception as error:  # orbax raises many types for damaged files
-            problem = _reason(error)
+            problem = _cause(error)
         if not all_agree(restored is not None) or restored is None:
-            raise _Damaged(problem or "another process cannot read it")
+            raise _DamagedCheckpoint(problem or "another process cannot read it")
         bits = fingerprints(restored.state)
         changed = [name for name, number in bits.items() if saved[name] != number]
         if not all_agree(not changed):
             array = "an array of another process"
             if changed:
                 array = changed[0]
-            raise _Damaged(f"the bits of {array} differ from those that were saved")
+            raise _DamagedCheckpoint(f"the bits of {array} differ from those that were saved")
         if restored.residuals_reset:
             restored.state[RESIDUALS] = zero_residuals(shapes)
         return restored
@@ -217,8 +220,8 @@ class Checkpoints:
         about: dict[str, Any] = document["about"]
         saved = about.pop("fingerprints")
         self._check_match(step, shapes, saved, identity, about)
-        items = _items(shapes)
-        reset = RESIDUALS in items and not _same_residuals(about["arrays"], shapes)
+        items = _checkpoint_items(shapes)
+        reset = RESIDUALS in items and not _residuals_match(about["arrays"], shapes)
         if reset:
             del items[RESIDUALS]
         requests = {name: args.StandardRestore(tree) for name, tree in items.items()}
@@ -247,7 +250,7 @@ class Checkpoints:
 
         Raises:
             BadInput: the checkpoint is of something else.
-            _Damaged: the document has no fingerprint of some array.
+            _DamagedCheckpoint: the document has no fingerprint of some array.
         """
         where = f"checkpoint {step} in {self.folder}"
         stored = _without_residuals(about["arrays"])
@@ -264,7 +267,7 @@ class Checkpoints:
                     f"{where}: {name} is {stored[name]} there and {array_type} in the plan."
                 )
         if set(_without_residuals(saved)) != set(expected):
-            raise _Damaged("its document does not list all arrays")
+            raise _DamagedCheckpoint("its document does not list all arrays")
         for key, value in identity.items():
             stored_value = about["order"].get(key)
             if stored_value != value:
@@ -280,8 +283,8 @@ class Checkpoints:
             self._manager.close()
         except Exception as error:  # orbax raises the error of a failed checkpoint again
             if complete:
-                self.on_note(f"{self.folder}: {_reason(error)}.")
-        sys.unraisablehook = self._hook
+                self.on_note(f"{self.folder}: {_cause(error)}.")
+        sys.unraisablehook = self._previous_hook
         return complete
 
 
@@ -303,7 +306,7 @@ def array_types(shapes: Tree) -> dict[str, str]:
     }
 
 
-def _items(state: Tree) -> dict[str, Tree]:
+def _checkpoint_items(state: Tree) -> dict[str, Tree]:
     """Divide a state into the items of a checkpoint.
 
     The residuals are a separate item, which a run in another layout does not read.
@@ -318,12 +321,12 @@ def _without_residuals(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arrays.items() if not name.startswith(RESIDUAL_PATH)}
 
 
-def _same_residuals(arrays: dict[str, str], shapes: Tree) -> bool:
+def _residuals_match(arrays: dict[str, str], shapes: Tree) -> bool:
     stored = {name: value for name, value in arrays.items() if name.startswith(RESIDUAL_PATH)}
     return stored == array_types({RESIDUALS: shapes[RESIDUALS]})
 
 
-def _reason(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """Return the first line of an error, without the file locations that tensorstore appends."""
     text = str(error).partition("\n")[0] or type(error).__name__
     text = text.split(". See full")[0]

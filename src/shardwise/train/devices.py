@@ -13,7 +13,7 @@ from shardwise.hardware import System, Torus
 from shardwise.train import heartbeat
 from shardwise.train.malloc import keep_freed_memory
 
-INSTALL = "pip install 'shardwise[train]'"
+INSTALL_COMMAND = "pip install 'shardwise[train]'"
 # JAX ends a run this long after the last heartbeat; `heartbeat` does so earlier, with a reason.
 JAX_TIMEOUT_S = 100
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
@@ -73,7 +73,7 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
     try:
         import jax
     except ImportError:
-        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL}") from None
+        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
     if jax.distributed.is_initialized():
         return
     if rendezvous.coordinator:
@@ -133,14 +133,14 @@ def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
     n_devices = system.n_chips * per_chip
     platform = PLATFORMS.get(system.chip.kind, "")
     if platform == "cpu":
-        _split_cpu(n_devices)
+        _configure_cpu_devices(n_devices)
     devices = sorted(jax.devices(), key=_sort_key)
     # Spare devices are left idle, except on a torus or with several processes: there the position
     # of each device matters.
     may_use_fewer = platform != "tpu" and jax.process_count() == 1
     enough = len(devices) == n_devices or (len(devices) > n_devices and may_use_fewer)
     if devices[0].platform != platform or not enough:
-        raise BadInput(_mismatch(system, model, n_devices, devices))
+        raise BadInput(_mismatch_message(system, model, n_devices, devices))
     grid = np.empty(n_devices, dtype=object)
     grid[:] = devices[:n_devices]
     if isinstance(system.topology, Torus):
@@ -156,14 +156,14 @@ def cpu_devices(n_devices: int) -> list[Any]:
     """
     import jax
 
-    _split_cpu(n_devices)
+    _configure_cpu_devices(n_devices)
     devices = jax.devices("cpu")
     if len(devices) < n_devices:
         raise BadInput(f"JAX has started with {len(devices)} CPU devices; {n_devices} are needed.")
     return devices[:n_devices]
 
 
-def _split_cpu(n_devices: int) -> None:
+def _configure_cpu_devices(n_devices: int) -> None:
     """Make JAX use this CPU as `n_devices` devices, divided among the processes of the run.
 
     This has no effect once JAX has started.
@@ -195,7 +195,7 @@ def _sort_key(device: Any) -> tuple[Any, ...]:
     return (device.process_index, device.id)
 
 
-def _mismatch(system: System, model: str, n_devices: int, devices: list[Any]) -> str:
+def _mismatch_message(system: System, model: str, n_devices: int, devices: list[Any]) -> str:
     """Return the error message for devices other than the planned ones."""
     device = devices[0]
     noun = "devices"

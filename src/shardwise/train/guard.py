@@ -50,16 +50,16 @@ def guarded_optimizer(recipe: Recipe) -> Callable[[TrainStep], optax.GradientTra
     """Return a function that makes the guarded optimizer for a given training step."""
 
     def make(step: TrainStep) -> optax.GradientTransformation:
-        return guard(_inner(step, recipe), global_norm(step), recipe)
+        return guard(_plan_optimizer(step, recipe), global_norm(step), recipe)
 
     return make
 
 
-def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
+def _plan_optimizer(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
     """Return the plan's optimizer, with weight decay for matrices only."""
     return optimizer(
         step.job.optimizer,
-        recipe.learning_rate(),
+        recipe.learning_rate_schedule(),
         step.infos,
         b1=recipe.b1,
         b2=recipe.b2,

@@ -42,10 +42,12 @@ def watch(client: Any, process: int, n_processes: int) -> None:
     """
     peers = [index for index in range(n_processes) if index != process]
     arguments = (client, process, peers)
-    threading.Thread(target=_beat, args=arguments, name="heartbeat", daemon=True).start()
+    threading.Thread(
+        target=_exchange_heartbeats, args=arguments, name="heartbeat", daemon=True
+    ).start()
 
 
-def _beat(client: Any, process: int, peers: list[int]) -> None:
+def _exchange_heartbeats(client: Any, process: int, peers: list[int]) -> None:
     """Count up a number in the key-value store, and check that the peers do so, too."""
     count = 0
     latest = dict.fromkeys(peers, "")

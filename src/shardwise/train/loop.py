@@ -17,7 +17,7 @@ from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.checkpoint import Checkpoints, array_types
 from shardwise.train.consensus import all_agree
 from shardwise.train.data_order import DataOrder
-from shardwise.train.metrics import Hooks, Metrics, StepRecord
+from shardwise.train.metrics import Hooks, MetricsFile, StepRecord
 from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe
 from shardwise.train.signals import StopRequest
@@ -57,7 +57,7 @@ class Loop:
     state: Tree
     step: int
     hooks: Hooks
-    metrics: Metrics
+    metrics: MetricsFile
     checkpoints: Checkpoints | None
     save_every: int
     stop_request: StopRequest
@@ -80,7 +80,7 @@ class Loop:
                 is reported and saved, too.
         """
         _, shapes = self.train_step.shapes()
-        learning_rate = self.recipe.learning_rate()
+        learning_rate = self.recipe.learning_rate_schedule()
         self._n_bad = int(self.state["moments"].bad)
         self._started_s = time.perf_counter()
         pending: tuple[int, Tree] | None = None

@@ -95,7 +95,7 @@ class Hooks:
     on_note: Callable[[str], None] = lambda note: None
 
 
-class Metrics:
+class MetricsFile:
     """Log file of a run with one JSON object per step or event. A resumed run appends to it.
 
     Args:
@@ -122,7 +122,7 @@ class Metrics:
         if self._file is None:
             return
         try:
-            self._file.write(json.dumps(_finite(document)) + "\n")
+            self._file.write(json.dumps(_without_nan(document)) + "\n")
             self._file.flush()
         except OSError as error:
             self.on_note(f"{self.path}: {error.strerror}; no further steps are written there.")
@@ -141,7 +141,7 @@ class Metrics:
                 file.close()
 
 
-def _finite(document: dict[str, Any]) -> dict[str, Any]:
+def _without_nan(document: dict[str, Any]) -> dict[str, Any]:
     """Replace NaN and inf by strings, since JSON has no such numbers."""
     finite = dict(document)
     for key, value in document.items():

@@ -25,7 +25,7 @@ from shardwise.runtime.weights.descriptions import Tree, describe, map_infos, we
 
 Array = jax.Array
 # Converts one array: (weight description of the step, that of the model, array) -> array.
-Change = Callable[[Any, Any, Any], Any]
+Conversion = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class PortableState:
 
     def shapes(self) -> Tree:
         """Return the shapes and shardings of the portable state on the mesh of the step."""
-        return self._mapped(_portable_shape, self._step_shapes())
+        return self._map_arrays(_portable_shape, self._step_shapes())
 
     def to_portable(self, state: Tree) -> Tree:
         """Convert a state of the step to its portable form; both may be the same object."""
@@ -94,17 +94,17 @@ class PortableState:
         return stages
 
     def _all_to_portable(self, state: Tree) -> Tree:
-        return self._mapped(self._to_portable, state)
+        return self._map_arrays(self._to_portable, state)
 
     def _all_to_step(self, portable: Tree) -> Tree:
-        return self._mapped(self._to_step, portable)
+        return self._map_arrays(self._to_step, portable)
 
-    def _mapped(self, change: Change, state: Tree) -> Tree:
-        """Apply `change` to each array that belongs to a weight; keep other arrays."""
+    def _map_arrays(self, convert: Conversion, state: Tree) -> Tree:
+        """Apply `convert` to each array that belongs to a weight; keep other arrays."""
         infos = self.step.infos
         model_infos = self._model_infos()
         mapped = {
-            name: map_infos(change, infos, model_infos, tree)
+            name: map_infos(convert, infos, model_infos, tree)
             for name, tree in state.items()
             if name not in ("moments", "lost")
         }
@@ -112,7 +112,7 @@ class PortableState:
             step_by_name = self.step.feedback.by_name(infos)
             model_by_name = self.step.feedback.by_name(model_infos)
             mapped["lost"] = {
-                name: _per_copy(change, step_by_name[name], model_by_name[name], x)
+                name: _per_copy(convert, step_by_name[name], model_by_name[name], x)
                 for name, x in state["lost"].items()
             }
         pairs = map_infos(lambda info, model_info: (info, model_info), infos, model_infos)
@@ -124,14 +124,14 @@ class PortableState:
             if pair is None:
                 return x
             info, model_info = pair
-            return change(info, model_info, x)
+            return convert(info, model_info, x)
 
         mapped["moments"] = jax.tree_util.tree_map_with_path(moment, state["moments"])
         return mapped
 
     def _to_portable(self, info: Any, model_info: Any, x: Array) -> Array:
         """Reorder an array of the step to the model's layers, and cut off its padding."""
-        shape = _resized(x.shape, info, model_info)
+        shape = _shape_under(x.shape, info, model_info)
         x = host_offload.on_chip(x)
         if self._stages and _is_stacked(x.shape, info):
             x = self._stages.to_model_order(x)
@@ -139,7 +139,7 @@ class PortableState:
 
     def _to_step(self, info: Any, model_info: Any, x: Array) -> Array:
         """Reorder an array to the layers of the step, and pad it with zeros."""
-        shape = _resized(x.shape, model_info, info)
+        shape = _shape_under(x.shape, model_info, info)
         x = host_offload.on_chip(x)
         if self._stages and _is_stacked(x.shape, model_info):
             x = self._stages.to_stage_order(x)
@@ -152,31 +152,31 @@ def _shardings(shapes: Tree) -> Tree:
 
 
 def _portable_shape(info: Any, model_info: Any, x: Any) -> jax.ShapeDtypeStruct:
-    shape = _resized(x.shape, info, model_info)
+    shape = _shape_under(x.shape, info, model_info)
     mesh = x.sharding.mesh
     spec = divisible_spec(x.sharding.spec, shape, mesh)
     sharding = NamedSharding(mesh, spec, memory_kind=x.sharding.memory_kind)
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
-def _per_copy(change: Change, info: Any, model_info: Any, x: Any) -> Any:
-    """Apply `change` to each copy of a residual; the first dim of `x` counts the copies."""
+def _per_copy(convert: Conversion, info: Any, model_info: Any, x: Any) -> Any:
+    """Apply `convert` to each copy of a residual; the first dim of `x` counts the copies."""
     if not isinstance(x, jax.ShapeDtypeStruct):
-        return jax.vmap(lambda copy: change(info, model_info, copy))(x)
+        return jax.vmap(lambda copy: convert(info, model_info, copy))(x)
     mesh = x.sharding.mesh
     copy_axes, *axes = x.sharding.spec
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
     copy_shape = jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
-    changed = change(info, model_info, copy_shape)
-    sharding = NamedSharding(mesh, PartitionSpec(copy_axes, *changed.sharding.spec))
-    return jax.ShapeDtypeStruct((x.shape[0], *changed.shape), x.dtype, sharding=sharding)
+    converted = convert(info, model_info, copy_shape)
+    sharding = NamedSharding(mesh, PartitionSpec(copy_axes, *converted.sharding.spec))
+    return jax.ShapeDtypeStruct((x.shape[0], *converted.shape), x.dtype, sharding=sharding)
 
 
 def _is_stacked(shape: tuple[int, ...], info: Any) -> bool:
     return bool(info.layers and shape and shape[0] == info.layers)
 
 
-def _resized(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
+def _shape_under(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
     """Return the shape that an array of the weight `info` has under the description `target`.
 
     An optimizer may hold an array smaller than the weight (one number per row, for example). Of

@@ -70,7 +70,7 @@ class Recipe:
                 problems.append(f"{name} {value:g} is not above 0.")
         raise_all(BadInput, problems)
 
-    def learning_rate(self) -> Any:
+    def learning_rate_schedule(self) -> Any:
         """Return the optax schedule: step -> learning rate."""
         import optax
 

@@ -21,7 +21,7 @@ from shardwise.train.consensus import require_equal
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
 from shardwise.train.devices import Rendezvous, devices_for, is_first, join
 from shardwise.train.heartbeat import exit_after_peer
-from shardwise.train.metrics import Hooks, Metrics, Run
+from shardwise.train.metrics import Hooks, MetricsFile, Run
 from shardwise.train.recipe import Recipe
 from shardwise.train.signals import catch_signals
 from shardwise.train.tensorboard import EventFile, with_events
@@ -143,7 +143,7 @@ def train(
             plan, case, devices, recipe, saving, order, seed, start, sample, hooks
         )
         loop.stop_request = stop_request
-        loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
+        loop.metrics = MetricsFile(_log_file(log, saving), hooks.on_note)
         stack.callback(loop.metrics.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
@@ -234,12 +234,13 @@ def _data_order(plan: Plan, data: str, seed: int) -> DataOrder:
     sets, weights = read_mixture(data)
     for tokens in sets:
         if tokens.vocab > plan.model.vocab:
+            tokenizer = tokens.metadata["tokenizer"]
             raise BadInput(
-                f"{tokens.folder} has tokens up to {tokens.vocab:,} ({tokens.about['tokenizer']}), "
+                f"{tokens.folder} has tokens up to {tokens.vocab:,} ({tokenizer}), "
                 f"and {plan.model.name} a vocabulary of {plan.model.vocab:,}. Tokenize with the "
                 f"model's tokenizer.json, or plan a model with vocab={tokens.vocab} or more."
             )
-        if tokens.about["tokenizer"] != sets[0].about["tokenizer"]:
+        if tokens.metadata["tokenizer"] != sets[0].metadata["tokenizer"]:
             raise BadInput(f"{tokens.folder} and {sets[0].folder} have different tokenizers.")
     workload = plan.workload
     return data_order(sets, weights, seq=workload.seq, batch=workload.batch, seed=seed)
@@ -309,7 +310,7 @@ def _prepare(
         state=state,
         step=n_done,
         hooks=hooks,
-        metrics=Metrics("", hooks.on_note),
+        metrics=MetricsFile("", hooks.on_note),
         checkpoints=checkpoints,
         save_every=saving.every,
         stop_request=StopRequest(),

@@ -44,19 +44,19 @@ def catch_signals() -> Iterator[StopRequest]:
     # reads the signal numbers, which Python writes to this pipe.
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
-    threading.Thread(target=_watch, args=(read_fd,), name="signals", daemon=True).start()
+    threading.Thread(target=_watch_signals, args=(read_fd,), name="signals", daemon=True).start()
     previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    previous = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    previous_handlers = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
         yield stop_request
     finally:
-        for number, handler in previous.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(previous_fd)
         os.close(write_fd)  # ends the thread
 
 
-def _watch(read_fd: int) -> None:
+def _watch_signals(read_fd: int) -> None:
     """Read signal numbers from a pipe, one byte each; end this process at the second signal."""
     first_s = None  # time of the first signal
     while numbers := os.read(read_fd, 64):

@@ -14,8 +14,8 @@ import numpy as np
 
 from shardwise.errors import BadFile
 from shardwise.train.sources import Sources
-from shardwise.train.tokenizer import END_TOKENS, FILE, FileTokenizer, Tokenizer
-from shardwise.train.tokens import ABOUT, SCHEMA
+from shardwise.train.tokenizer import END_TOKENS, TOKENIZER_FILE, FileTokenizer, Tokenizer
+from shardwise.train.tokens import METADATA_FILE, SCHEMA
 
 SHARD_TOKENS = 1 << 27  # 256 MiB for tokens of 16 bits
 
@@ -68,7 +68,7 @@ def tokenize(
         BadFile: the folder has tokens already or cannot be written, or there is no document.
     """
     folder = Path(out)
-    if (folder / ABOUT).exists():
+    if (folder / METADATA_FILE).exists():
         raise BadFile(f"{folder} has tokens already. Name another folder, or remove it.")
     dtype: np.dtype[Any] = np.dtype(np.uint32)
     if tokenizer.vocab <= 1 << 16:
@@ -86,10 +86,10 @@ def tokenize(
         writer.flush()
         if not n_documents:
             raise BadFile(f"no document was read from {len(sources.files)} files.")
-        about = _about(tokenizer, dtype, n_documents, writer)
+        metadata = _metadata(tokenizer, dtype, n_documents, writer)
         if file is not None:
-            shutil.copyfile(file, folder / FILE)
-        (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n")
+            shutil.copyfile(file, folder / TOKENIZER_FILE)
+        (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1) + "\n")
     except OSError as error:
         raise BadFile(f"{folder}: {error.strerror}. No tokens were written.") from None
     return TokenizeSummary(
@@ -103,7 +103,7 @@ def tokenize(
     )
 
 
-def _about(
+def _metadata(
     tokenizer: Tokenizer, dtype: np.dtype[Any], n_documents: int, writer: _ShardWriter
 ) -> dict[str, Any]:
     """Return the content of `data.json`."""

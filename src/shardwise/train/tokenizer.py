@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
 
-FILE = "tokenizer.json"
-BYTES = "bytes"
+TOKENIZER_FILE = "tokenizer.json"
+BYTE_TOKENIZER = "bytes"
 
 # Texts of the end-of-document token in published tokenizers; the first match is used.
 END_TOKENS: tuple[str, ...] = (
@@ -57,7 +57,7 @@ class ByteTokenizer:
     [110, 195, 169]
     """
 
-    name: str = BYTES
+    name: str = BYTE_TOKENIZER
     vocab: int = 257
     end: int = 256
 
@@ -82,7 +82,7 @@ class FileTokenizer:
     inner: Any
     end: int
     vocab: int
-    name: str = FILE
+    name: str = TOKENIZER_FILE
 
     def encode(self, text: str) -> list[int]:
         return list(self.inner.encode(text, add_special_tokens=False).ids)

@@ -18,10 +18,16 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadFile
-from shardwise.train.tokenizer import BYTES, FILE, ByteTokenizer, Tokenizer, read_tokenizer
+from shardwise.train.tokenizer import (
+    BYTE_TOKENIZER,
+    TOKENIZER_FILE,
+    ByteTokenizer,
+    Tokenizer,
+    read_tokenizer,
+)
 
 SCHEMA = "shardwise.data/1"
-ABOUT = "data.json"
+METADATA_FILE = "data.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +36,18 @@ class TokenSet:
 
     Args:
         folder: folder with `data.json` and the shards.
-        about: content of `data.json`.
+        metadata: content of `data.json`.
         shards: memory-mapped arrays of token ids.
     """
 
     folder: Path
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     shards: tuple[np.ndarray[Any, Any], ...]
 
     @property
     def vocab(self) -> int:
         """Size of the tokenizer's vocabulary; every token id is smaller."""
-        return int(self.about["vocab"])
+        return int(self.metadata["vocab"])
 
     @property
     def n_tokens(self) -> int:
@@ -51,9 +57,9 @@ class TokenSet:
     def identity(self) -> dict[str, Any]:
         """Tokenizer, number of tokens and checksums: equal for equal content in any folder."""
         return {
-            "tokenizer": self.about["tokenizer"],
+            "tokenizer": self.metadata["tokenizer"],
             "tokens": self.n_tokens,
-            "crc32": [shard["crc32"] for shard in self.about["shards"]],
+            "crc32": [shard["crc32"] for shard in self.metadata["shards"]],
         }
 
     def cumulative_sequences(self, seq: int) -> list[int]:
@@ -67,9 +73,9 @@ class TokenSet:
         Raises:
             BadFile: the tokenizer.json is no longer in the folder.
         """
-        if self.about["tokenizer"] == BYTES:
+        if self.metadata["tokenizer"] == BYTE_TOKENIZER:
             return ByteTokenizer()
-        return read_tokenizer(self.folder / FILE, str(self.about["end_text"]))
+        return read_tokenizer(self.folder / TOKENIZER_FILE, str(self.metadata["end_text"]))
 
 
 def open_tokens(path: str) -> TokenSet:
@@ -79,23 +85,25 @@ def open_tokens(path: str) -> TokenSet:
         BadFile: the folder has no tokens, its data.json cannot be read, or a shard is incomplete.
     """
     folder = Path(path)
-    if not (folder / ABOUT).is_file():
+    if not (folder / METADATA_FILE).is_file():
         raise BadFile(
-            f"{folder} has no tokens ({ABOUT} is missing). Make them with: "
+            f"{folder} has no tokens ({METADATA_FILE} is missing). Make them with: "
             f"shardwise data tokenize TEXT... --out {folder}"
         )
     try:
-        about = json.loads((folder / ABOUT).read_text())
-        if about["schema"] != SCHEMA:
-            raise BadFile(f'{folder / ABOUT} has schema "{about["schema"]}"; this reads "{SCHEMA}"')
-        dtype = np.dtype(about["dtype"])
+        metadata = json.loads((folder / METADATA_FILE).read_text())
+        if metadata["schema"] != SCHEMA:
+            raise BadFile(
+                f'{folder / METADATA_FILE} has schema "{metadata["schema"]}"; this reads "{SCHEMA}"'
+            )
+        dtype = np.dtype(metadata["dtype"])
         shards = [
             _memory_map(folder / shard["file"], dtype, int(shard["tokens"]))
-            for shard in about["shards"]
+            for shard in metadata["shards"]
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{folder / ABOUT} cannot be read: {error!r}.") from None
-    return TokenSet(folder=folder, about=about, shards=tuple(shards))
+        raise BadFile(f"{folder / METADATA_FILE} cannot be read: {error!r}.") from None
+    return TokenSet(folder=folder, metadata=metadata, shards=tuple(shards))
 
 
 def _memory_map(path: Path, dtype: np.dtype[Any], n_tokens: int) -> np.ndarray[Any, Any]:

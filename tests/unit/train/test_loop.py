@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise.errors import CheckFailed
-from shardwise.train.metrics import Hooks, Metrics
+from shardwise.train.metrics import Hooks, MetricsFile
 from shardwise.train.signals import StopRequest
 
 
@@ -46,7 +46,7 @@ def made(folder: Path, bad: set[int], on_bad: str = "stop", every: int = 0) -> A
         state={"moments": SimpleNamespace(bad=0)},
         step=0,
         hooks=Hooks(),
-        metrics=Metrics(str(folder / "metrics.jsonl"), print),
+        metrics=MetricsFile(str(folder / "metrics.jsonl"), print),
         checkpoints=None,
         save_every=every,
         stop_request=StopRequest(),
