@@ -114,11 +114,11 @@ class _EventLoop:
         self.engine_index = {engine: index for index, engine in enumerate(self.engines)}
         self.transfer_s_per_token = transfer_s_per_token
         self.think_s = traffic.think_s
-        self.log = RequestLog()
+        self.request_log = RequestLog()
         # Heap of arrivals that the end of a sequence causes: (time, index of its engine, running
         # number, request). The request arrives at the decode pool; None stands for the next request
         # of a user in a closed loop.
-        self.caused: list[tuple[float, int, int, Request | None]] = []
+        self.caused_arrivals: list[tuple[float, int, int, Request | None]] = []
         self.n_caused = 0
         # With two pools, by request id: requests in the system, and sequences of finished prompts.
         self.in_system: dict[int, Request] = {}
@@ -126,7 +126,7 @@ class _EventLoop:
         self.end_s = 0.0
         self.requests: Iterator[Request] = iter(traffic)
         self.closed_loop = traffic.users > 0
-        self.sources = self._arrival_sources()
+        self.arrival_sources = self._arrival_sources()
         self.next_request: Request | None = None
         if not self.closed_loop:
             self.next_request = next(self.requests, None)
@@ -153,7 +153,7 @@ class _EventLoop:
         while self._process_event():
             pass
         tallies = tuple(engine.tally for engine in self.engines)
-        return SimulationResult.of(self.log, tallies, tuple(self.n_blocks), self.end_s)
+        return SimulationResult.of(self.request_log, tallies, tuple(self.n_blocks), self.end_s)
 
     def _process_event(self) -> bool:
         """Process one arrival or one step of an engine; return False if there is no event left."""
@@ -162,8 +162,8 @@ class _EventLoop:
         if self.next_request is not None:
             request_s = self.next_request.arrival_s
         arrival_s = request_s
-        if self.caused:
-            arrival_s = min(request_s, self.caused[0][0])
+        if self.caused_arrivals:
+            arrival_s = min(request_s, self.caused_arrivals[0][0])
         if engine is None or arrival_s <= engine.clock:
             if arrival_s == math.inf:
                 return False
@@ -173,7 +173,7 @@ class _EventLoop:
             else:
                 self._process_caused_arrival()
             return True
-        for source in self.sources[engine]:
+        for source in self.arrival_sources[engine]:
             if source.has_work:
                 arrival_s = min(arrival_s, source.clock)
         for sequence in engine.step(arrival_s):
@@ -181,7 +181,7 @@ class _EventLoop:
         return True
 
     def _process_caused_arrival(self) -> None:
-        arrival_s, _, _, request = heapq.heappop(self.caused)
+        arrival_s, _, _, request = heapq.heappop(self.caused_arrivals)
         if request is not None and self.decode_pool is not None:
             self.decode_pool.route(arrival_s).submit(request, kv_ready=True)
             return
@@ -221,11 +221,11 @@ class _EventLoop:
             else:
                 prefill_sequence = self.prefilled.pop(request.id)
             del self.in_system[request.id]
-        self.log.add(request, prefill_sequence, sequence, engine.clock, index)
+        self.request_log.add(request, prefill_sequence, sequence, engine.clock, index)
         self.end_s = max(self.end_s, engine.clock)
         if self.closed_loop:
             self._schedule_arrival(engine.clock + self.think_s, index, None)
 
     def _schedule_arrival(self, at_s: float, engine_index: int, request: Request | None) -> None:
         self.n_caused += 1
-        heapq.heappush(self.caused, (at_s, engine_index, self.n_caused, request))
+        heapq.heappush(self.caused_arrivals, (at_s, engine_index, self.n_caused, request))

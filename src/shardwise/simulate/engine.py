@@ -99,7 +99,7 @@ class SimulatedEngine:
         elif self._fast_forward:
             n_passes = scheduler.identical_passes()
             if n_passes > 1:
-                budget_s = until_s - start_s if scheduler.is_open else math.inf
+                budget_s = until_s - start_s if scheduler.can_admit_arrivals else math.inf
                 n_passes, seconds = self._passes_within(n_passes, seconds, budget_s)
                 decoding = scheduler.decoding
                 last_used += decoding.blocks_needed(n_passes) - decoding.blocks_needed(1)

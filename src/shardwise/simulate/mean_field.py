@@ -79,28 +79,30 @@ class _MeanRequest:
             return 1
         return int(ceil_div(int(self.prompt), self.limits.max_tokens))
 
-    def seconds(self, decode: float, prompts: float) -> float:
+    def pass_s(self, decode: float, prompts: float) -> float:
         """Seconds of a pass that decodes `decode` sequences and computes `prompts` prompts.
 
         Both may be fractions.
         """
         prefill = prompts * self.prompt
-        return self._pass_s(decode, decode * self.context, prefill, prompts * self.pairs)
+        return self._pass_s_of_work(decode, decode * self.context, prefill, prompts * self.pairs)
 
-    def _pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
+    def _pass_s_of_work(
+        self, decode: float, kv_tokens: float, prefill: float, pairs: float
+    ) -> float:
         return self.times.pass_s(decode, kv_tokens, prefill, pairs)  # type: ignore[arg-type]
 
     def step_s(self, x: float) -> float:
         """Seconds from one decode pass to the next when `x` requests arrive in between."""
         if self.limits.chunked:
-            return self.seconds(x * self.decode_passes, x)
+            return self.pass_s(x * self.decode_passes, x)
         prompts = max(1.0, min(x, self.limits.max_tokens // self.prompt))
-        prefill_s = self.seconds(0, prompts) / prompts
-        return self.seconds(x * self.decode_passes, 0) + x * prefill_s
+        prefill_s = self.pass_s(0, prompts) / prompts
+        return self.pass_s(x * self.decode_passes, 0) + x * prefill_s
 
-    def idle_engine_s(self) -> float:
+    def alone_s(self) -> float:
         """Seconds that the request takes in an engine without other requests."""
-        total = self.decode_passes * self.seconds(1, 0)
+        total = self.decode_passes * self.pass_s(1, 0)
         remaining = self.prompt
         for index in range(self.n_chunks):
             tokens = remaining
@@ -108,7 +110,7 @@ class _MeanRequest:
                 tokens = min(remaining, self.limits.max_tokens)
             past = index * self.limits.max_tokens
             pairs = tokens * past + tokens * (tokens + 1) / 2
-            total += self._pass_s(0, 0, tokens, pairs)
+            total += self._pass_s_of_work(0, 0, tokens, pairs)
             remaining -= tokens
         return total
 
@@ -164,12 +166,12 @@ def mean_field(
     request = _MeanRequest(times, limits, prompt, output)
     high = request.max_per_pass()
     largest_rate = high / request.step_s(high)
-    idle_engine_s = request.idle_engine_s()
-    utilisation = rate * idle_engine_s
+    alone_s = request.alone_s()
+    utilisation = rate * alone_s
     if utilisation <= 1:
-        step_s = request.seconds(1, 0)
+        step_s = request.pass_s(1, 0)
         decoding = 1.0
-        largest_rate = max(largest_rate, 1 / idle_engine_s)
+        largest_rate = max(largest_rate, 1 / alone_s)
     else:
         utilisation = 1.0
         if rate < largest_rate:

@@ -168,7 +168,7 @@ class SimulationResult:
         columns = {name: column[order] for name, column in zip(COLUMNS, table.T, strict=True)}
         return cls(columns=columns, tallies=tallies, n_blocks=n_blocks, duration_s=end_s)
 
-    def judged(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
+    def arrival_mask(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
         """Return a mask of the requests that arrived between these times, both included."""
         arrival = self.columns["arrival_s"]
         return (arrival >= after_s) & (arrival <= until_s)
@@ -181,8 +181,8 @@ class SimulationResult:
         """
         import numpy as np
 
-        judged = self.judged(after_s, until_s)
-        columns = {name: column[judged] for name, column in self.columns.items()}
+        is_counted = self.arrival_mask(after_s, until_s)
+        columns = {name: column[is_counted] for name, column in self.columns.items()}
         arrival_s = columns["arrival_s"]
         decode_s = columns["end_s"] - columns["first_s"]
         return {
@@ -214,9 +214,9 @@ class SimulationResult:
         columns = self.columns
         tallies = self.tallies
         times = self.times(after_s, until_s)
-        judged = self.judged(after_s, until_s)
-        outputs = columns["output"][judged]
-        prompt_tokens = columns["prompt"][judged].sum()
+        is_counted = self.arrival_mask(after_s, until_s)
+        outputs = columns["output"][is_counted]
+        prompt_tokens = columns["prompt"][is_counted].sum()
         engine_s = max(self.duration_s, 1e-300) * len(tallies)  # an empty run lasts 0 s
         wall_s = engine_s / len(tallies)
         within = self.within(slo or Slo(), after_s, until_s)
@@ -245,7 +245,7 @@ class SimulationResult:
             kv_use=kv_use_s / engine_s,
             kv_peak=kv_peak,
             preemptions=sum(tally.preemptions for tally in tallies),
-            hit_rate=float(columns["hit"][judged].sum() / max(1.0, prompt_tokens)),
+            hit_rate=float(columns["hit"][is_counted].sum() / max(1.0, prompt_tokens)),
             goodput=rate * within,
             within=within,
         )

@@ -17,7 +17,7 @@ from shardwise.workload import Serve
 BLOCK_TOKENS = 16  # vLLM's default block size
 HALVINGS = 40  # bisection steps, for 12 digits
 # The most sequences per pass and batch shard: TensorRT-LLM's default max_batch_size.
-LARGEST_BATCH = 2048
+MAX_BATCH_PER_SHARD = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,23 @@ def cache_tokens(engine: Engine, job: Serve) -> float:
     return float(batch) * job.context
 
 
-def n_blocks(engine: Engine, job: Serve, longest: int = 0) -> int:
-    """Number of KV cache blocks that fit into HBM; never too few for `longest` tokens."""
-    return int(max(cache_tokens(engine, job), longest) / BLOCK_TOKENS) + 2
+def n_blocks(engine: Engine, job: Serve, max_context: int = 0) -> int:
+    """Number of KV cache blocks that fit into HBM; never too few for `max_context` tokens."""
+    return int(max(cache_tokens(engine, job), max_context) / BLOCK_TOKENS) + 2
 
 
-def pass_times(engine: Engine, job: Serve, longest: int, sequences: int) -> PassTimes:
+def pass_times(engine: Engine, job: Serve, max_context: int, sequences: int) -> PassTimes:
     """Return the pass times of an engine.
 
     Args:
         engine: the planned engine.
         job: the workload, which says how many tokens are drafted.
-        longest: tokens of the longest sequence, prompt and output.
+        max_context: tokens of the longest sequence, prompt and output.
         sequences: the most sequences in a pass.
     """
     verified = 1 + job.drafted
     max_rows = int(max_pass_tokens(engine)) + sequences * verified
-    table = PassTable(engine, max_rows, 2 * longest, verified)
+    table = PassTable(engine, max_rows, 2 * max_context, verified)
     if not job.drafted:
         return table
     return SpeculativePassTimes(table, job.drafted * job.draft_cost)
@@ -84,7 +84,7 @@ def engine_limits(
     job: Serve,
     sequences: int,
     *,
-    longest: int = 0,
+    max_context: int = 0,
     chunked: bool | None = None,
     paged: bool = True,
     prefix_cache: bool = True,
@@ -95,7 +95,7 @@ def engine_limits(
         engine: the planned engine.
         job: the workload.
         sequences: the most sequences that run at the same time.
-        longest: tokens that the KV cache has room for, even if they do not fit into HBM.
+        max_context: tokens that the KV cache has room for, even if they do not fit into HBM.
         chunked: whether prompts are split into chunks that share passes with decoding; None for
             the default of the engine's software.
         paged, prefix_cache: see `Limits`.
@@ -104,7 +104,7 @@ def engine_limits(
         chunked = engine.rates.overhead.chunked_prefill
     max_tokens = int(max_pass_tokens(engine))
     return Limits(
-        n_blocks=n_blocks(engine, job, longest),
+        n_blocks=n_blocks(engine, job, max_context),
         block_tokens=BLOCK_TOKENS,
         max_sequences=sequences,
         max_tokens=max(max_tokens, sequences),
@@ -133,7 +133,7 @@ def max_sequences(
     """
     fitting = cache_tokens(engine, job) / job.mean_context
     shards = int(batch_shards(engine.layout, engine.layout.sizes))
-    high = max(1, int(min(fitting, LARGEST_BATCH * shards, max_pass_tokens(engine))))
+    high = max(1, int(min(fitting, MAX_BATCH_PER_SHARD * shards, max_pass_tokens(engine))))
 
     def meets(sequences: int) -> bool:
         if not tpot_s:

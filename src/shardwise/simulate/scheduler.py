@@ -37,7 +37,7 @@ class Scheduler:
         self._partial: SequenceState | None = None  # sequence with a part of its prompt computed
         self._pass = EMPTY_PASS
         self._queue_blocked = False  # the first request in the queue waits for free blocks
-        self._reserve = int(limits.watermark * limits.n_blocks)
+        self._reserved_blocks = int(limits.watermark * limits.n_blocks)
         self._shares_prefixes = limits.paged and limits.prefix_cache
 
     @property
@@ -51,7 +51,7 @@ class Scheduler:
         return bool(self.waiting) or self.running > 0
 
     @property
-    def is_open(self) -> bool:
+    def can_admit_arrivals(self) -> bool:
         """Whether a request that arrives now may be admitted to the next pass."""
         return not self.waiting and self.running < self.limits.max_sequences
 
@@ -184,7 +184,7 @@ class Scheduler:
 
         In these passes no prompt is computed or could be admitted, no sequence ends before the last
         of them, and blocks suffice. A request that arrives or stops in the meantime ends the
-        series, except that arrivals have no effect while `is_open` is false.
+        series, except that arrivals have no effect while `can_admit_arrivals` is false.
         """
         can_admit = self.running < self.limits.max_sequences and not self._queue_blocked
         if self._pass.chunks or (self.waiting and can_admit):
@@ -265,7 +265,7 @@ class Scheduler:
         # Not all tokens may come from the prefix cache: sampling needs the logits of the last one.
         max_hits = (sequence.prefill_target - 1) // self.limits.block_tokens
         n_hits = self.blocks.match(sequence.block_keys, max_hits)
-        reserve = self._reserve if running else 0
+        reserve = self._reserved_blocks if running else 0
         if not self.blocks.admit(sequence, n_blocks, n_hits, reserve):
             self._queue_blocked = True
             return False

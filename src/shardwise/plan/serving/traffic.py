@@ -114,7 +114,7 @@ class Run:
         summary = self.result.summary(self.pools.engine_slo(slo), self.after_s, self.until_s)
         return replace(
             summary,
-            requests=int(self.result.judged(self.after_s, self.until_s).sum()),
+            requests=int(self.result.arrival_mask(self.after_s, self.until_s).sum()),
             ttft_s=_later(summary.ttft_s, ahead_s),
             latency_s=_later(summary.latency_s, ahead_s),
         )
