@@ -15,21 +15,21 @@ MAX_NUMBER = 1e30
 MAX_SHOWN = 40  # most characters of a value that an error message shows
 
 
-class Fields:
+class JsonReader:
     """Type-checked reader of a JSON object. A field that is null counts as missing.
 
     Args:
         data: The JSON object.
-        where: Path of this object in the record, for error messages; "" for the record itself.
+        path: Path of this object in the record, for error messages; "" for the record itself.
     """
 
-    __slots__ = ("data", "where")
+    __slots__ = ("data", "path")
 
-    def __init__(self, data: Mapping[str, Any], where: str = "") -> None:
+    def __init__(self, data: Mapping[str, Any], path: str = "") -> None:
         self.data = data
-        self.where = where
+        self.path = path
 
-    def inner(self, name: str) -> Fields:
+    def section(self, name: str) -> JsonReader:
         """Return a reader of the nested object `name`, or of an empty object if it is missing.
 
         Raises:
@@ -39,26 +39,26 @@ class Fields:
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not an object.")
-        return Fields(value, self._path(name))
+            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not an object.")
+        return JsonReader(value, self._path_of(name))
 
     def has(self, name: str) -> bool:
         """Whether the field is present and not null."""
         return self.data.get(name) is not None
 
-    def integer(self, name: str, low: int = 1) -> int:
-        """Return an integer of at least `low`.
+    def integer(self, name: str, minimum: int = 1) -> int:
+        """Return an integer of at least `minimum`.
 
         Raises:
             BadFile: the field is missing or has another value.
         """
-        value = self.optional_integer(name, low)
+        value = self.optional_integer(name, minimum)
         if value is None:
-            raise BadFile(f"not stated: {self._path(name)}.")
+            raise BadFile(f"not stated: {self._path_of(name)}.")
         return value
 
-    def optional_integer(self, name: str, low: int = 1) -> int | None:
-        """Return an integer of at least `low`, or None if the field is missing.
+    def optional_integer(self, name: str, minimum: int = 1) -> int | None:
+        """Return an integer of at least `minimum`, or None if the field is missing.
 
         Raises:
             BadFile: the field has another value.
@@ -70,11 +70,11 @@ class Fields:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadFile(
-                f"wrong value: {self._path(name)} is {_short(value)}, not a whole number."
+                f"wrong value: {self._path_of(name)} is {_short(value)}, not a whole number."
             )
-        if not low <= value <= MAX_INTEGER:
-            bounds = f"from {low} to {MAX_INTEGER:,}"
-            raise BadFile(f"wrong value: {self._path(name)} {_short(value)} is not {bounds}.")
+        if not minimum <= value <= MAX_INTEGER:
+            bounds = f"from {minimum} to {MAX_INTEGER:,}"
+            raise BadFile(f"wrong value: {self._path_of(name)} {_short(value)} is not {bounds}.")
         return value
 
     def optional_number(self, name: str) -> float | None:
@@ -87,10 +87,10 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not a number.")
+            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not a number.")
         if not MIN_NUMBER <= value <= MAX_NUMBER:
             raise BadFile(
-                f"wrong value: {self._path(name)} {_short(value)} is not a number above 0."
+                f"wrong value: {self._path_of(name)} {_short(value)} is not a number above 0."
             )
         return float(value)
 
@@ -103,10 +103,10 @@ class Fields:
         value = self.data.get(name)
         if value is None:
             if default is None:
-                raise BadFile(f"not stated: {self._path(name)}.")
+                raise BadFile(f"not stated: {self._path_of(name)}.")
             return default
         if not isinstance(value, str):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not text.")
+            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not text.")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -119,7 +119,9 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not true or false.")
+            raise BadFile(
+                f"wrong value: {self._path_of(name)} is {_short(value)}, not true or false."
+            )
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -133,13 +135,13 @@ class Fields:
             return ()
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
             raise BadFile(
-                f"wrong value: {self._path(name)} is {_short(value)}, not a list of texts."
+                f"wrong value: {self._path_of(name)} is {_short(value)}, not a list of texts."
             )
         return tuple(value)
 
-    def _path(self, name: str) -> str:
+    def _path_of(self, name: str) -> str:
         """Path of a field in the record, for error messages."""
-        return f"{self.where}.{name}" if self.where else name
+        return f"{self.path}.{name}" if self.path else name
 
 
 def _short(value: object) -> str:

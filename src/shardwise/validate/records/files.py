@@ -55,7 +55,7 @@ def skipped(record: object, position: int, error: ShardwiseError) -> SkippedReco
     return SkippedRecord(id=name, source=source, reason=" ".join(error.problems))
 
 
-def records_in(path: Path) -> list[object]:
+def read_records(path: Path) -> list[object]:
     """Read a file of records, a JSON list.
 
     Raises:

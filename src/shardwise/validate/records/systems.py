@@ -10,10 +10,10 @@ from shardwise.hardware import Chip, Switched, System, Torus, catalog_chip, chip
 from shardwise.hardware.chip import with_values
 from shardwise.hardware.figure import Value
 from shardwise.hardware.torus import make_slice
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
 # Name of a chip in records -> its name in the catalog. Records may also use the latter.
-FAMILIES = {
+CATALOG_NAMES = {
     "A100-80": "a100", "A100-40": "a100-40g", "V100-32": "v100", "H100": "h100", "H200": "h200",
     "H800": "h800", "H100-HBM2e-500W": "h100", "B200": "b200", "B300": "b300", "GB200": "gb200",
     "GB300": "gb300", "MI300X": "mi300x", "MI325X": "mi325x", "tpu7x": "7x",
@@ -39,15 +39,17 @@ _RACK_GPUS = 72  # GPUs in the NVLink domain of an NVL72 rack
 
 # Share of Omni-Path's bandwidth that NCCL reaches, for lack of native support: at most 90 of the
 # 400 Gb/s of a node (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes).
-_OMNI_PATH = 90 / 400
+_OMNI_PATH_SHARE = 90 / 400
 
+# Texts in `interconnect` (the first) and `topology`: "4x100 Gb/s", "2 slices of 16x16",
+# "2 pods of 4096", "16x16".
 _LINKS = re.compile(r"(?:(\d{1,4})\s*x\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*Gb/s")
 _SLICES = re.compile(r"(\d{1,6})\s*(?:slices?|slice\(s\)) of (\d{1,6}(?:x\d{1,6})+)")
 _PODS = re.compile(r"(\d{1,6}) pods of (\d{1,6})")
 _SHAPE = re.compile(r"\d{1,6}(?:x\d{1,6})+")
 
 
-def system_of(hardware: Fields) -> tuple[System, dict[str, str]]:
+def system_of(hardware: JsonReader) -> tuple[System, dict[str, str]]:
     """Return the machine of a record, and the assumptions about it (item -> assumption).
 
     Network bandwidth and power that the record states replace the values of the catalog.
@@ -59,20 +61,20 @@ def system_of(hardware: Fields) -> tuple[System, dict[str, str]]:
     count = hardware.integer("count")
     chip = with_values(_chip(family), _VARIANTS.get(family, {}))
     if chip.ici:
-        return _slices(chip, hardware, count)
-    return _nodes(chip, hardware, count)
+        return _tpu_system(chip, hardware, count)
+    return _gpu_system(chip, hardware, count)
 
 
 def _chip(family: str) -> Chip:
-    name = FAMILIES.get(family, family.lower())
+    name = CATALOG_NAMES.get(family, family.lower())
     known = set(chip_names())
     if name not in known:
-        known |= {family for family, chip in FAMILIES.items() if chip in known}
+        known |= {family for family, chip in CATALOG_NAMES.items() if chip in known}
         raise BadFile(f'unknown chip: "{family}". {nearest(family, known)}')
     return catalog_chip(name)
 
 
-def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
+def _gpu_system(chip: Chip, hardware: JsonReader, count: int) -> tuple[System, dict[str, str]]:
     """Return a machine of `count` GPUs in nodes, and the assumptions about it."""
     assumed: dict[str, str] = {}
     per_node = hardware.optional_integer("chips_per_node")
@@ -112,9 +114,9 @@ def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> floa
         return None
     rate = units.parse_rate(f"{link[2]} Gb/s") * int(link[1] or 1)
     if "Omni-Path" in text:
-        rate *= _OMNI_PATH
+        rate *= _OMNI_PATH_SHARE
         assumed["interconnect"] = (
-            f"{_OMNI_PATH:.1%} of Omni-Path's rate, the share that NCCL reaches"
+            f"{_OMNI_PATH_SHARE:.1%} of Omni-Path's rate, the share that NCCL reaches"
         )
     if "per GPU" in text:
         return rate or None
@@ -123,7 +125,7 @@ def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> floa
     return rate / per_node or None
 
 
-def _slices(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
+def _tpu_system(chip: Chip, hardware: JsonReader, count: int) -> tuple[System, dict[str, str]]:
     """Return a machine of `count` TPU chips in one or more slices, and the assumptions about it."""
     assumed: dict[str, str] = {}
     text = hardware.text("topology", "")

@@ -11,7 +11,7 @@ from shardwise.formulas.flops import compute_s
 from shardwise.hardware import Chip
 from shardwise.models.count import flops
 from shardwise.models.model import ModelConfig
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
 PHASES = ("decode", "prefill", "end-to-end")
 
@@ -50,13 +50,13 @@ class Dtypes:
     compute: str
 
 
-def dtypes_of(record: Fields, framework: str, chip: Chip) -> tuple[Dtypes, dict[str, str]]:
+def dtypes_of(record: JsonReader, framework: str, chip: Chip) -> tuple[Dtypes, dict[str, str]]:
     """Return the dtypes of a record, and the assumptions about them.
 
     Raises:
         BadFile: the dtype of the weights is missing or unknown.
     """
-    precision = record.inner("precision")
+    precision = record.section("precision")
     assumed: dict[str, str] = {}
     name = precision.text("weights")
     weights = _dtype(name)
@@ -118,7 +118,7 @@ class Requests:
 
 
 def measured_of(
-    record: Fields, requests: Requests, config: ModelConfig, chip: Chip, n_chips: int
+    record: JsonReader, requests: Requests, config: ModelConfig, chip: Chip, n_chips: int
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return measured values by metric, in SI units, and the assumptions about them.
 
@@ -129,7 +129,7 @@ def measured_of(
     Raises:
         BadFile: no metric follows from the published values.
     """
-    measured = record.inner("measured")
+    measured = record.section("measured")
     assumed: dict[str, str] = {}
     metrics = {}
     for name, (metric, factor) in _FIGURES.items():

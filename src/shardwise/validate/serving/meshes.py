@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from shardwise.errors import BadFile
 from shardwise.hardware import System
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Sharding:
     """Sharding of a model over the chips of a record.
 
     Args:
@@ -27,7 +27,7 @@ class Split:
     assumed: dict[str, str] = field(default_factory=dict)
 
 
-def split_of(record: Fields, routed: bool, system: System) -> Split:
+def sharding_of(record: JsonReader, routed: bool, system: System) -> Sharding:
     """Return the sharding of a record.
 
     In records, `tp` shards matrices, `pp` layers, and `dp` is the number of copies of the model. If
@@ -44,7 +44,7 @@ def split_of(record: Fields, routed: bool, system: System) -> Split:
         BadFile: there are several chips and no degrees, or the degrees contradict each other or do
             not multiply to the number of chips.
     """
-    parallelism = record.inner("parallelism")
+    parallelism = record.section("parallelism")
     n_chips = system.n_chips
     if not any(map(parallelism.has, ("tp", "pp", "dp", "ep"))) and n_chips > 1:
         raise BadFile(f"layout not published: no degree is stated for {n_chips} chips.")
@@ -58,7 +58,7 @@ def split_of(record: Fields, routed: bool, system: System) -> Split:
             f"layout contradicts the chips: tp {tensor}, pp {pipe}, dp {data} on {n_chips} chips."
         )
     if not routed or tensor * data == 1:
-        return Split(mesh=Mesh(tensor=tensor, pipe=pipe, data=data), assumed=assumed)
+        return Sharding(mesh=Mesh(tensor=tensor, pipe=pipe, data=data), assumed=assumed)
     if parallelism.flag("attention_dp"):
         data *= tensor
         tensor = 1
@@ -75,8 +75,8 @@ def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str])
 
 
 def _experts(
-    parallelism: Fields, tensor: int, pipe: int, data: int, assumed: dict[str, str]
-) -> Split:
+    parallelism: JsonReader, tensor: int, pipe: int, data: int, assumed: dict[str, str]
+) -> Sharding:
     """Return the sharding of a model with experts.
 
     The experts are divided among `ep` groups of ranks; each expert is sharded over the `moe_tp`
@@ -90,7 +90,7 @@ def _experts(
             if tensor > 1:
                 assumed["experts"] = f"split {tensor} ways as attention is, not stated"
             mesh = Mesh(tensor=tensor, pipe=pipe, data=data)
-            return Split(mesh=mesh, assumed=assumed)
+            return Sharding(mesh=mesh, assumed=assumed)
         assumed["experts"] = f"spread over all {n_ranks} ranks, not stated"
         ep = n_ranks
     stated = [
@@ -104,8 +104,8 @@ def _experts(
     mesh = Mesh(tensor=tensor, pipe=pipe, expert=data)
     if moe_tp > tensor:
         assumed["experts"] = f"spread over the {data} data ranks; stated is a split {moe_tp} ways"
-        return Split(mesh=mesh, assumed=assumed)
+        return Sharding(mesh=mesh, assumed=assumed)
     if tensor % moe_tp:
         raise BadFile(f"layout unknown: experts split {moe_tp} ways over tensor {tensor}.")
     expert_tensor = moe_tp if moe_tp < tensor else None
-    return Split(mesh=mesh, expert_tensor=expert_tensor, assumed=assumed)
+    return Sharding(mesh=mesh, expert_tensor=expert_tensor, assumed=assumed)

@@ -14,7 +14,7 @@ from shardwise.estimate.serving.overhead import EngineOverhead, engine_overhead
 from shardwise.estimate.serving.steady_state import colocated
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
-from shardwise.simulate.planned import LARGEST_BATCH, engine_limits, pass_times
+from shardwise.simulate.planned import MAX_BATCH_PER_SHARD, engine_limits, pass_times
 from shardwise.simulate.traffic import uniform
 from shardwise.strategy.mesh import place
 from shardwise.strategy.serving_layout import ServeLayout
@@ -54,28 +54,28 @@ def predict(run: ServeRun) -> Mapping[str, PredictedFigure]:
 
 
 def predict_with(
-    run: ServeRun, chip_shares: ServingEfficiency, software: EngineOverhead | None = None
+    run: ServeRun, efficiency: ServingEfficiency, overhead: EngineOverhead | None = None
 ) -> Mapping[str, PredictedFigure]:
     """Predict as `predict` does, with given efficiencies.
 
     Args:
         run: The run.
-        chip_shares: Shares of the chip's peak rates that are reached.
-        software: Overhead of the serving engine; None for that of the run's framework.
+        efficiency: Shares of the chip's peak rates that an engine reaches.
+        overhead: Time that the serving engine adds; None for that of the run's framework.
     """
-    engine = engine_of(run, chip_shares, software or engine_overhead(run.framework))
+    engine = engine_of(run, efficiency, overhead or engine_overhead(run.framework))
     job = job_of(run)
     if run.phase == "decode":
         metrics = _decode(run, engine)
     elif run.phase == "prefill":
         metrics = {"prefill_s": float(engine.prefill(run.batch or 1, run.prompt_tokens).step_s)}
     elif run.batch:
-        metrics = _batch(run, engine, job)
+        metrics = _fixed_batch(run, engine, job)
     elif run.concurrency:
         metrics = _closed_loop(run, engine, job)
     else:
         metrics = _saturated(run, engine, job)
-    width = 1 + chip_shares.spread
+    width = 1 + efficiency.spread
     return {
         metric: PredictedFigure(lower=value / width, expected=value, upper=value * width)
         for metric, value in metrics.items()
@@ -83,10 +83,10 @@ def predict_with(
     }
 
 
-def engine_of(run: ServeRun, chip_shares: ServingEfficiency, software: EngineOverhead) -> Engine:
+def engine_of(run: ServeRun, efficiency: ServingEfficiency, overhead: EngineOverhead) -> Engine:
     """Return the engine of a run, on the first placement of its mesh on the machine."""
     layout = ServeLayout(
-        mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_cache_split(run, software)
+        mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_kv_sharding(run, overhead)
     )
     parameter_bytes = None
     if run.weight_bytes:
@@ -98,8 +98,8 @@ def engine_of(run: ServeRun, chip_shares: ServingEfficiency, software: EngineOve
         rates=ServeRates(
             chip=run.system.chip,
             job=job_of(run),
-            efficiency=chip_shares,
-            overhead=software,
+            efficiency=efficiency,
+            overhead=overhead,
             parameter_bytes=parameter_bytes,
         ),
     )
@@ -119,12 +119,12 @@ def job_of(run: ServeRun) -> Serve:
     )
 
 
-def _cache_split(run: ServeRun, software: EngineOverhead) -> str:
+def _kv_sharding(run: ServeRun, overhead: EngineOverhead) -> str:
     """Return how KV caches are sharded over chips beyond the KV heads.
 
     JAX programs shard the batch (arXiv 2211.05102), other engines copy the cache.
     """
-    return "batch" if software.overlaps else "copied"
+    return "batch" if overhead.overlaps else "copied"
 
 
 def _decode(run: ServeRun, engine: Engine) -> dict[str, float]:
@@ -138,7 +138,7 @@ def _decode(run: ServeRun, engine: Engine) -> dict[str, float]:
     }
 
 
-def _batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
+def _fixed_batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """Predict a batch that starts together, from prefill to the last token.
 
     A pipeline runs as many microbatches as it has stages.
@@ -191,9 +191,9 @@ def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
         uniform(n, max(1, round(low * mean)), max(1, round(high * mean)), rng)
         for mean in (run.prompt_tokens, run.output_tokens)
     )
-    longest = round(high * (run.prompt_tokens + run.output_tokens)) + 2
-    limits = engine_limits(engine, job, users, longest=longest, prefix_cache=False)
-    times = pass_times(engine, job, longest, users)
+    max_context = round(high * (run.prompt_tokens + run.output_tokens)) + 2
+    limits = engine_limits(engine, job, users, max_context=max_context, prefix_cache=False)
+    times = pass_times(engine, job, max_context, users)
     traffic = Traffic(prompt=prompt, output=output, users=users)
     return simulate(traffic, Pool(times=times, limits=limits)).summary()
 
@@ -205,7 +205,7 @@ def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     # `max_sequences` assumes that all contexts have full length, but engines allocate blocks as
     # contexts grow: there is room for sequences of mean length.
     growth = job.context / job.mean_context
-    batch = min(float(max_sequences) * growth, LARGEST_BATCH * float(run.mesh.expert))
+    batch = min(float(max_sequences) * growth, MAX_BATCH_PER_SHARD * float(run.mesh.expert))
     estimate = colocated(engine, job, max(1.0, batch))
     rate = float(estimate.tokens_per_s) * run.mesh.data
     return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output_tokens}

@@ -18,12 +18,12 @@ from shardwise.errors import BadFile, ShardwiseError, nearest
 from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate.records.fields import Fields
-from shardwise.validate.records.files import DATA, SkippedRecord, records_in, skipped
-from shardwise.validate.records.models import assumed_of, config_of
+from shardwise.validate.records.fields import JsonReader
+from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.models import config_of, model_assumptions
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
-from shardwise.validate.serving.meshes import split_of
+from shardwise.validate.serving.meshes import sharding_of
 
 # Mean request length of InferenceX divided by the nominal length: lengths are uniform between 0.8
 # and 1 times the nominal one (RANDOM_RANGE_RATIO of its workflows).
@@ -46,7 +46,7 @@ class ServeRun:
         framework: Name and version of the serving engine, as published.
         config: The model.
         system: The machine.
-        mesh: Mesh of all chips, see `meshes.Split`.
+        mesh: Mesh of all chips, see `meshes.Sharding`.
         expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
         weights: Dtype of the weights.
         kv: Dtype of the KV cache.
@@ -113,7 +113,7 @@ def load(path: str | Path | None = None) -> list[ServeRun | SkippedRecord]:
         BadFile: the file is missing or not a JSON list.
     """
     file = DATA / "serving.json" if path is None else Path(path)
-    return [read(record, position) for position, record in enumerate(records_in(file))]
+    return [read(record, position) for position, record in enumerate(read_records(file))]
 
 
 def read(record: object, position: int = 0) -> ServeRun | SkippedRecord:
@@ -126,23 +126,23 @@ def read(record: object, position: int = 0) -> ServeRun | SkippedRecord:
     try:
         if not isinstance(record, dict):
             raise BadFile("broken record: it is not an object.")
-        return _to_run(Fields(_with_settings(record)))
+        return _to_run(JsonReader(_with_settings(record)))
     except ShardwiseError as error:
         return skipped(record, position, error)
 
 
-def _to_run(record: Fields) -> ServeRun:
+def _to_run(record: JsonReader) -> ServeRun:
     name = record.text("id")
-    system, system_assumed = system_of(record.inner("hardware"))
+    system, system_assumed = system_of(record.section("hardware"))
     requests, requests_assumed = _requests(record)
     seq = requests.prompt_tokens + requests.output_tokens
-    config, config_assumed = _config(record.inner("model"), seq)
-    split = split_of(record, config.is_moe, system)
+    config, config_assumed = _config(record.section("model"), seq)
+    sharding = sharding_of(record, config.is_moe, system)
     framework = record.text("framework", "")
     dtypes, dtypes_assumed = dtypes_of(record, framework, system.chip)
     measured, measured_assumed = measured_of(record, requests, config, system.chip, system.n_chips)
     weights_gib = record.optional_number("weights_gib")
-    source = record.inner("source")
+    source = record.section("source")
     source_name = source.text("repo", source.text("paper", source.text("url", "unnamed")))
     return ServeRun(
         id=name,
@@ -154,8 +154,8 @@ def _to_run(record: Fields) -> ServeRun:
         framework=framework,
         config=config,
         system=system,
-        mesh=split.mesh,
-        expert_tensor=split.expert_tensor,
+        mesh=sharding.mesh,
+        expert_tensor=sharding.expert_tensor,
         weights=dtypes.weights,
         kv=dtypes.kv,
         compute=dtypes.compute,
@@ -169,7 +169,7 @@ def _to_run(record: Fields) -> ServeRun:
         assumed=system_assumed
         | requests_assumed
         | config_assumed
-        | split.assumed
+        | sharding.assumed
         | dtypes_assumed
         | measured_assumed,
         flags=record.texts("flags"),
@@ -177,25 +177,25 @@ def _to_run(record: Fields) -> ServeRun:
     )
 
 
-def _config(model: Fields, seq: int) -> tuple[ModelConfig, dict[str, str]]:
+def _config(model: JsonReader, seq: int) -> tuple[ModelConfig, dict[str, str]]:
     """Return the architecture of a record, and the assumptions about it.
 
     Sparse attention is approximated by a sliding window of as many keys as a query chooses
     (`index_topk`). This gives the bytes read per token, but too little memory: sparse attention
     keeps all keys in the cache, and smaller keys to choose by.
     """
-    assumed = assumed_of(model)
+    assumed = model_assumptions(model)
     if model.has("sparse"):
-        n_keys = model.inner("sparse").integer("index_topk")
+        n_keys = model.section("sparse").integer("index_topk")
         data = dict(model.data, sliding_window=n_keys)
         del data["sparse"]
         data.pop("full_attention_every", None)
-        model = Fields(data, model.where)
+        model = JsonReader(data, model.path)
         assumed["sparse"] = f"a window of {n_keys:,} keys: without the index and older keys"
     return config_of(model, max(1, seq)), assumed
 
 
-def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
+def _requests(record: JsonReader) -> tuple[Requests, dict[str, str]]:
     """Return the requests of a record, and the assumptions about them.
 
     Raises:
@@ -221,7 +221,7 @@ def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
     concurrency = record.optional_integer("concurrency")
     if not batch and not concurrency and record.text("load", "") != "saturated":
         raise BadFile("load not stated: neither batch nor concurrency.")
-    if record.inner("source").text("table", "").startswith("InferenceX"):
+    if record.section("source").text("table", "").startswith("InferenceX"):
         ratio = MEAN_LENGTH_RATIO
         assumed["lengths"] = (
             f"{ratio:g} of the nominal {prompt_tokens:,} and {output_tokens:,} tokens"

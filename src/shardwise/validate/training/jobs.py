@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.errors import BadFile, nearest
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
@@ -61,7 +61,7 @@ class Origin:
     framework: str
 
 
-def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
+def origin_of(record: JsonReader, tpu: bool) -> tuple[Origin, dict[str, str]]:
     """Return source and framework of a record, and the assumption about the framework, if any.
 
     Megatron keeps whole weights and shards the optimizer state; DeepSpeed and FSDP shard by ZeRO;
@@ -71,7 +71,7 @@ def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
         record: The record.
         tpu: Whether it ran on TPUs, which implies JAX.
     """
-    source = record.inner("source")
+    source = record.section("source")
     repo = source.text("repo", "")
     paper = source.text("paper", "")
     name = repo or paper or source.text("url", "unnamed")
@@ -87,7 +87,7 @@ def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
     return Origin(source=name, framework="megatron"), {"framework": "megatron, not stated"}
 
 
-def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Train:
+def train_of(record: JsonReader, origin: Origin, recomputed: tuple[str, ...]) -> Train:
     """Return the job of a record, with the dtypes that its framework uses.
 
     - megatron, deepspeed: 16-bit weights, fp32 master weights and moments. Gradients are in fp16

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import BadFile
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.validate.training.jobs import Origin
 from shardwise.validate.training.remat import Remat
 
@@ -35,7 +35,7 @@ _UNSHARDED_EXPERTS = ("NVIDIA-NeMo/Megatron-Bridge",)
 # parallelism, and the transfers between interleaved stages (NVIDIA/NeMo,
 # MegatronCommOverlapCallback; Megatron-Bridge, CommOverlapConfig). NVIDIA's MLPerf configurations
 # set the same (TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE).
-_NEMO = (
+_NEMO_SOURCES = (
     "NVIDIA-NeMo/Megatron-Bridge",
     "NVIDIA-NeMo/NeMo",
     "NVIDIA/NeMo",
@@ -61,7 +61,7 @@ class _DataRanks:
 
 
 def layout_of(
-    record: Fields, origin: Origin, remat: Remat, batch: int, n_chips: int
+    record: JsonReader, origin: Origin, remat: Remat, batch: int, n_chips: int
 ) -> tuple[Layout, dict[str, str]]:
     """Return the layout of a record, and the assumptions about it (item -> assumption).
 
@@ -79,10 +79,10 @@ def layout_of(
         BadInput: degrees are missing, do not multiply to the number of chips, or do not divide the
             batch.
     """
-    parallelism = record.inner("parallelism")
-    model = record.inner("model")
+    parallelism = record.section("parallelism")
+    model = record.section("model")
     assumed: dict[str, str] = {}
-    per_chip = record.inner("hardware").optional_integer("devices_per_chip") or 1
+    per_chip = record.section("hardware").optional_integer("devices_per_chip") or 1
     tensor = parallelism.optional_integer("tp") or 1
     context = parallelism.optional_integer("cp") or 1
     pipe = parallelism.optional_integer("pp") or 1
@@ -95,10 +95,10 @@ def layout_of(
             ep = math.gcd(model.integer("experts"), n_ranks)
         assumed["expert"] = f"{ep}, not stated"
     expert, expert_tensor = _experts(parallelism, ep, origin, tensor, n_ranks, assumed)
-    micro_batch, n_microbatches = _batches(record, origin, batch, n_ranks, assumed)
+    micro_batch, n_microbatches = _microbatches(record, origin, batch, n_ranks, assumed)
     virtual = parallelism.optional_integer("vpp") or 1
     schedule = _schedule(record, pipe, virtual)
-    data, fsdp = _without_experts(expert, ranks)
+    data, fsdp = _data_and_fsdp(expert, ranks)
     layout = Layout(
         mesh=Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context, expert=expert, pipe=pipe),
         zero=ranks.zero,
@@ -116,29 +116,29 @@ def layout_of(
     return replace(layout, overlap=_overlap(record, origin, layout)), assumed
 
 
-def dispatcher_of(record: Fields) -> str:
+def dispatcher_of(record: JsonReader) -> str:
     """Return the library that sends tokens to experts: "deepep", "hybridep", or "" if unknown.
 
     If the record does not name one, DeepEP is assumed for DeepSeek's framework (arXiv 2412.19437,
     section 3.2.2) and for Megatron-Bridge on H100 (scripts/performance:
     `enable_deepep = gpu in ["h100"]`).
     """
-    overlap = record.inner("overlap")
-    source = record.inner("source")
+    overlap = record.section("overlap")
+    source = record.section("source")
     dispatcher = overlap.text("moe_dispatcher", "").lower()
     if dispatcher:
         return dispatcher
     is_bridge = source.text("repo", "").startswith("NVIDIA-NeMo/Megatron-Bridge")
     uses_deepep = (
         "DeepEP" in overlap.text("kernels", "")
-        or (is_bridge and record.inner("hardware").text("family", "") == "H100")
+        or (is_bridge and record.section("hardware").text("family", "") == "H100")
         or source.text("paper", "").startswith("DeepSeek")
     )
     return "deepep" if uses_deepep else ""
 
 
 def _data_ranks(
-    parallelism: Fields, inner: int, devices: int, assumed: dict[str, str]
+    parallelism: JsonReader, inner: int, devices: int, assumed: dict[str, str]
 ) -> _DataRanks:
     """Return the data parallelism of a record.
 
@@ -176,10 +176,10 @@ def _data_ranks(
         for data in ((dp or 1), (dp or 1) * n_slices):
             if data * fsdp == n_ranks:
                 return _DataRanks(data=data, fsdp=fsdp, zero=stage)
-    raise BadFile(_mismatch(parallelism, inner, devices))
+    raise BadFile(_mismatch_message(parallelism, inner, devices))
 
 
-def _mismatch(parallelism: Fields, inner: int, devices: int) -> str:
+def _mismatch_message(parallelism: JsonReader, inner: int, devices: int) -> str:
     """Error message for degrees that do not multiply to the number of devices."""
     stated = []
     for name in ("dp", "fsdp", "fsdp_transpose", "dcn_dp", "tp", "cp", "pp"):
@@ -208,7 +208,7 @@ def _in_chips(ranks: _DataRanks, per_chip: int) -> _DataRanks:
     )
 
 
-def _without_experts(expert: int, ranks: _DataRanks) -> tuple[int, int]:
+def _data_and_fsdp(expert: int, ranks: _DataRanks) -> tuple[int, int]:
     """Return the `data` and `fsdp` sizes of the mesh when `expert` has an axis of its own.
 
     Expert parallelism takes its ranks from `fsdp` first, then from `data`.
@@ -218,7 +218,12 @@ def _without_experts(expert: int, ranks: _DataRanks) -> tuple[int, int]:
 
 
 def _experts(
-    parallelism: Fields, ep: int, origin: Origin, tensor: int, n_ranks: int, assumed: dict[str, str]
+    parallelism: JsonReader,
+    ep: int,
+    origin: Origin,
+    tensor: int,
+    n_ranks: int,
+    assumed: dict[str, str],
 ) -> tuple[int, int | None]:
     """Return the `expert` size of the mesh, and the tensor degree of experts if not `tensor`."""
     expert_tensor = parallelism.optional_integer("etp")
@@ -238,8 +243,8 @@ def _experts(
     return expert, None if expert_tensor == tensor else expert_tensor
 
 
-def _batches(
-    record: Fields, origin: Origin, batch: int, n_ranks: int, assumed: dict[str, str]
+def _microbatches(
+    record: JsonReader, origin: Origin, batch: int, n_ranks: int, assumed: dict[str, str]
 ) -> tuple[int, int]:
     """Return the sequences per microbatch and the microbatches per step of one data rank."""
     per_rank, remainder = divmod(batch, n_ranks)
@@ -266,17 +271,17 @@ def _batches(
     return per_rank // count, count
 
 
-def _schedule(record: Fields, pipe: int, virtual: int) -> str:
+def _schedule(record: JsonReader, pipe: int, virtual: int) -> str:
     if pipe == 1:
         return "none"
-    schedule = record.inner("overlap").text("schedule", "").lower()
+    schedule = record.section("overlap").text("schedule", "").lower()
     if schedule:
         return schedule
     return "interleaved" if virtual > 1 else "1f1b"
 
 
 def _sequence_parallel(
-    parallelism: Fields, origin: Origin, tensor: int, assumed: dict[str, str]
+    parallelism: JsonReader, origin: Origin, tensor: int, assumed: dict[str, str]
 ) -> bool:
     if tensor == 1 or parallelism.has("sp"):
         return parallelism.flag("sp") and tensor > 1
@@ -287,9 +292,9 @@ def _sequence_parallel(
     return False
 
 
-def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
+def _overlap(record: JsonReader, origin: Origin, layout: Layout) -> tuple[str, ...]:
     """Return the communication that overlaps with compute, as stated or by framework default."""
-    section = record.inner("overlap")
+    section = record.section("overlap")
     stated = set()
     names = []
     for flag, name in _OVERLAPS.items():
@@ -297,7 +302,7 @@ def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
             stated.add(name)
         if section.flag(flag):
             names.append(name)
-    if origin.source.startswith(_NEMO):
+    if origin.source.startswith(_NEMO_SOURCES):
         defaults = {
             "grad_reduce": layout.zero == 1,
             "param_gather": layout.zero == 1,

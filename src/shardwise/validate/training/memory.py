@@ -48,7 +48,7 @@ LOSS_COMPILED_SINCE = "2025-04"
 # Since then torchtitan gives embedding and unembedding their own FSDP units (pull request 1094).
 EMBEDDING_UNITS_SINCE = "2025-08"
 # Date of the code of torchtitan's runs on B200 (commit 6fc499f, components/quantization/mxfp8.md).
-ON_B200 = "2025-08-14"
+B200_DATE = "2025-08-14"
 
 # Elements in a bucket: DeepSpeed's default `reduce_bucket_size` and `allgather_bucket_size`.
 DEEPSPEED_BUCKET = 5e8
@@ -62,7 +62,7 @@ DEEPSPEED_CAST = 4.0
 # Bytes per element of the mask of Megatron's dropout after the embedding, which is not recomputed.
 MEGATRON_MASK = 1.0
 
-FROM_DRIVER = (BLOOM,)  # sources that publish the memory that nvidia-smi shows
+FROM_NVIDIA_SMI = (BLOOM,)  # sources that publish the memory that nvidia-smi shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def memory_rows(runs: Iterable[Run | SkippedRecord]) -> list[MemoryRow]:
     rows = []
     for run in runs:
         if isinstance(run, Run) and run.memory_bytes and run.task != "lora":
-            rows.append(_row(run, run.memory_bytes))
+            rows.append(_memory_row(run, run.memory_bytes))
     return rows
 
 
@@ -148,7 +148,7 @@ def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
     }
 
 
-def _row(run: Run, measured: float) -> MemoryRow:
+def _memory_row(run: Run, measured: float) -> MemoryRow:
     layout, job = _with_documented_settings(run)
     batch = layout.micro_batch * data_shards(layout.sizes)
     step = training_step(
@@ -157,7 +157,7 @@ def _row(run: Run, measured: float) -> MemoryRow:
     capacity = run.system.chip.need("hbm_bytes")
     memory = step_memory(run.config, job, step, layout, capacity, framework_memory_of(run))
     predicted = float(memory.total)
-    if run.source in FROM_DRIVER:
+    if run.source in FROM_NVIDIA_SMI:
         predicted = float(memory.total + memory.margin)
     return MemoryRow(
         id=run.id,
@@ -210,7 +210,7 @@ def framework_memory_of(run: Run) -> FrameworkMemory:
             communicator_bytes=NCCL_BYTES,
         )
     if run.framework == "fsdp":
-        date = max(run.date, ON_B200) if run.system.chip.name == "b200" else run.date
+        date = max(run.date, B200_DATE) if run.system.chip.name == "b200" else run.date
         return FrameworkMemory(
             compiled=run.compiled,
             logit_bytes=_logit_bytes(run),

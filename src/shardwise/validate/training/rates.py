@@ -12,7 +12,7 @@ from shardwise.formulas.flops import compute_s
 from shardwise.hardware import Chip
 from shardwise.models.count import TRAINING_PASSES, flops
 from shardwise.models.model import ModelConfig
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.workload import Train
 
 # Known conventions to count FLOPs; see `flops_per_token`.
@@ -23,14 +23,14 @@ _SINGLE_PEAK = ("bf16", "fp16")
 
 
 def step_seconds(
-    record: Fields, config: ModelConfig, job: Train, chip: Chip, n_chips: int
+    record: JsonReader, config: ModelConfig, job: Train, chip: Chip, n_chips: int
 ) -> tuple[float, str]:
     """Return the seconds of one step, and the name of the field that they follow from.
 
     Raises:
         BadFile: no step time follows from the published values.
     """
-    measured = record.inner("measured")
+    measured = record.section("measured")
     step_time_s = measured.optional_number("step_time_s")
     if step_time_s is not None:
         return step_time_s, "step_time_s"
@@ -63,10 +63,10 @@ def flops_per_token(config: ModelConfig, seq: int, convention: str) -> float:
 
 
 def _seconds_from_flops(
-    record: Fields, config: ModelConfig, job: Train, chip: Chip, n_chips: int
+    record: JsonReader, config: ModelConfig, job: Train, chip: Chip, n_chips: int
 ) -> tuple[float, str]:
     """Return the seconds of one step from TFLOP/s or MFU, and the name of that field."""
-    measured = record.inner("measured")
+    measured = record.section("measured")
     convention = record.text("flops_convention", "unknown")
     tflops = measured.optional_number("tflops_per_chip")
     mfu = measured.optional_number("mfu")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import BadFile
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.vocabulary import LAYER, PARTS
 
 _NORMS = ("norms",)
@@ -18,7 +18,7 @@ _NORMS = ("norms",)
 # XLA does not recompute the last matmul of a layer, since the backward pass needs no output of it.
 _ALL_BUT_LAST = PARTS[:-1]
 
-# Name of a policy -> recomputed parts. `_read` handles all other policies.
+# Name of a policy -> recomputed parts. `_parse_policy` handles all other policies.
 _POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "selective-attention": ("attention",),
@@ -47,7 +47,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
 }
 
 # What MaxText may do with an array: keep it on the device, offload it, or recompute it.
-_PLACES = ("device", "offload", "remat")
+_ARRAY_CHOICES = ("device", "offload", "remat")
 
 # MaxText's name of an array -> the parts whose results are in it.
 _ARRAYS: dict[str, tuple[str, ...]] = {
@@ -76,7 +76,7 @@ class Remat:
 
 
 def remat_of(
-    record: Fields, n_layers: int, *, routed: bool = False
+    record: JsonReader, n_layers: int, *, routed: bool = False
 ) -> tuple[Remat, dict[str, str]]:
     """Return recomputation and offload of a record, and the assumptions about them.
 
@@ -88,7 +88,7 @@ def remat_of(
     Raises:
         BadFile: the policy is unknown.
     """
-    recompute = record.inner("recompute")
+    recompute = record.section("recompute")
     assumed: dict[str, str] = {}
     policy = recompute.text("policy", "")
     if not policy:
@@ -96,20 +96,20 @@ def remat_of(
         assumed["remat"] = "none; the source does not say"
     elif policy == "selective":
         assumed["remat"] = "all but the last matmul of a layer; the source says selective"
-    remat, unknown = _read(policy, recompute, n_layers, routed=routed)
+    remat, unknown = _parse_policy(policy, recompute, n_layers, routed=routed)
     if unknown:
         assumed["remat"] = f"no part of a layer is known for {', '.join(unknown)}"
     offload = list(remat.offload)
     if recompute.flag("cpu_offload"):
         offload.append("layer_input")
-    offload_layers = record.inner("overlap").optional_integer("cpu_offloading_layers")
+    offload_layers = record.section("overlap").optional_integer("cpu_offloading_layers")
     if offload_layers:
         offload.append("activations")
     return replace(remat, offload=tuple(offload), offload_layers=offload_layers), assumed
 
 
-def _read(
-    policy: str, recompute: Fields, n_layers: int, *, routed: bool
+def _parse_policy(
+    policy: str, recompute: JsonReader, n_layers: int, *, routed: bool
 ) -> tuple[Remat, tuple[str, ...]]:
     """Return the parts that a policy recomputes and offloads, and the unknown names in it."""
     if policy == "full":
@@ -122,33 +122,33 @@ def _read(
         # "mlp" is an MLP without experts. In a model with experts few layers have one (3 of 61 in
         # DeepSeek-V3), so its recomputation is neglected.
         modules = [name for name in recompute.texts("modules") if name != "mlp" or not routed]
-        parts, unknown = _parts(modules, _MODULES)
+        parts, unknown = _look_up(modules, _MODULES)
         return Remat(recomputed=parts), unknown
     if policy == "custom":
-        return _custom(recompute.inner("tensors"))
+        return _parse_custom(recompute.section("tensors"))
     if policy not in _POLICIES:
         raise BadFile(f'unknown recomputation: "{policy}" is none of {", ".join(_POLICIES)}.')
     offload = ("q", "k", "v") if policy == "qkv_proj_offloaded" else ()
     return Remat(recomputed=_POLICIES[policy], offload=offload), ()
 
 
-def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
+def _parse_custom(tensors: JsonReader) -> tuple[Remat, tuple[str, ...]]:
     """Convert a custom policy of MaxText, which says for each array whether it is kept.
 
     Parts whose results are not in a kept or offloaded array are recomputed.
     """
     places = {name: tensors.text(name) for name in tensors.data}
-    invalid = [f"{name}: {place}" for name, place in places.items() if place not in _PLACES]
+    invalid = [f"{name}: {place}" for name, place in places.items() if place not in _ARRAY_CHOICES]
     if invalid:
         problems = ", ".join(invalid)
-        raise BadFile(f"unknown recomputation: {problems} is none of {', '.join(_PLACES)}.")
-    saved, unknown = _parts([name for name in places if places[name] != "remat"], _ARRAYS)
-    offload, _ = _parts([name for name in places if places[name] == "offload"], _ARRAYS)
+        raise BadFile(f"unknown recomputation: {problems} is none of {', '.join(_ARRAY_CHOICES)}.")
+    saved, unknown = _look_up([name for name in places if places[name] != "remat"], _ARRAYS)
+    offload, _ = _look_up([name for name in places if places[name] == "offload"], _ARRAYS)
     recomputed = tuple(part for part in _ALL_BUT_LAST if part not in saved)
     return Remat(recomputed=recomputed, offload=offload), unknown
 
 
-def _parts(
+def _look_up(
     names: Sequence[str], table: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Look up names in a table; return their parts in the order of a layer, and unknown names."""

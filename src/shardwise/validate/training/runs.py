@@ -15,9 +15,9 @@ from shardwise.errors import BadFile, ShardwiseError
 from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
-from shardwise.validate.records.fields import Fields
-from shardwise.validate.records.files import DATA, SkippedRecord, records_in, skipped
-from shardwise.validate.records.models import assumed_of, config_of
+from shardwise.validate.records.fields import JsonReader
+from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.models import config_of, model_assumptions
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
 from shardwise.validate.training.layouts import dispatcher_of, layout_of
@@ -115,7 +115,7 @@ def load(path: str | Path | None = None) -> list[Run | SkippedRecord]:
     files = [DATA / name for name in BUNDLED] if path is None else [Path(path)]
     runs = []
     for file in files:
-        runs += [read(record, position) for position, record in enumerate(records_in(file))]
+        runs += [read(record, position) for position, record in enumerate(read_records(file))]
     return runs
 
 
@@ -131,23 +131,23 @@ def read(record: object, position: int = 0) -> Run | SkippedRecord:
             raise BadFile("broken record: it is not an object.")
         if is_vtrain(record):
             record = as_record(record)
-        return _to_run(Fields(_with_settings(record)))
+        return _to_run(JsonReader(_with_settings(record)))
     except ShardwiseError as error:
         return skipped(record, position, error)
 
 
-def _to_run(record: Fields) -> Run:
+def _to_run(record: JsonReader) -> Run:
     name = record.text("id")
-    model = record.inner("model")
-    overlap = record.inner("overlap")
-    system, system_assumed = system_of(record.inner("hardware"))
+    model = record.section("model")
+    overlap = record.section("overlap")
+    system, system_assumed = system_of(record.section("hardware"))
     origin, origin_assumed = origin_of(record, tpu=system.chip.kind == "tpu")
     config = config_of(model, record.integer("seq_len"))
     remat, remat_assumed = remat_of(record, config.n_layers, routed=config.is_moe)
     job = train_of(record, origin, remat.recomputed)
     layout, layout_assumed = layout_of(record, origin, remat, job.batch, system.n_chips)
     seconds, figure = step_seconds(record, config, job, system.chip, system.n_chips)
-    memory_gib = record.inner("measured").optional_number("memory_gib")
+    memory_gib = record.section("measured").optional_number("memory_gib")
     task = record.text("task", "pretrain")
     return Run(
         id=name,
@@ -175,22 +175,22 @@ def _to_run(record: Fields) -> Run:
         memory_bytes=memory_gib and memory_gib * units.GiB,
         assumed=system_assumed
         | origin_assumed
-        | assumed_of(model)
+        | model_assumptions(model)
         | remat_assumed
         | layout_assumed
-        | _texts(record.inner("assumed")),
-        peers={peer: _peer_seconds(record, peer) for peer in record.inner("peers").data},
+        | _texts(record.section("assumed")),
+        peers={peer: _peer_seconds(record, peer) for peer in record.section("peers").data},
         flags=record.texts("flags"),
         notes=record.text("notes", ""),
     )
 
 
-def _texts(section: Fields) -> dict[str, str]:
+def _texts(section: JsonReader) -> dict[str, str]:
     return {name: section.text(name) for name in section.data}
 
 
-def _peer_seconds(record: Fields, peer: str) -> float:
-    value = record.inner("peers").optional_number(peer)
+def _peer_seconds(record: JsonReader, peer: str) -> float:
+    value = record.section("peers").optional_number(peer)
     if value is None:
         raise BadFile(f"peers.{peer} is not a number.")
     return value

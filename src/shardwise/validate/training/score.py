@@ -17,7 +17,7 @@ from shardwise.validate.training.runs import Run
 
 # Layouts whose measured times differ by a smaller share are not compared: repeats of one run
 # differ as much.
-SAME = 0.02
+MIN_DIFFERENCE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
     """
     rows: list[Prediction] = []
     skipped: list[SkippedRecord] = []
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, JobLayout] = {}
     for run in runs:
         if isinstance(run, SkippedRecord):
             skipped.append(run)
@@ -107,7 +107,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
             skipped.append(prediction)
         else:
             rows.append(prediction)
-            jobs[run.id] = Job.of(run)
+            jobs[run.id] = JobLayout.of(run)
     counted = scored(rows)
     if not counted:
         return None
@@ -115,7 +115,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
     for row in counted:
         by_source[row.source].append(row)
     total = errors("all", counted)
-    order_right, regret = _order(counted, jobs)
+    order_right, regret = _order_statistics(counted, jobs)
     inside = sum(row.lower <= row.measured <= row.upper for row in counted)
     overall = Overall(
         n=total.n,
@@ -150,8 +150,8 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Job and layout of a row. Rows whose jobs have equal keys differ in their layout only.
+class JobLayout:
+    """JobLayout and layout of a row. Rows whose jobs have equal keys differ in their layout only.
 
     Args:
         key: text of group, date, model, number of chips, batch and precision. The date is included
@@ -163,7 +163,7 @@ class Job:
     layout: Layout
 
     @classmethod
-    def of(cls, run: Run) -> Job:
+    def of(cls, run: Run) -> JobLayout:
         """Return the job of a run.
 
         The key has the model's name and size, not its configuration: the padding of the vocabulary
@@ -174,8 +174,8 @@ class Job:
         return cls(key=repr((run.group, run.date, *shared)), layout=run.layout)
 
 
-def _order(
-    rows: Iterable[Prediction], jobs: Mapping[str, Job]
+def _order_statistics(
+    rows: Iterable[Prediction], jobs: Mapping[str, JobLayout]
 ) -> tuple[float | None, float | None]:
     """Return `Overall.order_right` and `Overall.regret`.
 
@@ -195,7 +195,7 @@ def _order(
         for (predicted_a, measured_a), (predicted_b, measured_b) in itertools.combinations(
             times, 2
         ):
-            if abs(measured_a / measured_b - 1) > SAME:
+            if abs(measured_a / measured_b - 1) > MIN_DIFFERENCE:
                 n_pairs += 1
                 n_right += (predicted_a < predicted_b) == (measured_a < measured_b)
         _, chosen_s = min(times)

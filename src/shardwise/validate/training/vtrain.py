@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise import units
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
 _VOCAB = 50257  # vocabulary of GPT-2, the default of vTrain's configuration
 _VOCAB_MULTIPLE = 128  # Megatron-LM pads the vocabulary to this many times the tensor degree
@@ -29,7 +29,7 @@ def is_vtrain(data: Mapping[str, Any]) -> bool:
 
 def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a row of vTrain's tables to the common schema; assume what the tables do not say."""
-    row = Fields(data)
+    row = JsonReader(data)
     source = row.text("source", "")
     assumed = dict(ASSUMED)
     multi_node = source.endswith("multi.csv")
@@ -74,7 +74,7 @@ def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gpt(row: Fields) -> dict[str, Any]:
+def _gpt(row: JsonReader) -> dict[str, Any]:
     """Return the `model` object of a GPT model, with D its width and L its number of layers."""
     D = row.integer("d_model")
     L = row.integer("n_layers")
