@@ -37,7 +37,9 @@ def made(folder: Path, bad: set[int], on_bad: str = "stop", every: int = 0) -> A
         "train_step": SimpleNamespace(
             shapes=lambda: (None, None), token_order=None, job=SimpleNamespace(tokens_per_step=1)
         ),
-        "recipe": SimpleNamespace(steps=20, on_bad=on_bad, learning_rate=lambda: lambda step: 0.1),
+        "recipe": SimpleNamespace(
+            steps=20, on_bad=on_bad, learning_rate_schedule=lambda: lambda step: 0.1
+        ),
     }
     return Loop(
         **parts,
