@@ -126,12 +126,14 @@ def test_repeats_of_a_layout_count_by_their_median() -> None:
 
 def test_times_that_are_nearly_equal_are_in_no_order() -> None:
     fast, slow = two_layouts()
-    near = dataclasses.replace(fast, measured_step_s=slow.measured_step_s * (1 + 0.9 * MIN_DIFFERENCE))
+    near_s = slow.measured_step_s * (1 + 0.9 * MIN_DIFFERENCE)
+    near = dataclasses.replace(fast, measured_step_s=near_s)
     found = validate([near, slow])
     assert found is not None
     assert found.overall.order_right is None
     assert found.overall.regret == pytest.approx(0.9 * MIN_DIFFERENCE)
-    apart = dataclasses.replace(fast, measured_step_s=slow.measured_step_s * (1 + 1.1 * MIN_DIFFERENCE))
+    apart_s = slow.measured_step_s * (1 + 1.1 * MIN_DIFFERENCE)
+    apart = dataclasses.replace(fast, measured_step_s=apart_s)
     found = validate([apart, slow])
     assert found is not None
     assert found.overall.order_right == 0.0
