@@ -23,7 +23,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.validate import Run, load
-from shardwise.validate.training.predict import derived, kernels_of
+from shardwise.validate.training.predict import fusion_of, layout_step_of
 
 GRID = {
     "bf16": [n / 40 for n in range(18, 37)],
@@ -64,7 +64,7 @@ def in_training(group: str) -> bool:
 
 def errors(rows: Rows, cal: Calibration) -> list[Any]:
     """predicted / measured - 1 of every row: numbers, or arrays where `cal` has an array."""
-    return [one.time(cal, kernels_of(run)).step_s / run.measured_step_s - 1 for run, one in rows]
+    return [one.time(cal, fusion_of(run)).step_s / run.measured_step_s - 1 for run, one in rows]
 
 
 def changed(cal: Calibration, name: str, value: Any) -> Calibration:
@@ -134,8 +134,8 @@ def gather() -> dict[str, Rows]:
         if run.tier != "core" or run.quality == "C" or cal is PEAK:
             continue
         try:
-            one = derived(run)
-            one.time(cal, kernels_of(run))
+            one = layout_step_of(run)
+            one.time(cal, fusion_of(run))
         except ShardwiseError:
             continue
         found[cal.name].append((run, one))

@@ -1,9 +1,10 @@
-"""Serving in simulated time: an engine's scheduler and block manager, driven by a clock.
+"""Discrete-event simulation of LLM serving: scheduler, paged KV cache, routers, metrics. Layer 6.
 
-In: traffic (requests and their arrivals), seconds of a pass, limits of an engine. Out: latencies,
-throughput, use of the KV cache, the highest rate that meets an SLO. Layer 6. `Scheduler` and
-`BlockManager` do not depend on the simulation: a real engine calls `schedule`, runs the pass, and
-calls `advance`.
+A pass is one forward pass of an engine: sequences decode in it, prompts are computed, or both.
+Inputs are traffic (requests and their arrivals), the time of a pass, and the limits of an engine.
+Results are latencies, throughput, use of the KV cache, and the highest request rate that meets an
+SLO. `Scheduler` and `BlockManager` do not depend on the simulation: a real engine also calls
+`schedule`, runs the pass, and calls `advance`.
 
 >>> import numpy as np
 >>> pool = Pool(times=AffineTimes(fixed_s=8e-3, prefill_s=2e-5), limits=Limits(n_blocks=4096))

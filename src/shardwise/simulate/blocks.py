@@ -1,8 +1,8 @@
-"""Block manager of a paged KV cache: blocks in use, cached for reuse, and free.
+"""Block manager of a paged KV cache: counts blocks in use, cached blocks and free blocks.
 
-Scheduling needs only counts, so allocating a thousand blocks is one addition. Physical block ids
-are assigned lazily, when an engine reads the block table of a sequence. At all times used + cached
-+ free = n_blocks.
+A simulation needs only counts, so allocating a thousand blocks is one addition. Physical block ids
+are assigned when an engine first reads the block table of a sequence. At all times used + cached +
+free = n_blocks.
 """
 
 from __future__ import annotations
@@ -15,40 +15,42 @@ from shardwise.simulate.request import CachedBlock, SequenceState
 
 
 class BlockManager:
-    """Blocks of one KV cache, with reference counts and a cache of shared prefixes.
+    """The blocks of a KV cache, with reference counts and a cache of shared prefixes.
 
     Args:
-        n_blocks: blocks of the cache.
-        block_tokens: tokens of one block.
+        n_blocks: number of blocks.
+        block_tokens: tokens per block.
     """
 
     def __init__(self, n_blocks: int, block_tokens: int) -> None:
         self.n_blocks = n_blocks
         self.block_tokens = block_tokens
-        self.used = 0  # blocks of sequences; a shared one counts once
+        self.used = 0  # blocks that sequences use; a shared block counts once
         self.evictions = 0
         self._by_key: dict[Hashable, CachedBlock] = {}
-        self._unused: OrderedDict[Hashable, CachedBlock] = OrderedDict()  # least recent first
+        self._unused: OrderedDict[Hashable, CachedBlock] = (
+            OrderedDict()
+        )  # least recently used first
         self._released_ids: list[int] = []
-        self._next_id = 0  # the first physical block that was never assigned
+        self._next_id = 0  # smallest physical id that was never assigned
 
     @property
     def cached(self) -> int:
-        """Blocks that no sequence uses, cached for their contents."""
+        """Number of blocks that no sequence uses, kept for reuse of their contents."""
         return len(self._unused)
 
     @property
     def free(self) -> int:
-        """Blocks without contents."""
+        """Number of blocks without contents."""
         return self.n_blocks - self.used - len(self._unused)
 
     @property
     def available(self) -> int:
-        """Blocks that can be allocated: free and cached ones."""
+        """Number of blocks that can be allocated: free blocks and cached blocks."""
         return self.n_blocks - self.used
 
     def match(self, keys: Sequence[Hashable], limit: int) -> int:
-        """Count the leading blocks, up to `limit`, that are in the cache."""
+        """Return how many of the first `limit` keys, up to the first missing one, have a block."""
         by_key = self._by_key
         n_hits = 0
         for key in keys[:limit]:
@@ -58,13 +60,13 @@ class BlockManager:
         return n_hits
 
     def admit(self, sequence: SequenceState, n_blocks: int, n_hits: int, reserve: int) -> bool:
-        """Allocate the first `n_blocks` of a sequence; False where there is no room.
+        """Allocate the first blocks of a sequence; return False if too few are available.
 
         Args:
-            sequence: has no blocks yet.
-            n_blocks: blocks that it needs.
-            n_hits: leading blocks that `match` found in the cache.
-            reserve: blocks that must stay available.
+            sequence: a sequence without blocks.
+            n_blocks: number of blocks that it needs.
+            n_hits: number of these that are in the cache, from `match`.
+            reserve: number of blocks that must stay available.
         """
         hits = [self._by_key[key] for key in sequence.block_keys[:n_hits]]
         n_unused = sum(1 for block in hits if block.ref_count == 0)
@@ -78,10 +80,10 @@ class BlockManager:
         return True
 
     def allocate(self, n_blocks: int) -> None:
-        """Allocate blocks; once none are free, evict the least recently used cached ones.
+        """Allocate blocks; evict the least recently used cached blocks if too few are free.
 
         Raises:
-            BadInput: more blocks than are available.
+            BadInput: fewer blocks are available.
         """
         if n_blocks > self.available:
             raise BadInput(f"{n_blocks:,} blocks are needed and {self.available:,} are available.")
@@ -94,9 +96,11 @@ class BlockManager:
                 self._released_ids.append(block.physical_id)
 
     def release(self, sequence: SequenceState) -> None:
-        """Release all blocks of a sequence; those that others may read stay cached."""
+        """Release all blocks of a sequence; blocks that may be shared stay in the cache."""
         self.used -= sequence.n_blocks - len(sequence.cached_blocks)
-        for block in reversed(sequence.cached_blocks):  # evict the end of a prefix first
+        for block in reversed(
+            sequence.cached_blocks
+        ):  # so that the end of a prefix is evicted first
             block.ref_count -= 1
             if block.ref_count == 0:
                 self.used -= 1
@@ -107,16 +111,16 @@ class BlockManager:
         sequence.n_blocks = 0
 
     def shrink(self, sequence: SequenceState, before: int, after: int) -> None:
-        """Release the last blocks of a sequence, from `before` blocks down to `after`."""
+        """Release the last blocks of a sequence, so that `after` of `before` blocks remain."""
         self.used -= before - after
         while len(sequence.cached_blocks) + len(sequence.private_block_ids) > after:
             self._released_ids.append(sequence.private_block_ids.pop())
 
     def publish(self, sequence: SequenceState) -> None:
-        """Share the full blocks that `sequence` has computed.
+        """Put the full blocks that a sequence has computed into the cache, to be shared.
 
-        If another sequence has published the same block before, this one uses that block from now
-        on and its copy is freed: the values are the same.
+        If the cache already has a block of the same key, the sequence uses that block from now on,
+        and its own copy is freed.
         """
         n_full = min(len(sequence.block_keys), sequence.past // self.block_tokens)
         while len(sequence.cached_blocks) < n_full:
@@ -135,7 +139,7 @@ class BlockManager:
             sequence.cached_blocks.append(block)
 
     def block_table(self, sequence: SequenceState, n_blocks: int) -> list[int]:
-        """Physical ids of the first `n_blocks` of a sequence, in the order of its tokens."""
+        """Return the physical ids of the first `n_blocks` blocks of a sequence, in token order."""
         table: list[int] = []
         for block in sequence.cached_blocks:
             if block.physical_id is None:
@@ -146,6 +150,7 @@ class BlockManager:
         return (table + sequence.private_block_ids)[:n_blocks]
 
     def _reference(self, block: CachedBlock) -> None:
+        """Count one more sequence that uses a block."""
         if block.ref_count == 0:
             del self._unused[block.key]
             self.used += 1

@@ -1,4 +1,4 @@
-"""The highest request rate that meets an SLO."""
+"""Search for the highest request rate that meets an SLO."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shardwise.simulate.mean_field import MeanField, mean_field
 from shardwise.simulate.metrics import Slo, Summary
 from shardwise.simulate.traffic import Traffic
 
-MAX_DOUBLINGS = 20  # from the start rate, up or down
-HALVINGS = 50  # of the closed form's interval
+MAX_DOUBLINGS = 20  # most doublings or halvings of the first rate
+HALVINGS = 50  # bisection steps in the closed form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +20,12 @@ class Capacity:
     """The highest rate that meets an SLO.
 
     Args:
-        rate: requests per second.
-        summary: the run at that rate.
-        trials: rates that were simulated, and the share of requests within the bounds at each.
-        mean_field_rate: the highest rate at which the mean time between tokens of the closed form
-            (see `mean_field`) is within its bound; without queues, so without a bound on the first
-            token. None with separate prefill and decode engines.
+        rate: the highest request rate, in requests per second.
+        summary: statistics of the simulation at that rate.
+        trials: (rate, share of the requests within the bounds) of each simulation.
+        mean_field_rate: the highest rate that meets the bound on the time between tokens by the
+            closed form `mean_field`, which has no queues and thus no time to the first token. None
+            with separate prefill and decode engines.
     """
 
     rate: float
@@ -35,7 +35,7 @@ class Capacity:
 
     @property
     def mean_field_ratio(self) -> float | None:
-        """Ratio of the simulated rate to the closed form's: what variation costs."""
+        """Simulated rate divided by `mean_field_rate`: the loss by variation and queues."""
         if not self.mean_field_rate:
             return None
         return self.rate / self.mean_field_rate
@@ -52,20 +52,20 @@ def capacity(
 ) -> Capacity:
     """Find the highest rate at which `slo.share` of the requests meet both bounds.
 
-    The same requests arrive at every rate, with all intervals scaled (common random numbers), so
-    that rates differ by nothing else. A queue that grows without bound violates the SLO only in a
-    run much longer than the bound: pass traffic of many times `slo.ttft_s`.
+    Every rate is simulated with the same requests and with the same arrivals scaled in time (common
+    random numbers). Above its capacity an engine has a queue that grows without bound, which
+    violates the SLO only if the run is long enough: pass traffic of many times `slo.ttft_s`.
 
     Args:
-        traffic: requests with arrivals; the search starts at their rate.
+        traffic: requests with arrival times; the search starts at their rate.
         pool, decode, transfer_s_per_token: see `simulate`.
         slo: bounds, and the share of requests that must meet them.
-        tolerance: the result is at most this share below a rate that fails.
-        warm_up: share of the duration of the arrivals whose requests are not judged.
+        tolerance: relative accuracy of the result: a rate higher by this share fails.
+        warm_up: requests that arrive in this first share of the run do not count.
 
     Raises:
-        BadInput: a closed loop; or traffic so short that every rate meets the bounds.
-        NoPlan: no rate meets the bounds: a single request does not.
+        BadInput: the traffic is a closed loop, or so short that every rate meets the bounds.
+        NoPlan: no rate meets the bounds.
     """
     if not 0 < tolerance < 1 or not 0 <= warm_up < 1:
         raise BadInput(
@@ -98,7 +98,7 @@ def capacity(
 
 
 def _bracket(meets: Callable[[float], bool], start: float) -> tuple[float, float]:
-    """A rate that meets the bounds and the doubled one, which does not."""
+    """Return a rate that meets the bounds, and twice that rate, which does not."""
     rate = start
     if meets(rate):
         for _ in range(MAX_DOUBLINGS):
@@ -117,7 +117,7 @@ def _bracket(meets: Callable[[float], bool], start: float) -> tuple[float, float
 
 
 def _mean_field_rate(traffic: Traffic, pool: Pool, slo: Slo) -> float:
-    """The highest rate of the closed form, for all engines together."""
+    """Return the highest rate by the closed form, for all engines of the pool together."""
     prompt = float(traffic.prompt.mean())
     output = float(traffic.output.mean())
 

@@ -1,4 +1,4 @@
-"""Engines behind a router: one pool, or one pool for prefill and one for decoding."""
+"""Simulation of engines behind a router: one pool, or separate pools for prefill and decode."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ ROUTERS = ("least_outstanding", "round_robin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Identical engines.
+    """Identical engines behind a router.
 
     Args:
-        times: seconds of a pass of an engine.
-        limits: what a pass may contain, and the KV cache of an engine.
+        times: seconds of a pass of one engine.
+        limits: size of a pass and of the KV cache of one engine.
         replicas: number of engines.
-        router: `least_outstanding` sends a request to the engine with the fewest that wait or run,
-            `round_robin` to each engine in turn.
+        router: how a request gets an engine. `least_outstanding`: the engine with the fewest
+            requests that wait or run; `round_robin`: each engine in turn.
 
     Raises:
-        BadInput: no engine; UnknownName for a router.
+        BadInput: there is no engine.
+        UnknownName: there is no such router.
     """
 
     times: PassTimes
@@ -52,18 +53,18 @@ def simulate(
     transfer_s_per_token: float = 0.0,
     fast_forward: bool = True,
 ) -> SimulationResult:
-    """Serve all requests of the traffic.
+    """Simulate engines until they have served all requests of the traffic.
 
     Args:
         traffic: the requests and their arrivals.
-        pool: the engines; with `decode`, those that compute prompts and first tokens only.
-        decode: engines that generate all further tokens.
-        transfer_s_per_token: seconds for each token of the prompt from the first token until keys
-            and values are at the decode engine. Transfers do not wait for each other.
-        fast_forward: run identical passes at once; the result is the same (see `SimulatedEngine`).
+        pool: the engines. If `decode` is given, they only compute prompts and first tokens.
+        decode: engines that generate all further tokens; None if `pool` does everything.
+        transfer_s_per_token: seconds per prompt token to transfer keys and values to the decode
+            engine, starting at the first token. Transfers do not slow each other down.
+        fast_forward: whether to simulate identical passes as one event: see `SimulatedEngine`.
 
     Raises:
-        BadInput: a request that could never be served, or a negative transfer time.
+        BadInput: a request is too long for the KV cache, or the transfer time is negative.
     """
     if transfer_s_per_token < 0:
         raise BadInput(f"transfer_s_per_token must not be negative: {transfer_s_per_token}.")
@@ -81,7 +82,7 @@ class _RoutedPool:
         self._n_routed = 0
 
     def route(self, at_s: float) -> SimulatedEngine:
-        """The engine for a request that arrives at this time."""
+        """Choose the engine for a request that arrives at `at_s`."""
         if len(self.engines) == 1:
             return self.engines[0]
         if self._round_robin:
@@ -92,7 +93,7 @@ class _RoutedPool:
 
 
 class _EventLoop:
-    """The loop over events: the next arrival, or the pass of the engine with the earliest clock."""
+    """Simulation loop. An event is an arrival, or a step of the engine with the earliest clock."""
 
     def __init__(
         self,
@@ -113,18 +114,19 @@ class _EventLoop:
         self.engine_index = {engine: index for index, engine in enumerate(self.engines)}
         self.transfer_s_per_token = transfer_s_per_token
         self.think_s = traffic.think_s
-        self.log = RequestLog()
-        # Heap of the arrivals that finished sequences cause: time, index of the engine, a running
-        # number, and the request for the decode pool, or None for the next request of a user.
-        self.caused: list[tuple[float, int, int, Request | None]] = []
+        self.request_log = RequestLog()
+        # Heap of arrivals that the end of a sequence causes: (time, index of its engine, running
+        # number, request). The request arrives at the decode pool; None stands for the next request
+        # of a user in a closed loop.
+        self.caused_arrivals: list[tuple[float, int, int, Request | None]] = []
         self.n_caused = 0
-        # With two pools: requests in the system, and the sequences that got their first token.
+        # With two pools, by request id: requests in the system, and sequences of finished prompts.
         self.in_system: dict[int, Request] = {}
         self.prefilled: dict[int, SequenceState] = {}
         self.end_s = 0.0
         self.requests: Iterator[Request] = iter(traffic)
         self.closed_loop = traffic.users > 0
-        self.sources = self._arrival_sources()
+        self.arrival_sources = self._arrival_sources()
         self.next_request: Request | None = None
         if not self.closed_loop:
             self.next_request = next(self.requests, None)
@@ -132,7 +134,10 @@ class _EventLoop:
             self._schedule_arrival(0.0, -1, None)
 
     def _arrival_sources(self) -> dict[SimulatedEngine, list[SimulatedEngine]]:
-        """The engines that may cause an arrival at each: it must not run ahead of their clocks."""
+        """For each engine, the engines whose finished sequences may cause an arrival at it.
+
+        An engine must not run ahead of the clocks of these engines.
+        """
         sources: dict[SimulatedEngine, list[SimulatedEngine]] = {}
         for engine in self.engines:
             if self.closed_loop:
@@ -144,21 +149,21 @@ class _EventLoop:
         return sources
 
     def run(self) -> SimulationResult:
-        """Process all events."""
+        """Process all events and return the result."""
         while self._process_event():
             pass
         tallies = tuple(engine.tally for engine in self.engines)
-        return SimulationResult.of(self.log, tallies, tuple(self.n_blocks), self.end_s)
+        return SimulationResult.of(self.request_log, tallies, tuple(self.n_blocks), self.end_s)
 
     def _process_event(self) -> bool:
-        """Process one arrival or one step of an engine; False after the last one."""
+        """Process one arrival or one step of an engine; return False if there is no event left."""
         engine = self._earliest_engine()
         request_s = math.inf
         if self.next_request is not None:
             request_s = self.next_request.arrival_s
         arrival_s = request_s
-        if self.caused:
-            arrival_s = min(request_s, self.caused[0][0])
+        if self.caused_arrivals:
+            arrival_s = min(request_s, self.caused_arrivals[0][0])
         if engine is None or arrival_s <= engine.clock:
             if arrival_s == math.inf:
                 return False
@@ -168,7 +173,7 @@ class _EventLoop:
             else:
                 self._process_caused_arrival()
             return True
-        for source in self.sources[engine]:
+        for source in self.arrival_sources[engine]:
             if source.has_work:
                 arrival_s = min(arrival_s, source.clock)
         for sequence in engine.step(arrival_s):
@@ -176,7 +181,7 @@ class _EventLoop:
         return True
 
     def _process_caused_arrival(self) -> None:
-        arrival_s, _, _, request = heapq.heappop(self.caused)
+        arrival_s, _, _, request = heapq.heappop(self.caused_arrivals)
         if request is not None and self.decode_pool is not None:
             self.decode_pool.route(arrival_s).submit(request, kv_ready=True)
             return
@@ -185,7 +190,7 @@ class _EventLoop:
             self._submit(request._replace(arrival_s=arrival_s))
 
     def _earliest_engine(self) -> SimulatedEngine | None:
-        """The engine whose next pass starts first."""
+        """Return the engine whose next pass starts first, None if all are idle."""
         earliest = None
         for engine in self.engines:
             if engine.has_work and (earliest is None or engine.clock < earliest.clock):
@@ -200,7 +205,7 @@ class _EventLoop:
         engine.submit(request)
 
     def _finish(self, engine: SimulatedEngine, sequence: SequenceState) -> None:
-        """Record a sequence that ended, or send it on to the decode pool."""
+        """Log the request of a sequence that ended, or send it to the decode pool."""
         index = self.engine_index[engine]
         request = sequence.request
         prefill_sequence = sequence
@@ -216,11 +221,11 @@ class _EventLoop:
             else:
                 prefill_sequence = self.prefilled.pop(request.id)
             del self.in_system[request.id]
-        self.log.add(request, prefill_sequence, sequence, engine.clock, index)
+        self.request_log.add(request, prefill_sequence, sequence, engine.clock, index)
         self.end_s = max(self.end_s, engine.clock)
         if self.closed_loop:
             self._schedule_arrival(engine.clock + self.think_s, index, None)
 
     def _schedule_arrival(self, at_s: float, engine_index: int, request: Request | None) -> None:
         self.n_caused += 1
-        heapq.heappush(self.caused, (at_s, engine_index, self.n_caused, request))
+        heapq.heappush(self.caused_arrivals, (at_s, engine_index, self.n_caused, request))

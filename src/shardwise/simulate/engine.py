@@ -1,4 +1,4 @@
-"""One engine in simulated time: a real engine's scheduler with a clock instead of a device."""
+"""One simulated engine: a real scheduler, with a clock instead of a device."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from shardwise.simulate.times import PassTimes
 class Tally:
     """Counters of an engine, summed over its passes.
 
-    The integrals over time are in seconds times the unit that is counted. Used blocks count as the
-    mean of the first and the last pass of a run of identical ones; all else is exact.
+    An integral over time is the sum of a count times the seconds for which it holds; divided by
+    the duration it is a mean. All are exact, except that `used_s` takes the mean of the first and
+    the last pass for a series of identical passes.
     """
 
     passes: int = 0
-    decode_passes: int = 0  # passes in which a sequence decodes
-    decoded: int = 0  # sequences that decode, summed over these passes
-    events: int = 0  # passes, where a run of identical ones counts once
-    busy_s: float = 0.0
-    running_s: float = 0.0  # integral of the sequences that have blocks
-    system_s: float = 0.0  # integral of the requests that wait or run
-    used_s: float = 0.0  # integral of the blocks in use
-    peak_used: int = 0
+    decode_passes: int = 0  # passes in which at least one sequence decodes
+    decoded: int = 0  # number of sequences that decode, summed over the decode passes
+    events: int = 0  # passes, where a series of identical passes counts as one
+    busy_s: float = 0.0  # time in which passes run
+    running_s: float = 0.0  # integral of the number of sequences that have blocks
+    system_s: float = 0.0  # integral of the number of requests that wait or run
+    used_s: float = 0.0  # integral of the number of blocks in use
+    peak_used: int = 0  # most blocks in use
     preemptions: int = 0
 
 
 class SimulatedEngine:
-    """A scheduler whose passes take the seconds that `times` returns.
+    """An engine whose passes take the seconds that `times` returns.
 
     Args:
         times: seconds of a pass.
-        limits: of the scheduler.
-        fast_forward: run identical passes at once. The result is that of single passes: exact where
-            `times` is affine in `kv_tokens`, otherwise each is given the time of their mean pass.
+        limits: limits of the scheduler.
+        fast_forward: whether to simulate a series of identical passes as one event. Each of them
+            then takes the time of their mean pass; the sum is exact if `times` is affine in
+            `kv_tokens`.
     """
 
     def __init__(self, times: PassTimes, limits: Limits, fast_forward: bool = True) -> None:
@@ -48,7 +50,7 @@ class SimulatedEngine:
         self._times = times
         self._fast_forward = fast_forward
         self._in_system = 0
-        self._n_just_ended = 0  # with the last pass, at `clock`
+        self._n_just_ended = 0  # requests that ended with the last pass, at `clock`
 
     @property
     def has_work(self) -> bool:
@@ -56,7 +58,7 @@ class SimulatedEngine:
         return self._in_system > 0
 
     def outstanding(self, at_s: float) -> int:
-        """Requests that wait or run at a time within the last pass, or after it."""
+        """Number of requests that wait or run at `at_s`, a time during the last pass or later."""
         if at_s < self.clock:
             return self._in_system + self._n_just_ended
         return self._in_system
@@ -65,46 +67,48 @@ class SimulatedEngine:
         """Add a request at its arrival time.
 
         Raises:
-            BadInput: a request that could never be served.
+            BadInput: the request is invalid or too long for the KV cache.
         """
         self.scheduler.add(request, kv_ready=kv_ready)
         if self._in_system == 0 and self.clock < request.arrival_s:
             self.clock = request.arrival_s
         self._in_system += 1
-        self.tally.system_s += self.clock - request.arrival_s  # it arrived during the last pass
+        self.tally.system_s += self.clock - request.arrival_s  # > 0 if it arrived during a pass
 
     def step(self, until_s: float = math.inf) -> list[SequenceState]:
-        """Run the next pass, or a run of identical ones; returns the sequences that ended.
+        """Run the next pass, or a series of identical passes; return the sequences that ended.
 
         Args:
-            until_s: the next possible arrival. No pass of a run starts then or later, unless
-                arrivals change nothing.
+            until_s: time of the next possible arrival. A series ends with the pass that runs at
+                that time, unless the scheduler could not admit the arriving request anyway.
         """
         scheduler = self.scheduler
         tally = self.tally
         start_s = self.clock
-        step = scheduler.schedule()
-        seconds = self._times.pass_s(step.n_decode, step.kv_tokens, step.prefill, step.pairs)
+        next_pass = scheduler.schedule()
+        seconds = self._times.pass_s(
+            next_pass.n_decode, next_pass.kv_tokens, next_pass.prefill, next_pass.pairs
+        )
         n_passes = 1
         first_used = scheduler.blocks.used
         last_used = first_used
-        if step.chunks:
-            for chunk in step.chunks:
+        if next_pass.chunks:
+            for chunk in next_pass.chunks:
                 if chunk.sequence.start_s < 0:
                     chunk.sequence.start_s = start_s
         elif self._fast_forward:
             n_passes = scheduler.identical_passes()
             if n_passes > 1:
-                budget_s = until_s - start_s if scheduler.is_open else math.inf
+                budget_s = until_s - start_s if scheduler.can_admit_arrivals else math.inf
                 n_passes, seconds = self._passes_within(n_passes, seconds, budget_s)
                 decoding = scheduler.decoding
                 last_used += decoding.blocks_needed(n_passes) - decoding.blocks_needed(1)
         self.clock = start_s + seconds
         tally.passes += n_passes
         tally.events += 1
-        if step.n_decode:
+        if next_pass.n_decode:
             tally.decode_passes += n_passes
-            tally.decoded += n_passes * step.n_decode
+            tally.decoded += n_passes * next_pass.n_decode
         tally.busy_s += seconds
         tally.system_s += self._in_system * seconds
         tally.running_s += (self._in_system - len(scheduler.waiting)) * seconds
@@ -121,12 +125,18 @@ class SimulatedEngine:
         return ended
 
     def _passes_within(self, limit: int, first_s: float, budget_s: float) -> tuple[int, float]:
-        """The fewest passes, up to `limit`, that last `budget_s` seconds; and their seconds."""
+        """Return the fewest decode passes that last at least `budget_s` seconds, and their seconds.
+
+        Args:
+            limit: the most passes to return, even if they are shorter.
+            first_s: seconds of the first pass.
+            budget_s: seconds to fill.
+        """
         if first_s >= budget_s:
             return 1, first_s
         if budget_s == math.inf:
             return limit, self._decode_s(limit)
-        # Passes become slower as contexts grow, so the first one's time gives too many.
+        # Passes become slower as contexts grow, so `first_s` gives an upper bound.
         high = limit
         if first_s > 0:
             high = min(limit, math.ceil(budget_s / first_s))
@@ -136,8 +146,8 @@ class SimulatedEngine:
             high_s = self._decode_s(high)
         if high_s < budget_s:
             return high, high_s
-        low = 1  # invariant: `low` passes are shorter than the budget, `high` ones are not
-        middle = math.ceil(budget_s / high_s * high)  # by the mean time: slightly too few
+        low = 1  # invariant: `low` passes take less than the budget, `high` passes do not
+        middle = math.ceil(budget_s / high_s * high)  # from the mean time of a pass
         while high - low > 1:
             middle = min(max(middle, low + 1), high - 1)
             middle_s = self._decode_s(middle)
@@ -150,7 +160,7 @@ class SimulatedEngine:
         return high, high_s
 
     def _decode_s(self, n_passes: int) -> float:
-        """Seconds of the next `n_passes`, which only decode."""
+        """Seconds of the next `n_passes` passes if they only decode."""
         decoding = self.scheduler.decoding
         kv_tokens = decoding.mean_kv_tokens(n_passes)
         return n_passes * self._times.pass_s(len(decoding), kv_tokens, 0, 0)

@@ -1,4 +1,4 @@
-"""Limits of an engine: what one pass may contain, and how much KV cache there is."""
+"""Limits of an engine: size of a pass, and size and management of its KV cache."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
 from shardwise.simulate.request import Request
 
-MAX_TOKENS_PER_PASS = 64  # per sequence; no published draft is nearly as long
+MAX_TOKENS_PER_PASS = 64  # most tokens of a sequence; published drafts are far shorter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one pass of an engine may contain, and its KV cache.
+    """Size of a pass of an engine, and size and management of its KV cache.
 
     Args:
-        n_blocks: blocks of the KV cache.
-        block_tokens: tokens of one block.
-        max_sequences: most sequences that run at once.
-        max_tokens: most tokens of one pass; a sequence that decodes counts as one.
-        chunked: split prompts into chunks that share passes with decoding, within `max_tokens`.
-            Otherwise passes of whole prompts come first (one prompt may exceed `max_tokens`).
-        paged: allocate blocks as contexts grow; otherwise all that a request can need is reserved
-            when it is admitted, and no prefix is shared.
-        prefix_cache: keep full blocks of shared prefixes for reuse.
-        watermark: share of the blocks that admission leaves free for sequences that decode.
-        tokens_per_pass: tokens that a sequence gains in a pass (above 1: speculative decoding).
-            Fractions are carried from pass to pass, the same for all sequences.
+        n_blocks: number of blocks in the KV cache.
+        block_tokens: tokens per block.
+        max_sequences: the most sequences that run at the same time.
+        max_tokens: the most tokens in one pass; a sequence that decodes counts as one token.
+        chunked: whether prompts are split into chunks, which share passes with decoding (chunked
+            prefill). Otherwise passes with whole prompts take precedence over decode passes; the
+            first prompt of a pass may be longer than `max_tokens`.
+        paged: whether blocks are allocated as contexts grow. Otherwise a request reserves all
+            blocks that it can need when it is admitted, and prefixes are not shared.
+        prefix_cache: whether full blocks of shared prefixes are kept for reuse.
+        watermark: share of the blocks that stay free when a request is admitted, so that the
+            running sequences can grow.
+        tokens_per_pass: mean tokens that a sequence gains in a decode pass; above 1 with
+            speculative decoding. Every pass adds a whole number; fractions are carried over.
 
     Raises:
-        BadInput: limits out of range.
+        BadInput: a limit is out of range.
     """
 
     n_blocks: int
@@ -66,13 +68,14 @@ class Limits:
 
     @property
     def max_gain(self) -> int:
-        """The most tokens that a sequence gains in one pass."""
+        """The most tokens that a sequence can gain in one pass."""
         return math.ceil(self.tokens_per_pass)
 
     def blocks_for(self, request: Request) -> int:
-        """The most blocks that a request uses.
+        """The most blocks that a request can need.
 
-        The last token is never written; a last pass may write more than `output` tokens.
+        Keys and values of its last token are never written. With `tokens_per_pass` above 1 its last
+        pass may write up to `max_gain - 1` tokens too many.
         """
         tokens = request.prompt + request.output - 2 + self.max_gain
         return int(ceil_div(tokens, self.block_tokens))

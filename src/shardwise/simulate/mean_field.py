@@ -1,13 +1,17 @@
-"""The closed form that the simulation is compared with: the mean state under constant traffic.
+"""Mean state of an engine under constant traffic, in closed form, to compare simulations with.
 
-In a long run every request contributes its prompt and its decode passes, in whatever order. If `x`
-requests arrive per decode pass, a pass decodes `x d` sequences on average (`d` decode passes per
-request), reads their mean contexts and computes `x` prompts; and `x` per pass of `step(x)` seconds
-is the rate. For affine pass times this is exact for the mean pass: the mean over passes of an
-affine function is the function of the means. It does not model variation: queues, the longest
-pass, preemption. Whole prompts are assumed to arrive one by one; requests that end together let
-the next ones start together, and these share passes. And no sequence decodes during its own prompt,
-so it meets half a prompt less than the mean (1 % of TPOT for tens of sequences).
+Let `x` requests arrive per decode pass, each with `d` decode passes. In a long run, a pass then
+decodes `x d` sequences on average, reads their mean contexts, and computes `x` prompts. If a pass
+takes `step_s(x)` seconds, the request rate is `x / step_s(x)`, which is solved for `x`.
+
+With affine pass times this is exact for the mean pass, since the mean of an affine function is the
+function of the means. There are three approximations:
+
+- There is no variation: no queues, no long passes, no preemption.
+- Without chunked prefill, prompts are assumed to arrive one by one. In fact, requests that end
+  together let the next ones start together, and their prompts share passes.
+- A sequence does not decode while its own prompt is computed, so it shares its passes with half a
+  prompt less than the mean (1 % of TPOT for tens of sequences).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from shardwise.simulate.limits import Limits
 from shardwise.simulate.request import Request
 from shardwise.simulate.times import PassTimes
 
-HALVINGS = 60  # of an interval: to the last digit
+HALVINGS = 60  # bisection steps, to the last digit of a double
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +32,11 @@ class MeanField:
     """The mean state of one engine under constant traffic.
 
     Args:
-        rate: requests per second that it serves.
-        largest_rate: requests per second that it can serve.
-        step_s: mean busy seconds from one decode pass to the next.
-        decoding: mean sequences in a decode pass.
-        tpot_s: mean seconds between the tokens of a request.
+        rate: requests per second that the engine serves.
+        largest_rate: the most requests per second that it can serve.
+        step_s: mean seconds from one decode pass to the next, without idle time.
+        decoding: mean number of sequences that decode in a decode pass.
+        tpot_s: mean seconds between two tokens of a request.
         utilisation: share of the time in which passes run.
     """
 
@@ -46,7 +50,7 @@ class MeanField:
 
 @dataclass(frozen=True, slots=True)
 class _MeanRequest:
-    """A request of mean lengths, and the passes that it needs."""
+    """A request of mean prompt and output length, and the passes that it needs."""
 
     times: PassTimes
     limits: Limits
@@ -55,45 +59,50 @@ class _MeanRequest:
 
     @property
     def decode_passes(self) -> float:
-        """Decode passes; the first token comes from the prompt's pass."""
+        """Decode passes of the request; its first token comes from the pass over the prompt."""
         return (self.output - 1) / self.limits.tokens_per_pass
 
     @property
     def context(self) -> float:
-        """Tokens that a decode pass reads of one sequence."""
+        """Mean tokens that a decode pass reads from the KV cache for one sequence."""
         return self.prompt + self.limits.tokens_per_pass * (self.decode_passes + 1) / 2
 
     @property
     def pairs(self) -> float:
-        """Query-key pairs of the prompt."""
+        """(query, key) pairs of the prompt."""
         return self.prompt * (self.prompt + 1) / 2
 
     @property
     def n_chunks(self) -> int:
-        """Passes over a prompt that shares them with no other prompt."""
+        """Number of passes for the prompt, if they contain no other prompt."""
         if not self.limits.chunked:
             return 1
         return int(ceil_div(int(self.prompt), self.limits.max_tokens))
 
-    def seconds(self, decode: float, prompts: float) -> float:
-        """Seconds of a pass with mean sequences and mean prompts, which may be fractions."""
-        prefill = prompts * self.prompt
-        return self._pass_s(decode, decode * self.context, prefill, prompts * self.pairs)
+    def pass_s(self, decode: float, prompts: float) -> float:
+        """Seconds of a pass that decodes `decode` sequences and computes `prompts` prompts.
 
-    def _pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
+        Both may be fractions.
+        """
+        prefill = prompts * self.prompt
+        return self._pass_s_of_work(decode, decode * self.context, prefill, prompts * self.pairs)
+
+    def _pass_s_of_work(
+        self, decode: float, kv_tokens: float, prefill: float, pairs: float
+    ) -> float:
         return self.times.pass_s(decode, kv_tokens, prefill, pairs)  # type: ignore[arg-type]
 
     def step_s(self, x: float) -> float:
         """Seconds from one decode pass to the next when `x` requests arrive in between."""
         if self.limits.chunked:
-            return self.seconds(x * self.decode_passes, x)
+            return self.pass_s(x * self.decode_passes, x)
         prompts = max(1.0, min(x, self.limits.max_tokens // self.prompt))
-        prefill_s = self.seconds(0, prompts) / prompts
-        return self.seconds(x * self.decode_passes, 0) + x * prefill_s
+        prefill_s = self.pass_s(0, prompts) / prompts
+        return self.pass_s(x * self.decode_passes, 0) + x * prefill_s
 
-    def idle_engine_s(self) -> float:
-        """Seconds of a request in an idle engine."""
-        total = self.decode_passes * self.seconds(1, 0)
+    def alone_s(self) -> float:
+        """Seconds that the request takes in an engine without other requests."""
+        total = self.decode_passes * self.pass_s(1, 0)
         remaining = self.prompt
         for index in range(self.n_chunks):
             tokens = remaining
@@ -101,19 +110,23 @@ class _MeanRequest:
                 tokens = min(remaining, self.limits.max_tokens)
             past = index * self.limits.max_tokens
             pairs = tokens * past + tokens * (tokens + 1) / 2
-            total += self._pass_s(0, 0, tokens, pairs)
+            total += self._pass_s_of_work(0, 0, tokens, pairs)
             remaining -= tokens
         return total
 
     def max_per_pass(self) -> float:
-        """Requests per pass that sequences, tokens and blocks allow."""
+        """Return the most requests per decode pass that the limits of the engine allow.
+
+        The limits are on the sequences, on the tokens of a pass, and on KV cache blocks.
+        """
         limits = self.limits
         decode_passes = self.decode_passes
         prefill_passes = 0
         if limits.chunked:
             prefill_passes = self.n_chunks
         if limits.paged:
-            n_blocks = (self.context / limits.block_tokens + 0.5) * decode_passes  # half-full last
+            # Half of the last block of a sequence is empty on average.
+            n_blocks = (self.context / limits.block_tokens + 0.5) * decode_passes
             n_blocks += prefill_passes * ceil_div(int(self.prompt), limits.block_tokens)
         else:
             request = Request(0, 0.0, round(self.prompt), round(self.output))
@@ -132,18 +145,18 @@ def mean_field(
 ) -> MeanField:
     """Compute the mean state of one engine for equal requests at equal intervals.
 
-    Above `largest_rate` the queue grows without bound, and the state is that at the largest rate.
-    As long as a request ends before the next one arrives, they never share a pass; otherwise some
-    pass always runs.
+    If a request ends before the next one arrives, requests never share a pass, and the engine is
+    idle in between. Otherwise it is always busy. Above `largest_rate` the queue grows without
+    bound, and the result is the state at `largest_rate`.
 
     Args:
-        times: seconds of a pass; affine ones make the mean pass exact.
-        limits: of the engine.
-        prompt, output: tokens of a request, or their means.
+        times: seconds of a pass; the result is exact for the mean pass if they are affine.
+        limits: limits of the engine.
+        prompt, output: mean tokens of the prompt and of the answer.
         rate: requests per second.
 
     Raises:
-        BadInput: lengths or a rate out of range.
+        BadInput: a length or the rate is out of range.
     """
     if prompt < 1 or output < 1 or rate <= 0:
         raise BadInput(
@@ -153,12 +166,12 @@ def mean_field(
     request = _MeanRequest(times, limits, prompt, output)
     high = request.max_per_pass()
     largest_rate = high / request.step_s(high)
-    idle_engine_s = request.idle_engine_s()
-    utilisation = rate * idle_engine_s
+    alone_s = request.alone_s()
+    utilisation = rate * alone_s
     if utilisation <= 1:
-        step_s = request.seconds(1, 0)
+        step_s = request.pass_s(1, 0)
         decoding = 1.0
-        largest_rate = max(largest_rate, 1 / idle_engine_s)
+        largest_rate = max(largest_rate, 1 / alone_s)
     else:
         utilisation = 1.0
         if rate < largest_rate:

@@ -1,4 +1,4 @@
-"""Results of a simulation: one row per request, one tally per engine, and their summary."""
+"""Results of a simulation: a row per request, a tally per engine, and summary statistics."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Slo:
     """Service-level objective: upper bounds on the latency of a request.
 
     Args:
-        ttft_s: bound on the seconds from its arrival to its first token.
-        tpot_s: bound on the mean seconds between its tokens.
+        ttft_s: bound on the seconds from the arrival to the first token.
+        tpot_s: bound on the mean seconds between two tokens of the request.
         share: share of the requests that must meet both bounds.
 
     Raises:
-        BadInput: a bound or a share out of range.
+        BadInput: a bound or the share is out of range.
     """
 
     ttft_s: float = float("inf")
@@ -44,7 +44,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and percentiles of seconds."""
+    """Mean and percentiles of a latency, in seconds."""
 
     mean: float
     p50: float
@@ -53,7 +53,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Array) -> Spread:
-        """Compute it from values; all 0 without any."""
+        """Compute the statistics of values; all are 0 if there is no value."""
         import numpy as np
 
         if not len(values):
@@ -63,23 +63,28 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Statistics of a run; times are seconds, shares are fractions of 1.
+    """Statistics of a run; times are in seconds, shares between 0 and 1.
 
     Args:
-        ttft_s: from the arrival to the first token.
-        tpot_s: mean between the tokens of a request, of those with at least two tokens.
-        latency_s: from the arrival to the last token.
-        queue_s: from the arrival to the start of the first pass.
-        output_tokens_per_s, requests_per_s: over the whole run.
-        utilisation: share of the engines' time in which passes run.
-        step_s: busy seconds per decode pass.
-        decoding: mean sequences in a decode pass.
-        running: mean sequences that have blocks, all engines together.
-        in_system: mean requests that wait or run.
-        kv_use, kv_peak: share of the blocks in use: mean over time, and maximum.
+        requests: number of requests in the run.
+        duration_s: time from the start of the run to the end of the last request.
+        ttft_s: time from the arrival of a request to its first token.
+        tpot_s: mean time between two tokens of a request, for requests of at least two tokens.
+        latency_s: time from the arrival of a request to its last token.
+        queue_s: time from the arrival of a request to the start of its first pass.
+        output_tokens_per_s: generated tokens per second, all engines together.
+        requests_per_s: finished requests per second, all engines together.
+        utilisation: share of the time in which passes run, mean over the engines.
+        step_s: time in which passes run, divided by the number of decode passes.
+        decoding: mean number of sequences that decode in a decode pass.
+        running: mean number of sequences that have blocks, all engines together.
+        in_system: mean number of requests that wait or run, all engines together.
+        kv_use: share of the KV cache blocks in use, mean over time and engines.
+        kv_peak: largest share of the KV cache blocks in use in any engine.
         preemptions: number of preemptions.
         hit_rate: share of the prompt tokens that were in the prefix cache.
-        goodput, within: requests per second that meet the bounds of an `Slo`, and their share.
+        goodput: requests per second that meet the bounds of an `Slo`.
+        within: share of the requests that meet these bounds.
     """
 
     requests: int
@@ -104,7 +109,7 @@ class Summary:
 
 
 class RequestLog:
-    """Rows of finished requests, in one flat array of numbers."""
+    """Log of finished requests: one flat array with the values of `COLUMNS` for each request."""
 
     def __init__(self) -> None:
         self.rows = array("d")
@@ -117,7 +122,15 @@ class RequestLog:
         end_s: float,
         replica: int,
     ) -> None:
-        """Append a finished request: its sequences in the prefill and decode engines, or one."""
+        """Append a finished request.
+
+        Args:
+            request: the request, with its arrival at the first engine.
+            prefill: its sequence in the engine that computed the prompt.
+            decode: its sequence in the decode engine; the same object with a single pool.
+            end_s: time of its last token.
+            replica: index of the engine that generated the last token.
+        """
         preemptions = prefill.preemptions
         if decode is not prefill:
             preemptions += decode.preemptions
@@ -129,12 +142,12 @@ class RequestLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulationResult:
-    """A finished run.
+    """Result of a finished run.
 
     Args:
-        columns: one array for each of `COLUMNS`, in the order of the requests' ids.
-        tallies: one for each engine; those of prefill engines first.
-        n_blocks: blocks of the cache of each engine.
+        columns: name in `COLUMNS` -> array with one value per request, in the order of the ids.
+        tallies: tally of each engine, prefill engines before decode engines.
+        n_blocks: number of KV cache blocks of each engine.
         duration_s: seconds from the start to the end of the last request.
     """
 
@@ -147,7 +160,7 @@ class SimulationResult:
     def of(
         cls, log: RequestLog, tallies: tuple[Tally, ...], n_blocks: tuple[int, ...], end_s: float
     ) -> SimulationResult:
-        """Build it from the rows and the tallies of a run."""
+        """Build the result from the log and the tallies of a run."""
         import numpy as np
 
         table = np.frombuffer(log.rows, dtype=np.float64).reshape(-1, len(COLUMNS))
@@ -155,20 +168,21 @@ class SimulationResult:
         columns = {name: column[order] for name, column in zip(COLUMNS, table.T, strict=True)}
         return cls(columns=columns, tallies=tallies, n_blocks=n_blocks, duration_s=end_s)
 
-    def judged(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
-        """Mask of the requests that arrived between these times, both included."""
+    def arrival_mask(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
+        """Return a mask of the requests that arrived between these times, both included."""
         arrival = self.columns["arrival_s"]
         return (arrival >= after_s) & (arrival <= until_s)
 
     def times(self, after_s: float = 0.0, until_s: float = math.inf) -> dict[str, Array]:
-        """Seconds of each request that arrived between these times: ttft, tpot, latency, queue.
+        """Return latencies in seconds of the requests that arrived between these times.
 
-        `tpot` is 0 for a request of one token.
+        The keys are ttft, tpot, latency and queue, as in `Summary`. The tpot of a request with one
+        token is 0.
         """
         import numpy as np
 
-        judged = self.judged(after_s, until_s)
-        columns = {name: column[judged] for name, column in self.columns.items()}
+        is_counted = self.arrival_mask(after_s, until_s)
+        columns = {name: column[is_counted] for name, column in self.columns.items()}
         arrival_s = columns["arrival_s"]
         decode_s = columns["end_s"] - columns["first_s"]
         return {
@@ -179,7 +193,7 @@ class SimulationResult:
         }
 
     def within(self, slo: Slo, after_s: float = 0.0, until_s: float = math.inf) -> float:
-        """Share of the requests that meet both bounds; 1 without requests."""
+        """Return the share of the requests that meet both bounds; 1 if there are no requests."""
         times = self.times(after_s, until_s)
         good = (times["ttft"] <= slo.ttft_s) & (times["tpot"] <= slo.tpot_s)
         if not len(good):
@@ -192,17 +206,17 @@ class SimulationResult:
         """Compute the statistics of the run.
 
         Args:
-            slo: bounds for goodput; without it every request is good.
-            after_s, until_s: times, `within` and `hit_rate` count the requests that arrived between
-                them, to exclude the start and the end of the run. Averages over time are of the
-                whole run.
+            slo: bounds for `goodput` and `within`; None for no bounds.
+            after_s, until_s: latencies, `within` and `hit_rate` are computed from the requests that
+                arrived between these times, to exclude the start and the end of the run. All other
+                statistics are of the whole run.
         """
         columns = self.columns
         tallies = self.tallies
         times = self.times(after_s, until_s)
-        judged = self.judged(after_s, until_s)
-        outputs = columns["output"][judged]
-        prompt_tokens = columns["prompt"][judged].sum()
+        is_counted = self.arrival_mask(after_s, until_s)
+        outputs = columns["output"][is_counted]
+        prompt_tokens = columns["prompt"][is_counted].sum()
         engine_s = max(self.duration_s, 1e-300) * len(tallies)  # an empty run lasts 0 s
         wall_s = engine_s / len(tallies)
         within = self.within(slo or Slo(), after_s, until_s)
@@ -231,7 +245,7 @@ class SimulationResult:
             kv_use=kv_use_s / engine_s,
             kv_peak=kv_peak,
             preemptions=sum(tally.preemptions for tally in tallies),
-            hit_rate=float(columns["hit"][judged].sum() / max(1.0, prompt_tokens)),
+            hit_rate=float(columns["hit"][is_counted].sum() / max(1.0, prompt_tokens)),
             goodput=rate * within,
             within=within,
         )

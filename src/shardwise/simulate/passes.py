@@ -1,4 +1,4 @@
-"""One pass of an engine: what the scheduler chose, and what it produced."""
+"""One pass of an engine: the work that the scheduler chose, and the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from shardwise.simulate.request import SequenceState
 
 
 class Chunk(NamedTuple):
-    """`tokens` of a sequence's prompt, after the `past` ones that are in the KV cache."""
+    """The next part of a sequence's prompt.
+
+    Args:
+        sequence: the sequence.
+        past: its tokens that are in the KV cache already.
+        tokens: tokens of the chunk.
+    """
 
     sequence: SequenceState
     past: int
@@ -17,15 +23,20 @@ class Chunk(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Query-key pairs: each token attends to those before it and to itself."""
+        """Number of (query, key) pairs: each token attends to itself and to all before it."""
         return self.tokens * self.past + self.tokens * (self.tokens + 1) // 2
 
 
 class Pass(NamedTuple):
-    """The sequences that decode, the prompt chunks that are computed, and their sums.
+    """Work of one pass.
 
-    `decode` is a view that changes with `advance`. `n_decode` counts it, `kv_tokens` are the
-    contexts that decoding reads, `prefill` and `pairs` the tokens and query-key pairs of `chunks`.
+    Args:
+        decode: sequences that decode; a view that changes when the scheduler advances.
+        n_decode: number of these sequences.
+        kv_tokens: tokens in the KV cache that they read, in all.
+        chunks: prompt chunks that are computed.
+        prefill: tokens of all chunks.
+        pairs: (query, key) pairs of all chunks.
     """
 
     decode: Collection[SequenceState]
@@ -37,7 +48,12 @@ class Pass(NamedTuple):
 
 
 class PassResult(NamedTuple):
-    """Sequences whose prompt was completed by a pass, and sequences that ended with it."""
+    """Result of a pass.
+
+    Args:
+        prefilled: sequences whose prompts are complete and that have sampled their next token.
+        ended: sequences that have generated their last token.
+    """
 
     prefilled: list[SequenceState]
     ended: list[SequenceState]

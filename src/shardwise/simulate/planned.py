@@ -1,4 +1,4 @@
-"""Adapter from the planner's engines to the simulation: seconds of passes, and limits."""
+"""Pass times and limits of a planned engine, as the simulation needs them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from shardwise.simulate.times import PassTimes
 from shardwise.workload import Serve
 
 BLOCK_TOKENS = 16  # vLLM's default block size
-HALVINGS = 40  # of an interval: to the last digit that matters
-LARGEST_BATCH = 2048  # sequences per pass and batch shard: TensorRT-LLM's default max_batch_size
+HALVINGS = 40  # bisection steps, for 12 digits
+# The most sequences per pass and batch shard: TensorRT-LLM's default max_batch_size.
+MAX_BATCH_PER_SHARD = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculativePassTimes:
-    """Times of passes that verify drafted tokens, including the draft model's own passes.
+    """Pass times with speculative decoding: passes of the draft model plus the verifying pass.
 
     Args:
-        table: pass times of the target model.
-        draft_cost: seconds of all passes of the draft model over those of one decode pass.
+        table: pass times of the target model, which verifies the drafted tokens.
+        draft_cost: seconds of all passes of the draft model for one pass of the target model,
+            divided by the seconds of that pass if it only decodes.
     """
 
     table: PassTable
@@ -43,7 +45,7 @@ class SpeculativePassTimes:
 
 
 def cache_tokens(engine: Engine, job: Serve) -> float:
-    """Tokens whose keys and values fit into the HBM that an engine's weights leave."""
+    """Number of tokens whose keys and values fit into the HBM of an engine beside its weights."""
     batch = max_batch(
         engine.config,
         engine.layout,
@@ -55,22 +57,23 @@ def cache_tokens(engine: Engine, job: Serve) -> float:
     return float(batch) * job.context
 
 
-def n_blocks(engine: Engine, job: Serve, longest: int = 0) -> int:
-    """Blocks of the cache that fit into HBM, enough for at least `longest` tokens."""
-    return int(max(cache_tokens(engine, job), longest) / BLOCK_TOKENS) + 2
+def n_blocks(engine: Engine, job: Serve, max_context: int = 0) -> int:
+    """Number of KV cache blocks that fit into HBM; never too few for `max_context` tokens."""
+    return int(max(cache_tokens(engine, job), max_context) / BLOCK_TOKENS) + 2
 
 
-def pass_times(engine: Engine, job: Serve, longest: int, sequences: int) -> PassTimes:
-    """Seconds of any pass of the engine.
+def pass_times(engine: Engine, job: Serve, max_context: int, sequences: int) -> PassTimes:
+    """Return the pass times of an engine.
 
     Args:
-        job: whose drafted tokens are verified.
-        longest: tokens of the longest sequence.
-        sequences: most sequences of a pass.
+        engine: the planned engine.
+        job: the workload, which says how many tokens are drafted.
+        max_context: tokens of the longest sequence, prompt and output.
+        sequences: the most sequences in a pass.
     """
     verified = 1 + job.drafted
     max_rows = int(max_pass_tokens(engine)) + sequences * verified
-    table = PassTable(engine, max_rows, 2 * longest, verified)
+    table = PassTable(engine, max_rows, 2 * max_context, verified)
     if not job.drafted:
         return table
     return SpeculativePassTimes(table, job.drafted * job.draft_cost)
@@ -81,24 +84,27 @@ def engine_limits(
     job: Serve,
     sequences: int,
     *,
-    longest: int = 0,
+    max_context: int = 0,
     chunked: bool | None = None,
     paged: bool = True,
     prefix_cache: bool = True,
 ) -> Limits:
-    """Limits of a pass of the engine, and its KV cache.
+    """Return the limits of an engine.
 
     Args:
-        sequences: most sequences that run at once.
-        longest: tokens for which the cache has room in any case.
-        chunked: split prompts into chunks that share passes with decoding; None for the default of
-            the engine's software.
+        engine: the planned engine.
+        job: the workload.
+        sequences: the most sequences that run at the same time.
+        max_context: tokens that the KV cache has room for, even if they do not fit into HBM.
+        chunked: whether prompts are split into chunks that share passes with decoding; None for
+            the default of the engine's software.
+        paged, prefix_cache: see `Limits`.
     """
     if chunked is None:
         chunked = engine.rates.overhead.chunked_prefill
     max_tokens = int(max_pass_tokens(engine))
     return Limits(
-        n_blocks=n_blocks(engine, job, longest),
+        n_blocks=n_blocks(engine, job, max_context),
         block_tokens=BLOCK_TOKENS,
         max_sequences=sequences,
         max_tokens=max(max_tokens, sequences),
@@ -112,20 +118,22 @@ def engine_limits(
 def max_sequences(
     engine: Engine, job: Serve, times: PassTimes, tpot_s: float | None, *, prefills: bool = True
 ) -> int:
-    """The most sequences that an engine should run at once.
+    """Return the most sequences that an engine should run at the same time.
 
-    As many as fit into the cache on average and into a pass; with a bound on the time between
-    tokens, as many as meet it when the engine is full. More would violate it for all sequences,
-    where one more would only wait.
+    Sequences of mean length have to fit into the KV cache, and the batch into a pass. With a bound
+    on the time between tokens, a full engine has to meet it: one sequence too many would violate
+    the bound for all sequences, while in the queue it only waits.
 
     Args:
-        times: seconds of its passes.
-        tpot_s: bound on the seconds between two tokens.
-        prefills: whether this engine computes the prompts, too.
+        engine: the planned engine.
+        job: the workload.
+        times: pass times of the engine.
+        tpot_s: bound on the mean seconds between two tokens; None or 0 for no bound.
+        prefills: whether this engine also computes the prompts.
     """
     fitting = cache_tokens(engine, job) / job.mean_context
     shards = int(batch_shards(engine.layout, engine.layout.sizes))
-    high = max(1, int(min(fitting, LARGEST_BATCH * shards, max_pass_tokens(engine))))
+    high = max(1, int(min(fitting, MAX_BATCH_PER_SHARD * shards, max_pass_tokens(engine))))
 
     def meets(sequences: int) -> bool:
         if not tpot_s:
@@ -134,7 +142,7 @@ def max_sequences(
 
     if meets(high):
         return high
-    low = 1  # may violate the bound, too: then no batch meets it
+    low = 1  # returned even if a single sequence violates the bound
     while high - low > 1:
         middle = (low + high) // 2
         if meets(middle):
@@ -147,11 +155,18 @@ def max_sequences(
 def full_batch_tpot_s(
     engine: Engine, job: Serve, times: PassTimes, sequences: float, *, prefills: bool = True
 ) -> float:
-    """Mean seconds between tokens when a new prompt starts whenever a sequence ends.
+    """Mean seconds between two tokens if a new prompt starts whenever a sequence ends.
 
-    Sums the time of passes without prompts and what a prompt adds to the passes that it shares. A
-    pass of the mean load would not do: passes of routed experts are far slower from the first
-    prompt token on.
+    This is the time of a pass without prompts plus the time that prompts add to the passes that
+    they share. The time of a pass with the mean load would be wrong: with routed experts, a pass
+    becomes much slower with the first prompt token.
+
+    Args:
+        engine: the planned engine.
+        job: the workload.
+        times: pass times of the engine.
+        sequences: number of running sequences.
+        prefills: whether this engine also computes the prompts.
     """
     tokens_per_pass = float(speculative_tokens(job.acceptance, job.drafted))
     kv_tokens = sequences * job.mean_context
@@ -180,12 +195,19 @@ def mean_field_tpot_s(
     *,
     prefills: bool = True,
 ) -> float:
-    """Mean seconds between tokens at `rate` requests per second, in the closed form.
+    """Mean seconds between two tokens at `rate` requests per second, without simulation.
 
-    As many sequences run as arrive while one is served, which holds for constant arrivals.
+    By Little's law the number of running sequences is the rate times the time that a sequence
+    decodes. Queues are not modelled.
 
     Args:
-        max_sequences: most sequences at once; a rate above what they serve gives their time.
+        engine: the planned engine.
+        job: the workload.
+        times: pass times of the engine.
+        rate: requests per second.
+        max_sequences: the most sequences that run at the same time. At a higher rate than these can
+            serve, the result is the time at this number.
+        prefills: whether this engine also computes the prompts.
     """
     gaps = max(1, (job.output or 1) - 1)
     low = 0.0

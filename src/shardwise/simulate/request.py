@@ -1,4 +1,4 @@
-"""A request, and the scheduler's state of the sequence that serves it."""
+"""A request, and the state of the sequence by which the scheduler serves it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 
 class Request(NamedTuple):
-    """One user's request.
+    """A request for a completion.
 
     Args:
-        id: its number, returned with the results.
-        arrival_s: seconds from the start of the run.
+        id: number that identifies the request in the results.
+        arrival_s: arrival time, in seconds from the start of the run.
         prompt: tokens of the prompt, at least 1.
-        output: tokens to be generated, at least 1; for an engine the maximum.
-        prefix: name of the text that its prompt shares with other prompts, or None.
-        shared: leading tokens of the prompt that are this text.
+        output: tokens to generate, at least 1; a real engine may stop earlier.
+        prefix: name of the text that the prompt starts with, equal for prompts that share it; None
+            for no shared text.
+        shared: length of that text in tokens.
     """
 
     id: int
@@ -27,7 +28,7 @@ class Request(NamedTuple):
     shared: int = 0
 
     def prefix_keys(self, block_tokens: int) -> tuple[Hashable, ...]:
-        """One key for each full block of the shared prefix."""
+        """Return a key for each block that is full of tokens of the shared prefix."""
         if self.prefix is None:
             return ()
         return tuple((self.prefix, index) for index in range(self.shared // block_tokens))
@@ -35,12 +36,12 @@ class Request(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
-    """A full block of keys and values that other sequences may read too.
+    """A full block of the KV cache that several sequences may share.
 
     Args:
-        key: identifies its contents.
-        ref_count: sequences that use it.
-        physical_id: the physical block; None until a block table needs it.
+        key: identifies the tokens in the block and before it.
+        ref_count: number of sequences that use the block.
+        physical_id: index of the physical block; None until a block table needs it.
     """
 
     key: Hashable
@@ -49,18 +50,25 @@ class CachedBlock:
 
 
 class SequenceState:
-    """A request while it is served; the scheduler writes it, everyone else only reads.
+    """State of a request while it is served. Only the scheduler changes it.
 
     Attributes:
-        prefill_target: tokens that must be in the KV cache before the next token is sampled.
-        past: tokens in the KV cache; during prefill only (see `DecodeBatch.context`).
-        n_blocks: all blocks of the sequence.
-        cached_blocks: its leading blocks, which other sequences may read.
-        private_block_ids: physical blocks after these, as far as a block table needed them.
-        context_base, ticket: of `DecodeBatch`.
-        start_s, first_token_s: start of its first pass and time of its first token; -1 before.
-        hit_tokens: prompt tokens found in the prefix cache.
-        kv_ready: whether another engine computed its keys and values and its first token.
+        request: the request.
+        block_keys: keys of the full blocks of the prompt that may be shared.
+        generated: generated tokens; while the sequence decodes, `DecodeBatch` counts instead.
+        prefill_target: tokens that prefill has to write to the KV cache: the prompt, and after a
+            preemption also the tokens generated before it.
+        past: tokens in the KV cache; only valid during prefill (see `DecodeBatch.context`).
+        n_blocks: number of all blocks of the sequence.
+        cached_blocks: its first blocks, which other sequences may share.
+        private_block_ids: physical ids of its blocks after `cached_blocks`, of those that a block
+            table has needed so far.
+        context_base, ticket: state of `DecodeBatch`.
+        preemptions: number of times that the sequence was preempted.
+        start_s: start of its first pass; -1 before.
+        first_token_s: time of its first token; -1 before.
+        hit_tokens: prompt tokens that were found in the prefix cache.
+        kv_ready: whether another engine has computed the prompt and the first token.
     """
 
     __slots__ = (

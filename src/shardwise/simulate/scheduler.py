@@ -1,9 +1,9 @@
-"""Continuous batching: chooses what runs in each pass of an engine.
+"""Continuous batching: chooses the work of each pass of an engine.
 
-An engine calls `schedule` for a pass, runs it, and calls `advance`; a simulation does the same with
-a virtual clock. Requests are admitted in the order of their arrival (Orca, OSDI 2022). When blocks
-run out, the sequence admitted last is preempted and recomputed later (vLLM, arXiv 2309.06180,
-section 4.5). Prompts may be split into chunks that share passes with sequences that decode
+An engine calls `schedule` to get a pass, runs it, and calls `advance`; the simulation does the same
+with a simulated clock. Requests are admitted in the order of their arrival (Orca, OSDI 2022). When
+KV cache blocks run out, the sequence admitted last is preempted and recomputed later (vLLM, arXiv
+2309.06180, section 4.5). Prompts may be split into chunks that share passes with decoding sequences
 (Sarathi-Serve, arXiv 2403.02310).
 """
 
@@ -22,10 +22,10 @@ from shardwise.simulate.request import Request, SequenceState
 
 
 class Scheduler:
-    """The queue of an engine, its running sequences and their blocks.
+    """Queue of requests, running sequences and KV cache blocks of an engine.
 
     Args:
-        limits: what a pass may contain, and the KV cache.
+        limits: size of a pass, and size and management of the KV cache.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -34,15 +34,15 @@ class Scheduler:
         self.decoding = DecodeBatch(limits)
         self.waiting: deque[SequenceState] = deque()
         self.preemptions = 0
-        self._partial: SequenceState | None = None  # the one prompt that is computed in part
+        self._partial: SequenceState | None = None  # sequence with a part of its prompt computed
         self._pass = EMPTY_PASS
-        self._queue_blocked = False  # the queue's head waits for blocks to be released
-        self._reserve = int(limits.watermark * limits.n_blocks)
+        self._queue_blocked = False  # the first request in the queue waits for free blocks
+        self._reserved_blocks = int(limits.watermark * limits.n_blocks)
         self._shares_prefixes = limits.paged and limits.prefix_cache
 
     @property
     def running(self) -> int:
-        """Sequences that have blocks."""
+        """Number of sequences that have blocks."""
         return len(self.decoding) + (self._partial is not None)
 
     @property
@@ -51,8 +51,8 @@ class Scheduler:
         return bool(self.waiting) or self.running > 0
 
     @property
-    def is_open(self) -> bool:
-        """Whether a request that arrives now could join the next pass."""
+    def can_admit_arrivals(self) -> bool:
+        """Whether a request that arrives now may be admitted to the next pass."""
         return not self.waiting and self.running < self.limits.max_sequences
 
     def add(
@@ -65,12 +65,13 @@ class Scheduler:
 
         Args:
             request: the new request.
-            block_keys: one key for each full block of the prompt that others may share: equal keys
-                mean equal contents and equal blocks before. By default those of its prefix.
-            kv_ready: another engine computed its keys and values and its first token.
+            block_keys: a key for each full block of the prompt that may be shared with other
+                requests. Blocks of equal keys must have the same tokens, also before the block.
+                None for the keys of the request's prefix.
+            kv_ready: whether another engine has computed the prompt and the first token.
 
         Raises:
-            BadInput: a request that could never be served.
+            BadInput: the request is empty or too long for the KV cache.
         """
         if request.prompt < 1 or request.output < 1 + kv_ready:
             raise BadInput(
@@ -93,7 +94,7 @@ class Scheduler:
         return sequence
 
     def schedule(self) -> Pass:
-        """Choose the next pass; `EMPTY_PASS` without requests."""
+        """Choose the next pass and allocate its blocks; `EMPTY_PASS` if there are no requests."""
         chunks: list[Chunk] = []
         self._admit_prefilled()
         if not self.limits.chunked:
@@ -123,10 +124,11 @@ class Scheduler:
         """Account for the scheduled pass after it has run and tokens were sampled.
 
         Args:
-            n_passes: how many times it has run (see `identical_passes`).
-            gained: tokens of those sequences that gained fewer than the limits'
+            n_passes: number of times that it has run (see `identical_passes`).
+            gained: sequence -> tokens that it gained, for sequences that gained fewer than
                 `tokens_per_pass`, which then has to be the most that a pass can produce.
-            stopped: sequences of the pass that sampled their last token before their `output`.
+            stopped: sequences that have sampled their last token although they have generated fewer
+                tokens than `request.output`.
         """
         finished_pass = self._pass
         decoding = self.decoding
@@ -167,7 +169,7 @@ class Scheduler:
         return PassResult(prefilled, ended)
 
     def cancel(self, sequence: SequenceState) -> None:
-        """Drop a request, waiting or running; call it between `advance` and `schedule`."""
+        """Drop a waiting or running request. Call this only between `advance` and `schedule`."""
         if sequence in self.decoding:
             self.decoding.remove(sequence)
         elif sequence is self._partial:
@@ -178,10 +180,11 @@ class Scheduler:
         self._queue_blocked = False
 
     def identical_passes(self) -> int:
-        """Count the identical passes from the scheduled one on, unless requests arrive or stop.
+        """Count the passes, from the scheduled one on, that decode the same sequences.
 
-        During these no prompt is computed or could be admitted, no sequence ends before the last
-        pass, and the blocks suffice. Where `is_open` is false, arrivals change nothing either.
+        In these passes no prompt is computed or could be admitted, no sequence ends before the last
+        of them, and blocks suffice. A request that arrives or stops in the meantime ends the
+        series, except that arrivals have no effect while `can_admit_arrivals` is false.
         """
         can_admit = self.running < self.limits.max_sequences and not self._queue_blocked
         if self._pass.chunks or (self.waiting and can_admit):
@@ -192,7 +195,7 @@ class Scheduler:
         return self.decoding.passes_that_fit(n_passes, n_available)
 
     def block_table(self, sequence: SequenceState) -> list[int]:
-        """Physical blocks of a sequence of the scheduled pass, in the order of its tokens."""
+        """Physical block ids of a sequence in the scheduled pass, in the order of its tokens."""
         n_blocks = sequence.n_blocks
         if sequence in self.decoding and self.limits.paged:
             context = self.decoding.context(sequence) + self.decoding.gain(1)
@@ -200,7 +203,7 @@ class Scheduler:
         return self.blocks.block_table(sequence, n_blocks)
 
     def _release_surplus(self, gained: Mapping[SequenceState, int]) -> None:
-        """Release blocks that were allocated for tokens which were not gained."""
+        """Release blocks that were allocated for tokens that sequences did not gain."""
         if not self.limits.paged:
             return
         block_tokens = self.limits.block_tokens
@@ -211,6 +214,7 @@ class Scheduler:
             self._queue_blocked = False
 
     def _set_pass(self, decode_pass: Pass, chunks: list[Chunk]) -> Pass:
+        """Add prompt chunks to a pass, and make it the scheduled one."""
         self._pass = decode_pass
         if chunks:
             prefill = 0
@@ -222,18 +226,18 @@ class Scheduler:
         return self._pass
 
     def _admit_prefilled(self) -> None:
-        """Admit sequences whose keys and values another engine computed: they decode at once."""
+        """Admit sequences at the front of the queue whose prompts another engine has computed."""
         while self.waiting and self.waiting[0].kv_ready and self._allocate(self.waiting[0]):
             sequence = self.waiting.popleft()
-            sequence.kv_ready = False  # after a preemption, this engine recomputes it
+            sequence.kv_ready = False  # after a preemption, this engine has to recompute the prompt
             sequence.past = sequence.prefill_target
             self.decoding.add(sequence, sequence.past)
 
     def _admit(self, chunks: list[Chunk], budget: int) -> None:
-        """Start prompts in the order of the queue, up to `budget` tokens."""
+        """Admit requests from the queue, and append chunks of at most `budget` tokens in all."""
         waiting = self.waiting
         whole_prompts = not self.limits.chunked
-        n_admitted = 0  # not among the running ones yet
+        n_admitted = 0  # `running` does not count these sequences yet
         while waiting and budget > 0 and not waiting[0].kv_ready:
             if whole_prompts and chunks and waiting[0].prefill_target > budget:
                 return
@@ -245,7 +249,12 @@ class Scheduler:
             budget -= self._append_chunk(sequence, chunks, limit)
 
     def _allocate(self, sequence: SequenceState, n_admitted: int = 0) -> bool:
-        """Allocate the blocks of a waiting sequence's prompt; False if it may not run yet."""
+        """Allocate the blocks that a waiting sequence needs to start; False if it has to wait.
+
+        Args:
+            sequence: the sequence.
+            n_admitted: sequences admitted to this pass, which `running` does not count yet.
+        """
         running = self.running + n_admitted
         if self._queue_blocked or running >= self.limits.max_sequences:
             return False
@@ -253,10 +262,10 @@ class Scheduler:
             n_blocks = ceil_div(sequence.prefill_target, self.limits.block_tokens)
         else:
             n_blocks = self.limits.blocks_for(sequence.request)
-        # At least one token has to be computed: the next one is sampled from its output.
+        # Not all tokens may come from the prefix cache: sampling needs the logits of the last one.
         max_hits = (sequence.prefill_target - 1) // self.limits.block_tokens
         n_hits = self.blocks.match(sequence.block_keys, max_hits)
-        reserve = self._reserve if running else 0
+        reserve = self._reserved_blocks if running else 0
         if not self.blocks.admit(sequence, n_blocks, n_hits, reserve):
             self._queue_blocked = True
             return False
@@ -266,13 +275,14 @@ class Scheduler:
         return True
 
     def _append_chunk(self, sequence: SequenceState, chunks: list[Chunk], limit: int) -> int:
+        """Append the next chunk of a prompt, of at most `limit` tokens; return its tokens."""
         tokens = min(sequence.prefill_target - sequence.past, limit)
         if tokens > 0:
             chunks.append(Chunk(sequence, sequence.past, tokens))
         return tokens
 
     def _allocate_for_decoding(self) -> None:
-        """Allocate the blocks of the next decode pass; preempt the youngest if they run out."""
+        """Allocate the blocks of the next decode pass; preempt sequences until there are enough."""
         n_blocks = self.decoding.blocks_needed(1)
         while n_blocks > self.blocks.available:
             self._preempt()
@@ -281,9 +291,9 @@ class Scheduler:
             self.blocks.allocate(n_blocks)
 
     def _preempt(self) -> None:
-        """Release the sequence admitted last and put it at the head of the queue.
+        """Release the blocks of the sequence admitted last, and put it at the front of the queue.
 
-        Some of its blocks are allocated at once, so it is not admitted again in the same pass.
+        It is not admitted again to this pass, since other sequences get some of its blocks.
         """
         sequence = self._partial
         if sequence is not None:

@@ -1,4 +1,4 @@
-"""How long a pass takes: the interface that a simulation needs, and its simplest implementation."""
+"""Time of a pass: the interface that the simulation needs, and an affine implementation."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 
 
 class PassTimes(Protocol):
-    """Seconds of a pass of one engine."""
+    """Interface for the time of a pass of one engine."""
 
     def pass_s(self, decode: int, kv_tokens: float, prefill: int, pairs: float) -> float:
         """Seconds of a pass.
 
         Args:
-            decode: sequences that decode one token (or `tokens_per_pass` of them).
-            kv_tokens: sum of the contexts that they read.
-            prefill: prompt tokens that are computed.
-            pairs: query-key pairs of these prompt tokens.
+            decode: number of sequences that decode.
+            kv_tokens: tokens in the KV cache that these sequences read, in all.
+            prefill: number of prompt tokens that are computed.
+            pairs: (query, key) pairs in the attention of these prompt tokens.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineTimes:
-    """Pass times with a fixed part and a part proportional to each kind of work.
+    """Pass times that are an affine function of the work in the pass.
 
     Args:
-        fixed_s: seconds of any pass (reading the weights).
-        decode_s: seconds for each sequence that decodes.
-        kv_s: seconds for each token of context that is read.
-        prefill_s: seconds for each prompt token.
-        pair_s: seconds for each query-key pair of prompt tokens.
+        fixed_s: seconds of every pass (to read the weights).
+        decode_s: seconds per sequence that decodes.
+        kv_s: seconds per token that is read from the KV cache.
+        prefill_s: seconds per prompt token.
+        pair_s: seconds per (query, key) pair of prompt tokens.
     """
 
     fixed_s: float
@@ -40,6 +40,6 @@ class AffineTimes:
     pair_s: float = 0.0
 
     def pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
-        """Seconds of a pass."""
+        """Seconds of a pass: see `PassTimes`."""
         decode_s = self.decode_s * decode + self.kv_s * kv_tokens
         return self.fixed_s + decode_s + self.prefill_s * prefill + self.pair_s * pairs

@@ -1,7 +1,8 @@
-"""Recorded traffic: a .csv or .jsonl file with one request per line.
+"""Recorded traffic, read from a .csv or .jsonl file with one request per line.
 
-Columns are `arrival` (seconds), `prompt` and `output` (tokens), and for prompts that share a text
-`prefix` (its name) and `shared` (its tokens). Requests are sorted by arrival; the first is at 0.
+Columns are `arrival` (seconds), `prompt` and `output` (tokens). Prompts that start with the same
+text also have `prefix` (a name of that text) and `shared` (its length in tokens). Requests are
+sorted by arrival, and arrivals shifted so that the first is at 0.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from shardwise.simulate.traffic import Traffic
 
 REQUIRED = ("arrival", "prompt", "output")
 COLUMNS = (*REQUIRED, "prefix", "shared")
-MAX_PROBLEMS = 5  # reported of one file
+MAX_PROBLEMS = 5  # most problems of a file that an error lists
 LARGEST_TOKENS = 2**31 - 1
 
 
 def read_trace(path: str | Path) -> Traffic:
-    """Read the traffic of a file.
+    """Read recorded traffic.
 
     Raises:
-        BadFile: it cannot be read, or has invalid values (with line, column and value).
+        BadFile: the file cannot be read, or has invalid values; lists line, column and value.
     """
     import numpy as np
 
@@ -58,7 +59,7 @@ def read_trace(path: str | Path) -> Traffic:
 
 
 def _lines(file: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """The lines with requests, each with its number."""
+    """Yield the number of each line that has a request, and its values by column."""
     if file.suffix == ".jsonl":
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
@@ -101,7 +102,7 @@ class _Row(NamedTuple):
 
 
 def _parse_row(location: str, fields: Mapping[str, Any], problems: list[str]) -> _Row:
-    """Parse one request; what is wrong in it is appended to `problems`."""
+    """Parse one request; append a message to `problems` for each invalid value."""
     arrival_s = _number(fields.get("arrival"))
     if not math.isfinite(arrival_s):
         problems.append(
@@ -120,7 +121,7 @@ def _parse_row(location: str, fields: Mapping[str, Any], problems: list[str]) ->
 
 
 def _number(value: object) -> float:
-    """A number, or NaN for any other value."""
+    """Convert a value to a number, or to NaN if it is not a number."""
     if isinstance(value, bool):
         return math.nan
     try:

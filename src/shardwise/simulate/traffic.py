@@ -1,6 +1,6 @@
-"""Synthetic traffic: arrivals, lengths, and requests made of both.
+"""Traffic: request arrivals, prompt and output lengths, and generators for both.
 
-Random functions take a seeded `numpy.random.Generator`: the same seed gives the same traffic.
+Random functions take a `numpy.random.Generator`; equal seeds give equal traffic.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """Requests in the order of their arrival.
+    """Requests in the order of their arrival, one array element each.
+
+    Requests arrive at given times, or in a closed loop: a fixed number of users each send their
+    next request when the previous one has ended.
 
     Args:
-        prompt, output: tokens of each request.
-        arrival_s: seconds from the start, in ascending order; None for a closed loop.
-        users: of a closed loop: number of requests at the start; each end starts the next one.
-        think_s: of a closed loop: seconds between an end and the next request.
-        prefix, shared: name of the text that each prompt shares with others, and its tokens.
+        prompt, output: tokens of each prompt and of each answer.
+        arrival_s: seconds from the start of the run, ascending; None for a closed loop.
+        users: number of users in a closed loop; 0 with arrival times.
+        think_s: seconds that a user of a closed loop waits before the next request.
+        prefix: name of the text that a prompt starts with, equal for prompts that share it; None
+            for no shared text.
+        shared: length of that text in tokens.
 
     Raises:
-        BadInput: columns of different lengths, or values out of range.
+        BadInput: arrays have different lengths, or values are out of range.
     """
 
     prompt: Array
@@ -52,7 +57,6 @@ class Traffic:
         if self.think_s < 0:
             problems.append(f"think_s must not be negative: {self.think_s}.")
         raise_all(BadInput, problems)
-        raise_all(BadInput, problems)
         for name, minimum in (("prompt", 1), ("output", 1), ("arrival_s", 0), ("shared", 0)):
             problem = self._column_problem(name, minimum)
             if problem:
@@ -60,7 +64,7 @@ class Traffic:
         raise_all(BadInput, problems)
 
     def _column_problem(self, name: str, minimum: int) -> str:
-        """The first problem of a column, or an empty string."""
+        """Return a message about the first invalid value of a column, "" if all are valid."""
         import numpy as np
 
         column = getattr(self, name)
@@ -103,10 +107,10 @@ class Traffic:
 
     @property
     def rate(self) -> float:
-        """Requests per second, from the start to the last arrival.
+        """Mean arrivals per second, from the start of the run to the last arrival.
 
         Raises:
-            BadInput: a closed loop, whose rate is a result; or all requests arrive at once.
+            BadInput: the traffic is a closed loop, or all requests arrive at the start.
         """
         if self.arrival_s is None or not len(self) or self.arrival_s[-1] <= 0:
             raise BadInput("only traffic with arrivals at different times has a rate.")
@@ -116,32 +120,33 @@ class Traffic:
         """Scale the times between arrivals so that `rate` requests arrive per second.
 
         Raises:
-            BadInput: a rate out of range, or traffic without one.
+            BadInput: `rate` is not above 0 and finite, or the traffic has no rate.
         """
         factor = self.rate / _positive("rate", rate)
-        arrival_s: Any = self.arrival_s  # not None, or it has no rate
+        arrival_s: Any = self.arrival_s  # not None: `self.rate` has checked that
         return replace(self, arrival_s=arrival_s * factor)
 
 
 def constant(n: int, rate: float) -> Array:
-    """Arrivals at equal intervals, in seconds; `rate` per second."""
+    """Return n arrival times in seconds, at equal intervals of 1 / `rate`."""
     import numpy as np
 
     return np.arange(1, n + 1) / _positive("rate", rate)
 
 
 def poisson(n: int, rate: float, rng: np.random.Generator) -> Array:
-    """Arrivals of a Poisson process, in seconds."""
+    """Return n arrival times of a Poisson process in seconds, with `rate` arrivals per second."""
     return gamma(n, rate, 1.0, rng)
 
 
 def gamma(n: int, rate: float, variation: float, rng: np.random.Generator) -> Array:
-    """Arrivals with gamma-distributed intervals, in seconds.
+    """Return arrival times in seconds whose intervals are gamma-distributed.
 
     Args:
         n: number of arrivals.
         rate: mean arrivals per second.
-        variation: standard deviation over mean of the intervals: 1 Poisson, above 1 bursts.
+        variation: standard deviation of the intervals divided by their mean. 1 gives a Poisson
+            process, values above 1 bursts.
         rng: random generator.
     """
     shape = 1 / _positive("variation", variation) ** 2
@@ -149,9 +154,9 @@ def gamma(n: int, rate: float, variation: float, rng: np.random.Generator) -> Ar
 
 
 def on_off(n: int, rate: float, on_s: float, off_s: float, rng: np.random.Generator) -> Array:
-    """Poisson arrivals in windows of `on_s` seconds, with gaps of `off_s` seconds between them.
+    """Return n Poisson arrival times in windows of `on_s` seconds, with gaps of `off_s` seconds.
 
-    `rate` is the mean over windows and gaps, so that it is higher inside the windows.
+    `rate` is the mean over windows and gaps; inside the windows the rate is higher.
     """
     import numpy as np
 
@@ -161,14 +166,14 @@ def on_off(n: int, rate: float, on_s: float, off_s: float, rng: np.random.Genera
 
 
 def fixed(n: int, tokens: int) -> Array:
-    """Equal lengths, in tokens."""
+    """Return n equal lengths, in tokens."""
     import numpy as np
 
     return np.full(n, tokens)
 
 
 def uniform(n: int, low: int, high: int, rng: np.random.Generator) -> Array:
-    """Uniformly distributed integer lengths from `low` to `high`, both included."""
+    """Return n uniformly distributed lengths from `low` to `high` tokens, both included."""
     if not 1 <= low <= high:
         raise BadInput(f"lengths from {low} to {high}: write 1 <= low <= high.")
     return rng.integers(low, high + 1, n)
@@ -177,12 +182,12 @@ def uniform(n: int, low: int, high: int, rng: np.random.Generator) -> Array:
 def lognormal(
     n: int, mean: float, variation: float, rng: np.random.Generator, maximum: int = 2**31 - 1
 ) -> Array:
-    """Log-normally distributed lengths, rounded and clipped to [1, `maximum`].
+    """Return log-normally distributed lengths, rounded and clipped to [1, `maximum`].
 
     Args:
         n: number of lengths.
-        mean: tokens, before clipping.
-        variation: standard deviation over mean.
+        mean: mean tokens, before clipping.
+        variation: standard deviation divided by the mean.
         rng: random generator.
         maximum: longest length, in tokens.
     """
@@ -194,7 +199,7 @@ def lognormal(
 
 
 def resample(n: int, recorded: Traffic, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Pairs of prompt and output lengths, sampled with replacement from recorded ones."""
+    """Sample n recorded requests with replacement; return their prompt and output lengths."""
     rows = rng.integers(0, len(recorded), n)
     return recorded.prompt[rows], recorded.output[rows]
 

@@ -1,6 +1,7 @@
-"""The trainer around the training step of a plan: data, loop, checkpoints, metrics. Level 9.
+"""Training runs: data, training loop, checkpoints and metrics around the step of a plan. Level 9.
 
-Text becomes shards of tokens (`tokenize`, `tokens`). The order of sequences is a function of one
-seed (`data_order`). The step runs on the available devices (`devices`, `state`, `loop`), bad
-numbers never reach the weights (`guard`), and a run resumes bit by bit (`checkpoint`).
+`tokenize` and `tokens` convert text to shards of tokens. `data_order` derives the order of all
+sequences from one seed. `devices`, `state` and `loop` run the step on the available devices.
+`guard` keeps NaN, inf and loss spikes out of the weights. `checkpoint` saves a run so that it
+resumes with identical bits.
 """

@@ -1,8 +1,8 @@
-"""Checkpoints: written asynchronously by orbax, restored onto any mesh, verified on load.
+"""Checkpoints: written asynchronously by orbax, restored onto any mesh, verified when loaded.
 
-A checkpoint is a folder named by its step. It contains the arrays in shards and one JSON document
-with a fingerprint of every array and the order of the data. The folder gets its final name when it
-is complete; older checkpoints are removed after that.
+A checkpoint is a folder whose name is the number of completed steps. It contains the sharded arrays
+and a JSON document (`about`) with the fingerprint of every array and the identity of the data. The
+folder gets its final name when it is complete; only then are older checkpoints removed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import jax
 from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.consensus import all_agree
-from shardwise.train.devices import INSTALL
+from shardwise.train.devices import INSTALL_COMMAND
 from shardwise.train.fingerprint import fingerprints
 from shardwise.train.state import zero_residuals
 from shardwise.train.writable import ensure_writable
 
-MAX_TO_KEEP = 2
-# Prefixes of errors that background tasks of orbax repeat after a failure.
+MAX_TO_KEEP = 2  # checkpoints in a folder
+# Starts of errors that background tasks of orbax raise again after a failure was reported.
 REPEATED_ERRORS = ("Event loop is closed", "Encountered error while reading array")
-RESIDUALS = "lost"  # key of the int8 error feedback in the state
+RESIDUALS = "lost"  # key in the state of the residuals of int8 gradient sums
 RESIDUAL_PATH = f"{RESIDUALS}/"
 
 
@@ -40,8 +40,9 @@ class Restored:
     Args:
         step: number of completed steps.
         state: the arrays.
-        about: the JSON document saved with the arrays.
-        residuals_reset: the int8 error feedback belongs to another layout and starts at 0.
+        about: the JSON document of the checkpoint, without the fingerprints.
+        residuals_reset: whether the residuals of int8 gradient sums start at 0, because the saved
+            ones belong to another layout.
     """
 
     step: int
@@ -50,17 +51,17 @@ class Restored:
     residuals_reset: bool = False
 
 
-class _Damaged(Exception):
-    """The files differ from what was saved."""
+class _DamagedCheckpoint(Exception):
+    """The files of a checkpoint differ from what was saved."""
 
 
 class Checkpoints:
-    """The checkpoints of a folder.
+    """Reader and writer of the checkpoints in a folder.
 
     Args:
-        folder: created if missing.
+        folder: the folder; created if missing.
         on_note: receives messages about failures that do not stop the run.
-        max_to_keep: number of checkpoints; older ones are removed.
+        max_to_keep: number of checkpoints to keep; older ones are removed.
 
     Raises:
         BadFile: the folder cannot be written.
@@ -73,14 +74,16 @@ class Checkpoints:
         try:
             import orbax.checkpoint as orbax
         except ImportError:
-            raise MissingExtra(f"checkpoints need orbax, which is missing: {INSTALL}") from None
+            raise MissingExtra(
+                f"checkpoints need orbax, which is missing: {INSTALL_COMMAND}"
+            ) from None
         self.folder = Path(folder).absolute()
         self.on_note = on_note
         ensure_writable(self.folder, "checkpoints")
         # Failures are reported by `on_note`; orbax would also write tracebacks to stderr.
         for name in ("absl", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._hook = sys.unraisablehook
+        self._previous_hook = sys.unraisablehook
         sys.unraisablehook = _without_repeated_errors(sys.unraisablehook)
         self._orbax = orbax
         options = orbax.CheckpointManagerOptions(
@@ -95,11 +98,19 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: Tree, about: dict[str, Any]) -> None:
-        """Start writing a checkpoint, after the previous one is complete; report a failure."""
+        """Start writing a checkpoint in the background, once the previous one is complete.
+
+        A failure is reported by `on_note`.
+
+        Args:
+            step: number of completed steps.
+            state: the arrays, in the portable form of `PortableState`.
+            about: values for the JSON document.
+        """
         self.wait()
         args = self._orbax.args
         document = {**about, "fingerprints": fingerprints(state)}
-        items = {name: args.StandardSave(tree) for name, tree in _items(state).items()}
+        items = {name: args.StandardSave(tree) for name, tree in _checkpoint_items(state).items()}
         try:
             self._writing = step
             composite = args.Composite(**items, about=args.JsonSave(document))
@@ -109,12 +120,12 @@ class Checkpoints:
             self._report_failure(error)
 
     def wait(self) -> bool:
-        """Wait for the checkpoint being written; return whether it is complete."""
+        """Wait for the checkpoint that is being written; return whether it was written."""
         if self._writing is None:
             return True
         try:
             self._manager.wait_until_finished()
-        except Exception as error:  # threads of orbax and tensorstore raise any kind
+        except Exception as error:  # threads of orbax and tensorstore raise many types
             self._report_failure(error)
             return False
         self._writing = None
@@ -126,31 +137,29 @@ class Checkpoints:
         if earlier:
             fallback = f"the checkpoint of step {max(earlier)} is complete"
         self.on_note(
-            f"the checkpoint of step {self._writing} was not written: {_reason(error)}; {fallback}."
+            f"the checkpoint of step {self._writing} was not written: {_cause(error)}; {fallback}."
         )
-        if jax.process_index() == 0:  # frees the space on a full disk
+        if jax.process_index() == 0:  # the disk may be full: remove the incomplete files
             for partial in self.folder.glob(f"{self._writing}.orbax-checkpoint-tmp*"):
                 shutil.rmtree(partial, ignore_errors=True)
         self._writing = None
 
     def restore(self, shapes: Tree, identity: dict[str, Any]) -> Restored | None:
-        """Read the newest intact checkpoint, laid out as `shapes`.
+        """Read the newest intact checkpoint; return None if there is no checkpoint.
 
         Args:
-            identity: of the data and its order; has to equal the saved one.
-
-        Returns:
-            None if there is no checkpoint.
+            shapes: shapes, dtypes and shardings of the arrays to return.
+            identity: `DataOrder.identity`; has to equal the saved one.
 
         Raises:
-            BadInput: the checkpoint has another model, optimizer or order of data.
-            BadFile: there are checkpoints, and all of them are damaged.
+            BadInput: the checkpoint is of another model or optimizer, or of data in another order.
+            BadFile: all checkpoints in the folder are damaged.
         """
         damaged: dict[int, str] = {}
         for step in reversed(self.steps):
             try:
-                restored = self._verified(step, shapes, identity)
-            except _Damaged as error:
+                restored = self._read_verified(step, shapes, identity)
+            except _DamagedCheckpoint as error:
                 damaged[step] = f"checkpoint {step} in {self.folder} is damaged: {error}."
                 self.on_note(damaged[step])
                 continue
@@ -162,7 +171,7 @@ class Checkpoints:
         return None
 
     def _rename_damaged(self, steps: Collection[int]) -> None:
-        """Rename damaged checkpoints: orbax writes no step below an existing later one."""
+        """Rename damaged checkpoints: while they exist, orbax refuses to write earlier steps."""
         if not steps:
             return
         if jax.process_index() == 0:
@@ -170,15 +179,16 @@ class Checkpoints:
                 renamed = self.folder / f"damaged-{step}-{time.time_ns()}"
                 (self.folder / str(step)).rename(renamed)
                 self.on_note(f"checkpoint {step} was renamed to {renamed.name}.")
-        all_agree(True)  # a barrier: no process reads the folder earlier
+        all_agree(True)  # a barrier: all processes wait until process 0 has renamed them
         self._manager.reload()
 
-    def _verified(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
-        """Read a checkpoint that is intact in all processes, so that all resume from the same one.
+    def _read_verified(self, step: int, shapes: Tree, identity: dict[str, Any]) -> Restored:
+        """Read a checkpoint and verify its fingerprints in all processes.
 
         Raises:
             BadInput: see `restore`.
-            _Damaged: at least one process cannot read it, or read other bits.
+            _DamagedCheckpoint: a process cannot read the checkpoint, or has read other bits than
+                were saved.
         """
         problem = ""
         restored = None
@@ -186,17 +196,17 @@ class Checkpoints:
             restored, saved = self._read(step, shapes, identity)
         except BadInput:
             raise
-        except Exception as error:  # damaged files make orbax raise any kind
-            problem = _reason(error)
+        except Exception as error:  # orbax raises many types for damaged files
+            problem = _cause(error)
         if not all_agree(restored is not None) or restored is None:
-            raise _Damaged(problem or "another process cannot read it")
+            raise _DamagedCheckpoint(problem or "another process cannot read it")
         bits = fingerprints(restored.state)
         changed = [name for name, number in bits.items() if saved[name] != number]
         if not all_agree(not changed):
             array = "an array of another process"
             if changed:
                 array = changed[0]
-            raise _Damaged(f"the bits of {array} differ from those that were saved")
+            raise _DamagedCheckpoint(f"the bits of {array} differ from those that were saved")
         if restored.residuals_reset:
             restored.state[RESIDUALS] = zero_residuals(shapes)
         return restored
@@ -204,14 +214,14 @@ class Checkpoints:
     def _read(
         self, step: int, shapes: Tree, identity: dict[str, Any]
     ) -> tuple[Restored, dict[str, int]]:
-        """Read the arrays of a checkpoint, and the fingerprints saved with them."""
+        """Read a checkpoint; return it, and the fingerprints saved with it, not yet compared."""
         args = self._orbax.args
         document = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))
         about: dict[str, Any] = document["about"]
         saved = about.pop("fingerprints")
         self._check_match(step, shapes, saved, identity, about)
-        items = _items(shapes)
-        reset = RESIDUALS in items and not _same_residuals(about["arrays"], shapes)
+        items = _checkpoint_items(shapes)
+        reset = RESIDUALS in items and not _residuals_match(about["arrays"], shapes)
         if reset:
             del items[RESIDUALS]
         requests = {name: args.StandardRestore(tree) for name, tree in items.items()}
@@ -229,15 +239,27 @@ class Checkpoints:
         identity: dict[str, Any],
         about: dict[str, Any],
     ) -> None:
-        """Refuse a checkpoint of another model, optimizer or order of data."""
+        """Check that a checkpoint is of this model, this optimizer and this order of data.
+
+        Args:
+            step: number of completed steps.
+            shapes: the expected arrays.
+            saved: path of each saved array -> its fingerprint.
+            identity: the expected identity of the data.
+            about: the JSON document of the checkpoint.
+
+        Raises:
+            BadInput: the checkpoint is of something else.
+            _DamagedCheckpoint: the document has no fingerprint of some array.
+        """
         where = f"checkpoint {step} in {self.folder}"
         stored = _without_residuals(about["arrays"])
         expected = _without_residuals(array_types(shapes))
-        unmatched = sorted(set(stored) ^ set(expected))
-        if unmatched:
+        in_one_only = sorted(set(stored) ^ set(expected))
+        if in_one_only:
             raise BadInput(
-                f"{where} is of another model or optimizer: {len(unmatched)} arrays are only in "
-                f"one of the two, such as {unmatched[0]}."
+                f"{where} is of another model or optimizer: {len(in_one_only)} arrays are only in "
+                f"one of the two, such as {in_one_only[0]}."
             )
         for name, array_type in expected.items():
             if stored[name] != array_type:
@@ -245,7 +267,7 @@ class Checkpoints:
                     f"{where}: {name} is {stored[name]} there and {array_type} in the plan."
                 )
         if set(_without_residuals(saved)) != set(expected):
-            raise _Damaged("its document does not list all arrays")
+            raise _DamagedCheckpoint("its document does not list all arrays")
         for key, value in identity.items():
             stored_value = about["order"].get(key)
             if stored_value != value:
@@ -255,19 +277,19 @@ class Checkpoints:
                 )
 
     def close(self) -> bool:
-        """Wait and release the folder; return whether the last checkpoint is complete."""
+        """Wait for orbax and close it; return whether the last checkpoint is complete."""
         complete = self.wait()
         try:
             self._manager.close()
-        except Exception as error:  # orbax raises the failure of a checkpoint once more
+        except Exception as error:  # orbax raises the error of a failed checkpoint again
             if complete:
-                self.on_note(f"{self.folder}: {_reason(error)}.")
-        sys.unraisablehook = self._hook
+                self.on_note(f"{self.folder}: {_cause(error)}.")
+        sys.unraisablehook = self._previous_hook
         return complete
 
 
 def _without_repeated_errors(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a hook to skip errors that tasks of orbax repeat after they have failed."""
+    """Wrap `sys.unraisablehook` to ignore errors that start with `REPEATED_ERRORS`."""
 
     def filtered(unraisable: Any) -> None:
         if not str(unraisable.exc_value).startswith(REPEATED_ERRORS):
@@ -277,15 +299,18 @@ def _without_repeated_errors(hook: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def array_types(shapes: Tree) -> dict[str, str]:
-    """Path of each array -> `float32[2, 3]`."""
+    """Map the path of each array in the tree to its dtype and shape, such as `float32[2, 3]`."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
         for path, x in jax.tree.leaves_with_path(shapes)
     }
 
 
-def _items(state: Tree) -> dict[str, Tree]:
-    """Items of a checkpoint: residuals by themselves, as they depend on the layout."""
+def _checkpoint_items(state: Tree) -> dict[str, Tree]:
+    """Divide a state into the items of a checkpoint.
+
+    The residuals are a separate item, which a run in another layout does not read.
+    """
     portable = {name: tree for name, tree in state.items() if name != RESIDUALS}
     if RESIDUALS in state:
         return {"state": portable, RESIDUALS: state[RESIDUALS]}
@@ -296,13 +321,13 @@ def _without_residuals(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arrays.items() if not name.startswith(RESIDUAL_PATH)}
 
 
-def _same_residuals(arrays: dict[str, str], shapes: Tree) -> bool:
+def _residuals_match(arrays: dict[str, str], shapes: Tree) -> bool:
     stored = {name: value for name, value in arrays.items() if name.startswith(RESIDUAL_PATH)}
     return stored == array_types({RESIDUALS: shapes[RESIDUALS]})
 
 
-def _reason(error: Exception) -> str:
-    """First line of an error, without the references of tensorstore."""
+def _cause(error: Exception) -> str:
+    """Return the first line of an error, without the file locations that tensorstore appends."""
     text = str(error).partition("\n")[0] or type(error).__name__
     text = text.split(". See full")[0]
     if "Failed" in text:

@@ -1,4 +1,4 @@
-"""Agreement between the processes of a run, outside of its steps."""
+"""Agreement between the processes of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwise.errors import BadInput
 
 
 def all_agree(vote: bool) -> bool:
-    """Return whether the vote of every process is true; waits for all processes."""
+    """Return whether `vote` is true in every process; wait until all processes have called this."""
     import jax
     import numpy as np
 
@@ -19,7 +19,7 @@ def all_agree(vote: bool) -> bool:
 
 
 def require_equal(**values: Any) -> None:
-    """Check that all processes were started with the same values.
+    """Check that every value is the same in all processes of the run.
 
     Raises:
         BadInput: the `repr` of a value differs between processes.
@@ -31,10 +31,10 @@ def require_equal(**values: Any) -> None:
         return
     checksums = [zlib.crc32(repr(value).encode()) for value in values.values()]
     table = _all_gather(np.array(checksums, np.uint32)).reshape(-1, len(checksums))
-    different = [name for name, column in zip(values, table.T, strict=True) if len({*column}) > 1]
-    if different:
+    unequal = [name for name, column in zip(values, table.T, strict=True) if len({*column}) > 1]
+    if unequal:
         raise BadInput(
-            f"the {len(table)} processes of this run differ in {', '.join(different)}: start all "
+            f"the {len(table)} processes of this run differ in {', '.join(unequal)}: start all "
             "with the same command, except for --process."
         )
 

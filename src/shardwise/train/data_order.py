@@ -1,9 +1,9 @@
-"""The order of training sequences: a function of the step alone, so that any run can resume.
+"""The order of training sequences, from which a run can resume at any step.
 
-Sequence i of a run is computed directly, without iterating up to it: every token set is shuffled
-anew in each epoch by a permutation that is evaluated per index (grain's), and sets are mixed by
-weight in a fixed pattern. Row r of step s is sequence s * batch + r, whatever the layout or the
-number of processes.
+The order depends on the seed only, not on the layout or the number of processes: row r of the batch
+of step s is sequence s * batch + r. Any sequence can be computed without the previous ones: a token
+set is shuffled in every epoch by a permutation that grain evaluates for single indices, and several
+token sets are mixed by weight in a fixed pattern.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadInput
-from shardwise.train.tokens import SequenceAttention, TokenSequence, TokenSet, open_tokens
+from shardwise.train.tokens import SequenceSource, TokenSequence, TokenSet, open_tokens
 
-MIN_SHARE = 1e-9  # a smaller share of all sequences never occurs in a run
-N_SEEDS = 2**32  # range of seeds that grain's shuffle takes
+MIN_SHARE = 1e-9  # a token set with a smaller share would contribute no sequence to a run
+N_SEEDS = 2**32  # grain's shuffle takes seeds from 0 to N_SEEDS - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOrder:
-    """The sequences of a run.
+    """The training sequences of a run in their order.
 
     Args:
-        dataset: a map dataset of grain: sequence by index.
+        dataset: `MapDataset` of grain: index of a sequence in the run -> `TokenSequence`.
         sets: the token sets that are mixed.
         batch: sequences per step.
-        identity: equal for two runs that read the same sequences in the same order.
+        identity: content of the token sets and all settings of the order; two runs with equal
+            identity read the same sequences in the same order.
     """
 
     dataset: Any
@@ -38,12 +39,12 @@ class DataOrder:
     identity: dict[str, Any]
 
     def rows(self, step: int, rows: Sequence[int]) -> np.ndarray[Any, Any]:
-        """T+1 tokens of some rows of a step's batch, [row, token]."""
+        """Return rows of the batch of a step, each with T+1 tokens: int32[row, token]."""
         start = step * self.batch
         return np.stack([self._sequence(start + row).tokens for row in rows]).astype(np.int32)
 
     def origins(self, step: int) -> list[tuple[int, int]]:
-        """Origin of each row of a step's batch: (token set, sequence)."""
+        """Return the origin of each row of the batch of a step: (token set, sequence index)."""
         start = step * self.batch
         return [self._sequence(start + row).origin for row in range(self.batch)]
 
@@ -55,18 +56,18 @@ class DataOrder:
 def data_order(
     sets: Sequence[TokenSet], weights: Sequence[float], *, seq: int, batch: int, seed: int
 ) -> DataOrder:
-    """The order of sequences of a run.
+    """Shuffle and mix the sequences of token sets.
 
     Args:
         sets: token sets to mix.
-        weights: share of the sequences that comes from each token set.
+        weights: shares of the sequences that come from each token set; need not sum to 1.
         seq: tokens per sequence.
         batch: sequences per step.
-        seed: of the shuffles.
+        seed: seed of the shuffles.
 
     Raises:
-        BadInput: a token set is shorter than one sequence, a weight is not positive, or the seed
-            is out of range.
+        BadInput: a token set is shorter than one sequence, a weight is not positive or almost 0, or
+            the seed is out of range.
     """
     import grain.python as grain
 
@@ -82,7 +83,7 @@ def data_order(
         raise BadInput(f"seed {seed} is not between 0 and {max_seed}.")
     datasets = []
     for set_index, tokens in enumerate(sets):
-        source = SequenceAttention(tokens, seq, set_index)
+        source = SequenceSource(tokens, seq, set_index)
         if not len(source):
             raise BadInput(
                 f"{tokens.folder} has {tokens.n_tokens:,} tokens: not one sequence of {seq:,} and "
@@ -103,11 +104,13 @@ def data_order(
 
 
 def read_mixture(text: str) -> tuple[list[TokenSet], list[float]]:
-    """Parse `code=0.7,text=0.3` into token sets and weights; a single folder needs no weight.
+    """Open the token sets of `code=0.7,text=0.3`; return them and their weights.
+
+    A folder without a weight has weight 1.
 
     Raises:
-        BadFile: a folder without tokens.
-        BadInput: a weight that is not a number.
+        BadFile: a folder has no tokens.
+        BadInput: a weight is not a number.
     """
     sets = []
     weights = []

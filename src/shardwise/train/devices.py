@@ -1,4 +1,4 @@
-"""The devices that a plan runs on: those of this process, or of several processes together."""
+"""Devices that a plan runs on, in one process or in several that form one run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shardwise.hardware import System, Torus
 from shardwise.train import heartbeat
 from shardwise.train.malloc import keep_freed_memory
 
-INSTALL = "pip install 'shardwise[train]'"
-# JAX ends a run without heartbeats after this; `heartbeat` is faster and explains the reason.
+INSTALL_COMMAND = "pip install 'shardwise[train]'"
+# JAX ends a run this long after the last heartbeat; `heartbeat` does so earlier, with a reason.
 JAX_TIMEOUT_S = 100
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
 PLATFORM_TITLES = {"tpu": "a TPU", "gpu": "a GPU", "cpu": "a CPU"}
@@ -22,12 +22,15 @@ PLATFORM_TITLES = {"tpu": "a TPU", "gpu": "a GPU", "cpu": "a CPU"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """How the processes of a run meet; empty for one process, or if the environment says it.
+    """Address at which the processes of a run find each other.
+
+    All fields are empty for a single process, and where the environment (Slurm, for example) has
+    the address.
 
     Args:
         coordinator: `HOST:PORT` of process 0.
         processes: number of processes in the run.
-        process: index of this one, from 0.
+        process: index of this process, from 0.
     """
 
     coordinator: str = ""
@@ -54,10 +57,13 @@ class Rendezvous:
 
 
 def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
-    """Join the other processes of the run; JAX detects Slurm, Kubernetes, MPI and TPU pods.
+    """Connect to the other processes of the run.
+
+    Without a coordinator, JAX looks for one in the environment of Slurm, Kubernetes, MPI and TPU
+    pods; if there is none, the run has one process.
 
     Args:
-        rendezvous: where the processes meet.
+        rendezvous: address of the coordinator.
         on_note: receives a message before this process waits for the others.
 
     Raises:
@@ -67,7 +73,7 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
     try:
         import jax
     except ImportError:
-        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL}") from None
+        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
     if jax.distributed.is_initialized():
         return
     if rendezvous.coordinator:
@@ -109,16 +115,17 @@ def is_first() -> bool:
 
 
 def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
-    """The devices of a machine in its own shape: [node, chip] or [slice, x, y, ..., core].
+    """Return the devices of a machine as an array of its shape.
 
-    For the machine `cpu:N`, this CPU becomes N devices, if JAX has not started yet.
+    The shape is [node, chip] on GPUs and CPUs, [slice, x, y, ..., core of a chip] on TPUs. For the
+    machine `cpu:N`, JAX is told to use this CPU as N devices, if it has not started yet.
 
     Args:
         system: the machine of the plan.
-        model: its name, for the advice in an error.
+        model: name of the model, for the command that an error suggests.
 
     Raises:
-        BadInput: other devices are available; names them, and a command that plans for them.
+        BadInput: the available devices are not those of the machine.
     """
     import jax
 
@@ -126,13 +133,14 @@ def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
     n_devices = system.n_chips * per_chip
     platform = PLATFORMS.get(system.chip.kind, "")
     if platform == "cpu":
-        _split_cpu(n_devices)
+        _configure_cpu_devices(n_devices)
     devices = sorted(jax.devices(), key=_sort_key)
-    # The first of more devices than needed are used, but not of a torus or of several hosts.
+    # Spare devices are left idle, except on a torus or with several processes: there the position
+    # of each device matters.
     may_use_fewer = platform != "tpu" and jax.process_count() == 1
     enough = len(devices) == n_devices or (len(devices) > n_devices and may_use_fewer)
     if devices[0].platform != platform or not enough:
-        raise BadInput(_mismatch(system, model, n_devices, devices))
+        raise BadInput(_mismatch_message(system, model, n_devices, devices))
     grid = np.empty(n_devices, dtype=object)
     grid[:] = devices[:n_devices]
     if isinstance(system.topology, Torus):
@@ -141,22 +149,25 @@ def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
 
 
 def cpu_devices(n_devices: int) -> list[Any]:
-    """This CPU as several devices.
+    """Return `n_devices` JAX devices of this CPU.
 
     Raises:
-        BadInput: JAX has started with fewer.
+        BadInput: JAX has started already, with fewer devices.
     """
     import jax
 
-    _split_cpu(n_devices)
+    _configure_cpu_devices(n_devices)
     devices = jax.devices("cpu")
     if len(devices) < n_devices:
         raise BadInput(f"JAX has started with {len(devices)} CPU devices; {n_devices} are needed.")
     return devices[:n_devices]
 
 
-def _split_cpu(n_devices: int) -> None:
-    """Let JAX see this CPU as several devices, over all processes; no effect once JAX runs."""
+def _configure_cpu_devices(n_devices: int) -> None:
+    """Make JAX use this CPU as `n_devices` devices, divided among the processes of the run.
+
+    This has no effect once JAX has started.
+    """
     import jax
 
     n_processes = 1
@@ -171,21 +182,21 @@ def _split_cpu(n_devices: int) -> None:
 
 
 def _distributed_state() -> Any:
-    """State of the run before JAX's backend starts; JAX has no public function for it."""
+    """State of `jax.distributed`, which JAX does not expose before its backend starts."""
     from jax._src import distributed
 
     return distributed.global_state
 
 
 def _sort_key(device: Any) -> tuple[Any, ...]:
-    """Order by slice and coordinates on TPUs, by process and number elsewhere."""
+    """Sort key: slice, coordinates and core on TPUs; process and device id elsewhere."""
     if getattr(device, "coords", None) is not None:
         return (getattr(device, "slice_index", 0), *device.coords, device.core_on_chip)
     return (device.process_index, device.id)
 
 
-def _mismatch(system: System, model: str, n_devices: int, devices: list[Any]) -> str:
-    """Name the planned and the available devices, and a command that plans for the latter."""
+def _mismatch_message(system: System, model: str, n_devices: int, devices: list[Any]) -> str:
+    """Return the error message for devices other than the planned ones."""
     device = devices[0]
     noun = "devices"
     if n_devices == 1:

@@ -1,4 +1,4 @@
-"""Fingerprints of arrays, equal on any mesh: they verify that saved and loaded bits are equal."""
+"""Checksums of arrays that do not depend on their sharding, to verify restored checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwise.runtime.training import host_offload
 
 Array = jax.Array
 
-_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # bytes per element -> dtype
 
 
 @jax.jit
@@ -22,7 +22,10 @@ def _fingerprints(leaves: list[Array]) -> Array:
 
 
 def _fingerprint(x: Array) -> Array:
-    """Sum modulo 2^32 of every element's bits mixed with its index; independent of the order."""
+    """Sum, modulo 2^32, of a hash of each element's bits and index.
+
+    A sum does not depend on the order of its terms, so every sharding gives the same number.
+    """
     x = host_offload.on_chip(x)
     bits = lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize]).astype(jnp.uint32)
     index = jnp.zeros(x.shape, jnp.uint32)
@@ -33,12 +36,12 @@ def _fingerprint(x: Array) -> Array:
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """Path of each array -> its fingerprint, 32 bits."""
+    """Map the path of each array in the tree to its 32-bit fingerprint."""
     arrays = {
         jax.tree_util.keystr(path, simple=True, separator="/"): x
         for path, x in jax.tree.leaves_with_path(tree)
     }
-    # Arrays in host memory come to the chip one at a time: it may have no room for all of them.
+    # Arrays in host memory are copied to the chip one at a time: HBM may not hold all of them.
     groups: list[list[str]] = [[]]
     for name, array in arrays.items():
         if array.sharding.memory_kind == host_offload.KIND:

@@ -1,7 +1,8 @@
-"""The optimizer of a run: clipping by the global gradient norm, and no update from bad numbers.
+"""Optimizer wrapper that clips by the global gradient norm and skips the update of bad steps.
 
-Each chip updates its part of every weight. What a step decides from all gradients together (their
-norm, whether one is NaN or inf) is therefore first summed over the mesh, counting copies once.
+A step is bad if its loss or gradient norm is NaN or inf, or its loss a spike. Each chip updates its
+shard of every weight, so the gradient norm has to be summed over the mesh, counting each gradient
+that several chips have a copy of only once.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from shardwise.train.recipe import Recipe
 
 Array = jax.Array
 
-MIN_GOOD_STEPS = 20  # before the running mean of losses can tell a spike
-LOSS_DECAY = 0.95  # of the running mean, per step
+MIN_GOOD_STEPS = 20  # steps before the running mean of the loss is used to detect spikes
+LOSS_DECAY = 0.95  # weight of the previous running mean of the loss, per step
 
 
 class GuardState(NamedTuple):
     """State of a guarded optimizer; its field names are keys of checkpoints.
 
     Attributes:
-        inner: state of the optimizer itself.
-        norm: global norm of the last gradients, before clipping.
+        inner: state of the wrapped optimizer.
+        norm: global gradient norm of the last step, before clipping.
         usual: running mean of the losses of good steps.
-        good: number of steps that changed the weights.
-        bad: number of steps that did not.
+        good: number of good steps, which changed the weights.
+        bad: number of bad steps, which did not.
     """
 
     inner: Any
@@ -46,19 +47,19 @@ class GuardState(NamedTuple):
 
 
 def guarded_optimizer(recipe: Recipe) -> Callable[[TrainStep], optax.GradientTransformation]:
-    """Return a function that makes the guarded optimizer of a step."""
+    """Return a function that makes the guarded optimizer for a given training step."""
 
     def make(step: TrainStep) -> optax.GradientTransformation:
-        return guard(_inner(step, recipe), global_norm(step), recipe)
+        return guard(_plan_optimizer(step, recipe), global_norm(step), recipe)
 
     return make
 
 
-def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
-    """The plan's optimizer; weight decay applies to matrices."""
+def _plan_optimizer(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
+    """Return the plan's optimizer, with weight decay for matrices only."""
     return optimizer(
         step.job.optimizer,
-        recipe.learning_rate(),
+        recipe.learning_rate_schedule(),
         step.infos,
         b1=recipe.b1,
         b2=recipe.b2,
@@ -68,7 +69,7 @@ def _inner(step: TrainStep, recipe: Recipe) -> optax.GradientTransformation:
 
 
 def global_norm(step: TrainStep) -> Callable[[Tree], Array]:
-    """Return `gradients -> global norm` for use inside the step; equal on every chip."""
+    """Return a function from gradients to their global norm, for use inside the sharded step."""
     if step.global_optimizer:
         return optax.tree.norm
     mesh = step.table.mesh.jax_mesh
@@ -92,7 +93,7 @@ def global_norm(step: TrainStep) -> Callable[[Tree], Array]:
 
 
 def _copies(spec: jax.sharding.PartitionSpec, mesh: jax.sharding.Mesh) -> int:
-    """Number of chips that have the same part of an array."""
+    """Return the number of chips that hold the same shard of an array."""
     n_shards = 1
     for axes in spec:
         if axes:
@@ -108,36 +109,45 @@ def _is_spec(x: Any) -> bool:
 def guard(
     inner: optax.GradientTransformation, norm_of: Callable[[Tree], Array], recipe: Recipe
 ) -> optax.GradientTransformationExtraArgs:
-    """Wrap an optimizer: clip the gradients, and skip the update of a bad step."""
+    """Wrap an optimizer to clip the gradients and to skip the update of a bad step.
+
+    Args:
+        inner: the optimizer.
+        norm_of: computes the global norm of the gradients.
+        recipe: the clipping norm and the size of a loss spike.
+    """
 
     def init(params: Tree) -> GuardState:
-        none = jnp.zeros((), jnp.int32)
+        no_steps = jnp.zeros((), jnp.int32)
         zero = jnp.zeros((), jnp.float32)
-        return GuardState(inner=inner.init(params), norm=zero, usual=zero, good=none, bad=none)
+        return GuardState(
+            inner=inner.init(params), norm=zero, usual=zero, good=no_steps, bad=no_steps
+        )
 
     def update(
         gradients: Tree, state: GuardState, params: Tree | None = None, *, value: Array, **_: Any
     ) -> tuple[Tree, GuardState]:
         norm = norm_of(gradients)
-        ok = jnp.isfinite(norm) & jnp.isfinite(value)
+        is_good = jnp.isfinite(norm) & jnp.isfinite(value)
         if recipe.spike is not None:
-            ok &= (state.good < MIN_GOOD_STEPS) | (value < state.usual + recipe.spike)
-        scale = jnp.where(ok, 1.0, 0.0)
+            is_good &= (state.good < MIN_GOOD_STEPS) | (value < state.usual + recipe.spike)
+        scale = jnp.where(is_good, 1.0, 0.0)
         if recipe.clip is not None:
-            scale = jnp.where(ok, jnp.minimum(1.0, recipe.clip / jnp.maximum(norm, 1e-30)), 0.0)
-        clipped = jax.tree.map(lambda g: jnp.where(ok, g * scale, 0.0), gradients)
+            clip_scale = jnp.minimum(1.0, recipe.clip / jnp.maximum(norm, 1e-30))
+            scale = jnp.where(is_good, clip_scale, 0.0)
+        clipped = jax.tree.map(lambda g: jnp.where(is_good, g * scale, 0.0), gradients)
         updates, inner_state = inner.update(clipped, state.inner, params)
         mean_loss = LOSS_DECAY * state.usual + (1 - LOSS_DECAY) * value
         mean_loss = jnp.where(state.good == 0, value, mean_loss)
-        if_ok = lambda new, old: jnp.where(ok, new, old)
+        if_good = lambda new, old: jnp.where(is_good, new, old)
         return (
-            jax.tree.map(lambda u: jnp.where(ok, u, 0.0), updates),
+            jax.tree.map(lambda u: jnp.where(is_good, u, 0.0), updates),
             GuardState(
-                inner=jax.tree.map(if_ok, inner_state, state.inner),
+                inner=jax.tree.map(if_good, inner_state, state.inner),
                 norm=norm,
-                usual=jnp.where(ok, mean_loss, state.usual),
-                good=state.good + ok,
-                bad=state.bad + ~ok,
+                usual=jnp.where(is_good, mean_loss, state.usual),
+                good=state.good + is_good,
+                bad=state.bad + ~is_good,
             ),
         )
 

@@ -1,8 +1,8 @@
-"""Heartbeats between the processes of a run.
+"""Heartbeats between the processes of a run, to detect that one of them has ended.
 
-A process that waits in a collective notices the end of another one when the connection breaks. One
-that waits for others to save or to compile does not; and JAX, which has heartbeats too, then ends
-with a traceback that names no cause.
+A process in a collective notices that another process has ended, since the connection breaks. A
+process that waits for others to save or compile does not. JAX has heartbeats, too, but ends the
+process with a traceback that does not say why.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 
 from shardwise.errors import CheckFailed
 
-BEAT_S = 2.0
-TIMEOUT_S = 30.0  # without a heartbeat, after which a process counts as gone
+BEAT_S = 2.0  # between two heartbeats of a process
+TIMEOUT_S = 30.0  # a process without a heartbeat for this long counts as ended
 _KEY = "shardwise/alive"
 
 
 def exit_after_peer(reason: object) -> NoReturn:
-    """End this process because another one has ended: what it waits for never comes."""
+    """End this process, because another process of the run has ended and it would wait forever."""
     first_line = str(reason).strip().partition("\n")[0]
     sys.stderr.write(
         "shardwise: another process of this run has ended: this one ends too. "
@@ -33,19 +33,22 @@ def exit_after_peer(reason: object) -> NoReturn:
 
 
 def watch(client: Any, process: int, n_processes: int) -> None:
-    """Send heartbeats in a thread, and end this process if those of another one stop.
+    """Send heartbeats in a thread; end this process if those of another process stop.
 
     Args:
-        client: of JAX's coordination service.
-        process: index of this one.
-        n_processes: in the run.
+        client: client of JAX's coordination service, a key-value store of the run.
+        process: index of this process.
+        n_processes: number of processes in the run.
     """
     peers = [index for index in range(n_processes) if index != process]
     arguments = (client, process, peers)
-    threading.Thread(target=_beat, args=arguments, name="heartbeat", daemon=True).start()
+    threading.Thread(
+        target=_exchange_heartbeats, args=arguments, name="heartbeat", daemon=True
+    ).start()
 
 
-def _beat(client: Any, process: int, peers: list[int]) -> None:
+def _exchange_heartbeats(client: Any, process: int, peers: list[int]) -> None:
+    """Count up a number in the key-value store, and check that the peers do so, too."""
     count = 0
     latest = dict.fromkeys(peers, "")
     changed_s = dict.fromkeys(peers, time.monotonic())
@@ -54,7 +57,7 @@ def _beat(client: Any, process: int, peers: list[int]) -> None:
         try:
             client.key_value_set(f"{_KEY}/{process}", str(count), allow_overwrite=True)
             entries = client.key_value_dir_get(_KEY)
-        except Exception:  # the service runs in process 0: without it JAX ends this process
+        except Exception:  # the service has ended, with process 0: JAX then ends this process
             return
         beats = {key.rsplit("/", 1)[-1]: value for key, value in entries}
         clock_s = time.monotonic()

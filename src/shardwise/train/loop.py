@@ -1,4 +1,4 @@
-"""The training loop: dispatch a step, report the previous one, save, stop when asked to."""
+"""The training loop: runs and reports steps, saves checkpoints, stops at a signal or bad step."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.checkpoint import Checkpoints, array_types
 from shardwise.train.consensus import all_agree
 from shardwise.train.data_order import DataOrder
-from shardwise.train.metrics import Hooks, Metrics, StepRecord
+from shardwise.train.metrics import Hooks, MetricsFile, StepRecord
 from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe
 from shardwise.train.signals import StopRequest
 from shardwise.train.state import load_batch
 
-ETA_WINDOW = 20  # steps whose median time predicts the remaining time
-MAX_BAD_IN_A_ROW = 10  # bad steps after which skipping more does not help
-N_ORIGINS = 8  # sequences that a message names
+ETA_WINDOW = 20  # last steps, whose median time gives the remaining time
+MAX_BAD_IN_A_ROW = 10  # consecutive bad steps that end a run even under on_bad = skip
+N_ORIGINS = 8  # most sequences that the message of a bad step lists
 
 
 @dataclass(slots=True, kw_only=True)
 class Loop:
-    """A run between its first and its last step.
+    """The state of a run while its steps are executed.
 
     Args:
-        plan: for the expected times and FLOPs.
-        train_step: the step, uncompiled.
-        recipe: number of steps, learning rate, and what a bad step does.
-        order: the sequences.
-        compiled: `(state, batch) -> (state, numbers)`.
-        state: replaced by every step.
+        plan: the plan, for the expected times and the model's name.
+        train_step: the training step, not compiled.
+        recipe: number of steps, learning rate, and what happens after a bad step.
+        order: the training sequences in their order.
+        compiled: the compiled step, `(state, batch) -> (state, scalars)`, from `run.compile_step`.
+        state: weights and optimizer state; replaced by every step.
         step: number of completed steps.
-        hooks: receive the records and notes.
+        hooks: callbacks that receive the records and notes.
         metrics: the log file.
-        checkpoints: the folder; None to save nothing.
+        checkpoints: the folder of checkpoints; None to save nothing.
         save_every: steps between checkpoints; 0 to save at the end only.
-        stop_request: set by a signal.
+        stop_request: whether a signal has asked the run to stop.
+        losses: loss of every step so far, nats per token.
+        seconds: duration of every step so far.
     """
 
     plan: Plan
@@ -55,7 +57,7 @@ class Loop:
     state: Tree
     step: int
     hooks: Hooks
-    metrics: Metrics
+    metrics: MetricsFile
     checkpoints: Checkpoints | None
     save_every: int
     stop_request: StopRequest
@@ -63,30 +65,33 @@ class Loop:
     seconds: list[float] = field(default_factory=list)
     _n_bad: int = 0
     _bad_in_a_row: int = 0
-    _problems: list[str] = field(default_factory=list)  # of bad steps that end the run
+    _problems: list[str] = field(default_factory=list)  # one per bad step that ends the run
     _advice: str = ""
     _started_s: float = 0.0
 
     def run(self) -> str:
         """Run the remaining steps; return `done`, or the name of the signal that stopped the run.
 
+        A step is reported after the next one has been dispatched, so that devices do not wait for
+        the host.
+
         Raises:
-            CheckFailed: a step was bad, and the recipe says to stop. The step that was already
-                running is reported and saved too.
+            CheckFailed: a step was bad, and the recipe says to stop. The step dispatched after it
+                is reported and saved, too.
         """
         _, shapes = self.train_step.shapes()
-        learning_rate = self.recipe.learning_rate()
+        learning_rate = self.recipe.learning_rate_schedule()
         self._n_bad = int(self.state["moments"].bad)
         self._started_s = time.perf_counter()
         pending: tuple[int, Tree] | None = None
         ending = "done"
         while self.step < self.recipe.steps:
             batch = load_batch(self.order, self.step, shapes, self.train_step.token_order)
-            self.state, numbers = self.compiled(self.state, batch)
+            self.state, scalars = self.compiled(self.state, batch)
             self.step += 1
             if pending is not None:
                 self._report(*pending, learning_rate)
-            pending = (self.step, numbers)
+            pending = (self.step, scalars)
             if self._problems:
                 break
             ending = self._stop_signal() or "done"
@@ -112,13 +117,13 @@ class Loop:
         return ending
 
     def _stop_signal(self) -> str:
-        """The signal that stops the run, once any of its processes has received one."""
+        """Return the signal that stops the run, "" if no process has received one."""
         if all_agree(not self.stop_request.signal):
             return ""
         return self.stop_request.signal or "a signal to another process"
 
     def save(self) -> None:
-        """Start a checkpoint of the completed steps, if the run has a folder for checkpoints."""
+        """Start writing a checkpoint of the current state, if the run has a checkpoint folder."""
         if self.checkpoints is None or self.step in self.checkpoints.steps:
             return
         saved = PortableState(step=self.train_step).to_portable(self.state)
@@ -132,23 +137,23 @@ class Loop:
         self.checkpoints.save(self.step, saved, about)
 
     def _report(self, step: int, results: Tree, learning_rate: Any) -> None:
-        """Wait for a step, and report it to the hooks and the log."""
-        numbers = {name: float(value) for name, value in results.items()}
+        """Wait for the results of a step, and pass its record to the hooks and the log."""
+        scalars = {name: float(value) for name, value in results.items()}
         clock_s = time.perf_counter()
         step_s = clock_s - self._started_s
         self._started_s = clock_s
-        self.losses.append(numbers["loss"])
+        self.losses.append(scalars["loss"])
         self.seconds.append(step_s)
-        is_bad = numbers["bad"] > self._n_bad
-        self._n_bad = int(numbers["bad"])
+        is_bad = scalars["bad"] > self._n_bad
+        self._n_bad = int(scalars["bad"])
         estimate = self.plan.estimate
         remaining = max(0, self.recipe.steps - step)
         record = StepRecord(
             step=step,
             steps=self.recipe.steps,
-            loss=numbers["loss"],
-            grad_norm=numbers["norm"],
-            learning_rate=float(learning_rate(max(0, int(numbers["good"]) - (not is_bad)))),
+            loss=scalars["loss"],
+            grad_norm=scalars["norm"],
+            learning_rate=float(learning_rate(max(0, int(scalars["good"]) - (not is_bad)))),
             bad=is_bad,
             step_s=step_s,
             lower=estimate.step_s.lower,
@@ -162,20 +167,20 @@ class Loop:
         self.metrics.step(record)
         if is_bad:
             self._bad_in_a_row += 1
-            self._on_bad(step, numbers)
+            self._on_bad(step, scalars)
         else:
             self._bad_in_a_row = 0
 
-    def _on_bad(self, step: int, numbers: dict[str, float]) -> None:
-        """Log the batch of a bad step; stop the run if the recipe says so."""
+    def _on_bad(self, step: int, scalars: dict[str, float]) -> None:
+        """Log which sequences a bad step had; record a problem if the run has to stop."""
         origins = self.order.origins(step - 1)
-        loss = numbers["loss"]
-        norm = numbers["norm"]
+        loss = scalars["loss"]
+        norm = scalars["norm"]
         self.metrics.write(
             {"event": "bad step", "step": step, "loss": loss, "norm": norm, "sequences": origins}
         )
         problem = (
-            f"step {step} is bad: loss {loss:.4g} (usually {numbers['usual']:.4g}), gradient norm "
+            f"step {step} is bad: loss {loss:.4g} (usually {scalars['usual']:.4g}), gradient norm "
             f"{norm:.4g}. It changed no weights."
         )
         if self.recipe.on_bad == "skip" and self._bad_in_a_row < MAX_BAD_IN_A_ROW:
@@ -194,7 +199,7 @@ class Loop:
 
 
 def _peak_memory() -> float | None:
-    """Peak bytes on the fullest device of this process; None if devices do not report them."""
+    """Return the peak bytes on the fullest device of this process; None if not reported."""
     peaks = []
     for device in jax.local_devices():
         stats = device.memory_stats() or {}

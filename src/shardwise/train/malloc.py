@@ -1,4 +1,4 @@
-"""Memory of a process that computes on its CPU: freed arrays are reused by the next step."""
+"""Memory allocation on CPUs: keeps freed arrays in the process for the next training step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _NEVER = -1
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep freed memory; return whether it can (glibc only).
+    """Make glibc keep freed memory in the process; return whether that is possible.
 
-    By default it returns large arrays to the system at once, and each step would request its
-    temporary arrays again, page by page, which takes longer than the element-wise work on them. The
-    setting holds for the whole process and should be made before it has threads.
+    By default glibc returns the memory of large arrays to the system when they are freed. Each
+    training step then has to request its temporary arrays again, page by page, which takes longer
+    than the element-wise operations on them. The setting applies to the whole process; call this
+    before the process has threads. Other C libraries do not have it.
     """
     if not sys.platform.startswith("linux"):
         return False

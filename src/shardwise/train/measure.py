@@ -1,7 +1,7 @@
-"""Measured rates of this CPU as a chip of N devices, for planning runs on it.
+"""Measured rates of this CPU used as N devices (FLOP/s, memory, collectives), to plan runs on it.
 
-All devices work at once, as they do in a step, so a figure is a device's share of the machine. A
-product is [n,n] by [n,n]; the fastest of a few trials counts.
+All devices work at the same time, as in a training step, so a measured rate is the share of one
+device. FLOP/s are those of square matmuls. Every rate is that of the fastest of a few trials.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from shardwise.errors import BadFile
 
-PRODUCT_DIM = 1024  # of both matrices of a product
-STREAM_NUMBERS = 64 << 20  # fp32, read and written by a device: more than its caches hold
-GATHER_NUMBERS = 1 << 20  # fp32 per device, joined by an AllGather
+MATMUL_DIM = 1024  # rows and columns of both matrices of a matmul
+STREAM_NUMBERS = 64 << 20  # fp32 numbers that a device reads and writes: more than caches hold
+GATHER_NUMBERS = 1 << 20  # fp32 numbers of each device that an AllGather collects
 N_TRIALS = 5
-TRIAL_S = 0.2
+TRIAL_S = 0.2  # a trial repeats the operation for at least this long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,14 @@ class CpuRates:
     """Rates of one device of a CPU that is used as N devices.
 
     Args:
-        n_devices: N.
-        flops_per_s: by dtype, of products as the runtime computes them.
+        n_devices: number of devices, N.
+        flops_per_s: dtype -> FLOP/s of the matmuls that the runtime uses on CPUs.
         bytes_per_s: memory bandwidth, reads plus writes.
-        memory_bytes: a device's share of the memory.
-        sent_bytes_per_s: one way, in an AllGather over all devices; None for one device.
-        latency_s: of a step of a collective with next to no data; None for one device.
+        memory_bytes: memory of the machine divided by N.
+        sent_bytes_per_s: bytes per second that a device sends in an AllGather over all devices;
+            None for one device.
+        latency_s: seconds of one of the N-1 steps of an AllGather of almost no data; None for one
+            device.
     """
 
     n_devices: int
@@ -46,10 +48,10 @@ class CpuRates:
 
 
 def measure(n_devices: int) -> CpuRates:
-    """Measure products, memory and collectives on this CPU as n devices; takes some seconds.
+    """Measure matmuls, memory and collectives on this CPU as N devices; takes some seconds.
 
     Raises:
-        BadInput: JAX has started with fewer devices.
+        BadInput: JAX has started already, with fewer devices.
     """
     from shardwise.train.devices import cpu_devices
 
@@ -72,12 +74,12 @@ def measure(n_devices: int) -> CpuRates:
     def on_all(local: Callable[..., Any], **options: Any) -> Any:
         return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec), **options)
 
-    products = {}
+    flops_per_s = {}
     for name, dtype in (("fp32", jnp.float32), ("bf16", jnp.bfloat16)):
-        matrices = ones((PRODUCT_DIM, PRODUCT_DIM), dtype)
-        product = on_all(lambda x: cpu.matmul_einsum("nab,bc->nac", x, x[0]))
-        products[name] = 2 * PRODUCT_DIM**3 / _fastest_call(product, matrices)
-    # In place: the first write to new memory of the process costs more than the write itself.
+        matrices = ones((MATMUL_DIM, MATMUL_DIM), dtype)
+        matmul = on_all(lambda x: cpu.matmul_einsum("nab,bc->nac", x, x[0]))
+        flops_per_s[name] = 2 * MATMUL_DIM**3 / _fastest_call(matmul, matrices)
+    # The array is updated in place: a first write to new memory would cost page faults as well.
     stream = on_all(lambda x: x + 1, donate_argnums=0)
     numbers = ones((STREAM_NUMBERS,), jnp.float32)
     bytes_per_s = 2 * 4 * STREAM_NUMBERS / _fastest_call(stream, numbers, in_place=True)
@@ -92,7 +94,7 @@ def measure(n_devices: int) -> CpuRates:
         latency_s = empty_s / (n_devices - 1)
     return CpuRates(
         n_devices=n_devices,
-        flops_per_s=products,
+        flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / n_devices,
         sent_bytes_per_s=sent_bytes_per_s,
@@ -101,7 +103,10 @@ def measure(n_devices: int) -> CpuRates:
 
 
 def _fastest_call(function: Callable[[Any], Any], x: Any, *, in_place: bool = False) -> float:
-    """Seconds of a call in the fastest trial; with `in_place` each call takes the last result."""
+    """Return the mean seconds of a call in the fastest trial.
+
+    With `in_place`, `function` donates its argument, and each call gets the previous result.
+    """
 
     def call() -> None:
         nonlocal x
@@ -122,7 +127,7 @@ def _fastest_call(function: Callable[[Any], Any], x: Any, *, in_place: bool = Fa
 
 
 def as_toml(rates: CpuRates) -> str:
-    """The chip as the text of a file that `shardwise plan MODEL ./FILE.toml:N` reads."""
+    """Return the rates as a chip file, for `shardwise plan MODEL ./FILE.toml:N`."""
     today = datetime.date.today()
     month = f"{today:%Y-%m}"
     source = f"measured on this machine, {today.isoformat()}"
@@ -162,10 +167,10 @@ def as_toml(rates: CpuRates) -> str:
 
 
 def write_chip(rates: CpuRates, path: str) -> None:
-    """Write the chip's file.
+    """Write the rates as a chip file.
 
     Raises:
-        BadFile: it cannot be written.
+        BadFile: the file cannot be written.
     """
     try:
         Path(path).write_text(as_toml(rates), encoding="utf-8")

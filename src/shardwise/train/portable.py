@@ -1,9 +1,10 @@
-"""The state of a run in a form that any layout can load: layers in the model's order, no padding.
+"""Conversion of a training state to a form that any layout can load: no reordering, no padding.
 
-Stages of a pipeline stack layers in their own order, with slots that may stay empty, and a
-vocabulary is padded to a multiple of its chips. The saved state has neither. Residuals of int8
-gradient sums (`runtime.training.error_feedback`) are saved for each copy of a weight, so they fit
-only layouts with as many copies.
+The training step may store layers in the order of pipeline stages, with unused slots, and pad the
+vocabulary to a multiple of the chips that shard it. The portable state has the layers in the
+model's order and the shapes of the model. Residuals of int8 gradient sums
+(`runtime.training.error_feedback`) are an exception: there is one array for each copy of a weight,
+so they fit only layouts with the same number of copies.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from shardwise.runtime.training.step import TrainStep
 from shardwise.runtime.weights.descriptions import Tree, describe, map_infos, weight_of_state
 
 Array = jax.Array
-Change = Callable[[Any, Any, Any], Any]  # (info in the step, info in the model, array)
+# Converts one array: (weight description of the step, that of the model, array) -> array.
+Conversion = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortableState:
-    """Conversion between the state of a step and the state of a checkpoint.
+    """Converter between the state of a training step and its portable form.
 
     Args:
-        step: whose state is converted.
+        step: the training step.
     """
 
     step: TrainStep
 
     def shapes(self) -> Tree:
-        """Shapes and shardings of the portable state on the mesh of the step."""
-        return self._mapped(_portable_shape, self._step_shapes())
+        """Return the shapes and shardings of the portable state on the mesh of the step."""
+        return self._map_arrays(_portable_shape, self._step_shapes())
 
     def to_portable(self, state: Tree) -> Tree:
-        """Convert the state of the step; returns it unchanged if both forms are the same."""
+        """Convert a state of the step to its portable form; both may be the same object."""
         if self._is_identity():
             return state
         shardings = _shardings(self.shapes())
@@ -49,7 +51,7 @@ class PortableState:
         return portable
 
     def to_step(self, portable: Tree) -> Tree:
-        """Convert a portable state to the state of the step."""
+        """Convert a portable state to a state of the step; both may be the same object."""
         if self._is_identity():
             return portable
         shardings = _shardings(self._step_shapes())
@@ -57,17 +59,17 @@ class PortableState:
         return state
 
     def weights_to_portable(self, weights: Tree) -> Tree:
-        """Convert the weights alone, as `to_portable` does."""
+        """Convert weights of the step to their portable form."""
         convert = lambda w: map_infos(self._to_portable, self.step.infos, self._model_infos(), w)
         portable: Tree = jax.jit(convert)(weights)
         return portable
 
     def traced_weights_to_step(self, weights: Tree) -> Tree:
-        """Convert the weights alone, inside of a traced function."""
+        """Convert portable weights to weights of the step, inside a function that JAX traces."""
         return map_infos(self._to_step, self.step.infos, self._model_infos(), weights)
 
     def weights_to_step(self, weights: Tree) -> Tree:
-        """Convert the weights alone, as `to_step` does; they may be padded already."""
+        """Convert portable weights to weights of the step; they may be padded already."""
         shardings = _shardings(self._step_shapes()["weights"])
         converted: Tree = jax.jit(self.traced_weights_to_step, out_shardings=shardings)(weights)
         return converted
@@ -85,24 +87,24 @@ class PortableState:
 
     @property
     def _stages(self) -> StageLayers | None:
-        """Stages that stack layers in another order than the model's; None otherwise."""
+        """The pipeline stages if they store layers in another order than the model, else None."""
         stages = self.step.stages
         if stages is None or stages.order.ravel().tolist() == list(range(stages.order.size)):
             return None
         return stages
 
     def _all_to_portable(self, state: Tree) -> Tree:
-        return self._mapped(self._to_portable, state)
+        return self._map_arrays(self._to_portable, state)
 
     def _all_to_step(self, portable: Tree) -> Tree:
-        return self._mapped(self._to_step, portable)
+        return self._map_arrays(self._to_step, portable)
 
-    def _mapped(self, change: Change, state: Tree) -> Tree:
-        """Apply `change` to each array of a state that belongs to a weight."""
+    def _map_arrays(self, convert: Conversion, state: Tree) -> Tree:
+        """Apply `convert` to each array that belongs to a weight; keep other arrays."""
         infos = self.step.infos
         model_infos = self._model_infos()
         mapped = {
-            name: map_infos(change, infos, model_infos, tree)
+            name: map_infos(convert, infos, model_infos, tree)
             for name, tree in state.items()
             if name not in ("moments", "lost")
         }
@@ -110,7 +112,7 @@ class PortableState:
             step_by_name = self.step.feedback.by_name(infos)
             model_by_name = self.step.feedback.by_name(model_infos)
             mapped["lost"] = {
-                name: _per_copy(change, step_by_name[name], model_by_name[name], x)
+                name: _per_copy(convert, step_by_name[name], model_by_name[name], x)
                 for name, x in state["lost"].items()
             }
         pairs = map_infos(lambda info, model_info: (info, model_info), infos, model_infos)
@@ -122,22 +124,22 @@ class PortableState:
             if pair is None:
                 return x
             info, model_info = pair
-            return change(info, model_info, x)
+            return convert(info, model_info, x)
 
         mapped["moments"] = jax.tree_util.tree_map_with_path(moment, state["moments"])
         return mapped
 
     def _to_portable(self, info: Any, model_info: Any, x: Array) -> Array:
-        """Take what the model has of an array of the step, in the model's order."""
-        shape = _resized(x.shape, info, model_info)
+        """Reorder an array of the step to the model's layers, and cut off its padding."""
+        shape = _shape_under(x.shape, info, model_info)
         x = host_offload.on_chip(x)
         if self._stages and _is_stacked(x.shape, info):
             x = self._stages.to_model_order(x)
         return x[tuple(map(slice, shape))]
 
     def _to_step(self, info: Any, model_info: Any, x: Array) -> Array:
-        """Arrange an array as the step has it, with zeros as padding."""
-        shape = _resized(x.shape, model_info, info)
+        """Reorder an array to the layers of the step, and pad it with zeros."""
+        shape = _shape_under(x.shape, model_info, info)
         x = host_offload.on_chip(x)
         if self._stages and _is_stacked(x.shape, model_info):
             x = self._stages.to_stage_order(x)
@@ -150,34 +152,35 @@ def _shardings(shapes: Tree) -> Tree:
 
 
 def _portable_shape(info: Any, model_info: Any, x: Any) -> jax.ShapeDtypeStruct:
-    shape = _resized(x.shape, info, model_info)
+    shape = _shape_under(x.shape, info, model_info)
     mesh = x.sharding.mesh
     spec = divisible_spec(x.sharding.spec, shape, mesh)
     sharding = NamedSharding(mesh, spec, memory_kind=x.sharding.memory_kind)
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
-def _per_copy(change: Change, info: Any, model_info: Any, x: Any) -> Any:
-    """Apply `change` to the array of each copy; the first dim of `x` counts copies."""
+def _per_copy(convert: Conversion, info: Any, model_info: Any, x: Any) -> Any:
+    """Apply `convert` to each copy of a residual; the first dim of `x` counts the copies."""
     if not isinstance(x, jax.ShapeDtypeStruct):
-        return jax.vmap(lambda copy: change(info, model_info, copy))(x)
+        return jax.vmap(lambda copy: convert(info, model_info, copy))(x)
     mesh = x.sharding.mesh
     copy_axes, *axes = x.sharding.spec
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
     copy_shape = jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
-    changed = change(info, model_info, copy_shape)
-    sharding = NamedSharding(mesh, PartitionSpec(copy_axes, *changed.sharding.spec))
-    return jax.ShapeDtypeStruct((x.shape[0], *changed.shape), x.dtype, sharding=sharding)
+    converted = convert(info, model_info, copy_shape)
+    sharding = NamedSharding(mesh, PartitionSpec(copy_axes, *converted.sharding.spec))
+    return jax.ShapeDtypeStruct((x.shape[0], *converted.shape), x.dtype, sharding=sharding)
 
 
 def _is_stacked(shape: tuple[int, ...], info: Any) -> bool:
     return bool(info.n_layers and shape and shape[0] == info.n_layers)
 
 
-def _resized(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
-    """Shape of a weight's array under another description.
+def _shape_under(shape: tuple[int, ...], info: Any, target: Any) -> tuple[int, ...]:
+    """Return the shape that an array of the weight `info` has under the description `target`.
 
-    Arrays in which an optimizer holds fewer numbers per weight change in their layers alone.
+    An optimizer may hold an array smaller than the weight (one number per row, for example). Of
+    such an array only the number of layers changes.
     """
     if shape == info.shape:
         return tuple(target.shape)

@@ -1,4 +1,4 @@
-"""Initial weights from the folder of a published model, and final weights into such a folder."""
+"""Import of initial weights from the folder of a published model, and export of final weights."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from shardwise.runtime.weights.descriptions import Tree
 
 CONFIG = "config.json"
-DTYPE_KEYS = {"torch_dtype", "dtype"}  # in it: what transformers loads the weights in
+DTYPE_KEYS = {"torch_dtype", "dtype"}  # of config.json: dtype in which transformers loads weights
 
 
 def check_folders(config: ModelConfig, start: str, export: str) -> None:
-    """Check that `start` has the model of the plan, and that `export` can be written.
+    """Check that `start` has the model of the plan and that `export` can be written.
+
+    Either folder may be "" for none.
 
     Raises:
-        BadInput: the plan has another model, or its family's tensor names are unknown.
+        BadInput: the plan has another model, or the tensor names of its family are unknown.
         BadFile: a folder cannot be read or written.
     """
     from shardwise.models.tensor_names import weight_names
@@ -39,10 +41,12 @@ def check_folders(config: ModelConfig, start: str, export: str) -> None:
 
 
 def initial_state(step: TrainStep, seed: int, start: str) -> Tree:
-    """The state before the first step, with random weights or those of the folder `start`.
+    """Return the state before the first step.
+
+    Its weights are those in the folder `start`, or random ones if `start` is empty.
 
     Raises:
-        BadFile: files are missing, unreadable or of another model.
+        BadFile: a file of `start` is missing, unreadable or of another model.
     """
     import jax
     import jax.numpy as jnp
@@ -54,11 +58,11 @@ def initial_state(step: TrainStep, seed: int, start: str) -> Tree:
     state = random_state(step, seed)
     if not start:
         return state
-    exact = load_weights(Path(start), step.config, step.table, jnp.float32)
-    exact = PortableState(step=step).weights_to_step(exact)
+    weights = load_weights(Path(start), step.config, step.table, jnp.float32)
+    weights = PortableState(step=step).weights_to_step(weights)
     for name in {"weights", "master"} & state.keys():
         shardings = jax.tree.map(lambda x: x.sharding, state[name])
-        state[name] = jax.jit(_cast_like, out_shardings=shardings)(exact, state[name])
+        state[name] = jax.jit(_cast_like, out_shardings=shardings)(weights, state[name])
     return state
 
 
@@ -71,12 +75,10 @@ def _cast_like(arrays: Tree, targets: Tree) -> Tree:
 
 
 def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str:
-    """Write weights and config.json as the model's family publishes them; return a message.
+    """Write weights and config.json in the published format of the model; return a message.
 
-    Where the state has master weights, they are what is written.
-
-    The folder may be `start`, or have another model: its files are replaced when the new ones are
-    complete. All numbers of `start` are in arrays by then.
+    If the state has master weights, those are written. Files in the folder are replaced once the
+    new ones are complete, so the folder may be `start`, or have the files of another model.
 
     Raises:
         BadFile: the folder cannot be written.
@@ -87,13 +89,13 @@ def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str
 
     path = Path(folder)
     config = step.config
-    exact = state["master"] if "master" in state else state["weights"]
-    plain = PortableState(step=step).weights_to_portable(exact)
+    weights = state["master"] if "master" in state else state["weights"]
+    portable = PortableState(step=step).weights_to_portable(weights)
     try:
-        save_weights(path, config, plain)
+        save_weights(path, config, portable)
         keys = _config_keys(config, start)
         if is_first() and keys is not None:
-            keys |= dict.fromkeys(DTYPE_KEYS & keys.keys(), _dtype_name(plain))
+            keys |= dict.fromkeys(DTYPE_KEYS & keys.keys(), _dtype_name(portable))
             (path / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
     except OSError as error:
         raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
@@ -103,12 +105,16 @@ def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str
 
 
 def _dtype_name(weights: Tree) -> str:
-    """The dtype of the weights by its long name: `float32`."""
+    """Return the dtype of the weights by its NumPy name, such as `float32`."""
     return str(weights["outer"]["embedding"].dtype)
 
 
 def _config_keys(config: ModelConfig, start: str) -> dict[str, Any] | None:
-    """The config.json that this model was read from; a preset may have the name of a folder."""
+    """Return the config.json that the model was read from, or None if there is none.
+
+    It may be in the folder `start`, at the path `config.source`, or be a preset. A file is used
+    only if it describes this model, since a folder may have the name of a preset.
+    """
     for source in (start, config.source):
         path = Path(source)
         if source and path.is_dir():
@@ -130,5 +136,5 @@ def _describes(keys: dict[str, Any], config: ModelConfig) -> bool:
 
 
 def _architecture(config: ModelConfig) -> ModelConfig:
-    """The architecture alone, without its name and source."""
+    """Return the configuration without the fields that do not describe weights."""
     return replace(config, name="", source="", unused_keys=(), ignored_keys=(), max_seq=None)

@@ -1,4 +1,4 @@
-"""Hyperparameters of a run: learning rate and schedule, clipping, weight decay, loss spikes."""
+"""Hyperparameters of a training run: learning rate, clipping, weight decay, loss spikes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ ON_BAD = ("stop", "skip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Choices of a run that its plan does not make.
+    """Hyperparameters of a run that its plan does not contain.
 
     Args:
-        steps: number of steps in the run, over which the schedule extends.
+        steps: number of steps in the run; the learning rate schedule ends with the last one.
         rate: peak learning rate.
-        schedule: after the warmup, `cosine` decays to `final` times the rate; `constant` stays;
-            `wsd` (warmup, stable, decay) stays and decays linearly over the last fifth.
-        warmup: steps of linear warmup from 0.
-        final: final learning rate over the peak.
-        clip: largest global gradient norm; larger gradients are scaled down. None for no limit.
-        decay: weight decay of matrices, under AdamW and Muon.
-        b1: decay of the first moment.
-        b2: decay of the second moment.
-        spike: nats above the running mean from which a loss is bad; None for no limit. NaN or inf
-            in the loss or the gradients is always bad.
-        on_bad: a bad step changes no weights; the run then continues (`skip`) or ends (`stop`).
-        collectives: chosen by the `plan`, or by XLA's partitioner (`compiler`).
-        capacity: capacity factor of experts: tokens of an expert over its even share; tokens beyond
-            it are dropped. None drops nothing.
+        schedule: the learning rate after the warmup. `cosine` decays from `rate` to `final * rate`;
+            `constant` stays at `rate`; `wsd` (warmup, stable, decay) stays at `rate` and decays
+            linearly to `final * rate` over the last fifth of the steps.
+        warmup: number of first steps over which the learning rate rises linearly from 0.
+        final: final learning rate of `cosine` and `wsd`, divided by the peak.
+        clip: largest global gradient norm; larger gradients are scaled down to it. None for no
+            clipping.
+        decay: weight decay of AdamW and Muon, applied to matrices only.
+        b1: decay rate of the first moment.
+        b2: decay rate of the second moment.
+        spike: a step is bad if its loss is this many nats above the running mean; None for no
+            limit. A step with NaN or inf in the loss or the gradients is always bad.
+        on_bad: what happens after a bad step, which changes no weights: the run continues (`skip`)
+            or ends (`stop`).
+        collectives: who chooses the collectives: the `plan`, or XLA's partitioner (`compiler`).
+        capacity: capacity factor: the most tokens that an expert accepts, divided by the mean
+            number of tokens per expert; further tokens are dropped. None drops no tokens.
     """
 
     steps: int
@@ -67,8 +70,8 @@ class Recipe:
                 problems.append(f"{name} {value:g} is not above 0.")
         raise_all(BadInput, problems)
 
-    def learning_rate(self) -> Any:
-        """The schedule as a function of optax: step -> learning rate."""
+    def learning_rate_schedule(self) -> Any:
+        """Return the optax schedule: step -> learning rate."""
         import optax
 
         warmup = optax.linear_schedule(0.0, self.rate, self.warmup)

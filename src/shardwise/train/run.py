@@ -1,4 +1,4 @@
-"""`sw.train`: puts together what a run needs from a plan and tokens, and runs the loop."""
+"""`sw.train`: sets up a training run from a plan and tokenized data, and runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardwise.train.consensus import require_equal
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
 from shardwise.train.devices import Rendezvous, devices_for, is_first, join
 from shardwise.train.heartbeat import exit_after_peer
-from shardwise.train.metrics import Hooks, Metrics, Run
+from shardwise.train.metrics import Hooks, MetricsFile, Run
 from shardwise.train.recipe import Recipe
 from shardwise.train.signals import catch_signals
 from shardwise.train.tensorboard import EventFile, with_events
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 
-# Prefixes of errors that XLA's runtime raises if a connection to another process breaks.
+# Starts of errors that XLA's runtime raises when a connection to another process breaks.
 CONNECTION_ERRORS = (
     "ABORTED",
     "CANCELLED",
@@ -49,9 +49,9 @@ class CheckpointOptions:
     """Where and how often a run is saved.
 
     Args:
-        folder: of the checkpoints; empty for none.
+        folder: folder of the checkpoints; empty to save none.
         every: steps between checkpoints; 0 to save at the end only.
-        resume: continue from the newest checkpoint of the folder.
+        resume: whether to continue from the newest checkpoint in the folder.
     """
 
     folder: str = ""
@@ -85,18 +85,20 @@ def train(
 
     Args:
         plan: a training plan.
-        data: folder of tokens, or several with weights: `code=0.7,text=0.3`.
-        steps: number of steps in the run; None for the recipe's, or for the plan's tokens.
+        data: folder of tokens, or several with the share of each: `code=0.7,text=0.3`.
+        steps: number of steps in the run if `recipe` is None; None to train on the number of tokens
+            in the plan.
         recipe: learning rate, clipping, and what happens after a bad step.
-        saving: folder and interval of checkpoints.
-        seed: of the initial weights and of the order of sequences.
+        saving: folder and interval of checkpoints; None to save none.
+        seed: seed of the initial weights and of the order of sequences.
         log: file for one JSON object per step; empty for `metrics.jsonl` beside the checkpoints.
-        joined: how several processes meet.
+        joined: address at which the processes of a run find each other; None for one process, or
+            to let JAX detect it.
         sample: prompt for the trained model to continue; None for no sample.
-        start: folder of a published model, config.json and *.safetensors, with the initial weights;
-            empty for random ones.
-        export: folder for the final weights in the same format; empty for none.
-        tensorboard: folder for event files with the same numbers; empty for none.
+        start: folder of a published model (config.json and *.safetensors) with the initial weights;
+            empty for random weights.
+        export: folder to write the final weights to, in the same format; empty for none.
+        tensorboard: folder for event files of TensorBoard; empty for none.
         hooks: callbacks that receive the progress.
 
     Raises:
@@ -131,7 +133,7 @@ def train(
         _note_unbalanced(case, hooks)
         if start or export:
             pretrained.check_folders(case.model, start, export)
-        if stop_request.signal:  # before any work that could be saved
+        if stop_request.signal:  # nothing has been computed that could be saved
             raise KeyboardInterrupt
         if tensorboard and is_first():
             events = EventFile(tensorboard, hooks.on_note)
@@ -141,7 +143,7 @@ def train(
             plan, case, devices, recipe, saving, order, seed, start, sample, hooks
         )
         loop.stop_request = stop_request
-        loop.metrics = Metrics(_log_file(log, saving), hooks.on_note)
+        loop.metrics = MetricsFile(_log_file(log, saving), hooks.on_note)
         stack.callback(loop.metrics.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
@@ -173,22 +175,22 @@ def train(
 
 
 def _run(loop: Loop) -> str:
-    """Run the loop; end this process if another one of the run has ended."""
+    """Run the loop; if another process of the run ends, end this process, too."""
     import jax
 
     try:
         return loop.run()
-    except (jax.errors.JaxRuntimeError, ValueError) as error:  # depends on who reads the array
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises one or the other
         if jax.process_count() > 1 and str(error).startswith(CONNECTION_ERRORS):
             exit_after_peer(error)
         raise
 
 
 def steps_from_plan(plan: Plan) -> int:
-    """Number of steps for the tokens of the plan.
+    """Return the number of steps that the plan's tokens take, at least 1.
 
     Raises:
-        BadInput: the plan has no number of tokens.
+        BadInput: the plan does not say how many tokens to train on.
     """
     if plan.workload.tokens is None:
         raise BadInput("the length of the run is missing: --steps N, or a plan with --tokens.")
@@ -196,7 +198,10 @@ def steps_from_plan(plan: Plan) -> int:
 
 
 def _not_trainable(case: Case, recipe: Recipe) -> list[str]:
-    """Problems that no compiler reports: narrow dtypes have no scales in training."""
+    """List what training does not support, although it would compile.
+
+    Dtypes of 8 or fewer bits need scales, which the training step does not have.
+    """
     problems = []
     for role in ("weights", "compute", "gradients", "moments", "master"):
         dtype = getattr(case.job, role)
@@ -215,6 +220,7 @@ def _experts(case: Case) -> list[Moe]:
 
 
 def _note_unbalanced(case: Case, hooks: Hooks) -> None:
+    """Tell the user if the model's own training recipe has a load-balancing loss."""
     coefficient = max((block.routing.aux_loss for block in _experts(case)), default=0.0)
     if coefficient:
         hooks.on_note(
@@ -224,15 +230,17 @@ def _note_unbalanced(case: Case, hooks: Hooks) -> None:
 
 
 def _data_order(plan: Plan, data: str, seed: int) -> DataOrder:
+    """Open the token sets of `data`, check that they suit the plan, and order their sequences."""
     sets, weights = read_mixture(data)
     for tokens in sets:
         if tokens.vocab > plan.model.vocab:
+            tokenizer = tokens.metadata["tokenizer"]
             raise BadInput(
-                f"{tokens.folder} has tokens up to {tokens.vocab:,} ({tokens.about['tokenizer']}), "
+                f"{tokens.folder} has tokens up to {tokens.vocab:,} ({tokenizer}), "
                 f"and {plan.model.name} a vocabulary of {plan.model.vocab:,}. Tokenize with the "
                 f"model's tokenizer.json, or plan a model with vocab={tokens.vocab} or more."
             )
-        if tokens.about["tokenizer"] != sets[0].about["tokenizer"]:
+        if tokens.metadata["tokenizer"] != sets[0].metadata["tokenizer"]:
             raise BadInput(f"{tokens.folder} and {sets[0].folder} have different tokenizers.")
     workload = plan.workload
     return data_order(sets, weights, seq=workload.seq, batch=workload.batch, seed=seed)
@@ -250,7 +258,11 @@ def _prepare(
     sample: str | None,
     hooks: Hooks,
 ) -> tuple[Loop, float]:
-    """The loop before its first step, and the seconds of the compile."""
+    """Restore or initialize the state and compile the step.
+
+    Returns:
+        The loop, ready to run, and the seconds of the compile.
+    """
     from shardwise.runtime.training.programs import step_of
     from shardwise.train.guard import guarded_optimizer
     from shardwise.train.loop import Loop
@@ -298,7 +310,7 @@ def _prepare(
         state=state,
         step=n_done,
         hooks=hooks,
-        metrics=Metrics("", hooks.on_note),
+        metrics=MetricsFile("", hooks.on_note),
         checkpoints=checkpoints,
         save_every=saving.every,
         stop_request=StopRequest(),
@@ -307,9 +319,10 @@ def _prepare(
 
 
 def compile_step(train_step: TrainStep) -> Any:
-    """Compile `(state, batch) -> (state, numbers)`; the state is donated.
+    """Compile the training step `(state, batch) -> (state, scalars)`; the state is donated.
 
-    A bad step changes nothing of the state: the residuals of its gradient sums are discarded.
+    The scalars are `loss` and the fields norm, usual, good and bad of `GuardState`. A bad step
+    changes no weights, optimizer state or residuals of int8 gradient sums.
     """
     import jax
     import jax.numpy as jnp
@@ -325,8 +338,8 @@ def compile_step(train_step: TrainStep) -> Any:
             unless_bad = lambda old, new: jnp.where(is_bad, old, new)
             residuals = jax.tree.map(unless_bad, before["lost"], state["lost"])
             state = state | {"lost": residuals}
-        numbers = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
-        return state, {"loss": loss, **numbers}
+        scalars = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
+        return state, {"loss": loss, **scalars}
 
     return jax.jit(run, donate_argnums=0).lower(*train_step.shapes()).compile()
 
@@ -346,7 +359,7 @@ def _checkpoints(saving: CheckpointOptions, on_note: Callable[[str], None]) -> C
 
 
 def _last_checkpoint(checkpoints: Checkpoints | None) -> int | None:
-    """Step of the last complete checkpoint, once nothing is being written."""
+    """Wait for the checkpoint being written; return the step of the last complete one, or None."""
     if checkpoints is None:
         return None
     checkpoints.wait()
@@ -354,6 +367,7 @@ def _last_checkpoint(checkpoints: Checkpoints | None) -> int | None:
 
 
 def _log_file(log: str, saving: CheckpointOptions) -> str:
+    """Path of the log; "" for none, as in all processes but the first."""
     if not is_first():
         return ""
     if not log and saving.folder:

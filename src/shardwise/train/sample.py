@@ -1,7 +1,8 @@
-"""Text sampled from the weights of a run, without a KV cache: a look at what the model learned.
+"""Generation of a text sample from the weights of a training run, without a KV cache.
 
-Every token is one forward pass over a whole window, with the layers and layout of the training
-step, which suits a small model and a few lines. tokens_BT has the same window in every row.
+Each new token costs one forward pass over a whole sequence, in the layout of the training step.
+That is fast enough for a small model and a few lines. The batch of the training step is kept:
+every row of tokens_BT holds the same sequence.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def sample(
     temperature: float = TEMPERATURE,
     seed: int = 0,
 ) -> str:
-    """The prompt with its continuation; deterministic for given weights and seed.
+    """Return the prompt and its continuation; equal weights and seeds give equal text.
 
     Raises:
         BadInput: see `encode_prompt`.
@@ -65,11 +66,11 @@ def sample(
 
 
 def encode_prompt(train_step: TrainStep, tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Tokens of the prompt; a run calls this before it trains, to report problems early.
+    """Return the token ids of the prompt; called before training to report problems early.
 
     Raises:
-        BadInput: the layout or the compiler shards sequences or layers, or the prompt is empty or
-            too long.
+        BadInput: the layout shards sequences (context) or layers (pipe), XLA's partitioner chooses
+            the collectives, or the prompt is empty or not shorter than a sequence.
     """
     sizes = train_step.layout.sizes
     seq = train_step.job.seq
@@ -94,21 +95,20 @@ def encode_prompt(train_step: TrainStep, tokenizer: Tokenizer, prompt: str) -> l
 
 
 def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
-    """The function `(weights, tokens_BT, position, temperature, key) -> next token`, and the
-    sharding of its tokens."""
-    on = train_step.table.mesh
+    """Return `(weights, tokens_BT, position, temperature, key) -> next token`, and the sharding
+    of `tokens_BT`. The next token is sampled from the logits at `position`."""
+    mesh = train_step.table.mesh
     settings = train_step.settings
     partitions = train_step.partitions
     specs = map_infos(lambda info: info.spec(train_step.table), train_step.infos)
-    token_spec = PartitionSpec(on.axis_names(BATCH))
+    token_spec = PartitionSpec(mesh.axis_names(BATCH))
     vocab_axes: tuple[str, ...] = ()
     if train_step.table.roles("activations", ("V",)):
-        vocab_axes = on.axis_names(("tensor",))
+        vocab_axes = mesh.axis_names(("tensor",))
 
-    def local(weights: Tree, tokens_BT: Array, position: Array) -> Array:
-        pairs = with_accumulators(
-            weights, weights
-        )  # nothing is differentiated: no accumulators are read
+    def last_logits(weights: Tree, tokens_BT: Array, position: Array) -> Array:
+        # The second argument holds gradient accumulators, which a forward pass does not read.
+        pairs = with_accumulators(weights, weights)
         outer = (pairs["outer"], partitions["outer"])
         layout = train_step.layout
         core = sequence_attention(train_step.config, layout, train_step.table, train_step.job.seq)
@@ -120,8 +120,8 @@ def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
         return lax.all_gather(logits_V, vocab_axes, tiled=True)
 
     logits = jax.shard_map(
-        local,
-        mesh=on.jax_mesh,
+        last_logits,
+        mesh=mesh.jax_mesh,
         in_specs=(specs, token_spec, PartitionSpec()),
         out_specs=PartitionSpec(),
         check_vma=False,
@@ -133,4 +133,4 @@ def _sampler(train_step: TrainStep) -> tuple[Any, NamedSharding]:
         scores_V = logits(weights, tokens_BT, position) / jnp.maximum(temperature, 1e-6)
         return jax.random.categorical(key, scores_V)
 
-    return jax.jit(choose), NamedSharding(on.jax_mesh, token_spec)
+    return jax.jit(choose), NamedSharding(mesh.jax_mesh, token_spec)

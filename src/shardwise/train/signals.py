@@ -1,4 +1,4 @@
-"""Signals: the first one lets a run finish its step and save, the second one ends it at once."""
+"""Signal handling: the first signal ends a run after its step, the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-DUPLICATE_S = 0.5  # `timeout` and other launchers signal a process and its group: it gets two
+# `timeout` and other launchers signal a process and then its group: two signals within this time
+# count as one.
+DUPLICATE_S = 0.5
 STDERR = 2
 
 
@@ -21,7 +23,7 @@ class StopRequest:
     """A request to stop the run.
 
     Attributes:
-        signal: name of the signal; empty until one arrives.
+        signal: name of the signal that asks the run to stop; empty until one arrives.
     """
 
     signal: str = ""
@@ -29,7 +31,7 @@ class StopRequest:
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    """Turn SIGTERM and Ctrl-C into a stop request; a second signal ends the process at once."""
+    """Context in which SIGTERM or Ctrl-C sets a stop request; a second signal ends the process."""
     stop_request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop_request  # Python delivers signals to the main thread only
@@ -38,24 +40,25 @@ def catch_signals() -> Iterator[StopRequest]:
     def on_signal(number: int, frame: Any) -> None:
         stop_request.signal = stop_request.signal or signal.Signals(number).name
 
-    # A main thread that waits in XLA runs no handler, so another thread reads the signals.
+    # Python runs handlers in the main thread, which may be waiting in XLA. Another thread therefore
+    # reads the signal numbers, which Python writes to this pipe.
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
-    threading.Thread(target=_watch, args=(read_fd,), name="signals", daemon=True).start()
+    threading.Thread(target=_watch_signals, args=(read_fd,), name="signals", daemon=True).start()
     previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    previous = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    previous_handlers = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
         yield stop_request
     finally:
-        for number, handler in previous.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(previous_fd)
         os.close(write_fd)  # ends the thread
 
 
-def _watch(read_fd: int) -> None:
-    """End this process at the second signal; each signal arrives as one byte, its number."""
-    first_s = None
+def _watch_signals(read_fd: int) -> None:
+    """Read signal numbers from a pipe, one byte each; end this process at the second signal."""
+    first_s = None  # time of the first signal
     while numbers := os.read(read_fd, 64):
         for number in numbers:
             clock_s = time.monotonic()
@@ -71,14 +74,14 @@ def _watch(read_fd: int) -> None:
 
 
 def _exit(number: int) -> None:
-    """End as the signal itself would, without waiting for threads that may hang."""
+    """End this process with the signal's exit code, without waiting for threads that may hang."""
     name = signal.Signals(number).name
     _write(f"ended at once by a second signal, {name}; saved checkpoints are complete.")
-    os._exit(128 + number)  # the exit code that shells report for a signal
+    os._exit(128 + number)  # the exit code by which shells report a signal
 
 
 def _write(message: str) -> None:
     with contextlib.suppress(OSError):
-        _, writable, _ = select.select([], [STDERR], [], 0)  # the reader may be gone
+        _, writable, _ = select.select([], [STDERR], [], 0)  # a full pipe would block the write
         if writable:
             os.write(STDERR, f"\nshardwise: {message}\n".encode())

@@ -1,4 +1,4 @@
-"""Documents to tokenize: text files, folders of text files, lines of jsonl."""
+"""Documents to tokenize, from text files, from folders of them, and from lines of .jsonl files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwise.errors import BadFile, raise_all
 
-CHUNK_CHARACTERS = 1 << 20  # tokenized at once
+CHUNK_CHARACTERS = 1 << 20  # longest text that is tokenized at once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,10 +17,10 @@ class Sources:
     """Files that contain documents.
 
     Args:
-        files: all files, those of a folder sorted by name.
-        required: files that were named, which have to be UTF-8.
-        key: of the text in a line of jsonl.
-        skipped: files of folders that are not UTF-8; grows while documents are read.
+        files: all files; those of a folder are sorted by name.
+        required: files that the user named, for which it is an error not to be UTF-8.
+        key: key of the text in the JSON object on a line of .jsonl.
+        skipped: files in folders that are not UTF-8; `documents` fills this list.
     """
 
     files: tuple[Path, ...]
@@ -29,7 +29,11 @@ class Sources:
     skipped: list[Path] = field(default_factory=list)
 
     def documents(self) -> Iterator[Iterator[str]]:
-        """Each document as chunks of text."""
+        """Yield each document as an iterator over chunks of its text.
+
+        Raises:
+            BadFile: a file cannot be read, or a line of .jsonl has no text.
+        """
         for path in self.files:
             if path.suffix == ".jsonl":
                 for line in _lines(path, self.key):
@@ -50,10 +54,10 @@ class Sources:
 
 
 def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
-    """The named files, and all files below the named folders that match the pattern.
+    """Find the named files, and all files in the named folders whose names match the pattern.
 
     Raises:
-        BadFile: an input does not exist, or has no matching file; lists all of them.
+        BadFile: inputs do not exist, or are folders without a matching file; lists all of them.
     """
     files: dict[Path, None] = {}
     required = set()
@@ -75,7 +79,7 @@ def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """Split a long text into chunks that end with a line if possible."""
+    """Split a long text into chunks, at the ends of lines if possible."""
     start = 0
     while start < len(text):
         stop = min(start + CHUNK_CHARACTERS, len(text))

@@ -1,4 +1,4 @@
-"""The arrays of a run: its initial state, and batches of which each host reads its part."""
+"""Arrays of a training run: the initial state, and the batch of each step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from shardwise.train.portable import PortableState
 
 
 def random_state(step: TrainStep, seed: int) -> Tree:
-    """Random weights and the optimizer's state, computed in the shards that chips hold.
+    """Return random weights and the initial optimizer state, sharded as the step needs them.
 
-    Under one seed every layout has the same numbers, wherever its stages hold the layers.
+    The weights depend on the seed only, not on the layout.
     """
     job = step.job
     shapes, _ = step.shapes()
@@ -42,7 +42,7 @@ def random_state(step: TrainStep, seed: int) -> Tree:
 
 
 def zero_residuals(shapes: Tree) -> Tree:
-    """The int8 error feedback before the first step."""
+    """Return the residuals of int8 gradient sums before the first step: zeros."""
     residuals: Tree = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes["lost"]
     )
@@ -52,13 +52,14 @@ def zero_residuals(shapes: Tree) -> Tree:
 def load_batch(
     order: DataOrder, step: int, shapes: Tree, token_order: np.ndarray[Any, Any]
 ) -> Tree:
-    """Tokens and targets of a step; each process reads only the rows of its devices.
+    """Load the tokens and targets of a step; each process reads only the rows of its devices.
 
     Args:
-        order: the sequences of the run.
-        step: number of completed steps.
-        shapes: of the batch, [microbatch, sequence, token].
-        token_order: index of the token at each position of a sequence, `TrainStep.token_order`.
+        order: the training sequences in their order.
+        step: index of the step: the number of completed steps.
+        shapes: shapes and shardings of both arrays, [microbatch, sequence, token].
+        token_order: `TrainStep.token_order`, the index in the text of the token at each position
+            of a sequence (context parallelism reorders tokens).
     """
 
     @functools.cache

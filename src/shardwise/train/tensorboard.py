@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, with the numbers of `metrics.jsonl` as scalars."""
+"""Event files of TensorBoard, with fields of each step's record as scalars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from shardwise.errors import BadFile, MissingExtra
 from shardwise.train.metrics import Hooks, StepRecord
 
-# Fields of a step's record that are written.
+# Fields of `StepRecord` that are written.
 SCALARS = ("loss", "grad_norm", "learning_rate", "step_s", "tokens_per_s", "mfu", "memory_bytes")
 
 
@@ -21,7 +21,7 @@ class EventFile:
     """The event file of one run; a resumed run adds another one to the folder.
 
     Args:
-        folder: created if missing.
+        folder: the folder; created if missing.
         on_note: receives a message if the disk is full.
 
     Raises:
@@ -40,8 +40,8 @@ class EventFile:
         self.folder = folder
         self.on_note = on_note
         self._disk_is_full = False
-        # Not SummaryWriter: it writes in a thread, which ends if the disk is full, and then waits
-        # for that thread forever.
+        # SummaryWriter is unsuitable: it writes in a thread, which ends if the disk is full; then
+        # SummaryWriter waits for that thread forever.
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._writer: Any = EventsWriter(f"{folder}/events", f".{os.getpid()}")
@@ -49,7 +49,7 @@ class EventFile:
             raise BadFile(f"{folder}: {error.strerror}.") from None
 
     def step(self, record: StepRecord) -> None:
-        """Append a step; a full disk is reported once and does not stop the run."""
+        """Append the record of a step; a full disk is reported once and does not stop the run."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -70,7 +70,7 @@ class EventFile:
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError):  # reported when it was written
+        with contextlib.suppress(OSError):  # `step` has reported it
             self._writer.close()
 
 

@@ -1,4 +1,4 @@
-"""Tokenization of documents into shards on disk."""
+"""Tokenization of documents into the shards that `tokens.open_tokens` reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from shardwise.errors import BadFile
 from shardwise.train.sources import Sources
-from shardwise.train.tokenizer import END_TOKENS, FILE, FileTokenizer, Tokenizer
-from shardwise.train.tokens import ABOUT, SCHEMA
+from shardwise.train.tokenizer import END_TOKENS, TOKENIZER_FILE, FileTokenizer, Tokenizer
+from shardwise.train.tokens import METADATA_FILE, SCHEMA
 
-SHARD_TOKENS = 1 << 27  # 128 Mi: 256 MiB in 16 bits
+SHARD_TOKENS = 1 << 27  # 256 MiB for tokens of 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class TokenizeSummary:
     """Counts of a finished tokenization.
 
     Args:
-        folder: with the shards.
-        tokenizer: its name.
+        folder: folder with the shards.
+        tokenizer: name of the tokenizer.
         vocab: size of the vocabulary.
         documents: number of documents.
         tokens: number of tokens.
         shards: number of shards.
-        skipped: files that are not UTF-8.
+        skipped: paths of files that were skipped because they are not UTF-8.
     """
 
     folder: str
@@ -52,23 +52,23 @@ def tokenize(
     shard_tokens: int = SHARD_TOKENS,
     on_tokens: Callable[[int], None] = lambda n: None,
 ) -> TokenizeSummary:
-    """Write the tokens of all documents into a folder.
+    """Tokenize all documents and write the tokens into a folder.
 
-    `data.json` is written last: a folder without it is not a token set.
+    `data.json` is written last, so that an interrupted call leaves no valid token set.
 
     Args:
         sources: the documents.
-        tokenizer: encodes them.
-        out: the folder; created if missing.
-        file: of the tokenizer, copied to the folder.
-        shard_tokens: tokens per shard.
-        on_tokens: receives the number of tokens so far.
+        tokenizer: converts their text to tokens.
+        out: folder to write to; created if missing.
+        file: the tokenizer.json, which is copied to the folder; None for bytes.
+        shard_tokens: tokens per shard; the last shard may have fewer.
+        on_tokens: receives the number of tokens so far, after each document.
 
     Raises:
-        BadFile: the folder has tokens already or cannot be written; no document has text.
+        BadFile: the folder has tokens already or cannot be written, or there is no document.
     """
     folder = Path(out)
-    if (folder / ABOUT).exists():
+    if (folder / METADATA_FILE).exists():
         raise BadFile(f"{folder} has tokens already. Name another folder, or remove it.")
     dtype: np.dtype[Any] = np.dtype(np.uint32)
     if tokenizer.vocab <= 1 << 16:
@@ -86,10 +86,10 @@ def tokenize(
         writer.flush()
         if not n_documents:
             raise BadFile(f"no document was read from {len(sources.files)} files.")
-        about = _about(tokenizer, dtype, n_documents, writer)
+        metadata = _metadata(tokenizer, dtype, n_documents, writer)
         if file is not None:
-            shutil.copyfile(file, folder / FILE)
-        (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n")
+            shutil.copyfile(file, folder / TOKENIZER_FILE)
+        (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1) + "\n")
     except OSError as error:
         raise BadFile(f"{folder}: {error.strerror}. No tokens were written.") from None
     return TokenizeSummary(
@@ -103,10 +103,10 @@ def tokenize(
     )
 
 
-def _about(
+def _metadata(
     tokenizer: Tokenizer, dtype: np.dtype[Any], n_documents: int, writer: _ShardWriter
 ) -> dict[str, Any]:
-    """The content of `data.json`."""
+    """Return the content of `data.json`."""
     end_text = ""
     if isinstance(tokenizer, FileTokenizer):
         end_text = str(tokenizer.inner.id_to_token(tokenizer.end))
@@ -127,7 +127,7 @@ def _about(
 
 
 class _ShardWriter:
-    """Writes a stream of tokens as shards of equal length."""
+    """Writes a stream of tokens as shards of `shard_tokens` each; the last one may be shorter."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], shard_tokens: int) -> None:
         self.folder = folder

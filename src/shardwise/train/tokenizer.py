@@ -1,4 +1,4 @@
-"""Tokenizers: UTF-8 bytes, or a `tokenizer.json` of the `tokenizers` package."""
+"""Tokenizers: one token per UTF-8 byte, or a `tokenizer.json` of the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
 
-FILE = "tokenizer.json"
-BYTES = "bytes"
+TOKENIZER_FILE = "tokenizer.json"
+BYTE_TOKENIZER = "bytes"
 
-# End-of-document tokens of published tokenizers.
+# Texts of the end-of-document token in published tokenizers; the first match is used.
 END_TOKENS: tuple[str, ...] = (
     "<|end_of_text|>",
     "<|endoftext|>",
@@ -27,37 +27,37 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """`bytes`, or `tokenizer.json`."""
+        """Name of the tokenizer: `bytes`, or `tokenizer.json` if it was read from a file."""
         ...
 
     @property
     def vocab(self) -> int:
-        """Rows that an embedding needs: one more than the highest token."""
+        """Number of embedding rows that the tokens need: the highest token id plus 1."""
         ...
 
     @property
     def end(self) -> int:
-        """The token that ends a document."""
+        """Id of the token that ends a document."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text, without the end token."""
+        """Convert a text to token ids, without an end token."""
         ...
 
     def decode(self, tokens: list[int]) -> str:
-        """Text of tokens."""
+        """Convert token ids to text."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteTokenizer:
-    """Maps each byte of UTF-8 to a token; 256 ends a document.
+    """Tokenizer whose token ids are the byte values of UTF-8; token 256 ends a document.
 
     >>> ByteTokenizer().encode("né")
     [110, 195, 169]
     """
 
-    name: str = BYTES
+    name: str = BYTE_TOKENIZER
     vocab: int = 257
     end: int = 256
 
@@ -73,16 +73,16 @@ class FileTokenizer:
     """A tokenizer read from a `tokenizer.json`.
 
     Args:
-        inner: the object of the `tokenizers` package.
-        end: the token that ends a document.
-        vocab: one more than the highest token.
-        name: of the file.
+        inner: tokenizer object of the `tokenizers` package.
+        end: id of the token that ends a document.
+        vocab: the highest token id plus 1.
+        name: name of the file.
     """
 
     inner: Any
     end: int
     vocab: int
-    name: str = FILE
+    name: str = TOKENIZER_FILE
 
     def encode(self, text: str) -> list[int]:
         return list(self.inner.encode(text, add_special_tokens=False).ids)
@@ -95,13 +95,13 @@ def read_tokenizer(path: Path, end: str = "") -> FileTokenizer:
     """Read a tokenizer from its file.
 
     Args:
-        path: of the `tokenizer.json`.
-        end: text of the end token; empty for the first of `END_TOKENS` in the vocabulary.
+        path: path of the `tokenizer.json`.
+        end: text of the end token; empty to use the first of `END_TOKENS` in the vocabulary.
 
     Raises:
-        BadFile: the file is missing, or the package cannot read it.
+        BadFile: the file is missing, or is not a tokenizer.
         BadInput: the end token is not in the vocabulary.
-        MissingExtra: the package is not installed.
+        MissingExtra: the package `tokenizers` is not installed.
     """
     try:
         from tokenizers import Tokenizer as Inner
@@ -115,7 +115,7 @@ def read_tokenizer(path: Path, end: str = "") -> FileTokenizer:
         inner = Inner.from_file(str(path))
     except Exception as error:  # the package raises nothing narrower
         raise BadFile(f"{path} is not a tokenizer.json: {error}.") from None
-    # Files of models for short texts may set both: text would be cut, and padding learned.
+    # A tokenizer.json may turn both on: long documents would be cut, short ones padded.
     inner.no_truncation()
     inner.no_padding()
     names = END_TOKENS
@@ -124,7 +124,7 @@ def read_tokenizer(path: Path, end: str = "") -> FileTokenizer:
     for name in names:
         token = inner.token_to_id(name)
         if token is not None:
-            # Tokens may have gaps: their count can be smaller than the highest one.
+            # Token ids may have gaps, so the number of tokens does not give the highest id.
             highest = max(inner.get_vocab(with_added_tokens=True).values())
             return FileTokenizer(inner=inner, end=int(token), vocab=highest + 1)
     if end:

@@ -1,8 +1,9 @@
 """Tokens on disk: memory-mapped shards of unsigned integers, described by a JSON document.
 
-A folder has `data.json` and `00000.bin`, `00001.bin`, ...: one stream of documents, each followed
-by the end token. A sequence of T tokens and its targets are T+1 consecutive tokens of a shard, so
-documents are packed; attention is not masked between them.
+A folder has `data.json` and the shards `00000.bin`, `00001.bin`, ... Together the shards hold one
+stream of documents, each followed by the end token. A training sequence of T tokens and its targets
+are T+1 consecutive tokens of a shard. A sequence may thus hold several documents; attention is not
+masked between them.
 """
 
 from __future__ import annotations
@@ -17,30 +18,36 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadFile
-from shardwise.train.tokenizer import BYTES, FILE, ByteTokenizer, Tokenizer, read_tokenizer
+from shardwise.train.tokenizer import (
+    BYTE_TOKENIZER,
+    TOKENIZER_FILE,
+    ByteTokenizer,
+    Tokenizer,
+    read_tokenizer,
+)
 
 SCHEMA = "shardwise.data/1"
-ABOUT = "data.json"
+METADATA_FILE = "data.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSet:
-    """The tokens of one folder.
+    """The tokenized documents of one folder.
 
     Args:
-        folder: with `data.json` and the shards.
-        about: content of `data.json`.
-        shards: memory-mapped arrays of tokens.
+        folder: folder with `data.json` and the shards.
+        metadata: content of `data.json`.
+        shards: memory-mapped arrays of token ids.
     """
 
     folder: Path
-    about: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     shards: tuple[np.ndarray[Any, Any], ...]
 
     @property
     def vocab(self) -> int:
-        """Size of the tokenizer's vocabulary: all tokens are below it."""
-        return int(self.about["vocab"])
+        """Size of the tokenizer's vocabulary; every token id is smaller."""
+        return int(self.metadata["vocab"])
 
     @property
     def n_tokens(self) -> int:
@@ -48,53 +55,55 @@ class TokenSet:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fingerprint of the content; does not depend on the path."""
+        """Tokenizer, number of tokens and checksums: equal for equal content in any folder."""
         return {
-            "tokenizer": self.about["tokenizer"],
+            "tokenizer": self.metadata["tokenizer"],
             "tokens": self.n_tokens,
-            "crc32": [shard["crc32"] for shard in self.about["shards"]],
+            "crc32": [shard["crc32"] for shard in self.metadata["shards"]],
         }
 
     def cumulative_sequences(self, seq: int) -> list[int]:
-        """Number of sequences of `seq` tokens in the first 1, 2, ... shards."""
+        """Number of sequences of `seq` tokens in the first shard, the first two, and so on."""
         counts = [max(0, (len(shard) - 1) // seq) for shard in self.shards]
         return [int(n) for n in np.cumsum(counts)]
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the tokens.
+        """Return the tokenizer that made the tokens.
 
         Raises:
-            BadFile: its file is no longer in the folder.
+            BadFile: the tokenizer.json is no longer in the folder.
         """
-        if self.about["tokenizer"] == BYTES:
+        if self.metadata["tokenizer"] == BYTE_TOKENIZER:
             return ByteTokenizer()
-        return read_tokenizer(self.folder / FILE, str(self.about["end_text"]))
+        return read_tokenizer(self.folder / TOKENIZER_FILE, str(self.metadata["end_text"]))
 
 
 def open_tokens(path: str) -> TokenSet:
-    """Open the tokens of a folder that `shardwise data tokenize` wrote.
+    """Open a folder of tokens that `shardwise data tokenize` wrote.
 
     Raises:
-        BadFile: the folder has no tokens, or a shard is incomplete.
+        BadFile: the folder has no tokens, its data.json cannot be read, or a shard is incomplete.
     """
     folder = Path(path)
-    if not (folder / ABOUT).is_file():
+    if not (folder / METADATA_FILE).is_file():
         raise BadFile(
-            f"{folder} has no tokens ({ABOUT} is missing). Make them with: "
+            f"{folder} has no tokens ({METADATA_FILE} is missing). Make them with: "
             f"shardwise data tokenize TEXT... --out {folder}"
         )
     try:
-        about = json.loads((folder / ABOUT).read_text())
-        if about["schema"] != SCHEMA:
-            raise BadFile(f'{folder / ABOUT} has schema "{about["schema"]}"; this reads "{SCHEMA}"')
-        dtype = np.dtype(about["dtype"])
+        metadata = json.loads((folder / METADATA_FILE).read_text())
+        if metadata["schema"] != SCHEMA:
+            raise BadFile(
+                f'{folder / METADATA_FILE} has schema "{metadata["schema"]}"; this reads "{SCHEMA}"'
+            )
+        dtype = np.dtype(metadata["dtype"])
         shards = [
             _memory_map(folder / shard["file"], dtype, int(shard["tokens"]))
-            for shard in about["shards"]
+            for shard in metadata["shards"]
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile(f"{folder / ABOUT} cannot be read: {error!r}.") from None
-    return TokenSet(folder=folder, about=about, shards=tuple(shards))
+        raise BadFile(f"{folder / METADATA_FILE} cannot be read: {error!r}.") from None
+    return TokenSet(folder=folder, metadata=metadata, shards=tuple(shards))
 
 
 def _memory_map(path: Path, dtype: np.dtype[Any], n_tokens: int) -> np.ndarray[Any, Any]:
@@ -109,23 +118,23 @@ def _memory_map(path: Path, dtype: np.dtype[Any], n_tokens: int) -> np.ndarray[A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSequence:
-    """One sequence with its origin.
+    """One training sequence with its origin.
 
     Args:
-        origin: (index of the token set, index of the sequence in it).
-        tokens: T+1 of them.
+        origin: (index of the token set in the mixture, index of the sequence in the token set).
+        tokens: T+1 token ids: inputs are the first T, targets the last T.
     """
 
     origin: tuple[int, int]
     tokens: np.ndarray[Any, Any]
 
 
-class SequenceAttention:
-    """The sequences of a token set by index: a random-access source of grain.
+class SequenceSource:
+    """The training sequences of a token set by index, as a data source of grain.
 
     Args:
         tokens: the token set.
-        seq: tokens per sequence.
+        seq: tokens per sequence, T.
         set_index: index of the token set in a mixture.
     """
 

@@ -1,4 +1,4 @@
-"""Early check that a folder can be written."""
+"""Check that a folder can be written, before a long run relies on it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shardwise.errors import BadFile
 
 
 def ensure_writable(folder: Path, content: str) -> None:
-    """Create a folder if missing, and a temporary file in it, before hours of work rely on it.
+    """Check that a folder can be written: create it if missing, and a temporary file in it.
 
     Args:
-        folder: to check.
-        content: a noun for the error message, such as "checkpoints".
+        folder: the folder.
+        content: what will be written to it, for the error message, such as "checkpoints".
 
     Raises:
         BadFile: the folder cannot be written.

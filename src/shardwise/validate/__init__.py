@@ -1,8 +1,9 @@
-"""Published measurements of training and serving, and the errors of predictions of them.
+"""Validation of the planner's predictions against published measurements.
 
-Records are bundled (`data/`) or read from a file of the same schema. A record that states enough
-becomes a `Run` (training) or a `ServeRun`, any other a `SkippedRecord` with the reason (`runs`).
-`predict` and `score` give the predictions and their errors.
+Records of measurements are bundled (`data/`) or read from a file with the same schema. A record
+with all necessary data becomes a `Run` (training) or a `ServeRun` (serving), any other a
+`SkippedRecord` with the reason. The modules `predict` make predictions for runs; the modules
+`score` compute the errors of the predictions.
 """
 
 from shardwise.validate.records.files import SkippedRecord

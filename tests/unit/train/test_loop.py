@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardwise.errors import CheckFailed
-from shardwise.train.metrics import Hooks, Metrics
+from shardwise.train.metrics import Hooks, MetricsFile
 from shardwise.train.signals import StopRequest
 
 
@@ -37,7 +37,9 @@ def made(folder: Path, bad: set[int], on_bad: str = "stop", every: int = 0) -> A
         "train_step": SimpleNamespace(
             shapes=lambda: (None, None), token_order=None, job=SimpleNamespace(tokens_per_step=1)
         ),
-        "recipe": SimpleNamespace(steps=20, on_bad=on_bad, learning_rate=lambda: lambda step: 0.1),
+        "recipe": SimpleNamespace(
+            steps=20, on_bad=on_bad, learning_rate_schedule=lambda: lambda step: 0.1
+        ),
     }
     return Loop(
         **parts,
@@ -46,7 +48,7 @@ def made(folder: Path, bad: set[int], on_bad: str = "stop", every: int = 0) -> A
         state={"moments": SimpleNamespace(bad=0)},
         step=0,
         hooks=Hooks(),
-        metrics=Metrics(str(folder / "metrics.jsonl"), print),
+        metrics=MetricsFile(str(folder / "metrics.jsonl"), print),
         checkpoints=None,
         save_every=every,
         stop_request=StopRequest(),

@@ -10,7 +10,7 @@ import pytest
 from shardwise.estimate.chip_memory import DRIVER_BYTES
 from shardwise.validate import Run, SkippedRecord, load
 from shardwise.validate.training.memory import (
-    FROM_DRIVER,
+    FROM_NVIDIA_SMI,
     MemoryRow,
     check_memory,
     is_calibration_group,
@@ -36,7 +36,7 @@ def test_every_published_peak_is_predicted() -> None:
 
 def test_the_margin_is_added_where_a_driver_was_read() -> None:
     run = next(
-        r for r in load() if isinstance(r, Run) and r.source in FROM_DRIVER and r.memory_bytes
+        r for r in load() if isinstance(r, Run) and r.source in FROM_NVIDIA_SMI and r.memory_bytes
     )
     (driver,) = memory_rows([run])
     moved = dataclasses.replace(run, source="bigscience-workshop/other")

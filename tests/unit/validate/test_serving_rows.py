@@ -15,7 +15,7 @@ from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate import ServeRun, SkippedRecord, load_serving
 from shardwise.validate.records.files import DATA
-from shardwise.validate.records.systems import FAMILIES
+from shardwise.validate.records.systems import CATALOG_NAMES
 from shardwise.validate.serving.figures import METRICS
 from shardwise.validate.serving.runs import read
 
@@ -36,7 +36,7 @@ def rows() -> dict[str, ServeRun | SkippedRecord]:
 
 
 def known(family: str) -> bool:
-    return FAMILIES.get(family, family.lower()) in chip_names()
+    return CATALOG_NAMES.get(family, family.lower()) in chip_names()
 
 
 def run_of(name: str, **changes: Any) -> ServeRun:

@@ -116,7 +116,7 @@ class SimulatedRun:
         summary = self.result.summary(self.pools.engine_slo(slo), self.after_s, self.until_s)
         return replace(
             summary,
-            requests=int(self.result.judged(self.after_s, self.until_s).sum()),
+            requests=int(self.result.arrival_mask(self.after_s, self.until_s).sum()),
             ttft_s=_delayed(summary.ttft_s, server_overhead_s),
             latency_s=_delayed(summary.latency_s, server_overhead_s),
         )

@@ -1,11 +1,11 @@
 """Gradient sums in int8 with error feedback: rounding errors are added to the next gradient.
 
 Each chip adds the residual of the previous step to its gradient, and rounds the result to int8 with
-one scale per `GRADIENTS_PER_SCALE` numbers. It sends each chip that has a copy of the weight one part of the
-result; that chip sums the parts it receives in fp32. If every copy needs the whole sum, the sums
-are rounded once more and gathered. A rounding error stays on the chip where it occurred, and is
-added to that chip's gradient in the next step (error feedback, from 1-bit SGD, Interspeech 2014).
-So no part of a gradient is lost; some of it arrives later.
+one scale per `GRADIENTS_PER_SCALE` numbers. It sends each chip that has a copy of the weight one
+part of the result; that chip sums the parts it receives in fp32. If every copy needs the whole sum,
+the sums are rounded once more and gathered. A rounding error stays on the chip where it occurred,
+and is added to that chip's gradient in the next step (error feedback, from 1-bit SGD, Interspeech
+2014). So no part of a gradient is lost; some of it arrives later.
 
 Letters of arrays: N chips take part in a sum, R rows of S numbers that share a scale.
 """

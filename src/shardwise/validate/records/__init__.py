@@ -1,1 +1,1 @@
-"""What every published record states: checked fields, models, machines."""
+"""Parts that records of training and serving share: checked fields, models, machines, scores."""

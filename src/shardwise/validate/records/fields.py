@@ -1,4 +1,4 @@
-"""Checked reading of a JSON object; errors name the field and say what is missing or wrong."""
+"""Type-checked access to the fields of a JSON object, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from shardwise.errors import BadFile
 
 MAX_INTEGER = 2**31 - 1
-# A figure beyond these is a slip.
+# Bounds of plausible numbers; a number outside is a mistake in the record.
 MIN_NUMBER = 1e-30
 MAX_NUMBER = 1e30
-MAX_SHOWN = 40  # characters of a value in a message
+MAX_SHOWN = 40  # most characters of a value that an error message shows
 
 
-class Fields:
-    """A read-only view of a JSON object. A key that is null counts as missing.
+class JsonReader:
+    """Type-checked reader of a JSON object. A field that is null counts as missing.
 
     Args:
         data: The JSON object.
-        where: The path of this object in messages, "" for the record itself.
+        path: Path of this object in the record, for error messages; "" for the record itself.
     """
 
-    __slots__ = ("data", "where")
+    __slots__ = ("data", "path")
 
-    def __init__(self, data: Mapping[str, Any], where: str = "") -> None:
+    def __init__(self, data: Mapping[str, Any], path: str = "") -> None:
         self.data = data
-        self.where = where
+        self.path = path
 
-    def inner(self, name: str) -> Fields:
-        """A nested object, empty when missing.
+    def section(self, name: str) -> JsonReader:
+        """Return a reader of the nested object `name`, or of an empty object if it is missing.
 
         Raises:
             BadFile: the value is not an object.
@@ -39,22 +39,30 @@ class Fields:
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not an object.")
-        return Fields(value, self._path(name))
+            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not an object.")
+        return JsonReader(value, self._path_of(name))
 
     def has(self, name: str) -> bool:
-        """Whether the key is present and not null."""
+        """Whether the field is present and not null."""
         return self.data.get(name) is not None
 
-    def integer(self, name: str, low: int = 1) -> int:
-        """A required integer."""
-        value = self.optional_integer(name, low)
+    def integer(self, name: str, minimum: int = 1) -> int:
+        """Return an integer of at least `minimum`.
+
+        Raises:
+            BadFile: the field is missing or has another value.
+        """
+        value = self.optional_integer(name, minimum)
         if value is None:
-            raise BadFile(f"not stated: {self._path(name)}.")
+            raise BadFile(f"not stated: {self._path_of(name)}.")
         return value
 
-    def optional_integer(self, name: str, low: int = 1) -> int | None:
-        """An integer of at least `low`, or None when missing."""
+    def optional_integer(self, name: str, minimum: int = 1) -> int | None:
+        """Return an integer of at least `minimum`, or None if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return None
@@ -62,63 +70,82 @@ class Fields:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadFile(
-                f"wrong value: {self._path(name)} is {_short(value)}, not a whole number."
+                f"wrong value: {self._path_of(name)} is {_short(value)}, not a whole number."
             )
-        if not low <= value <= MAX_INTEGER:
-            bounds = f"from {low} to {MAX_INTEGER:,}"
-            raise BadFile(f"wrong value: {self._path(name)} {_short(value)} is not {bounds}.")
+        if not minimum <= value <= MAX_INTEGER:
+            bounds = f"from {minimum} to {MAX_INTEGER:,}"
+            raise BadFile(f"wrong value: {self._path_of(name)} {_short(value)} is not {bounds}.")
         return value
 
     def optional_number(self, name: str) -> float | None:
-        """A positive number, or None when missing."""
+        """Return a positive number, or None if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not a number.")
+            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not a number.")
         if not MIN_NUMBER <= value <= MAX_NUMBER:
             raise BadFile(
-                f"wrong value: {self._path(name)} {_short(value)} is not a number above 0."
+                f"wrong value: {self._path_of(name)} {_short(value)} is not a number above 0."
             )
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Text; `default` when missing, an error without a default."""
+        """Return a string, or `default` if the field is missing.
+
+        Raises:
+            BadFile: the field has another value, or is missing and there is no default.
+        """
         value = self.data.get(name)
         if value is None:
             if default is None:
-                raise BadFile(f"not stated: {self._path(name)}.")
+                raise BadFile(f"not stated: {self._path_of(name)}.")
             return default
         if not isinstance(value, str):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not text.")
+            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not text.")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false; `default` when missing."""
+        """Return a boolean, or `default` if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise BadFile(f"wrong value: {self._path(name)} is {_short(value)}, not true or false.")
+            raise BadFile(
+                f"wrong value: {self._path_of(name)} is {_short(value)}, not true or false."
+            )
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts, empty when missing."""
+        """Return a list of strings, empty if the field is missing.
+
+        Raises:
+            BadFile: the field has another value.
+        """
         value = self.data.get(name)
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
             raise BadFile(
-                f"wrong value: {self._path(name)} is {_short(value)}, not a list of texts."
+                f"wrong value: {self._path_of(name)} is {_short(value)}, not a list of texts."
             )
         return tuple(value)
 
-    def _path(self, name: str) -> str:
-        return f"{self.where}.{name}" if self.where else name
+    def _path_of(self, name: str) -> str:
+        """Path of a field in the record, for error messages."""
+        return f"{self.path}.{name}" if self.path else name
 
 
 def _short(value: object) -> str:
-    """A value for a message, shortened if long."""
+    """Return the `repr` of a value for an error message, shortened if it is long."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**15:
         return "a number beyond 1e15"
     text = repr(value)

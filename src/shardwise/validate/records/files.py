@@ -1,4 +1,4 @@
-"""Files of published records: the bundled JSON lists, or a user's file."""
+"""Reading of files of records, and records that cannot be predicted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_FILE_BYTES = 256 * units.MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecord:
-    """A record that states too little, or something unknown, to be predicted.
+    """A record without a prediction, because it lacks data or has something unknown.
 
     Args:
-        id: Name of the record, or its position in the file.
-        source: Repository or document, "not stated" where the record has none.
-        reason: A sentence; the text before its colon is the kind of reason.
+        id: Id of the record; `record N` if it has none, for the N-th in the file.
+        source: Repository, paper or URL of the record; "not stated" if it has none.
+        reason: A sentence `KIND: DETAILS` that says why.
     """
 
     id: str
@@ -31,7 +31,7 @@ class SkippedRecord:
 
     @property
     def kind(self) -> str:
-        """The reason without its details."""
+        """The reason without its details, to count reasons by kind."""
         return self.reason.partition(":")[0]
 
 
@@ -50,7 +50,13 @@ def skipped_run(run: NamedRun, reason: str) -> SkippedRecord:
 
 
 def skipped(record: object, position: int, error: ShardwiseError) -> SkippedRecord:
-    """The record at `position` of a file, skipped because of `error`; it may be any JSON value."""
+    """Return the `SkippedRecord` of a record, with `error` as the reason.
+
+    Args:
+        record: The record, any JSON value.
+        position: Its index in the file.
+        error: Why it cannot be read.
+    """
     data: Mapping[str, Any] = record if isinstance(record, dict) else {}
     name = data.get("id")
     if not isinstance(name, str) or not name:
@@ -63,8 +69,8 @@ def skipped(record: object, position: int, error: ShardwiseError) -> SkippedReco
     return SkippedRecord(id=name, source=source, reason=" ".join(error.problems))
 
 
-def records_in(path: Path) -> list[object]:
-    """The JSON list of a file.
+def read_records(path: Path) -> list[object]:
+    """Read a file of records, a JSON list.
 
     Raises:
         BadFile: the file is missing, too large, or not a JSON list.

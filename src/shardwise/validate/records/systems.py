@@ -1,4 +1,4 @@
-"""The machine of a record as a System: the chip of the catalog, its links, its topology."""
+"""Conversion of the `hardware` object of a record to a System, with a chip of the catalog."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shardwise.hardware import Chip, Switched, System, Torus, catalog_chip, chip
 from shardwise.hardware.chip import with_values
 from shardwise.hardware.figure import Value
 from shardwise.hardware.torus import make_slice
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
-# Chips as records name them -> names of the catalog, which records may use as well.
-FAMILIES = {
+# Name of a chip in records -> its name in the catalog. Records may also use the latter.
+CATALOG_NAMES = {
     "A100-80": "a100", "A100-40": "a100-40g", "V100-32": "v100", "H100": "h100", "H200": "h200",
     "H800": "h800", "H100-HBM2e-500W": "h100", "B200": "b200", "B300": "b300", "GB200": "gb200",
     "GB300": "gb300", "MI300X": "mi300x", "MI325X": "mi325x", "tpu7x": "7x",
@@ -26,7 +26,7 @@ FAMILIES = {
     "M3Max": "m3-max",
 }  # fmt: skip
 
-# Variants whose figures differ from those of the catalog's chip.
+# Name of a chip in records -> values that differ from those of the chip in the catalog.
 _VARIANTS: dict[str, dict[str, Value | None]] = {
     "H100-HBM2e-500W": {
         "hbm.capacity": 96 * units.GB,
@@ -35,48 +35,52 @@ _VARIANTS: dict[str, dict[str, Value | None]] = {
     },
 }
 
-_RACK_GPUS = 72  # of the NVLink domain of an NVL72 rack; jobs use a divisor of it or of 64
+_RACK_GPUS = 72  # GPUs in the NVLink domain of an NVL72 rack
 
-# The share of Omni-Path's rate that NCCL reaches without the support it has for InfiniBand: at most
-# 90 of 400 Gb/s of a node (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes).
-_OMNI_PATH = 90 / 400
+# Share of Omni-Path's bandwidth that NCCL reaches, for lack of native support: at most 90 of the
+# 400 Gb/s of a node (bigscience-workshop/bigscience, experiments/bandwidth, 4 nodes).
+_OMNI_PATH_SHARE = 90 / 400
 
+# Texts in `interconnect` (the first) and `topology`: "4x100 Gb/s", "2 slices of 16x16",
+# "2 pods of 4096", "16x16".
 _LINKS = re.compile(r"(?:(\d{1,4})\s*x\s*)?(\d{1,6}(?:\.\d{1,3})?)\s*Gb/s")
 _SLICES = re.compile(r"(\d{1,6})\s*(?:slices?|slice\(s\)) of (\d{1,6}(?:x\d{1,6})+)")
 _PODS = re.compile(r"(\d{1,6}) pods of (\d{1,6})")
 _SHAPE = re.compile(r"\d{1,6}(?:x\d{1,6})+")
 
 
-def system_of(hardware: Fields) -> tuple[System, dict[str, str]]:
-    """The machine of a record, and the assumptions about it.
+def system_of(hardware: JsonReader) -> tuple[System, dict[str, str]]:
+    """Return the machine of a record, and the assumptions about it (item -> assumption).
 
-    Links that the record states replace the figures of the catalog.
+    Network bandwidth and power that the record states replace the values of the catalog.
 
     Raises:
-        BadInput: the chip is unknown, or its topology does not allow the machine.
+        BadInput: the chip is unknown, or there is no such machine of this chip.
     """
     family = hardware.text("family")
     count = hardware.integer("count")
     chip = with_values(_chip(family), _VARIANTS.get(family, {}))
     if chip.ici:
-        return _slices(chip, hardware, count)
-    return _nodes(chip, hardware, count)
+        return _tpu_system(chip, hardware, count)
+    return _gpu_system(chip, hardware, count)
 
 
 def _chip(family: str) -> Chip:
-    name = FAMILIES.get(family, family.lower())
+    name = CATALOG_NAMES.get(family, family.lower())
     known = set(chip_names())
     if name not in known:
-        known |= {family for family, chip in FAMILIES.items() if chip in known}
+        known |= {family for family, chip in CATALOG_NAMES.items() if chip in known}
         raise BadFile(f'unknown chip: "{family}". {nearest(family, known)}')
     return catalog_chip(name)
 
 
-def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
+def _gpu_system(chip: Chip, hardware: JsonReader, count: int) -> tuple[System, dict[str, str]]:
+    """Return a machine of `count` GPUs in nodes, and the assumptions about it."""
     assumed: dict[str, str] = {}
     per_node = hardware.optional_integer("chips_per_node")
     catalog_per_node = chip.node.n_gpus if chip.node else 1
     if catalog_per_node == _RACK_GPUS or "NVL72" in hardware.text("topology", ""):
+        # Jobs use equally many GPUs of each rack, as many as divide the number of GPUs.
         domain = max(n for n in range(1, min(_RACK_GPUS, count) + 1) if count % n == 0)
         if count > domain != _RACK_GPUS:
             assumed["domain"] = f"{domain} of the {_RACK_GPUS} GPUs of each rack"
@@ -98,15 +102,21 @@ def _nodes(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, 
 
 
 def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> float | None:
-    """B/s that one GPU can send out of its node, from a text such as `4x100 Gb/s per node`."""
+    """Return the B/s that one GPU can send out of its node; None if the text has no rate.
+
+    Args:
+        text: Description of the network, such as `4x100 Gb/s per node`.
+        per_node: GPUs per node.
+        assumed: Receives the assumptions about the network.
+    """
     link = _LINKS.search(text)
     if not link:
         return None
     rate = units.parse_rate(f"{link[2]} Gb/s") * int(link[1] or 1)
     if "Omni-Path" in text:
-        rate *= _OMNI_PATH
+        rate *= _OMNI_PATH_SHARE
         assumed["interconnect"] = (
-            f"{_OMNI_PATH:.1%} of Omni-Path's rate, the share that NCCL reaches"
+            f"{_OMNI_PATH_SHARE:.1%} of Omni-Path's rate, the share that NCCL reaches"
         )
     if "per GPU" in text:
         return rate or None
@@ -115,7 +125,8 @@ def _scale_out_egress(text: str, per_node: int, assumed: dict[str, str]) -> floa
     return rate / per_node or None
 
 
-def _slices(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str, str]]:
+def _tpu_system(chip: Chip, hardware: JsonReader, count: int) -> tuple[System, dict[str, str]]:
+    """Return a machine of `count` TPU chips in one or more slices, and the assumptions about it."""
     assumed: dict[str, str] = {}
     text = hardware.text("topology", "")
     slices = _SLICES.search(text)
@@ -144,6 +155,7 @@ def _slices(chip: Chip, hardware: Fields, count: int) -> tuple[System, dict[str,
 
 
 def _most_compact(chip: Chip, count: int) -> Torus:
+    """Return the slice of `count` chips whose longest axis is shortest."""
     slices = [torus for torus in legal_slices(chip) if torus.n_chips == count]
     if not slices:
         raise BadShape(f"topology: no slice of {chip.name} has {count:,} chips.")

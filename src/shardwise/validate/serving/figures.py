@@ -1,4 +1,4 @@
-"""Dtypes and measured figures of a serving record, in SI units."""
+"""Dtypes and measured values of a serving record, in SI units."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shardwise.formulas.flops import compute_s
 from shardwise.hardware import Chip
 from shardwise.models.count import flops
 from shardwise.models.model import ModelConfig
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
 PHASES = ("decode", "prefill", "end-to-end")
 
-# Figure of a record -> metric in SI units, and the factor between them.
+# Name of a value in records -> (metric, factor from the value to SI units).
 _FIGURES = {
     "ttft_ms": ("ttft_s", units.MS),
     "tpot_ms": ("tpot_s", units.MS),
@@ -24,19 +24,20 @@ _FIGURES = {
     "tokens_per_s": ("tokens_per_s", 1.0),
     "total_tokens_per_s": ("total_tokens_per_s", 1.0),
     "tokens_per_s_per_user": ("tokens_per_s_per_user", 1.0),
-    # FasterTransformer's print_mem_usage divides by 1024 three times and writes GB.
+    # In GiB: FasterTransformer's print_mem_usage divides by 1024 three times and writes "GB".
     "memory_gb": ("memory_bytes", float(units.GiB)),
 }
 METRICS = tuple(metric for metric, _ in _FIGURES.values())
 
-# Formats of weights -> the dtype whose bytes come nearest.
+# Format of weights -> the dtype with about the same bytes per weight.
 _WEIGHTS = {
     "nvfp4": "fp4", "mxfp4": "fp4", "awq": "int4", "gptq-int4": "int4", "q4_k_m": "int4",
     "exl2-4.0": "int4",
 }  # fmt: skip
 
-# TensorRT-LLM reads the dtype of the cache from the checkpoint, and ModelOpt's in fp8 and NVFP4 ask
-# for fp8; other engines keep the dtype of the activations ("auto").
+# Engines whose KV cache is in fp8 if the weights are in fp8 or NVFP4: TensorRT-LLM takes its dtype
+# from the checkpoint, and ModelOpt's checkpoints say fp8. Other engines use the dtype of the
+# activations.
 _FP8_CACHE = ("TensorRT-LLM", "NVIDIA NIM")
 
 
@@ -49,13 +50,13 @@ class Dtypes:
     compute: str
 
 
-def dtypes_of(record: Fields, framework: str, chip: Chip) -> tuple[Dtypes, dict[str, str]]:
-    """The dtypes of a record, and the assumptions about them.
+def dtypes_of(record: JsonReader, framework: str, chip: Chip) -> tuple[Dtypes, dict[str, str]]:
+    """Return the dtypes of a record, and the assumptions about them.
 
     Raises:
         BadFile: the dtype of the weights is missing or unknown.
     """
-    precision = record.inner("precision")
+    precision = record.section("precision")
     assumed: dict[str, str] = {}
     name = precision.text("weights")
     weights = _dtype(name)
@@ -74,6 +75,7 @@ def dtypes_of(record: Fields, framework: str, chip: Chip) -> tuple[Dtypes, dict[
 
 
 def _dtype(name: str) -> str:
+    """Return the dtype of a format of weights, or of a dtype."""
     dtype = _WEIGHTS.get(name, name)
     if dtype not in units.BYTES_PER_ELEMENT:
         formats = {*_WEIGHTS, *units.BYTES_PER_ELEMENT}
@@ -82,7 +84,7 @@ def _dtype(name: str) -> str:
 
 
 def _compute(name: str, half: str, chip: Chip) -> tuple[str, str]:
-    """The dtype of matmuls, and the reason where it differs from the record's."""
+    """Return the dtype of matmuls, and the reason if it is not the record's, else ""."""
     dtype = _dtype(name)
     if dtype == "int4":
         return half, "4-bit integers are widened before each matmul"
@@ -90,7 +92,7 @@ def _compute(name: str, half: str, chip: Chip) -> tuple[str, str]:
         return dtype, ""
     if "fp4" not in chip.peak_flops_per_s:
         return half, f"{chip.name} has no 4-bit matmuls; weights are widened"
-    # vLLM and TensorRT-LLM multiply gpt-oss's MXFP4 experts with MXFP8 activations there.
+    # vLLM and TensorRT-LLM multiply the MXFP4 experts of gpt-oss with MXFP8 activations.
     if name == "mxfp4":
         return "fp8", "MXFP4 experts are multiplied with MXFP8 activations"
     return dtype, ""
@@ -102,9 +104,9 @@ class Requests:
 
     Args:
         phase: One of `PHASES`.
-        batch: Sequences that run together, or None.
+        batch: Sequences that start and run together, or None.
         concurrency: Constant number of requests in flight, or None.
-        prompt_tokens: Tokens per prompt; under "decode" those already in the cache.
+        prompt_tokens: Tokens per prompt; under "decode" tokens that are in the cache already.
         output_tokens: Tokens per answer; 0 under "prefill".
     """
 
@@ -116,17 +118,18 @@ class Requests:
 
 
 def measured_of(
-    record: Fields, requests: Requests, config: ModelConfig, chip: Chip, n_chips: int
+    record: JsonReader, requests: Requests, config: ModelConfig, chip: Chip, n_chips: int
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Metrics of `METRICS` in SI units, and the assumptions about them.
+    """Return measured values by metric, in SI units, and the assumptions about them.
 
-    Under "prefill" every figure gives the time of the prompts; under "decode" a latency is that of
-    all output tokens. Two names for one figure (a rate per user and its reciprocal) count once.
+    Under "prefill", every value is converted to `prefill_s`. Under "decode", a latency is the time
+    of all output tokens, and is converted to `tpot_s`. If a rate per user and its reciprocal
+    `tpot_s` are both stated, only the rate is kept.
 
     Raises:
-        BadFile: no figure gives a metric.
+        BadFile: no metric follows from the published values.
     """
-    measured = record.inner("measured")
+    measured = record.section("measured")
     assumed: dict[str, str] = {}
     metrics = {}
     for name, (metric, factor) in _FIGURES.items():
@@ -141,15 +144,16 @@ def measured_of(
             peak = chip.need("peak.bf16")
             metrics["prefill_s"] = compute_s(n_tokens * flops_per_token, n_chips, peak, mfu)
             assumed["prefill_s"] = f"follows from an MFU of {mfu:g} of the bf16 peak"
-        metrics = _prefill(metrics, n_tokens)
+        metrics = _prefill_metrics(metrics, n_tokens)
     if requests.phase == "decode":
-        _decode(metrics, requests, assumed)
+        _convert_decode(metrics, requests, assumed)
     if not metrics:
         raise BadFile(f"no figure: measured is {', '.join(measured.data) or 'nothing'}.")
     return metrics, assumed
 
 
-def _prefill(metrics: dict[str, float], n_tokens: int) -> dict[str, float]:
+def _prefill_metrics(metrics: dict[str, float], n_tokens: int) -> dict[str, float]:
+    """Return `prefill_s` from the metrics of a run over `n_tokens` prompt tokens."""
     if "latency_s" in metrics:
         return {"prefill_s": metrics["latency_s"]}
     if "tokens_per_s" in metrics:
@@ -157,7 +161,8 @@ def _prefill(metrics: dict[str, float], n_tokens: int) -> dict[str, float]:
     return metrics
 
 
-def _decode(metrics: dict[str, float], requests: Requests, assumed: dict[str, str]) -> None:
+def _convert_decode(metrics: dict[str, float], requests: Requests, assumed: dict[str, str]) -> None:
+    """Convert the metrics of a run of decode steps, in place."""
     if "latency_s" in metrics:
         metrics["tpot_s"] = metrics.pop("latency_s") / requests.output_tokens
         assumed["tpot_s"] = f"latency over {requests.output_tokens} tokens"

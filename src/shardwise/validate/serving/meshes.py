@@ -1,4 +1,4 @@
-"""The parallelism of a serving record as a Mesh."""
+"""Conversion of the parallelism of a serving record to a Mesh."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from shardwise.errors import BadFile
 from shardwise.hardware import System
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """The split of an engine, or of replicas of it, over the chips of a record.
+class Sharding:
+    """Sharding of a model over the chips of a record.
 
     Args:
-        mesh: `data` counts replicas of the whole model; ranks of `expert` split the batch,
-            replicate attention and divide the experts among them.
-        expert_tensor: Tensor-parallel degree of one expert; None for the `tensor` size of the mesh.
+        mesh: Mesh of all chips. `data` counts engines, each with a copy of the whole model. With
+            `expert`, each rank computes attention for its share of the batch, with a copy of the
+            attention weights, and holds its share of the experts.
+        expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
         assumed: Item that the record leaves open -> the assumption.
     """
 
@@ -26,17 +27,24 @@ class Split:
     assumed: dict[str, str] = field(default_factory=dict)
 
 
-def split_of(record: Fields, routed: bool, system: System) -> Split:
-    """The mesh of a record.
+def sharding_of(record: JsonReader, routed: bool, system: System) -> Sharding:
+    """Return the sharding of a record.
 
-    `tp` splits matrices, `pp` layers, and `dp` replicates the model. Where a model has experts and
-    the record states `ep`, `moe_tp` or `attention_dp`, the data ranks belong to one engine: they
-    split the batch, replicate attention and divide the experts among them.
+    In records, `tp` shards matrices, `pp` layers, and `dp` is the number of copies of the model. If
+    the model has experts and the record states `ep`, `moe_tp` or `attention_dp`, then the `dp`
+    ranks form one engine: each has a copy of the attention weights, and a share of the batch and of
+    the experts.
+
+    Args:
+        record: The record.
+        routed: Whether the model has experts.
+        system: The machine of the record.
 
     Raises:
-        BadFile: several chips without degrees, or degrees that contradict the chips or each other.
+        BadFile: there are several chips and no degrees, or the degrees contradict each other or do
+            not multiply to the number of chips.
     """
-    parallelism = record.inner("parallelism")
+    parallelism = record.section("parallelism")
     n_chips = system.n_chips
     if not any(map(parallelism.has, ("tp", "pp", "dp", "ep"))) and n_chips > 1:
         raise BadFile(f"layout not published: no degree is stated for {n_chips} chips.")
@@ -50,7 +58,7 @@ def split_of(record: Fields, routed: bool, system: System) -> Split:
             f"layout contradicts the chips: tp {tensor}, pp {pipe}, dp {data} on {n_chips} chips."
         )
     if not routed or tensor * data == 1:
-        return Split(mesh=Mesh(tensor=tensor, pipe=pipe, data=data), assumed=assumed)
+        return Sharding(mesh=Mesh(tensor=tensor, pipe=pipe, data=data), assumed=assumed)
     if parallelism.flag("attention_dp"):
         data *= tensor
         tensor = 1
@@ -58,7 +66,7 @@ def split_of(record: Fields, routed: bool, system: System) -> Split:
 
 
 def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str]) -> int:
-    """The tensor degree in chips, where the record counts devices (two per chip on TPU7x)."""
+    """Return the tensor degree in chips; the record may count devices (two per chip on TPU7x)."""
     per_chip = system.chip.n_devices or 1
     if per_chip == 1 or tensor * others != system.n_chips * per_chip or tensor % per_chip:
         return tensor
@@ -67,9 +75,13 @@ def _in_chips(tensor: int, others: int, system: System, assumed: dict[str, str])
 
 
 def _experts(
-    parallelism: Fields, tensor: int, pipe: int, data: int, assumed: dict[str, str]
-) -> Split:
-    """Experts split `ep` ways as a whole and `moe_tp` ways each, over tensor and data ranks."""
+    parallelism: JsonReader, tensor: int, pipe: int, data: int, assumed: dict[str, str]
+) -> Sharding:
+    """Return the sharding of a model with experts.
+
+    The experts are divided among `ep` groups of ranks; each expert is sharded over the `moe_tp`
+    ranks of its group. Together these are all ranks of tensor and data parallelism.
+    """
     n_ranks = tensor * data
     ep = parallelism.optional_integer("ep")
     moe_tp = parallelism.optional_integer("moe_tp")
@@ -78,7 +90,7 @@ def _experts(
             if tensor > 1:
                 assumed["experts"] = f"split {tensor} ways as attention is, not stated"
             mesh = Mesh(tensor=tensor, pipe=pipe, data=data)
-            return Split(mesh=mesh, assumed=assumed)
+            return Sharding(mesh=mesh, assumed=assumed)
         assumed["experts"] = f"spread over all {n_ranks} ranks, not stated"
         ep = n_ranks
     stated = [
@@ -92,8 +104,8 @@ def _experts(
     mesh = Mesh(tensor=tensor, pipe=pipe, expert=data)
     if moe_tp > tensor:
         assumed["experts"] = f"spread over the {data} data ranks; stated is a split {moe_tp} ways"
-        return Split(mesh=mesh, assumed=assumed)
+        return Sharding(mesh=mesh, assumed=assumed)
     if tensor % moe_tp:
         raise BadFile(f"layout unknown: experts split {moe_tp} ways over tensor {tensor}.")
     expert_tensor = moe_tp if moe_tp < tensor else None
-    return Split(mesh=mesh, expert_tensor=expert_tensor, assumed=assumed)
+    return Sharding(mesh=mesh, expert_tensor=expert_tensor, assumed=assumed)

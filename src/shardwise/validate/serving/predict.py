@@ -1,4 +1,4 @@
-"""Predictions of published serving figures by the planner's formulas and simulation."""
+"""Predictions of published serving measurements, by the planner's formulas and simulation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from shardwise.estimate.serving.overhead import EngineOverhead, engine_overhead
 from shardwise.estimate.serving.steady_state import colocated
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
-from shardwise.simulate.planned import LARGEST_BATCH, engine_limits, pass_times
+from shardwise.simulate.planned import MAX_BATCH_PER_SHARD, engine_limits, pass_times
 from shardwise.simulate.traffic import uniform
 from shardwise.strategy.mesh import place
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.validate.serving.runs import MEAN_LENGTH_RATIO, ServeRun
 from shardwise.workload import Serve
 
-# InferenceX sends ten times as many requests as run concurrently, with lengths drawn uniformly from
-# 0.8 to 1 times the nominal length (RANDOM_RANGE_RATIO).
+# InferenceX sends ten times as many requests as run at the same time, with lengths drawn uniformly
+# from 0.8 to 1 times the nominal length (RANDOM_RANGE_RATIO).
 REQUESTS_PER_USER = 10
 MIN_LENGTH_RATIO = 0.8
-# Lengths that are stated as equal vary by this much in fact, which desynchronizes requests.
+# Lengths that a source states as equal are varied by this share up and down, since real requests do
+# not end at the same time.
 LENGTH_VARIATION = 0.1
 
 
@@ -34,8 +35,8 @@ class PredictedFigure:
     """A predicted metric in the unit of `ServeRun.measured`.
 
     Args:
-        expected: The prediction.
-        lower, upper: The interval that should contain four of five measured figures.
+        expected: Expected value.
+        lower, upper: Interval that should contain four of five measured values.
     """
 
     lower: float
@@ -44,7 +45,7 @@ class PredictedFigure:
 
 
 def predict(run: ServeRun) -> Mapping[str, PredictedFigure]:
-    """Metric -> prediction, for each metric of `run.measured` that the formulas give.
+    """Predict those metrics of `run.measured` that the formulas give.
 
     Raises:
         ShardwiseError: the formulas do not support something in the run.
@@ -53,22 +54,28 @@ def predict(run: ServeRun) -> Mapping[str, PredictedFigure]:
 
 
 def predict_with(
-    run: ServeRun, chip_shares: ServingEfficiency, software: EngineOverhead | None = None
+    run: ServeRun, efficiency: ServingEfficiency, overhead: EngineOverhead | None = None
 ) -> Mapping[str, PredictedFigure]:
-    """`predict` with given shares of the chip's peaks and a given overhead of the engine."""
-    engine = engine_of(run, chip_shares, software or engine_overhead(run.framework))
+    """Predict as `predict` does, with given efficiencies.
+
+    Args:
+        run: The run.
+        efficiency: Shares of the chip's peak rates that an engine reaches.
+        overhead: Time that the serving engine adds; None for that of the run's framework.
+    """
+    engine = engine_of(run, efficiency, overhead or engine_overhead(run.framework))
     job = job_of(run)
     if run.phase == "decode":
         metrics = _decode(run, engine)
     elif run.phase == "prefill":
         metrics = {"prefill_s": float(engine.prefill(run.batch or 1, run.prompt_tokens).step_s)}
     elif run.batch:
-        metrics = _batch(run, engine, job)
+        metrics = _fixed_batch(run, engine, job)
     elif run.concurrency:
         metrics = _closed_loop(run, engine, job)
     else:
         metrics = _saturated(run, engine, job)
-    width = 1 + chip_shares.spread
+    width = 1 + efficiency.spread
     return {
         metric: PredictedFigure(lower=value / width, expected=value, upper=value * width)
         for metric, value in metrics.items()
@@ -76,10 +83,10 @@ def predict_with(
     }
 
 
-def engine_of(run: ServeRun, chip_shares: ServingEfficiency, software: EngineOverhead) -> Engine:
-    """The engine of a run, on the first placement of its mesh."""
+def engine_of(run: ServeRun, efficiency: ServingEfficiency, overhead: EngineOverhead) -> Engine:
+    """Return the engine of a run, on the first placement of its mesh on the machine."""
     layout = ServeLayout(
-        mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_cache_split(run, software)
+        mesh=run.mesh, expert_tensor=run.expert_tensor, kv=_kv_sharding(run, overhead)
     )
     parameter_bytes = None
     if run.weight_bytes:
@@ -91,15 +98,15 @@ def engine_of(run: ServeRun, chip_shares: ServingEfficiency, software: EngineOve
         rates=ServeRates(
             chip=run.system.chip,
             job=job_of(run),
-            efficiency=chip_shares,
-            overhead=software,
+            efficiency=efficiency,
+            overhead=overhead,
             parameter_bytes=parameter_bytes,
         ),
     )
 
 
 def job_of(run: ServeRun) -> Serve:
-    """The requests of a run."""
+    """Return the workload of a run, with its dtypes."""
     lengths = {}
     if run.prompt_tokens and run.output_tokens:
         lengths = {"prompt": run.prompt_tokens, "output": run.output_tokens}
@@ -112,9 +119,12 @@ def job_of(run: ServeRun) -> Serve:
     )
 
 
-def _cache_split(run: ServeRun, software: EngineOverhead) -> str:
-    """The split of KV caches beyond heads; JAX programs use the batch (arXiv 2211.05102)."""
-    return "batch" if software.overlaps else "copied"
+def _kv_sharding(run: ServeRun, overhead: EngineOverhead) -> str:
+    """Return how KV caches are sharded over chips beyond the KV heads.
+
+    JAX programs shard the batch (arXiv 2211.05102), other engines copy the cache.
+    """
+    return "batch" if overhead.overlaps else "copied"
 
 
 def _decode(run: ServeRun, engine: Engine) -> dict[str, float]:
@@ -128,8 +138,11 @@ def _decode(run: ServeRun, engine: Engine) -> dict[str, float]:
     }
 
 
-def _batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
-    """A fixed batch from prefill to the last token; a pipeline runs one microbatch per stage."""
+def _fixed_batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
+    """Predict a batch that starts together, from prefill to the last token.
+
+    A pipeline runs as many microbatches as it has stages.
+    """
     batch = (run.batch or 1) / run.mesh.data
     stages = run.mesh.pipe
     micro_batch = max(1.0, batch / stages)
@@ -153,7 +166,7 @@ def _batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
 
 
 def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
-    """A fixed number of users, each with one request at a time."""
+    """Predict a fixed number of users, each with one request at a time, by simulation."""
     summary = simulated(run, engine, job)
     return {
         "ttft_s": summary.ttft_s.mean + engine.rates.overhead.request_s,
@@ -163,7 +176,7 @@ def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
 
 
 def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
-    """Simulate the requests of a run on one of its engines."""
+    """Simulate one of the engines of a run, with its share of the requests."""
     import numpy as np
 
     users = max(1, round((run.concurrency or 1) / run.mesh.data))
@@ -178,20 +191,21 @@ def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
         uniform(n, max(1, round(low * mean)), max(1, round(high * mean)), rng)
         for mean in (run.prompt_tokens, run.output_tokens)
     )
-    longest = round(high * (run.prompt_tokens + run.output_tokens)) + 2
-    limits = engine_limits(engine, job, users, longest=longest, prefix_cache=False)
-    times = pass_times(engine, job, longest, users)
+    max_context = round(high * (run.prompt_tokens + run.output_tokens)) + 2
+    limits = engine_limits(engine, job, users, max_context=max_context, prefix_cache=False)
+    times = pass_times(engine, job, max_context, users)
     traffic = Traffic(prompt=prompt, output=output, users=users)
     return simulate(traffic, Pool(times=times, limits=limits)).summary()
 
 
 def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
-    """All requests are queued at the start, and as many run as fit."""
+    """Predict the rates when all requests are in the queue at the start and as many run as fit."""
     capacity = run.system.chip.need("hbm_bytes")
     max_sequences = max_batch(run.config, engine.layout, run.mesh.sizes, job, capacity)
-    # `max_sequences` counts full contexts; blocks are allocated as contexts grow.
+    # `max_sequences` assumes that all contexts have full length, but engines allocate blocks as
+    # contexts grow: there is room for sequences of mean length.
     growth = job.context / job.mean_context
-    batch = min(float(max_sequences) * growth, LARGEST_BATCH * float(run.mesh.expert))
+    batch = min(float(max_sequences) * growth, MAX_BATCH_PER_SHARD * float(run.mesh.expert))
     estimate = colocated(engine, job, max(1.0, batch))
     rate = float(estimate.tokens_per_s) * run.mesh.data
     return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output_tokens}

@@ -1,6 +1,6 @@
-"""Published serving measurements as `ServeRun`: model, machine, mesh, requests, measured figures.
+"""Published serving measurements, read as `ServeRun`: model, machine, requests, measured values.
 
-Settings that a source states once, not in every record, are in `data/serving_stated.json`.
+Settings that a source states once for many records are in `data/serving_stated.json`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from shardwise.errors import BadFile, ShardwiseError, nearest
 from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate.records.fields import Fields
-from shardwise.validate.records.files import DATA, SkippedRecord, records_in, skipped
-from shardwise.validate.records.models import assumed_of, config_of
+from shardwise.validate.records.fields import JsonReader
+from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.models import config_of, model_assumptions
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
-from shardwise.validate.serving.meshes import split_of
+from shardwise.validate.serving.meshes import sharding_of
 
-# Request lengths of InferenceX are uniform between 0.8 and 1 times the nominal length
-# (RANDOM_RANGE_RATIO of its workflows).
+# Mean request length of InferenceX divided by the nominal length: lengths are uniform between 0.8
+# and 1 times the nominal one (RANDOM_RANGE_RATIO of its workflows).
 MEAN_LENGTH_RATIO = 0.9
 
 
@@ -35,30 +35,34 @@ class ServeRun:
     """A published measurement of serving.
 
     Args:
-        id: Name of the record.
+        id: Id of the record.
         source: Repository, paper or URL that published it.
-        group: Records of one source, model and chip; a group is never split between fit and test.
-        quality: "A" all explicit, "B" one item inferred or rounded, "C" a known anomaly.
+        group: Common name of all records of one source, model and chip. Constants are fitted on all
+            records of a group or on none.
+        quality: "A" if the source states every item, "B" if one was inferred or rounded, "C" for a
+            known anomaly.
         tier: "core", or "extra" for repeats, tiny models and under-specified records.
         date: Date of publication, as the record states it.
-        framework: Engine and version as published.
+        framework: Name and version of the serving engine, as published.
         config: The model.
         system: The machine.
-        mesh: Mesh of the engine. `data` counts replicas of the whole model. Attention is data-
-            parallel over `expert` and replicated there; the experts are sharded over it.
-        expert_tensor: Tensor-parallel degree of one expert; None for the `tensor` size of the mesh.
-        weights, kv, compute: dtypes.
-        weight_bytes: Bytes of all weights where published (mixed-precision formats), or None.
+        mesh: Mesh of all chips, see `meshes.Sharding`.
+        expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
+        weights: Dtype of the weights.
+        kv: Dtype of the KV cache.
+        compute: Dtype of the matmuls.
+        weight_bytes: Published bytes of all weights (formats with several dtypes), or None.
         phase: "decode" (decode steps only), "prefill" (prompts only) or "end-to-end".
-        batch: Sequences that run together, or None.
-        concurrency: Requests in flight, or None. Without batch and concurrency all requests are
-            queued at the start, and the engine runs as many as fit.
-        prompt_tokens: Tokens per prompt, the mean where lengths vary.
-        output_tokens: Tokens per answer, the mean where lengths vary; 0 under "prefill".
-        measured: Metric -> value in SI units. Times: `ttft_s`, `tpot_s` (between two tokens of a
-            request), `latency_s` (a whole request), `prefill_s` (the prompts of a batch). Rates:
-            `tokens_per_s` (output tokens of the whole machine), `total_tokens_per_s` (with those
-            of prompts), `tokens_per_s_per_user`. `memory_bytes` per chip.
+        batch: Sequences that start and run together, or None.
+        concurrency: Constant number of requests in flight, or None. If batch is None, too, all
+            requests are in the queue at the start, and the engine runs as many as fit.
+        prompt_tokens: Mean tokens per prompt.
+        output_tokens: Mean tokens per answer; 0 under "prefill".
+        measured: Metric -> value in SI units. Times are `ttft_s` (to the first token), `tpot_s`
+            (between two tokens of a request), `latency_s` (of a whole request) and `prefill_s` (of
+            the prompts of a batch). Rates are `tokens_per_s` (output tokens, whole machine),
+            `total_tokens_per_s` (prompt and output tokens) and `tokens_per_s_per_user`.
+            `memory_bytes` is the memory per chip.
         assumed: Item that the source leaves open -> the assumption.
         flags: Known inconsistencies of the record.
         notes: Remarks of the record.
@@ -91,7 +95,7 @@ class ServeRun:
 
     @property
     def saturated(self) -> bool:
-        """Whether all requests are queued at the start."""
+        """Whether all requests are in the queue at the start."""
         return self.batch is None and self.concurrency is None
 
 
@@ -103,42 +107,42 @@ def load(path: str | Path | None = None) -> list[ServeRun | SkippedRecord]:
     1009
 
     Args:
-        path: A JSON list of records in the schema of the bundled file; None reads that file.
+        path: A JSON list of records in the schema of the bundled file; None for that file.
 
     Raises:
         BadFile: the file is missing or not a JSON list.
     """
     file = DATA / "serving.json" if path is None else Path(path)
-    return [read(record, position) for position, record in enumerate(records_in(file))]
+    return [read(record, position) for position, record in enumerate(read_records(file))]
 
 
 def read(record: object, position: int = 0) -> ServeRun | SkippedRecord:
     """Convert a record to a run, or to a `SkippedRecord` with the reason.
 
     Args:
-        record: A JSON object; its `model` may be the name of a bundled model.
-        position: Index in the file; names a record without an id.
+        record: A JSON object, with dimensions or the name of a bundled model in `model`.
+        position: Index in the file, which serves as the id of a record without one.
     """
     try:
         if not isinstance(record, dict):
             raise BadFile("broken record: it is not an object.")
-        return _run(Fields(_completed(record)))
+        return _to_run(JsonReader(_with_settings(record)))
     except ShardwiseError as error:
         return skipped(record, position, error)
 
 
-def _run(record: Fields) -> ServeRun:
+def _to_run(record: JsonReader) -> ServeRun:
     name = record.text("id")
-    system, system_assumed = system_of(record.inner("hardware"))
+    system, system_assumed = system_of(record.section("hardware"))
     requests, requests_assumed = _requests(record)
     seq = requests.prompt_tokens + requests.output_tokens
-    config, config_assumed = _config(record.inner("model"), seq)
-    split = split_of(record, config.is_moe, system)
+    config, config_assumed = _config(record.section("model"), seq)
+    sharding = sharding_of(record, config.is_moe, system)
     framework = record.text("framework", "")
     dtypes, dtypes_assumed = dtypes_of(record, framework, system.chip)
     measured, measured_assumed = measured_of(record, requests, config, system.chip, system.n_chips)
     weights_gib = record.optional_number("weights_gib")
-    source = record.inner("source")
+    source = record.section("source")
     source_name = source.text("repo", source.text("paper", source.text("url", "unnamed")))
     return ServeRun(
         id=name,
@@ -150,8 +154,8 @@ def _run(record: Fields) -> ServeRun:
         framework=framework,
         config=config,
         system=system,
-        mesh=split.mesh,
-        expert_tensor=split.expert_tensor,
+        mesh=sharding.mesh,
+        expert_tensor=sharding.expert_tensor,
         weights=dtypes.weights,
         kv=dtypes.kv,
         compute=dtypes.compute,
@@ -165,7 +169,7 @@ def _run(record: Fields) -> ServeRun:
         assumed=system_assumed
         | requests_assumed
         | config_assumed
-        | split.assumed
+        | sharding.assumed
         | dtypes_assumed
         | measured_assumed,
         flags=record.texts("flags"),
@@ -173,25 +177,26 @@ def _run(record: Fields) -> ServeRun:
     )
 
 
-def _config(model: Fields, seq: int) -> tuple[ModelConfig, dict[str, str]]:
-    """The architecture, with sparse attention approximated by a window of `index_topk` keys.
+def _config(model: JsonReader, seq: int) -> tuple[ModelConfig, dict[str, str]]:
+    """Return the architecture of a record, and the assumptions about it.
 
-    The window models the bytes that sparse attention reads. It underestimates memory: sparse
-    attention also keeps older keys, and an index to choose from them.
+    Sparse attention is approximated by a sliding window of as many keys as a query chooses
+    (`index_topk`). This gives the bytes read per token, but too little memory: sparse attention
+    keeps all keys in the cache, and smaller keys to choose by.
     """
-    assumed = assumed_of(model)
+    assumed = model_assumptions(model)
     if model.has("sparse"):
-        n_keys = model.inner("sparse").integer("index_topk")
+        n_keys = model.section("sparse").integer("index_topk")
         data = dict(model.data, sliding_window=n_keys)
         del data["sparse"]
         data.pop("full_attention_every", None)
-        model = Fields(data, model.where)
+        model = JsonReader(data, model.path)
         assumed["sparse"] = f"a window of {n_keys:,} keys: without the index and older keys"
     return config_of(model, max(1, seq)), assumed
 
 
-def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
-    """The requests of a measurement, and the assumptions about them.
+def _requests(record: JsonReader) -> tuple[Requests, dict[str, str]]:
+    """Return the requests of a record, and the assumptions about them.
 
     Raises:
         BadFile: the phase is unknown, or the request lengths or the load are missing.
@@ -199,9 +204,9 @@ def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
     phase = record.text("phase")
     if phase not in PHASES:
         raise BadFile(f'unknown phase: "{phase}". {nearest(phase, PHASES)}')
-    low = 0 if phase == "decode" else 1
-    prompt_tokens = record.optional_integer("input_len", low)
-    output_tokens = record.optional_integer("output_len", low)
+    min_tokens = 0 if phase == "decode" else 1
+    prompt_tokens = record.optional_integer("input_len", min_tokens)
+    output_tokens = record.optional_integer("output_len", min_tokens)
     assumed: dict[str, str] = {}
     if phase == "decode":
         if prompt_tokens is None:
@@ -216,7 +221,7 @@ def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
     concurrency = record.optional_integer("concurrency")
     if not batch and not concurrency and record.text("load", "") != "saturated":
         raise BadFile("load not stated: neither batch nor concurrency.")
-    if record.inner("source").text("table", "").startswith("InferenceX"):
+    if record.section("source").text("table", "").startswith("InferenceX"):
         ratio = MEAN_LENGTH_RATIO
         assumed["lengths"] = (
             f"{ratio:g} of the nominal {prompt_tokens:,} and {output_tokens:,} tokens"
@@ -233,8 +238,11 @@ def _requests(record: Fields) -> tuple[Requests, dict[str, str]]:
     return requests, assumed
 
 
-def _completed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with its model and the defaults of its source; fields of the record override."""
+def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
+    """Add the dimensions of a bundled model, and defaults of the source, to a record.
+
+    Fields of the record take precedence over the defaults.
+    """
     record = dict(record)
     model = record.get("model")
     if isinstance(model, str):
@@ -253,10 +261,10 @@ def _completed(record: dict[str, Any]) -> dict[str, Any]:
         defaults = {"precision": {"kv": entry.get("kv")}}
         defaults["parallelism"] = entry.get("parallelism", {})
         for section, values in defaults.items():
-            stated = record.get(section)
-            if isinstance(stated, dict):
-                stated = {key: value for key, value in stated.items() if value is not None}
-                record[section] = values | stated
+            own_values = record.get(section)
+            if isinstance(own_values, dict):
+                own_values = {key: value for key, value in own_values.items() if value is not None}
+                record[section] = values | own_values
     return record
 
 

@@ -1,4 +1,4 @@
-"""Errors of serving predictions by kind of figure, and by source and metric."""
+"""Errors of serving predictions, by kind of metric, and by source and metric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwise.validate.serving.runs import ServeRun
 
 Predict = Callable[[ServeRun], Mapping[str, PredictedFigure]]
 
-# Metric -> kind, where it does not depend on the run.
+# Metric -> kind. The kind of other metrics depends on the run, see `kind_of`.
 _KINDS = {
     "tpot_s": "decode",
     "tokens_per_s_per_user": "decode",
@@ -29,13 +29,18 @@ RATES = ("tokens_per_s", "total_tokens_per_s", "tokens_per_s_per_user")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A figure of a run, predicted and measured.
+    """Predicted and measured value of one metric of a run.
 
     Args:
-        kind: One of `KINDS`.
-        chosen: Whether constants may be fitted on its group; the other half is held back.
-        err: predicted / measured - 1 of times, for a rate of the seconds per token: predictions
-            above 0 are slow.
+        id, source, group, quality, tier: see `ServeRun`.
+        metric: Name of the metric, see `ServeRun.measured`.
+        kind: Kind of the metric, one of `KINDS`.
+        chosen: Whether constants may be fitted on the group of the run.
+        predicted: Expected value.
+        lower, upper: Interval that should contain four of five measured values.
+        measured: Measured value.
+        err: predicted / measured - 1, for a rate measured / predicted - 1. A value above 0 thus
+            always means that the prediction is too slow (or the memory too large).
     """
 
     id: str
@@ -55,13 +60,15 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeErrors:
-    """Errors of a group of figures.
+    """Statistics of the errors of several predictions.
 
     Args:
-        name: The source, or the kind of the figures.
-        metric: The metric, "" for all metrics of a kind.
-        bias: the median error with its sign: above 0, predictions are slow.
-        interval_coverage: share of figures measured between `lower` and `upper`.
+        name: Source, or kind of the metrics.
+        metric: Name of the metric; "" for all metrics of a kind.
+        n: Number of predictions.
+        median_abs_err, mean_abs_err, p90_abs_err: Statistics of the absolute errors.
+        bias: Median error with its sign; above 0, predictions are too slow.
+        interval_coverage: Share of the measured values that are between `lower` and `upper`.
     """
 
     name: str
@@ -76,14 +83,16 @@ class ServeErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeValidation:
-    """The document of `shardwise validate --serve --json`.
+    """The document that `shardwise validate --serve --json` prints.
 
     Args:
-        kinds: errors by kind over all sources.
-        chosen, held_back: errors by kind of the groups for calibration, and of all other groups.
+        kinds: errors of all scored predictions, by kind.
+        chosen: errors by kind of the groups on which constants may be fitted.
+        held_back: errors by kind of all other groups.
         sources: errors by source and metric.
-        counted: ids of the runs that are scored.
-        underivable: runs, or figures of runs, without a prediction, with the reason.
+        counted: ids of the scored runs.
+        rows: all predictions, scored or not.
+        underivable: runs and metrics of runs without a prediction, each with the reason.
     """
 
     kinds: tuple[ServeErrors, ...]
@@ -95,17 +104,17 @@ class ServeValidation:
     underivable: tuple[SkippedRecord, ...]
 
     def worst(self, n: int) -> list[Checked]:
-        """The `n` scored figures with the largest errors."""
+        """Return the `n` scored predictions with the largest errors."""
         counted = set(self.counted)
         rows = [row for row in self.rows if row.id in counted]
         return sorted(rows, key=lambda row: -abs(row.err))[:n]
 
 
 def kind_of(run: ServeRun, metric: str) -> str:
-    """The kind of a figure, one of `KINDS`.
+    """Return the kind of a metric of a run, one of `KINDS`.
 
-    A rate of decode steps counts as decode, the total rate of a fixed batch as latency, and any
-    other rate as throughput.
+    The output rate of a run of decode steps only counts as decode, the total rate of a fixed batch
+    as latency, and every other rate as throughput.
     """
     if metric in _KINDS:
         return _KINDS[metric]
@@ -117,11 +126,11 @@ def kind_of(run: ServeRun, metric: str) -> str:
 def validate_serving(
     runs: Sequence[ServeRun | SkippedRecord], predict: Predict, everything: bool = False
 ) -> ServeValidation | None:
-    """Compare predictions with every run; None when no figure can be predicted.
+    """Compare the predictions for all runs with the measurements; None if none can be predicted.
 
     Args:
         runs: Published runs.
-        predict: Predicts the metrics of a run; raises a ShardwiseError where it cannot.
+        predict: Function that predicts the metrics of a run, or raises a ShardwiseError.
         everything: Whether to score every row, not only core rows of quality A and B.
     """
     rows: list[Checked] = []
@@ -159,7 +168,7 @@ def validate_serving(
 
 
 def serve_errors(name: str, metric: str, rows: Sequence[Checked]) -> ServeErrors:
-    """Errors of one or more figures."""
+    """Return the statistics of the errors of one or more predictions."""
     inside = sum(row.lower <= row.measured <= row.upper for row in rows)
     return ServeErrors(
         name=name,

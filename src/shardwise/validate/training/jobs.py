@@ -1,17 +1,17 @@
-"""The framework of a record, and its job as a Train: batch, sequence length, dtypes, remat."""
+"""Framework of a training record, and conversion of its job to a Train: batch, dtypes, remat."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from shardwise.errors import BadFile, nearest
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.vocabulary import LAYER
 from shardwise.workload import Train
 
 FRAMEWORKS = ("megatron", "deepspeed", "fsdp", "jax")
 
-# Start of the name of a source repository -> the framework of its runs.
+# Start of the name of a repository -> the framework of its runs.
 _BY_SOURCE = {
     "AI-Hypercomputer/": "jax",
     "NVIDIA/": "megatron",
@@ -27,6 +27,7 @@ _BY_SOURCE = {
     "pytorch/": "fsdp",
     "foundation-model-stack/": "fsdp",
 }
+# Start of the name of a paper -> the framework of its runs.
 _BY_PAPER = {"PaLM": "jax", "The Llama 3 Herd": "fsdp", "OPT": "fsdp", "GPT-NeoX": "deepspeed"}
 
 # Precision of a record -> the dtype of matmuls.
@@ -36,23 +37,23 @@ _COMPUTE = {
     "nvfp4": "fp4",
 }  # fmt: skip
 
-# Recomputed parts -> the remat policy; "auto" for any other.
+# Recomputed parts of a layer -> `Train.remat`; "auto" for any other parts.
 _REMAT = {(): "none", (LAYER,): "full"}
 
-# Recipes of NeMo and Megatron-Bridge set grad_reduce_in_fp32 (grad_sync_dtype) to bf16.
+# Sources with gradients in bf16: NeMo and Megatron-Bridge turn off grad_reduce_in_fp32.
 _BF16_GRADIENTS = ("NVIDIA-NeMo/", "NVIDIA/NeMo", "NVIDIA/dgxc", "mlcommons/")
 
-# FSDP that sends gradients in bf16: `mixed_precision: PURE` of llm-foundry's yamls, `bfSixteen` of
-# fms_fsdp/policies.
-_BF16_SUMS = ("mosaicml/", "foundation-model-stack/")
+# Sources whose FSDP reduces gradients in bf16: `mixed_precision: PURE` in llm-foundry's yaml files,
+# `bfSixteen` in fms_fsdp/policies.
+_BF16_REDUCE = ("mosaicml/", "foundation-model-stack/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of a record.
+    """Source and framework of a record.
 
     Args:
-        source: Repository, paper or URL; tables group records by it.
+        source: Repository, paper or URL.
         framework: One of `FRAMEWORKS`.
     """
 
@@ -60,13 +61,17 @@ class Origin:
     framework: str
 
 
-def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
-    """Source and framework of a record.
+def origin_of(record: JsonReader, tpu: bool) -> tuple[Origin, dict[str, str]]:
+    """Return source and framework of a record, and the assumption about the framework, if any.
 
-    Megatron keeps whole weights and shards the optimizer, DeepSpeed and FSDP shard by ZeRO, JAX
-    leaves collectives to the compiler.
+    Megatron keeps whole weights and shards the optimizer state; DeepSpeed and FSDP shard by ZeRO;
+    in JAX the compiler chooses collectives.
+
+    Args:
+        record: The record.
+        tpu: Whether it ran on TPUs, which implies JAX.
     """
-    source = record.inner("source")
+    source = record.section("source")
     repo = source.text("repo", "")
     paper = source.text("paper", "")
     name = repo or paper or source.text("url", "unnamed")
@@ -82,15 +87,20 @@ def origin_of(record: Fields, tpu: bool) -> tuple[Origin, dict[str, str]]:
     return Origin(source=name, framework="megatron"), {"framework": "megatron, not stated"}
 
 
-def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Train:
-    """The job of a record, with the dtypes of its framework.
+def train_of(record: JsonReader, origin: Origin, recomputed: tuple[str, ...]) -> Train:
+    """Return the job of a record, with the dtypes that its framework uses.
 
-    - megatron, deepspeed: 16-bit weights, fp32 master weights and moments; gradients in fp32 for
-      bf16 weights, in fp16 for fp16 weights, and in 16 bits for DeepSpeed, NeMo and Bridge.
+    - megatron, deepspeed: 16-bit weights, fp32 master weights and moments. Gradients are in fp16
+      for fp16 weights; for bf16 weights in bf16 with DeepSpeed, NeMo and Bridge, else in fp32.
     - fsdp, jax: fp32 weights that are cast to the compute dtype, fp32 gradients and moments.
 
+    Args:
+        record: The record.
+        origin: Source and framework of the record.
+        recomputed: Recomputed parts of a layer.
+
     Raises:
-        BadInput: the global batch is missing, the precision unknown, or a size absurd.
+        BadInput: the global batch is missing, the precision is unknown, or a size is implausible.
     """
     batch = record.optional_integer("global_batch_seqs")
     if batch is None:
@@ -108,7 +118,7 @@ def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Tra
         compute=compute,
         gradients="fp32" if sharded else _gradients(origin, half),
         # DeepSeek-V3 report (arXiv 2412.19437), section 3.3: moments in bf16.
-        reduce="bf16" if origin.source.startswith(_BF16_SUMS) else None,
+        reduce="bf16" if origin.source.startswith(_BF16_REDUCE) else None,
         moments="bf16" if origin.source.startswith("DeepSeek-V3") else "fp32",
         master=None if sharded else "fp32",
         remat=_REMAT.get(recomputed, "auto"),
@@ -116,6 +126,7 @@ def train_of(record: Fields, origin: Origin, recomputed: tuple[str, ...]) -> Tra
 
 
 def _gradients(origin: Origin, half: str) -> str:
+    """Return the dtype of gradients in Megatron and DeepSpeed; `half` is that of the weights."""
     if half == "fp16" or origin.framework == "deepspeed":
         return half
     return half if origin.source.startswith(_BF16_GRADIENTS) else "fp32"

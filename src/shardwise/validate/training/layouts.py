@@ -1,4 +1,4 @@
-"""The parallelism of a training record as a Layout, in chips."""
+"""Conversion of the parallelism of a training record to a Layout."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from shardwise.errors import BadFile
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.validate.training.jobs import Origin
 from shardwise.validate.training.remat import Remat
 
-# Overlap flag of a record -> name in `Layout.overlap`.
+# Flag in the `overlap` object of a record -> name in `Layout.overlap`.
 _OVERLAPS = {
     "overlap_grad_reduce": "grad_reduce",
     "overlap_grad_sync": "grad_reduce",
@@ -26,15 +26,16 @@ _OVERLAPS = {
     "moe_a2a_overlap": "expert_all_to_all",
 }
 
-# Sources whose mixture-of-experts recipes set expert_tensor_parallel_size to 1.
-_WHOLE_EXPERTS = ("NVIDIA-NeMo/Megatron-Bridge",)
+# Sources whose recipes do not shard single experts: they set expert_tensor_parallel_size to 1.
+_UNSHARDED_EXPERTS = ("NVIDIA-NeMo/Megatron-Bridge",)
 
 
-# NeMo and its successors overlap by default: reduce-scatters and all-gathers of the distributed
-# optimizer, tensor parallelism with sequence parallelism, and transfers between interleaved stages.
-# Source: NVIDIA/NeMo, MegatronCommOverlapCallback; Megatron-Bridge, CommOverlapConfig;
-# NVIDIA's MLPerf configurations set the same (TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE).
-_NEMO = (
+# Sources that use NeMo or its successors. These overlap by default the ReduceScatters and
+# AllGathers of the distributed optimizer, the collectives of tensor parallelism with sequence
+# parallelism, and the transfers between interleaved stages (NVIDIA/NeMo,
+# MegatronCommOverlapCallback; Megatron-Bridge, CommOverlapConfig). NVIDIA's MLPerf configurations
+# set the same (TP_COMM_OVERLAP, OVERLAP_GRAD_REDUCE).
+_NEMO_SOURCES = (
     "NVIDIA-NeMo/Megatron-Bridge",
     "NVIDIA-NeMo/NeMo",
     "NVIDIA/NeMo",
@@ -45,8 +46,14 @@ _NEMO = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shards:
-    """Data ranks that replicate weights (`data`) or shard them (`fsdp`), and the ZeRO stage."""
+class _DataRanks:
+    """Data parallelism of a record.
+
+    Args:
+        data: Number of copies of the weights.
+        fsdp: Number of ranks that shard a copy; `data * fsdp` is the number of data ranks.
+        zero: ZeRO stage.
+    """
 
     data: int
     fsdp: int
@@ -54,45 +61,47 @@ class _Shards:
 
 
 def layout_of(
-    record: Fields, origin: Origin, remat: Remat, batch: int, n_chips: int
+    record: JsonReader, origin: Origin, remat: Remat, batch: int, n_chips: int
 ) -> tuple[Layout, dict[str, str]]:
-    """The layout of a record, and the assumptions about it.
+    """Return the layout of a record, and the assumptions about it (item -> assumption).
 
-    Degrees that count devices (two per chip on TPU7x) are converted to chips, fsdp first.
+    The layout counts chips. Where a record counts devices (two per chip on TPU7x), its fsdp degree
+    is divided by the devices per chip, or else its data degree.
 
     Args:
         record: The record.
-        origin: Its source and framework.
+        origin: Source and framework of the record.
         remat: Recomputation and offload of the record.
         batch: Sequences in the global batch.
         n_chips: Number of chips of the machine.
 
     Raises:
-        BadInput: degrees are missing, contradict the chips, or do not divide the batch.
+        BadInput: degrees are missing, do not multiply to the number of chips, or do not divide the
+            batch.
     """
-    parallelism = record.inner("parallelism")
-    model = record.inner("model")
+    parallelism = record.section("parallelism")
+    model = record.section("model")
     assumed: dict[str, str] = {}
-    per_chip = record.inner("hardware").optional_integer("devices_per_chip") or 1
+    per_chip = record.section("hardware").optional_integer("devices_per_chip") or 1
     tensor = parallelism.optional_integer("tp") or 1
     context = parallelism.optional_integer("cp") or 1
     pipe = parallelism.optional_integer("pp") or 1
-    shards = _shards(parallelism, tensor * context * pipe, n_chips * per_chip, assumed)
-    shards = _in_chips(shards, per_chip)
-    n_ranks = shards.data * shards.fsdp
+    ranks = _data_ranks(parallelism, tensor * context * pipe, n_chips * per_chip, assumed)
+    ranks = _in_chips(ranks, per_chip)
+    n_ranks = ranks.data * ranks.fsdp
     ep = parallelism.optional_integer("ep") or 1
     if model.has("experts") and not parallelism.has("ep") and origin.framework != "jax":
-        if dispatcher_of(record):  # a dispatcher implies experts on other ranks
+        if dispatcher_of(record):  # tokens are sent to experts on other ranks
             ep = math.gcd(model.integer("experts"), n_ranks)
         assumed["expert"] = f"{ep}, not stated"
     expert, expert_tensor = _experts(parallelism, ep, origin, tensor, n_ranks, assumed)
-    micro_batch, n_microbatches = _batches(record, origin, batch, n_ranks, assumed)
+    micro_batch, n_microbatches = _microbatches(record, origin, batch, n_ranks, assumed)
     virtual = parallelism.optional_integer("vpp") or 1
     schedule = _schedule(record, pipe, virtual)
-    data, fsdp = _without_experts(expert, shards)
+    data, fsdp = _data_and_fsdp(expert, ranks)
     layout = Layout(
         mesh=Mesh(data=data, fsdp=fsdp, tensor=tensor, context=context, expert=expert, pipe=pipe),
-        zero=shards.zero,
+        zero=ranks.zero,
         micro_batch=micro_batch,
         n_microbatches=n_microbatches,
         schedule=schedule,
@@ -107,31 +116,44 @@ def layout_of(
     return replace(layout, overlap=_overlap(record, origin, layout)), assumed
 
 
-def dispatcher_of(record: Fields) -> str:
-    """The library that sends tokens to experts: "deepep", "hybridep", or "" if not known.
+def dispatcher_of(record: JsonReader) -> str:
+    """Return the library that sends tokens to experts: "deepep", "hybridep", or "" if unknown.
 
-    DeepSeek's framework uses DeepEP (arXiv 2412.19437, section 3.2.2), as do NVIDIA's
-    recipes on H100 (Megatron-Bridge, scripts/performance: `enable_deepep = gpu in ["h100"]`).
+    If the record does not name one, DeepEP is assumed for DeepSeek's framework (arXiv 2412.19437,
+    section 3.2.2) and for Megatron-Bridge on H100 (scripts/performance:
+    `enable_deepep = gpu in ["h100"]`).
     """
-    overlap = record.inner("overlap")
-    source = record.inner("source")
+    overlap = record.section("overlap")
+    source = record.section("source")
     dispatcher = overlap.text("moe_dispatcher", "").lower()
     if dispatcher:
         return dispatcher
     is_bridge = source.text("repo", "").startswith("NVIDIA-NeMo/Megatron-Bridge")
     uses_deepep = (
         "DeepEP" in overlap.text("kernels", "")
-        or (is_bridge and record.inner("hardware").text("family", "") == "H100")
+        or (is_bridge and record.section("hardware").text("family", "") == "H100")
         or source.text("paper", "").startswith("DeepSeek")
     )
     return "deepep" if uses_deepep else ""
 
 
-def _shards(parallelism: Fields, inner: int, devices: int, assumed: dict[str, str]) -> _Shards:
-    """Divide the data ranks into those that replicate weights and those that shard them.
+def _data_ranks(
+    parallelism: JsonReader, inner: int, devices: int, assumed: dict[str, str]
+) -> _DataRanks:
+    """Return the data parallelism of a record.
 
-    GPU sources count all data ranks as dp, including fsdp; TPU sources multiply the two, and state
-    the axis between slices (dcn_dp) separately. `inner` is tp x cp x pp.
+    In records of GPUs, dp is the number of all data ranks, including those of fsdp. In records of
+    TPUs, the number of data ranks is dp times fsdp, times the number of slices (dcn_dp) if dp does
+    not include it.
+
+    Args:
+        parallelism: Degrees that the record states.
+        inner: Devices of one data rank, tp x cp x pp.
+        devices: Devices of the machine.
+        assumed: Receives the assumptions.
+
+    Raises:
+        BadFile: dp and fsdp are missing, or the degrees do not multiply to `devices`.
     """
     stage = parallelism.optional_integer("zero_stage", 0)
     dp = parallelism.optional_integer("dp")
@@ -146,18 +168,19 @@ def _shards(parallelism: Fields, inner: int, devices: int, assumed: dict[str, st
     n_ranks, remainder = divmod(devices, inner)
     if remainder == 0:
         if (dp or 1) == n_ranks and stage != 3:
-            return _Shards(data=n_ranks, fsdp=1, zero=stage)
+            return _DataRanks(data=n_ranks, fsdp=1, zero=stage)
         if dp == n_ranks and fsdp == 1:
-            return _Shards(data=1, fsdp=n_ranks, zero=stage)
+            return _DataRanks(data=1, fsdp=n_ranks, zero=stage)
         if dp == n_ranks and n_ranks % fsdp == 0:
-            return _Shards(data=n_ranks // fsdp, fsdp=fsdp, zero=stage)
+            return _DataRanks(data=n_ranks // fsdp, fsdp=fsdp, zero=stage)
         for data in ((dp or 1), (dp or 1) * n_slices):
             if data * fsdp == n_ranks:
-                return _Shards(data=data, fsdp=fsdp, zero=stage)
-    raise BadFile(_mismatch(parallelism, inner, devices))
+                return _DataRanks(data=data, fsdp=fsdp, zero=stage)
+    raise BadFile(_mismatch_message(parallelism, inner, devices))
 
 
-def _mismatch(parallelism: Fields, inner: int, devices: int) -> str:
+def _mismatch_message(parallelism: JsonReader, inner: int, devices: int) -> str:
+    """Error message for degrees that do not multiply to the number of devices."""
     stated = []
     for name in ("dp", "fsdp", "fsdp_transpose", "dcn_dp", "tp", "cp", "pp"):
         degree = parallelism.optional_integer(name)
@@ -173,33 +196,42 @@ def _mismatch(parallelism: Fields, inner: int, devices: int) -> str:
     return f"layout contradicts the chips: {degrees} (x{inner} inside) is not {devices:,}."
 
 
-def _in_chips(shards: _Shards, per_chip: int) -> _Shards:
-    if shards.fsdp % per_chip == 0:
-        return _Shards(data=shards.data, fsdp=shards.fsdp // per_chip, zero=shards.zero)
-    if shards.data % per_chip == 0:
-        return _Shards(data=shards.data // per_chip, fsdp=shards.fsdp, zero=shards.zero)
+def _in_chips(ranks: _DataRanks, per_chip: int) -> _DataRanks:
+    """Convert degrees that count devices to degrees that count chips."""
+    if ranks.fsdp % per_chip == 0:
+        return _DataRanks(data=ranks.data, fsdp=ranks.fsdp // per_chip, zero=ranks.zero)
+    if ranks.data % per_chip == 0:
+        return _DataRanks(data=ranks.data // per_chip, fsdp=ranks.fsdp, zero=ranks.zero)
     raise BadFile(
         f"layout contradicts the chips: {per_chip} devices of a chip do not divide data "
-        f"{shards.data} or fsdp {shards.fsdp}."
+        f"{ranks.data} or fsdp {ranks.fsdp}."
     )
 
 
-def _without_experts(expert: int, shards: _Shards) -> tuple[int, int]:
-    """The data and fsdp ranks besides expert parallelism, which takes fsdp ranks first."""
-    from_fsdp = math.gcd(expert, shards.fsdp)
-    return shards.data // (expert // from_fsdp), shards.fsdp // from_fsdp
+def _data_and_fsdp(expert: int, ranks: _DataRanks) -> tuple[int, int]:
+    """Return the `data` and `fsdp` sizes of the mesh when `expert` has an axis of its own.
+
+    Expert parallelism takes its ranks from `fsdp` first, then from `data`.
+    """
+    from_fsdp = math.gcd(expert, ranks.fsdp)
+    return ranks.data // (expert // from_fsdp), ranks.fsdp // from_fsdp
 
 
 def _experts(
-    parallelism: Fields, ep: int, origin: Origin, tensor: int, n_ranks: int, assumed: dict[str, str]
+    parallelism: JsonReader,
+    ep: int,
+    origin: Origin,
+    tensor: int,
+    n_ranks: int,
+    assumed: dict[str, str],
 ) -> tuple[int, int | None]:
-    """The `expert` size of the mesh, and the tensor degree of one expert if it is not `tensor`."""
+    """Return the `expert` size of the mesh, and the tensor degree of experts if not `tensor`."""
     expert_tensor = parallelism.optional_integer("etp")
     if ep == 1:
         return 1, None
     if expert_tensor is None and tensor > 1:
-        whole = origin.source.startswith(_WHOLE_EXPERTS) or n_ranks % ep != 0
-        expert_tensor = 1 if whole else tensor
+        unsharded = origin.source.startswith(_UNSHARDED_EXPERTS) or n_ranks % ep != 0
+        expert_tensor = 1 if unsharded else tensor
         assumed["expert_tensor"] = f"{expert_tensor}, not stated"
     expert_tensor = expert_tensor or tensor
     expert, remainder = divmod(ep * expert_tensor, tensor)
@@ -211,10 +243,10 @@ def _experts(
     return expert, None if expert_tensor == tensor else expert_tensor
 
 
-def _batches(
-    record: Fields, origin: Origin, batch: int, n_ranks: int, assumed: dict[str, str]
+def _microbatches(
+    record: JsonReader, origin: Origin, batch: int, n_ranks: int, assumed: dict[str, str]
 ) -> tuple[int, int]:
-    """Sequences per microbatch and microbatches per step, on one data rank."""
+    """Return the sequences per microbatch and the microbatches per step of one data rank."""
     per_rank, remainder = divmod(batch, n_ranks)
     if remainder:
         raise BadFile(f"batch does not divide: {batch:,} sequences over {n_ranks:,} data ranks.")
@@ -222,7 +254,7 @@ def _batches(
         "n_microbatches"
     )
     micro_batch = record.optional_number("micro_batch")
-    if origin.framework == "jax":  # micro_batch is per device; only some runs accumulate
+    if origin.framework == "jax":  # micro_batch is the batch per device; few runs accumulate
         count = count or 1
     elif micro_batch is not None:
         count, remainder = divmod(per_rank, record.integer("micro_batch"))
@@ -239,17 +271,17 @@ def _batches(
     return per_rank // count, count
 
 
-def _schedule(record: Fields, pipe: int, virtual: int) -> str:
+def _schedule(record: JsonReader, pipe: int, virtual: int) -> str:
     if pipe == 1:
         return "none"
-    schedule = record.inner("overlap").text("schedule", "").lower()
+    schedule = record.section("overlap").text("schedule", "").lower()
     if schedule:
         return schedule
     return "interleaved" if virtual > 1 else "1f1b"
 
 
 def _sequence_parallel(
-    parallelism: Fields, origin: Origin, tensor: int, assumed: dict[str, str]
+    parallelism: JsonReader, origin: Origin, tensor: int, assumed: dict[str, str]
 ) -> bool:
     if tensor == 1 or parallelism.has("sp"):
         return parallelism.flag("sp") and tensor > 1
@@ -260,9 +292,9 @@ def _sequence_parallel(
     return False
 
 
-def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
-    """The communication that overlaps with compute: as stated, or by default of the framework."""
-    section = record.inner("overlap")
+def _overlap(record: JsonReader, origin: Origin, layout: Layout) -> tuple[str, ...]:
+    """Return the communication that overlaps with compute, as stated or by framework default."""
+    section = record.section("overlap")
     stated = set()
     names = []
     for flag, name in _OVERLAPS.items():
@@ -270,7 +302,7 @@ def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
             stated.add(name)
         if section.flag(flag):
             names.append(name)
-    if origin.source.startswith(_NEMO):
+    if origin.source.startswith(_NEMO_SOURCES):
         defaults = {
             "grad_reduce": layout.zero == 1,
             "param_gather": layout.zero == 1,
@@ -279,5 +311,5 @@ def _overlap(record: Fields, origin: Origin, layout: Layout) -> tuple[str, ...]:
         }
         names += [name for name, on in defaults.items() if on and name not in stated]
     if origin.framework == "fsdp" and layout.zero == 3:
-        names.append("grad_reduce")  # a hook of each layer starts it
+        names.append("grad_reduce")  # FSDP starts it in the backward pass of each layer
     return tuple(dict.fromkeys(names))

@@ -1,19 +1,19 @@
-"""Predicted peak memory against the peaks that sources publish.
+"""Errors of predicted peak memory, compared with the peaks that sources publish.
 
 Sources define peak memory differently. torchtitan and ml-engineering publish the memory that
-PyTorch reserved (`max_memory_reserved`), which is compared with the sum of the parts; nanotron's
-figure is assumed to be the same (its log also has the allocated peak). BLOOM's chronicles use
-nvidia-smi, which includes the runtime, NCCL and the allocator's spare memory, so its tables are
-compared with the margin included.
+PyTorch reserved (`max_memory_reserved`), which is compared with the predicted total; nanotron's
+value is assumed to be the same (its log also has the allocated peak). BLOOM's chronicles use
+nvidia-smi, which includes the runtime, NCCL and the allocator's spare memory, so these values are
+compared with the predicted total plus the margin.
 
 Constants of the formulas were fitted on the groups of `is_calibration_group`; `medians` gives the
-errors of both halves. The formulas themselves were written with all rows known, so the other half
-is not a blind test of them.
+errors of both halves. All rows were known when the formulas were written, so the other half is not
+a blind test of the formulas themselves.
 
-Unexplained: predictions of nanotron's runs are between 14 % below and 8 % above (one layout needs
-3 GiB more on 16 chips than on 32); torchtitan's third-party runs on H200 reserve 3 to 4 GiB more
-than predicted, its run of 70B without asynchronous tensor parallelism 7 GiB more; bloom-634 states
-more memory at two sequences than the next row at four.
+Unexplained errors: predictions for nanotron's runs are between 14 % too low and 8 % too high (one
+layout needs 3 GiB more on 16 chips than on 32); torchtitan's third-party runs on H200 reserve 3 to
+4 GiB more than predicted, its run of 70B without asynchronous tensor parallelism 7 GiB more;
+bloom-634 states more memory with two sequences than the next row with four.
 """
 
 from __future__ import annotations
@@ -43,33 +43,36 @@ BLOOM = "bigscience-workshop/bigscience"
 NANOTRON = "huggingface/nanotron"
 ML_ENGINEERING = "stas00/ml-engineering"
 
-# torchtitan compiles its loss (pull request 1033, after 755 had turned that off in 2024-12).
+# Since then torchtitan compiles its loss (pull request 1033; 755 had turned that off in 2024-12).
 LOSS_COMPILED_SINCE = "2025-04"
-# torchtitan wraps embedding and unembedding in FSDP units (pull request 1094).
+# Since then torchtitan gives embedding and unembedding their own FSDP units (pull request 1094).
 EMBEDDING_UNITS_SINCE = "2025-08"
-# Date of the commit of torchtitan's runs on B200 (6fc499f, components/quantization/mxfp8.md).
-ON_B200 = "2025-08-14"
+# Date of the code of torchtitan's runs on B200 (commit 6fc499f, components/quantization/mxfp8.md).
+B200_DATE = "2025-08-14"
 
-# DeepSpeed's defaults: elements of `reduce_bucket_size` and of `allgather_bucket_size`.
+# Elements in a bucket: DeepSpeed's default `reduce_bucket_size` and `allgather_bucket_size`.
 DEEPSPEED_BUCKET = 5e8
-# With fp16, DeepSpeed 0.5.10 sums each gradient in fp32 to find overflows (`_has_inf_or_nan`) and
-# computes its norm in fp64 (`get_grad_norm_direct`); the allocator keeps both copies, since their
-# sizes differ.
+# Bytes per element of a gradient. With fp16, DeepSpeed 0.5.10 copies each gradient to fp32 to find
+# overflows (`_has_inf_or_nan`) and to fp64 to compute its norm (`get_grad_norm_direct`). Since the
+# sizes of the copies differ, the allocator keeps memory for both.
 DEEPSPEED_NORM = 4.0 + 8.0
-# Its bf16 optimizer casts each gradient to fp32 to accumulate it (`update_hp_grads`).
+# Bytes per element of a gradient, which DeepSpeed's bf16 optimizer casts to fp32 to accumulate it
+# (`update_hp_grads`).
 DEEPSPEED_CAST = 4.0
-# Megatron's default dropout after the embedding is not recomputed: one byte of mask per element.
+# Bytes per element of the mask of Megatron's dropout after the embedding, which is not recomputed.
 MEGATRON_MASK = 1.0
 
-FROM_DRIVER = (BLOOM,)  # sources that publish the figure of nvidia-smi
+FROM_NVIDIA_SMI = (BLOOM,)  # sources that publish the memory that nvidia-smi shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """A published peak, predicted and measured.
+    """Predicted and measured peak memory of a run.
 
     Args:
+        id, source, group: see `Run`.
         predicted, measured: bytes per chip.
+        unit: "bytes".
         err: predicted / measured - 1.
     """
 
@@ -84,7 +87,14 @@ class MemoryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCheck:
-    """Published peaks, and the errors of their predictions."""
+    """Errors of all predicted peaks.
+
+    Args:
+        n: number of rows.
+        median_abs_err, mean_abs_err: statistics of the absolute errors.
+        bias: median error with its sign.
+        rows: all rows.
+    """
 
     n: int
     median_abs_err: float
@@ -94,7 +104,7 @@ class MemoryCheck:
 
 
 def check_memory(runs: Iterable[Run | SkippedRecord]) -> MemoryCheck | None:
-    """Errors of all runs that state a peak; None if no run does."""
+    """Compare the predicted peaks of all runs that state a peak; None if no run does."""
     rows = memory_rows(runs)
     if not rows:
         return None
@@ -109,7 +119,7 @@ def check_memory(runs: Iterable[Run | SkippedRecord]) -> MemoryCheck | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryErrors:
-    """Absolute errors of a group of rows."""
+    """Number, median and mean of absolute errors."""
 
     n: int
     median: float
@@ -117,16 +127,16 @@ class MemoryErrors:
 
 
 def memory_rows(runs: Iterable[Run | SkippedRecord]) -> list[MemoryRow]:
-    """A row per run that states a peak, except LoRA, which has no weight gradients."""
+    """Return a row for each run that states a peak, except LoRA, whose gradients differ."""
     rows = []
     for run in runs:
         if isinstance(run, Run) and run.memory_bytes and run.task != "lora":
-            rows.append(_row(run, run.memory_bytes))
+            rows.append(_memory_row(run, run.memory_bytes))
     return rows
 
 
 def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
-    """Errors of the groups that constants were fitted on, and of the groups held back."""
+    """Return the errors of the groups for fitting ("chosen") and of all others ("held_back")."""
     errors: dict[str, list[float]] = {"chosen": [], "held_back": []}
     for row in rows:
         half = "chosen" if is_calibration_group(row.group) else "held_back"
@@ -138,16 +148,16 @@ def medians(rows: Sequence[MemoryRow]) -> dict[str, MemoryErrors]:
     }
 
 
-def _row(run: Run, measured: float) -> MemoryRow:
-    layout, job = _documented(run)
+def _memory_row(run: Run, measured: float) -> MemoryRow:
+    layout, job = _with_documented_settings(run)
     batch = layout.micro_batch * data_shards(layout.sizes)
     step = training_step(
         run.config, batch, job.seq, table(layout), remat="full" if layout.full_remat else "none"
     )
     capacity = run.system.chip.need("hbm_bytes")
-    memory = step_memory(run.config, job, step, layout, capacity, software_of(run))
+    memory = step_memory(run.config, job, step, layout, capacity, framework_memory_of(run))
     predicted = float(memory.total)
-    if run.source in FROM_DRIVER:
+    if run.source in FROM_NVIDIA_SMI:
         predicted = float(memory.total + memory.margin)
     return MemoryRow(
         id=run.id,
@@ -160,20 +170,20 @@ def _row(run: Run, measured: float) -> MemoryRow:
     )
 
 
-def _documented(run: Run) -> tuple[Layout, Train]:
-    """Layout and job, with settings for memory from other documents of the source.
+def _with_documented_settings(run: Run) -> tuple[Layout, Train]:
+    """Return layout and job of a run, with settings that other documents of the source state.
 
-    - nanotron: `scripts/scaling_benchmarks.py` runs REDUCE_SCATTER, its sequence parallelism;
-    - ml-engineering: its benchmark.py offloads the optimizer and with it DeepSpeed's gradients, but
+    - nanotron: `scripts/scaling_benchmarks.py` uses sequence parallelism (REDUCE_SCATTER);
+    - ml-engineering: benchmark.py offloads the optimizer, and with it DeepSpeed's gradients, but
       not activation checkpoints (`gradient_checkpointing_enable` keeps them on the chip);
-    - BLOOM: its bf16 optimizer accumulates gradients in fp32, its fp16 optimizer does not.
+    - BLOOM: DeepSpeed's bf16 optimizer accumulates gradients in fp32, its fp16 optimizer does not.
     """
     layout = run.layout
     job = run.job
     if run.source == NANOTRON and layout.mesh.tensor > 1:
         layout = replace(layout, sequence_parallel=True)
     if run.source == ML_ENGINEERING:
-        # Liger kernels compute the loss in chunks as large as their inputs.
+        # Liger kernels compute the loss in chunks whose logits are as large as the inputs.
         n_chunks = -(-run.config.vocab // run.config.d_model)
         layout = replace(layout, offload=("gradients", "optimizer"), loss_chunks=n_chunks)
     if run.source == BLOOM and job.compute == "bf16":
@@ -181,10 +191,10 @@ def _documented(run: Run) -> tuple[Layout, Train]:
     return layout, job
 
 
-def software_of(run: Run) -> FrameworkMemory:
-    """The memory behaviour of the framework of a run, at its date."""
+def framework_memory_of(run: Run) -> FrameworkMemory:
+    """Return how the framework of a run used memory at the date of the run."""
     if run.source == NANOTRON:
-        copies = 1 if run.layout.zero else 2  # without ZeRO, PyTorch's DDP has a second copy
+        copies = 1 if run.layout.zero else 2  # without ZeRO, the buckets of DDP are a second copy
         return FrameworkMemory(fused=False, gradient_copies=copies, stages_by_work=True)
     if run.framework == "deepspeed":
         return FrameworkMemory(
@@ -200,14 +210,17 @@ def software_of(run: Run) -> FrameworkMemory:
             communicator_bytes=NCCL_BYTES,
         )
     if run.framework == "fsdp":
-        date = max(run.date, ON_B200) if run.system.chip.name == "b200" else run.date
+        date = max(run.date, B200_DATE) if run.system.chip.name == "b200" else run.date
         return FrameworkMemory(
-            compiled=run.compiled, logit_bytes=_loss(run), root_unit=date < EMBEDDING_UNITS_SINCE
+            compiled=run.compiled,
+            logit_bytes=_logit_bytes(run),
+            root_unit=date < EMBEDDING_UNITS_SINCE,
         )
     return FrameworkMemory(flash=has_flash(run), logit_bytes=LOSS_IN_PLACE)
 
 
-def _loss(run: Run) -> float:
+def _logit_bytes(run: Run) -> float:
+    """Bytes per logit of torchtitan's loss at the date of the run."""
     if run.date >= LOSS_COMPILED_SINCE:
         return LOSS_COMPILED
     return LOSS_EAGER_SHARDED if run.layout.mesh.tensor > 1 else LOSS_EAGER

@@ -1,4 +1,4 @@
-"""Predicted step times of published runs, by the planner's formulas for their layouts."""
+"""Step times of published runs, predicted by the planner's formulas."""
 
 from __future__ import annotations
 
@@ -11,34 +11,41 @@ from shardwise.estimate.training.run_variant import FusionProfile, RunVariant
 from shardwise.validate.records.files import SkippedRecord, skipped_run
 from shardwise.validate.training.runs import Run
 
-FLASH_SINCE = "2023-03"  # FlashAttention in Megatron-style frameworks
-WITHOUT_FLASH = ("VIA-Research/vTrain",)  # profiled with unfused attention
-# Sources that run FlashAttention-2 on every GPU: PyTorch's scaled_dot_product_attention and
-# llm-foundry.
+FLASH_SINCE = "2023-03"  # month in which Megatron-style frameworks got FlashAttention
+WITHOUT_FLASH = ("VIA-Research/vTrain",)  # sources of later runs with unfused attention
+# Sources that use FlashAttention-2 on all GPUs, also where there is a newer version: PyTorch's
+# scaled_dot_product_attention and llm-foundry.
 WARP_ATTENTION = ("mosaicml/", "pytorch/", "foundation-model-stack/")
-# Sources without prefetch in the backward pass: Composer's default for FSDP (backward_prefetch
-# BACKWARD_POST) gathers the weights of a layer after the backward pass of the previous one.
+# Sources whose FSDP does not prefetch in the backward pass: Composer's default (backward_prefetch
+# BACKWARD_POST) gathers the weights of a layer after the backward pass of the layer before it.
 WITHOUT_PREFETCH = ("mosaicml/",)
-# Sources without gradient accumulation in the matmul: nanotron's FP32GradientAccumulator adds in a
-# hook. Megatron has gradient_accumulation_fusion since 2022, about as long as FlashAttention.
+# Sources without fusion of the matmul that computes a gradient with the addition to the accumulated
+# gradient: nanotron's FP32GradientAccumulator adds in a hook. Megatron has
+# gradient_accumulation_fusion since 2022, about as long as FlashAttention.
 WITHOUT_ACCUMULATION_FUSION = ("huggingface/nanotron",)
-# Frameworks that recompute the whole layer: CheckpointFunction of Megatron-LM and of DeepSpeed.
+# Frameworks that recompute a layer to its end (CheckpointFunction of Megatron-LM and of DeepSpeed).
 # PyTorch's checkpoint stops at the last tensor that the backward pass needs, and XLA removes
-# unused operations.
+# operations whose results are not used.
 WHOLE_LAYER_RECOMPUTE = ("megatron", "deepspeed")
-SEND_ONCE_PER_NODE = ("deepep", "hybridep")  # a token is sent once to the experts of a node
-# Frameworks that do not fuse element-wise operations, except with torch.compile or AutoModel's
-# expert modules (which use DeepEP).
+# Dispatchers that send a token once per node, not once per expert.
+SEND_ONCE_PER_NODE = ("deepep", "hybridep")
+# Frameworks that do not fuse element-wise operations, except with torch.compile or in AutoModel's
+# modules for experts (known by their use of DeepEP).
 EAGER = ("fsdp", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The predicted and measured seconds of a step.
+    """Predicted and measured seconds of a step.
 
     Args:
-        lower, upper: the interval that should contain four of five runs, by the calibration.
+        id, source, group, quality, tier: see `Run`.
+        predicted: expected seconds of a step.
+        lower, upper: interval that should contain the measured seconds of four of five runs.
+        measured: measured seconds of a step.
+        unit: "s".
         err: predicted / measured - 1.
+        peers: other predictor -> the seconds that it predicts.
     """
 
     id: str
@@ -56,10 +63,10 @@ class Prediction:
 
 
 def predict(run: Run) -> Prediction | SkippedRecord:
-    """Predict the step time of a run, or give the reason why the formulas do not support it."""
+    """Predict the step time of a run; return a `SkippedRecord` if a formula does not support it."""
     rates = calibration(run.system.chip.name)
     try:
-        step = derived(run).time(rates, kernels_of(run))
+        step = layout_step_of(run).time(rates, fusion_of(run))
     except ShardwiseError as error:
         return skipped_run(run, " ".join(error.problems))
     expected = float(step.step_s)
@@ -79,23 +86,23 @@ def predict(run: Run) -> Prediction | SkippedRecord:
     )
 
 
-def derived(run: Run) -> LayoutStep:
-    """The step of a run, to be evaluated at any rates.
+def layout_step_of(run: Run) -> LayoutStep:
+    """Return the step of a run, whose time can be computed at any rates of the chip.
 
     Raises:
         ShardwiseError: the formulas do not support something in the run.
     """
-    extras = RunVariant(
+    variant = RunVariant(
         frozen=run.task == "lora",
         whole_remat=run.framework in WHOLE_LAYER_RECOMPUTE,
         packed=run.packed,
         mtp_layers=run.mtp_layers,
     )
-    return LayoutStep(run.config, run.system, run.job, run.layout, variant=extras)
+    return LayoutStep(run.config, run.system, run.job, run.layout, variant=variant)
 
 
-def kernels_of(run: Run) -> FusionProfile:
-    """The kernels and fusions of the framework of a run."""
+def fusion_of(run: Run) -> FusionProfile:
+    """Return the kernels and fusions that the framework of a run used at its date."""
     return FusionProfile(
         flash=has_flash(run),
         warp_attention=run.source.startswith(WARP_ATTENTION),

@@ -1,7 +1,7 @@
-"""Recomputation and offload of records as the recomputed parts of a layer.
+"""Conversion of the recomputation and offload of a record to parts of a layer.
 
-Sources: Megatron-LM (`recompute_modules`), pytorch/torchtitan (per-op selective checkpointing
-saves every other matmul), MaxText (`remat_policy` names the saved arrays).
+Sources of the tables: Megatron-LM (`recompute_modules`), pytorch/torchtitan (per-op selective
+checkpointing saves every other matmul), MaxText (`remat_policy` names the saved arrays).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import BadFile
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 from shardwise.vocabulary import LAYER, PARTS
 
 _NORMS = ("norms",)
 
-# XLA removes recomputation whose result is not used: the last matmul of a layer.
+# XLA does not recompute the last matmul of a layer, since the backward pass needs no output of it.
 _ALL_BUT_LAST = PARTS[:-1]
 
-# Policy -> recomputed parts. `_read` handles custom policies and lists of modules.
+# Name of a policy -> recomputed parts. `_parse_policy` handles all other policies.
 _POLICIES: dict[str, tuple[str, ...]] = {
     "none": (),
     "selective-attention": ("attention",),
@@ -35,6 +35,7 @@ _POLICIES: dict[str, tuple[str, ...]] = {
     "selective": _ALL_BUT_LAST,
 }
 
+# Megatron-LM's name of a module -> its parts, which are recomputed.
 _MODULES: dict[str, tuple[str, ...]] = {
     "layernorm": _NORMS,
     "moe_act": ("activation",),
@@ -45,9 +46,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "moe": ("gate", "up", "activation", "down"),
 }
 
-_PLACES = ("device", "offload", "remat")
+# What MaxText may do with an array: keep it on the device, offload it, or recompute it.
+_ARRAY_CHOICES = ("device", "offload", "remat")
 
-# MaxText's name of an array -> the parts that produce it; parts not named are recomputed.
+# MaxText's name of an array -> the parts whose results are in it.
 _ARRAYS: dict[str, tuple[str, ...]] = {
     "decoder_layer_input": ("layer_input",),
     "query_proj": ("q",),
@@ -65,7 +67,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remat:
-    """The fields of a Layout for recomputation and for offload to host memory."""
+    """Recomputation and offload to host memory, as in the fields of `Layout` of the same names."""
 
     recomputed: tuple[str, ...] = ()
     remat_layers: int | None = None
@@ -74,19 +76,19 @@ class Remat:
 
 
 def remat_of(
-    record: Fields, n_layers: int, *, routed: bool = False
+    record: JsonReader, n_layers: int, *, routed: bool = False
 ) -> tuple[Remat, dict[str, str]]:
-    """Recomputation and offload of a record, and the assumptions about them.
+    """Return recomputation and offload of a record, and the assumptions about them.
 
     Args:
         record: The record.
-        n_layers: Layers of the model.
+        n_layers: Number of layers of the model.
         routed: Whether the model has experts.
 
     Raises:
         BadFile: the policy is unknown.
     """
-    recompute = record.inner("recompute")
+    recompute = record.section("recompute")
     assumed: dict[str, str] = {}
     policy = recompute.text("policy", "")
     if not policy:
@@ -94,22 +96,22 @@ def remat_of(
         assumed["remat"] = "none; the source does not say"
     elif policy == "selective":
         assumed["remat"] = "all but the last matmul of a layer; the source says selective"
-    remat, unknown = _read(policy, recompute, n_layers, routed=routed)
+    remat, unknown = _parse_policy(policy, recompute, n_layers, routed=routed)
     if unknown:
         assumed["remat"] = f"no part of a layer is known for {', '.join(unknown)}"
     offload = list(remat.offload)
     if recompute.flag("cpu_offload"):
         offload.append("layer_input")
-    offload_layers = record.inner("overlap").optional_integer("cpu_offloading_layers")
+    offload_layers = record.section("overlap").optional_integer("cpu_offloading_layers")
     if offload_layers:
         offload.append("activations")
     return replace(remat, offload=tuple(offload), offload_layers=offload_layers), assumed
 
 
-def _read(
-    policy: str, recompute: Fields, n_layers: int, *, routed: bool
+def _parse_policy(
+    policy: str, recompute: JsonReader, n_layers: int, *, routed: bool
 ) -> tuple[Remat, tuple[str, ...]]:
-    """The parts that a policy recomputes and offloads, and the unknown names in it."""
+    """Return the parts that a policy recomputes and offloads, and the unknown names in it."""
     if policy == "full":
         return Remat(recomputed=(LAYER,)), ()
     if policy == "full-layers":
@@ -117,36 +119,39 @@ def _read(
     if policy == "selective-layer":  # torchtitan: every second layer
         return Remat(recomputed=(LAYER,), remat_layers=max(1, n_layers // 2)), ()
     if policy == "selective-modules":
-        # "mlp" is the dense block, "moe" the routed one; of a model with experts few layers have
-        # a dense one (DeepSeek-V3: 3 of 61), and its recomputation is left out.
+        # "mlp" is an MLP without experts. In a model with experts few layers have one (3 of 61 in
+        # DeepSeek-V3), so its recomputation is neglected.
         modules = [name for name in recompute.texts("modules") if name != "mlp" or not routed]
-        parts, unknown = _parts(modules, _MODULES)
+        parts, unknown = _look_up(modules, _MODULES)
         return Remat(recomputed=parts), unknown
     if policy == "custom":
-        return _custom(recompute.inner("tensors"))
+        return _parse_custom(recompute.section("tensors"))
     if policy not in _POLICIES:
         raise BadFile(f'unknown recomputation: "{policy}" is none of {", ".join(_POLICIES)}.')
     offload = ("q", "k", "v") if policy == "qkv_proj_offloaded" else ()
     return Remat(recomputed=_POLICIES[policy], offload=offload), ()
 
 
-def _custom(tensors: Fields) -> tuple[Remat, tuple[str, ...]]:
-    """MaxText: named arrays are saved on the device or offloaded; others are recomputed."""
+def _parse_custom(tensors: JsonReader) -> tuple[Remat, tuple[str, ...]]:
+    """Convert a custom policy of MaxText, which says for each array whether it is kept.
+
+    Parts whose results are not in a kept or offloaded array are recomputed.
+    """
     places = {name: tensors.text(name) for name in tensors.data}
-    invalid = [f"{name}: {place}" for name, place in places.items() if place not in _PLACES]
+    invalid = [f"{name}: {place}" for name, place in places.items() if place not in _ARRAY_CHOICES]
     if invalid:
         problems = ", ".join(invalid)
-        raise BadFile(f"unknown recomputation: {problems} is none of {', '.join(_PLACES)}.")
-    saved, unknown = _parts([name for name in places if places[name] != "remat"], _ARRAYS)
-    offload, _ = _parts([name for name in places if places[name] == "offload"], _ARRAYS)
+        raise BadFile(f"unknown recomputation: {problems} is none of {', '.join(_ARRAY_CHOICES)}.")
+    saved, unknown = _look_up([name for name in places if places[name] != "remat"], _ARRAYS)
+    offload, _ = _look_up([name for name in places if places[name] == "offload"], _ARRAYS)
     recomputed = tuple(part for part in _ALL_BUT_LAST if part not in saved)
     return Remat(recomputed=recomputed, offload=offload), unknown
 
 
-def _parts(
+def _look_up(
     names: Sequence[str], table: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a layer that the names stand for, in layer order, and the unknown names."""
+    """Look up names in a table; return their parts in the order of a layer, and unknown names."""
     named: set[str] = set()
     for name in names:
         named.update(table.get(name, ()))

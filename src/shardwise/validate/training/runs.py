@@ -1,4 +1,4 @@
-"""Published training measurements as `Run`: model, machine, layout, and seconds of a step."""
+"""Published training measurements, read as `Run`: model, machine, layout, seconds of a step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from shardwise.errors import BadFile, ShardwiseError
 from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
-from shardwise.validate.records.fields import Fields
-from shardwise.validate.records.files import DATA, SkippedRecord, records_in, skipped
-from shardwise.validate.records.models import assumed_of, config_of
+from shardwise.validate.records.fields import JsonReader
+from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.models import config_of, model_assumptions
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
 from shardwise.validate.training.layouts import dispatcher_of, layout_of
@@ -34,31 +34,33 @@ class Run:
     """A published measurement of training.
 
     Args:
-        id: Name of the record.
+        id: Id of the record.
         source: Repository, paper or URL that published it.
-        group: Records of one source, model and chip; a group is never split between fit and test.
-        quality: "A" all explicit, "B" one item inferred or rounded, "C" a known anomaly.
+        group: Common name of all records of one source, model and chip. Constants are fitted on all
+            records of a group or on none.
+        quality: "A" if the source states every item, "B" if one was inferred or rounded, "C" for a
+            known anomaly.
         tier: "core", or "extra" for repeats, tiny models and under-specified records.
         date: Date of publication, as the record states it.
-        task: "pretrain", "sft" or "lora" (frozen weights need no weight gradients).
+        task: "pretrain", "sft" (fine-tuning) or "lora" (frozen weights have no gradients).
         framework: "megatron", "deepspeed", "fsdp" or "jax".
-        precision: Precision by its name in the record ("fp8-delayed", "mxfp8").
+        precision: Name of the precision in the record, such as "fp8-delayed" or "mxfp8".
         config: The model, without layers of multi-token prediction.
-        mtp_layers: Layers of multi-token prediction, each with a pass through the unembedding.
-        capacity_factor: Capacity factor of experts that drop tokens; None for dropless.
+        mtp_layers: Layers of multi-token prediction, each with a matmul with the unembedding.
+        capacity_factor: Capacity factor of the experts; None if they drop no tokens.
         packed: Whether sequences are packed documents, with attention within each document.
-        narrow_attention: Whether attention computes in 8 bits (fp8_dot_product_attention).
-        graphs: Whether one CUDA graph holds the whole step, without launches by the host.
+        narrow_attention: Whether attention matmuls are in fp8 (fp8_dot_product_attention).
+        graphs: Whether the whole step is one CUDA graph, so that the host launches no kernels.
         compiled: Whether torch.compile fuses element-wise operations.
-        dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if not stated.
+        dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if unknown.
         system: The machine.
-        job: Batch, sequence length, dtypes.
+        job: Batch, sequence length and dtypes.
         layout: The layout of the job.
         measured_step_s: Seconds of one step.
-        measured_from: Name of the published figure that gives the seconds.
+        measured_from: Name of the published value that the seconds follow from.
         memory_bytes: Published peak memory per chip, or None.
         assumed: Item that the source leaves open -> the assumption.
-        peers: Predictor -> its predicted seconds for this record.
+        peers: Other predictor -> the seconds of a step that it predicts.
         flags: Known inconsistencies of the record.
         notes: Remarks of the record.
     """
@@ -93,7 +95,7 @@ class Run:
 
     @property
     def tokens_per_s_per_chip(self) -> float:
-        """Measured throughput."""
+        """Measured throughput: trained tokens per second and chip."""
         return self.job.tokens_per_step / self.measured_step_s / self.system.n_chips
 
 
@@ -105,7 +107,7 @@ def load(path: str | Path | None = None) -> list[Run | SkippedRecord]:
     True
 
     Args:
-        path: A JSON list of records in the schema of the bundled files; None reads those.
+        path: A JSON list of records in the schema of the bundled files; None for these files.
 
     Raises:
         BadFile: the file is missing or not a JSON list.
@@ -113,7 +115,7 @@ def load(path: str | Path | None = None) -> list[Run | SkippedRecord]:
     files = [DATA / name for name in BUNDLED] if path is None else [Path(path)]
     runs = []
     for file in files:
-        runs += [read(record, position) for position, record in enumerate(records_in(file))]
+        runs += [read(record, position) for position, record in enumerate(read_records(file))]
     return runs
 
 
@@ -122,30 +124,30 @@ def read(record: object, position: int = 0) -> Run | SkippedRecord:
 
     Args:
         record: A JSON object.
-        position: Index in the file; names a record without an id.
+        position: Index in the file, which serves as the id of a record without one.
     """
     try:
         if not isinstance(record, dict):
             raise BadFile("broken record: it is not an object.")
         if is_vtrain(record):
             record = as_record(record)
-        return _run(Fields(_completed(record)))
+        return _to_run(JsonReader(_with_settings(record)))
     except ShardwiseError as error:
         return skipped(record, position, error)
 
 
-def _run(record: Fields) -> Run:
+def _to_run(record: JsonReader) -> Run:
     name = record.text("id")
-    model = record.inner("model")
-    overlap = record.inner("overlap")
-    system, system_assumed = system_of(record.inner("hardware"))
+    model = record.section("model")
+    overlap = record.section("overlap")
+    system, system_assumed = system_of(record.section("hardware"))
     origin, origin_assumed = origin_of(record, tpu=system.chip.kind == "tpu")
     config = config_of(model, record.integer("seq_len"))
     remat, remat_assumed = remat_of(record, config.n_layers, routed=config.is_moe)
     job = train_of(record, origin, remat.recomputed)
     layout, layout_assumed = layout_of(record, origin, remat, job.batch, system.n_chips)
     seconds, figure = step_seconds(record, config, job, system.chip, system.n_chips)
-    memory_gib = record.inner("measured").optional_number("memory_gib")
+    memory_gib = record.section("measured").optional_number("memory_gib")
     task = record.text("task", "pretrain")
     return Run(
         id=name,
@@ -173,32 +175,33 @@ def _run(record: Fields) -> Run:
         memory_bytes=memory_gib and memory_gib * units.GiB,
         assumed=system_assumed
         | origin_assumed
-        | assumed_of(model)
+        | model_assumptions(model)
         | remat_assumed
         | layout_assumed
-        | _texts(record.inner("assumed")),
-        peers={peer: _seconds(record, peer) for peer in record.inner("peers").data},
+        | _texts(record.section("assumed")),
+        peers={peer: _peer_seconds(record, peer) for peer in record.section("peers").data},
         flags=record.texts("flags"),
         notes=record.text("notes", ""),
     )
 
 
-def _texts(section: Fields) -> dict[str, str]:
+def _texts(section: JsonReader) -> dict[str, str]:
     return {name: section.text(name) for name in section.data}
 
 
-def _seconds(record: Fields, peer: str) -> float:
-    value = record.inner("peers").optional_number(peer)
+def _peer_seconds(record: JsonReader, peer: str) -> float:
+    value = record.section("peers").optional_number(peer)
     if value is None:
         raise BadFile(f"peers.{peer} is not a number.")
     return value
 
 
-def _completed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with settings from other documents of its source; fields of the record override.
+def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
+    """Add settings that other documents of the source state (`data/stated.json`) to a record.
 
-    `overlap` and `recompute` are exceptions: they are the final values of a recipe, while records
-    were read from the lines of the recipe, without the helpers that it calls.
+    Fields of the record take precedence, except in `overlap` and `recompute`. There the settings
+    are the final values of a recipe, while the record only has values in the recipe's own lines,
+    without those set by the functions that it calls.
     """
     name = record.get("id")
     if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Errors of predicted step times: by source, over all rows, and in the order of layouts."""
+"""Errors of predicted step times, by source and in all, and of the predicted order of layouts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ from shardwise.validate.training.memory import MemoryCheck, check_memory
 from shardwise.validate.training.predict import Prediction, predict
 from shardwise.validate.training.runs import Run
 
-# Layouts whose measured times differ by less are not ranked: repeats of a run differ as much.
-SAME = 0.02
+# Layouts whose measured times differ by a smaller share are not compared: repeats of one run
+# differ as much.
+MIN_DIFFERENCE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Errors of a group of rows: predicted / measured - 1.
+    """Statistics of the errors, predicted / measured - 1, of the rows of one source.
 
     Args:
-        peers: other predictors' median absolute errors, on the rows that they predict.
+        source: name of the source.
+        n: number of rows.
+        median_abs_err, mean_abs_err, p90_abs_err: statistics of the absolute errors.
+        bias: median error with its sign.
+        peers: other predictor -> its median absolute error, on the rows that it predicts.
     """
 
     source: str
@@ -38,13 +43,18 @@ class Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overall:
-    """Errors of all core rows of quality A and B, and the order of rows that differ in layout.
+    """Statistics of the errors of all scored rows, and of the predicted order of layouts.
 
     Args:
-        underivable: rows without a prediction, each with the reason.
-        order_right: share of the pairs of layouts of one job that are in the measured order.
-        regret: mean loss of time when the layout is chosen by prediction, relative to the best.
-        interval_coverage: share of rows measured between `lower` and `upper`.
+        n: number of scored rows.
+        underivable: records without a prediction, each with the reason.
+        median_abs_err, mean_abs_err, p90_abs_err: statistics of the absolute errors.
+        bias: median error with its sign.
+        order_right: of all pairs of layouts of the same job, the share that predictions order as
+            measurements do; None without such pairs.
+        regret: measured time of the layout with the best prediction over that of the best layout,
+            minus 1; mean over all jobs with several layouts, None if there are none.
+        interval_coverage: share of the rows whose measured time is between `lower` and `upper`.
     """
 
     n: int
@@ -60,7 +70,14 @@ class Overall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """The document of `shardwise validate --json`."""
+    """The document that `shardwise validate --json` prints.
+
+    Args:
+        overall: statistics of all scored rows.
+        sources: statistics by source, the largest source first.
+        rows: all rows, scored or not.
+        memory: errors of predicted peak memory; None if no record has a peak.
+    """
 
     overall: Overall
     sources: tuple[Errors, ...]
@@ -69,18 +86,18 @@ class Validation:
 
     @property
     def scored(self) -> list[Prediction]:
-        """The rows that the errors summarize."""
+        """The rows that the statistics are computed from."""
         return scored(self.rows)
 
 
 def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
-    """Compare predictions with every run; None when no row can be predicted.
+    """Compare the predictions of all runs with the measurements; None if no run can be predicted.
 
-    The errors summarize core rows of quality A and B, or all rows if there are none.
+    Statistics are computed from core rows of quality A and B, or from all rows if there are none.
     """
     rows: list[Prediction] = []
     skipped: list[SkippedRecord] = []
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, JobLayout] = {}
     for run in runs:
         if isinstance(run, SkippedRecord):
             skipped.append(run)
@@ -90,7 +107,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
             skipped.append(prediction)
         else:
             rows.append(prediction)
-            jobs[run.id] = Job.of(run)
+            jobs[run.id] = JobLayout.of(run)
     counted = scored(rows)
     if not counted:
         return None
@@ -98,7 +115,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
     for row in counted:
         by_source[row.source].append(row)
     total = errors("all", counted)
-    order_right, regret = _order(counted, jobs)
+    order_right, regret = _order_statistics(counted, jobs)
     inside = sum(row.lower <= row.measured <= row.upper for row in counted)
     overall = Overall(
         n=total.n,
@@ -119,7 +136,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
 
 
 def errors(source: str, rows: Sequence[Prediction]) -> Errors:
-    """Median, mean and 90th percentile of absolute errors, and the bias (the median error)."""
+    """Return the statistics of the errors of one or more rows."""
     peers: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for name, seconds in row.peers.items():
@@ -133,11 +150,12 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """The job of a row and its layout; rows with equal keys differ only in their layout.
+class JobLayout:
+    """JobLayout and layout of a row. Rows whose jobs have equal keys differ in their layout only.
 
     Args:
-        key: group, model, chips, job, precision and date (a later date is other software).
+        key: text of group, date, model, number of chips, batch and precision. The date is included
+            since software changes.
         layout: the layout of the row.
     """
 
@@ -145,19 +163,23 @@ class Job:
     layout: Layout
 
     @classmethod
-    def of(cls, run: Run) -> Job:
-        """The job of a run. Models are compared by name: layouts pad the vocabulary differently."""
+    def of(cls, run: Run) -> JobLayout:
+        """Return the job of a run.
+
+        The key has the model's name and size, not its configuration: the padding of the vocabulary
+        differs between layouts.
+        """
         model = (run.config.name, run.config.n_layers, run.config.d_model, run.mtp_layers)
         shared = (model, run.system.n_chips, run.job, run.precision)
         return cls(key=repr((run.group, run.date, *shared)), layout=run.layout)
 
 
-def _order(
-    rows: Iterable[Prediction], jobs: Mapping[str, Job]
+def _order_statistics(
+    rows: Iterable[Prediction], jobs: Mapping[str, JobLayout]
 ) -> tuple[float | None, float | None]:
-    """The share of pairs of layouts in the right order, and the mean regret, over all jobs.
+    """Return `Overall.order_right` and `Overall.regret`.
 
-    Rows of one layout are repeats of a run, of which the median counts.
+    Rows of one job with the same layout are repeats of a run, whose median counts.
     """
     rows_by_job: dict[str, dict[Layout, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -173,7 +195,7 @@ def _order(
         for (predicted_a, measured_a), (predicted_b, measured_b) in itertools.combinations(
             times, 2
         ):
-            if abs(measured_a / measured_b - 1) > SAME:
+            if abs(measured_a / measured_b - 1) > MIN_DIFFERENCE:
                 n_pairs += 1
                 n_right += (predicted_a < predicted_b) == (measured_a < measured_b)
         _, chosen_s = min(times)
@@ -185,6 +207,6 @@ def _order(
 
 
 def _median_times(repeats: Sequence[Prediction]) -> tuple[float, float]:
-    """Predicted and measured seconds of repeats of one run."""
+    """Return the medians of the predicted and of the measured seconds of repeats of one run."""
     predicted = statistics.median(row.predicted for row in repeats)
     return predicted, statistics.median(row.measured for row in repeats)

@@ -1,7 +1,7 @@
-"""Records of vTrain's validation tables in the common schema of records.
+"""Conversion of vTrain's validation tables to the common schema of records.
 
-Source: VIA-Research/vTrain (MICRO 2024), step times of GPT models on A100, each with the
-prediction of Calculon (calculon-ai/calculon).
+The tables (VIA-Research/vTrain, MICRO 2024) have step times of GPT models on A100, each with the
+step time that Calculon (calculon-ai/calculon) predicts.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise import units
-from shardwise.validate.records.fields import Fields
+from shardwise.validate.records.fields import JsonReader
 
-_VOCAB = 50257  # of GPT-2, the default of vTrain's configuration
+_VOCAB = 50257  # vocabulary of GPT-2, the default of vTrain's configuration
 _VOCAB_MULTIPLE = 128  # Megatron-LM pads the vocabulary to this many times the tensor degree
 
 ASSUMED = {
@@ -23,13 +23,13 @@ ASSUMED = {
 
 
 def is_vtrain(data: Mapping[str, Any]) -> bool:
-    """Whether a record has the flat schema of vTrain's tables."""
+    """Whether a record is a row of vTrain's tables, whose schema has no nested objects."""
     return "measured_step_ms" in data
 
 
 def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The record in the common schema, with assumptions where the tables leave it open."""
-    row = Fields(data)
+    """Convert a row of vTrain's tables to the common schema; assume what the tables do not say."""
+    row = JsonReader(data)
     source = row.text("source", "")
     assumed = dict(ASSUMED)
     multi_node = source.endswith("multi.csv")
@@ -74,7 +74,8 @@ def as_record(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gpt(row: Fields) -> dict[str, Any]:
+def _gpt(row: JsonReader) -> dict[str, Any]:
+    """Return the `model` object of a GPT model, with D its width and L its number of layers."""
     D = row.integer("d_model")
     L = row.integer("n_layers")
     multiple = _VOCAB_MULTIPLE * row.integer("tp")

@@ -11,7 +11,7 @@ import pytest
 
 from shardwise.estimate.calibration import calibration
 from shardwise.validate import Run, SkippedRecord, load, read
-from shardwise.validate.training.predict import Prediction, derived, kernels_of, predict
+from shardwise.validate.training.predict import Prediction, fusion_of, layout_step_of, predict
 from tests.unit.validate.record import moe, record
 
 
@@ -68,9 +68,9 @@ def test_lora_has_no_gradients_of_weights() -> None:
     """Frozen weights: two passes' worth of products of three, no sums, no optimizer."""
     lora = by_id("automodel-llama3-70b-h100-8-lora")
     assert lora.task == "lora"
-    one = derived(lora).time(calibration("h100"), kernels_of(lora))
+    one = layout_step_of(lora).time(calibration("h100"), fusion_of(lora))
     whole = dataclasses.replace(lora, task="sft")
-    other = derived(whole).time(calibration("h100"), kernels_of(whole))
+    other = layout_step_of(whole).time(calibration("h100"), fusion_of(whole))
     assert one.update_s == 0.0
     assert other.update_s > 0
     assert one.traffic_s["data"] == 0.0
@@ -88,7 +88,7 @@ def test_packed_documents_cost_less_attention() -> None:
     whole = dataclasses.replace(packed, packed=False)
     assert told(packed).predicted < told(whole).predicted
     one, other = (
-        derived(run).time(calibration(run.system.chip.name), kernels_of(run))
+        layout_step_of(run).time(calibration(run.system.chip.name), fusion_of(run))
         for run in (packed, whole)
     )
     assert one.head_s == other.head_s
@@ -117,8 +117,8 @@ def test_tokens_sent_once_are_fewer() -> None:
         run_of(moe(parallelism=par, overlap={"moe_dispatcher": name}))
         for name in ("alltoall", "deepep")
     )
-    assert (kernels_of(plain).send_once, kernels_of(once).send_once) == (False, True)
-    one, other = (derived(r).time(calibration("h100"), kernels_of(r)) for r in (plain, once))
+    assert (fusion_of(plain).send_once, fusion_of(once).send_once) == (False, True)
+    one, other = (layout_step_of(r).time(calibration("h100"), fusion_of(r)) for r in (plain, once))
     assert other.traffic_s["expert"] < one.traffic_s["expert"]
 
 
@@ -138,4 +138,4 @@ def test_tokens_sent_once_are_fewer() -> None:
     ],
 )  # fmt: skip
 def test_what_software_fuses(changes: dict[str, Any], word: str, is_so: bool) -> None:
-    assert getattr(kernels_of(run_of(record(**changes))), word) is is_so
+    assert getattr(fusion_of(run_of(record(**changes))), word) is is_so

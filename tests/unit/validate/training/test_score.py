@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.validate import Run, SkippedRecord, load
 from shardwise.validate.training.predict import Prediction, predict
-from shardwise.validate.training.score import SAME, Validation, errors, validate
+from shardwise.validate.training.score import MIN_DIFFERENCE, Validation, errors, validate
 
 ROW = Prediction(
     id="a",
@@ -126,12 +126,14 @@ def test_repeats_of_a_layout_count_by_their_median() -> None:
 
 def test_times_that_are_nearly_equal_are_in_no_order() -> None:
     fast, slow = two_layouts()
-    near = dataclasses.replace(fast, measured_step_s=slow.measured_step_s * (1 + 0.9 * SAME))
+    near_s = slow.measured_step_s * (1 + 0.9 * MIN_DIFFERENCE)
+    near = dataclasses.replace(fast, measured_step_s=near_s)
     found = validate([near, slow])
     assert found is not None
     assert found.overall.order_right is None
-    assert found.overall.regret == pytest.approx(0.9 * SAME)
-    apart = dataclasses.replace(fast, measured_step_s=slow.measured_step_s * (1 + 1.1 * SAME))
+    assert found.overall.regret == pytest.approx(0.9 * MIN_DIFFERENCE)
+    apart_s = slow.measured_step_s * (1 + 1.1 * MIN_DIFFERENCE)
+    apart = dataclasses.replace(fast, measured_step_s=apart_s)
     found = validate([apart, slow])
     assert found is not None
     assert found.overall.order_right == 0.0
