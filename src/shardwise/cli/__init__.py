@@ -1,8 +1,8 @@
-"""The command line: `shardwise VERB ...`. Each verb is one file: parse, call the API, report.
+"""The command line: `shardwise VERB ...`. Each verb is a file that parses, calls the API, reports.
 
-Only the verb of the command is imported, so `--help` and small answers come at once. stdout is the
-answer and stderr everything else. Exit codes: 0 answer, 2 bad input, 3 nothing satisfies it, 4 a
-check failed, 1 a bug. Level 13.
+Only the module of the verb is imported, so that `--help` and small answers are fast. Answers go to
+stdout, everything else to stderr. Exit codes: 0 for an answer, 1 for a bug, 2 for bad input, 3 if
+nothing satisfies the request, 4 if a check failed. Level 13.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ shardwise VERB --help  shows its options. Every verb takes --json.
   shardwise fit llama3-70b v5e --serve --dtype bf16,int8,int4 --context 8192
 """
 
-IN_WINGS = ("plan", "explain", "sweep")  # verbs with a form for training and one for serving
+TWO_FORM_VERBS = ("plan", "explain", "sweep")  # one module for training, one for serving
 
-_INTERRUPTED = 130  # as shells report it
+_INTERRUPTED = 130  # exit code after Ctrl-C, as shells report it: 128 + SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code. Mistakes of the user give no traceback."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    """Run one command line and return its exit code. Errors never show a traceback."""
+    if argv is None:
+        argv = sys.argv[1:]
+    args = list(argv)
     try:
         return _run(args)
     except ShardwiseError as error:
@@ -94,8 +96,8 @@ def _run(args: list[str]) -> int:
 
 
 def locate(verb: str, args: Sequence[str]) -> tuple[str, str]:
-    """The verb as its help calls it, and its module: of training or of serving, if it has both."""
-    if verb not in IN_WINGS:
+    """The name of a verb in its help, and its module: that of serving if `args` has --serve."""
+    if verb not in TWO_FORM_VERBS:
         return verb, f"shardwise.cli.verbs.{verb}"
     if "--serve" in args and "--train" not in args:
         return f"{verb} --serve", f"shardwise.cli.verbs.serving.{verb}"

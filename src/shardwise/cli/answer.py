@@ -1,4 +1,4 @@
-"""What a verb gives back: a document, and the lines that show it."""
+"""The result of a verb: a JSON document, and the text that a person reads instead."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer, as a document or as lines.
+    """The result of a verb.
 
     Args:
-        document: makes what `--json` prints, every number of the lines in it.
-        blocks: what a person reads.
-        raw: the lines as they are to be written, whatever the stream's width, instead of blocks.
-        as_json: document or lines.
-        exit_code: 0, or 3 and 4 where the answer is that something does not hold.
+        document: returns the value that `--json` prints, with every number of the text.
+        blocks: the text for a person, laid out for the width of the terminal.
+        raw: text that replaces `blocks` and is written unchanged at any width: Markdown, CSV.
+        as_json: whether to print the document instead of the text.
+        exit_code: 0; 3 if nothing satisfies the request; 4 if a check failed.
     """
 
     document: Callable[[], Any]
@@ -29,9 +29,9 @@ class Answer:
     exit_code: int = 0
 
     def text(self, stream: TextIO) -> str:
-        """The answer as `stream` can show it."""
+        """The text to write, in characters that `stream` can show."""
         if self.as_json:
-            return _encoded(self.document(), stream)
+            return _json_text(self.document(), stream)
         from shardwise.report.style import render, showable
 
         if self.raw:
@@ -39,7 +39,8 @@ class Answer:
         return render(self.blocks, stream)
 
 
-def _encoded(value: Any, stream: TextIO) -> str:
+def _json_text(value: Any, stream: TextIO) -> str:
+    """`value` as JSON; characters that `stream` cannot encode are escaped."""
     from shardwise.plan.schema.json_output import encode
 
     text = encode(value).decode() + "\n"

@@ -1,4 +1,4 @@
-"""A verb's function called with the options of a command line, by typer."""
+"""Call the function of a verb with the options of a command line, which typer parses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from shardwise.errors import BadInput
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists options by group; one without a group joins the last."""
+    """A command whose help lists options by group.
+
+    An option without a group is listed in the group of the option before it.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -39,7 +42,10 @@ def command_of(function: Callable[..., Any]) -> Any:
 
 
 def call(name: str, function: Callable[..., Any], args: Sequence[str]) -> Any:
-    """Call `function` with the options of `args`. None after `--help`.
+    """Call `function` with the options of `args`; return None after `--help`.
+
+    Args:
+        name: of the command, for its help and errors.
 
     Raises:
         BadInput: a missing argument, an unknown option, a value of the wrong kind.

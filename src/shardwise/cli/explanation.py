@@ -1,4 +1,4 @@
-"""The answer of `explain` for a plan of training or of serving, and its option --what-if."""
+"""The answer of `explain` for training and serving plans, and the parser of --what-if."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import shardwise as sw
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, names_set, parse_word
+from shardwise.cli.inputs import Inputs, names_of_set_options, parse_word
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
 
-MAX_FACTOR = 1000.0  # a factor beyond it is a slip: no two chips differ so much
+MAX_FACTOR = 1000.0  # larger factors are typing errors: no two chips differ by that much
 _CHANGE = re.compile(r"\s*(?P<name>[\w]+)\s*[x×*]\s*(?P<factor>\S+)\s*", re.IGNORECASE)
 
 
@@ -22,8 +22,8 @@ def explain(
     """What binds the plan, and what would change it.
 
     Args:
-        factors: what the hardware is multiplied by, for the question of --what-if.
-        verbose: show the decisions that led to the plan.
+        factors: name of a hardware value -> the factor of --what-if; empty without that option.
+        verbose: also show the decisions that led to the plan.
     """
     if isinstance(plan, sw.ServingPlan):
         return _explain_serving(plan, factors, verbose=verbose, as_json=as_json)
@@ -31,10 +31,10 @@ def explain(
     from shardwise.report.training import explain as report
 
     with progress("searching again, around the plan"):
-        explained = sw.explain(plan, factors, search=verbose or as_json or not factors)
+        explanation = sw.explain(plan, factors, search=verbose or as_json or not factors)
     return Answer(
-        document=lambda: document(explained),
-        blocks=report.blocks(explained, verbose=verbose),
+        document=lambda: document(explanation),
+        blocks=report.blocks(explanation, verbose=verbose),
         as_json=as_json,
     )
 
@@ -46,10 +46,10 @@ def _explain_serving(
     from shardwise.report.document import document
     from shardwise.report.serving import explain as report
 
-    explained = serve_explain.explain(plan, factors)
+    explanation = serve_explain.explain(plan, factors)
     return Answer(
-        document=lambda: document(explained),
-        blocks=report.blocks(explained, verbose=verbose),
+        document=lambda: document(explanation),
+        blocks=report.blocks(explanation, verbose=verbose),
         as_json=as_json,
     )
 
@@ -57,24 +57,26 @@ def _explain_serving(
 def read_saved(
     inputs: Inputs, path: str, options: Mapping[str, object]
 ) -> sw.Plan | sw.ServingPlan:
-    """A saved plan, of training or of serving.
+    """Load a saved training or serving plan.
 
     Args:
-        path: of its plan.json.
-        options: those that a saved plan does not take, by their names.
+        inputs: the other inputs of the command; all of its problems are raised here.
+        path: of the plan.json.
+        options: name -> value of the options that do not apply to a saved plan.
 
     Raises:
-        BadInput: with all problems of `inputs` too. BadFile: the plan cannot be read.
+        BadInput: an option is set that does not apply, or `inputs` has problems.
+        BadFile: the plan cannot be read.
     """
-    names = names_set(options)
+    names = names_of_set_options(options)
     if names:
         inputs.refuse(f"{names}: a saved plan has its own. Name MODEL HARDWARE.")
-    plan = inputs.read(_load, path)
+    plan = inputs.read(_load_plan, path)
     inputs.done()
     return plan
 
 
-def _load(path: str) -> sw.Plan | sw.ServingPlan:
+def _load_plan(path: str) -> sw.Plan | sw.ServingPlan:
     if not path.endswith(".json"):
         raise BadInput(
             f'"{path}" is not a plan.json. Write shardwise explain plan.json, or '
@@ -84,7 +86,7 @@ def _load(path: str) -> sw.Plan | sw.ServingPlan:
 
 
 def parse_changes(text: str) -> dict[str, float]:
-    """`ici x0.5, hbm x2` -> factors by name.
+    """Parse the option --what-if: name of a hardware value -> factor.
 
     >>> parse_changes("ici x0.5,flops x2")
     {'ici': 0.5, 'flops': 2.0}
@@ -100,7 +102,7 @@ def parse_changes(text: str) -> dict[str, float]:
             inputs.refuse(f'--what-if "{part.strip()}" is not NAME xFACTOR, as "ici x0.5".')
             continue
         name = inputs.read(parse_word, match["name"], "number of the hardware", SCALABLE)
-        factor = inputs.read(_factor, match["factor"])
+        factor = inputs.read(_parse_factor, match["factor"])
         if name in factors:
             inputs.refuse(f"--what-if {name} is given twice.")
         factors[name] = factor
@@ -108,7 +110,7 @@ def parse_changes(text: str) -> dict[str, float]:
     return factors
 
 
-def _factor(text: str) -> float:
+def _parse_factor(text: str) -> float:
     try:
         factor = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Errors on stderr: one line for each problem, never a traceback."""
+"""Errors on stderr: one paragraph for each problem, and no traceback unless it is asked for."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from shardwise import __version__
 from shardwise.cli.streams import write_answer
 from shardwise.errors import ShardwiseError
 
-WIDTH = 80
+WIDTH = 80  # characters
 
 
 def report(error: ShardwiseError, *, as_json: bool) -> int:
-    """Write the problems to stderr, and with --json a document to stdout. Return the exit code."""
+    """Write the problems to stderr, and with --json also as a document to stdout.
+
+    Returns:
+        The exit code.
+    """
     sys.stderr.write("".join(_marked(problem, sys.stderr) for problem in error.problems))
     if as_json:
         document = {
@@ -30,7 +34,10 @@ def report(error: ShardwiseError, *, as_json: bool) -> int:
 
 
 def report_bug(error: Exception, args: Sequence[str]) -> int:
-    """Say that it is a bug and how to report it. SHARDWISE_DEBUG=1 shows the traceback."""
+    """Write that an error is a bug of the package, and how to report it; return the exit code.
+
+    SHARDWISE_DEBUG=1 in the environment also shows the traceback.
+    """
     if os.environ.get("SHARDWISE_DEBUG"):
         import traceback
 
@@ -46,24 +53,24 @@ def report_bug(error: Exception, args: Sequence[str]) -> int:
 
 
 def _marked(problem: str, stream: TextIO) -> str:
-    """`✗ ` and the problem, wrapped; `x ` where the stream has no such sign."""
+    """A wrapped problem after the mark `✗ `, or `x ` if `stream` cannot encode the text."""
     first, *following = problem.split("\n")
     text = _wrapped("✗ ", first) + "".join(_wrapped("  ", line) for line in following)
     encoding = stream.encoding or "utf-8"
-    plain = text.replace("✗ ", "x ", 1)
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return plain.encode(encoding, "replace").decode(encoding)
+        ascii_mark = text.replace("✗ ", "x ", 1)
+        return ascii_mark.encode(encoding, "replace").decode(encoding)
     return text
 
 
 def _wrapped(mark: str, line: str) -> str:
-    # What was typed may hold anything; a terminal only gets what can be read.
-    readable = "".join(character if character.isprintable() else "?" for character in line)
+    # A problem quotes what was typed, which may contain commands to the terminal.
+    printable = "".join(character if character.isprintable() else "?" for character in line)
     return (
         textwrap.fill(
-            readable, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False
+            printable, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False
         )
         + "\n"
     )

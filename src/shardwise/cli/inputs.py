@@ -1,4 +1,4 @@
-"""The words of a command line -> values, with every problem of the line reported at once."""
+"""Parsers of the values on a command line, whose problems are all reported at once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 
-MAX_PLANS = 100  # in one list of plans: more cannot be read
+MAX_PLANS = 100  # in one list: nobody reads more
 
 
 class Inputs:
-    """Reads one value after the other and collects every problem until `done`."""
+    """Parses the values of a command line and collects their problems, which `done` raises."""
 
     def __init__(self) -> None:
         self._errors: list[ShardwiseError] = []
 
     def read(self, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`parse(...)`, its problems collected. After one `done` raises: nobody sees the None."""
+        """The value of `parse(...)`, or None after a problem.
+
+        The type does not admit the None: `done` raises before the value is used.
+        """
         try:
             return parse(*args, **kwargs)
         except ShardwiseError as error:
@@ -39,17 +42,17 @@ class Inputs:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T | None:
-        """`parse(text, ...)`, or None where there is no text."""
+        """As `read` for a text that is not empty; None for an empty text."""
         if not text:
             return None
         return self.read(parse, text, *args, **kwargs)
 
     def refuse(self, problem: str) -> None:
-        """Add a problem of the command line itself."""
+        """Add a problem, such as two options that do not go together."""
         self._errors.append(BadInput(problem))
 
     def done(self) -> None:
-        """Raise the problems: one error as it is, several as one."""
+        """Raise the collected problems: a single one as its own error, several as one BadInput."""
         if len(self._errors) == 1:
             raise self._errors[0]
         problems: list[str] = []
@@ -58,16 +61,16 @@ class Inputs:
         raise_all(BadInput, problems)
 
 
-def names_set(options: Mapping[str, object]) -> str:
-    """The names of the options that have a value: `--batch, --tokens`."""
+def names_of_set_options(options: Mapping[str, object]) -> str:
+    """The names of the options that have a value: `--batch, --tokens`; empty without one."""
     return ", ".join(name for name, value in options.items() if value)
 
 
 def parse_word(text: str, what: str, known: Iterable[str]) -> str:
-    """A word of a list.
+    """Check that `text` is one of the `known` words; `what` names it in the error.
 
     Raises:
-        UnknownName: it is not in the list.
+        UnknownName: it is not.
     """
     if text not in known:
         raise UnknownName(what, text, known)
@@ -75,10 +78,10 @@ def parse_word(text: str, what: str, known: Iterable[str]) -> str:
 
 
 def parse_words(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
-    """`bf16,int8` -> two words of a list.
+    """Parse a list of `known` words, `bf16,int8`; `what` names a word in errors.
 
     Raises:
-        BadInput: with every word that is not in the list, or is there twice.
+        BadInput: with every word that is unknown, or in the list twice.
     """
     words = tuple(word.strip() for word in text.split(","))
     inputs = Inputs()
@@ -91,7 +94,10 @@ def parse_words(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
-    """`tensor=8,fsdp=32` -> sizes of mesh axes; `known` lists the names there are, if they are few.
+    """Parse the sizes of mesh axes: `tensor=8,fsdp=32`.
+
+    Args:
+        known: the allowed names of axes; empty to allow any.
 
     Raises:
         BadInput: with every part that is wrong.
@@ -106,7 +112,7 @@ def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
 
 
 def parse_fixed(text: str) -> dict[str, int | str]:
-    """`tensor=8,schedule=1f1b` -> the part of a training strategy that is fixed.
+    """Parse the settings of a training strategy: `tensor=8,schedule=1f1b`.
 
     Raises:
         BadInput: with every part that is wrong.
@@ -119,11 +125,11 @@ def parse_fixed(text: str) -> dict[str, int | str]:
 def parse_settings(
     text: str, words: Mapping[str, tuple[str, ...]], known: tuple[str, ...]
 ) -> dict[str, int | str]:
-    """`tensor=8,schedule=1f1b` -> numbers and words.
+    """Parse settings that are numbers or words: `tensor=8,schedule=1f1b`.
 
     Args:
-        words: name -> the words that it may be.
-        known: every name.
+        words: name of a setting -> the words that are allowed as its value.
+        known: the names of all settings.
 
     Raises:
         BadInput: with every part that is wrong.
@@ -137,7 +143,7 @@ def parse_settings(
             inputs.refuse(f"{name} is given twice.")
         elif name in words:
             settings[name] = inputs.read(parse_word, value, name, words[name])
-        elif name == "zero" and "zero" in known and equals:  # the one number that may be 0
+        elif name == "zero" and "zero" in known and equals:  # the only number that may be 0
             settings[name] = inputs.read(units.parse_whole, value, name, low=0)
         else:
             size_parts.append(part)
@@ -146,32 +152,32 @@ def parse_settings(
     return {**numbers, **settings}
 
 
-def split_of(settings: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:
-    """The mesh of a whole strategy, and the rest of its settings."""
+def split_settings(settings: Mapping[str, int | str]) -> tuple[Mesh, dict[str, int | str]]:
+    """Divide the settings of a whole strategy into its mesh and the other settings."""
     from shardwise.strategy.mesh import Mesh
 
     sizes: dict[str, int] = {}
-    words: dict[str, int | str] = {}
+    other_settings: dict[str, int | str] = {}
     for name, value in settings.items():
         if name in roles() and isinstance(value, int):
             sizes[name] = value
         else:
-            words[name] = value
-    return Mesh(**sizes), words
+            other_settings[name] = value
+    return Mesh(**sizes), other_settings
 
 
 def roles() -> tuple[str, ...]:
-    """The mesh axes that a plan has."""
+    """The names of the mesh axes of a plan."""
     from shardwise.strategy.mesh import Mesh
 
     return tuple(field.name for field in fields(Mesh))
 
 
 def parse_top(text: str) -> int:
-    """How many plans to list.
+    """Parse --top, the number of plans to list.
 
     Raises:
-        BadInput: more than can be read.
+        BadInput: not a number from 1 to MAX_PLANS.
     """
     count = units.parse_whole(text, "--top")
     if count > MAX_PLANS:

@@ -1,4 +1,4 @@
-"""Hardware on the command line: chips, machines, and lists of machines."""
+"""Parsers of hardware on the command line: chips, machines, and lists of machines."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ Machine = TypeVar("Machine", sw.System, sw.System | sw.Chip)
 
 
 def has_size(hardware: str) -> bool:
-    """Whether the text names a machine (`v5e:4x4`), not a chip alone."""
+    """Whether the text names a machine (`v5e:4x4`) and not only a chip (`v5e`)."""
     return ":" in hardware.split(",")[0]
 
 
 def parse_machine(text: str) -> sw.System | sw.Chip:
-    """A machine, or a chip where the text gives no size."""
+    """A machine, or a chip if the text has no size."""
     if has_size(text):
         return sw.hardware(text)
     return sw.chip(text)
 
 
 def parse_chip(text: str) -> sw.Chip:
-    """The chip of `v5e` or of `v5e:4x4`."""
+    """The chip of a text that names a chip (`v5e`) or a machine (`v5e:4x4`)."""
     return chip_of(parse_machine(text))
 
 
 def chip_of(machine: sw.System | sw.Chip) -> sw.Chip:
-    """The chip of a machine."""
+    """The chip of a machine, or the chip itself."""
     if isinstance(machine, sw.System):
         return machine.chip
     return machine
 
 
 def parse_systems(text: str) -> list[sw.System]:
-    """`h100:64-256*2,v5e:4x4` -> machines. `64,128` after a chip are more sizes of it.
+    """Parse a list of machines: `h100:64-256*2,v5e:4x4`.
 
-    A range of sizes takes a number of chips; `KEY=VALUE` after a comma changes the machine before
-    it.
+    A range, as 64-256*2, is in numbers of chips. A part without a chip is another size of the
+    preceding chip: `h100:64,128`. A part `KEY=VALUE` overrides a value of the preceding machine.
 
     Raises:
         BadInput: with every machine that is wrong.
@@ -52,7 +52,7 @@ def parse_systems(text: str) -> list[sw.System]:
 
 
 def parse_machines(text: str, parse: Callable[[str], Machine]) -> list[Machine]:
-    """The machines of a list, each read by `parse`. Raises as `parse_systems` does."""
+    """Parse a list as `parse_systems` does, and each machine in it by `parse`."""
     inputs = Inputs()
     machines: list[Machine] = []
     for word in _expanded(inputs, text):
@@ -72,7 +72,7 @@ def parse_machines(text: str, parse: Callable[[str], Machine]) -> list[Machine]:
 
 
 def _expanded(inputs: Inputs, text: str) -> Iterator[str]:
-    """Single machines with their overrides."""
+    """The text of each single machine of a list, with its overrides."""
     groups: list[list[str]] = []  # machine, override, override ...
     for part in text.split(","):
         word = part.strip()
@@ -89,7 +89,7 @@ def _expanded(inputs: Inputs, text: str) -> Iterator[str]:
 
 
 def _sizes(inputs: Inputs, machine: str) -> list[str]:
-    """`h100:8-32*2` -> three machines; a machine without a range is itself."""
+    """`h100:8-32*2` -> three machines; a machine without a range -> that machine alone."""
     match = _SIZES.fullmatch(machine)
     sizes = inputs.optional(parse_values, match and match["sizes"], "chips")
     if not match or not sizes:

@@ -1,7 +1,8 @@
-"""Options and arguments that more than one verb has, each declared once.
+"""Options and arguments that several verbs share, each declared once.
 
-An option of a single verb is declared in the verb, by the same functions. A name means the same in
-every verb, except for the few that tests/unit/cli/test_options.py lists.
+An option of a single verb is declared in that verb, with the functions `option` and `argument`. An
+option has the same meaning in every verb, except for a few that tests/unit/cli/test_options.py
+lists.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from shardwise.workload import OPTIMIZER_MOMENTS
 
 
 def option(group: str, usage: str, text: str) -> Any:
-    """An option, written as its line of the help reads.
+    """Declare an option in the form that its help line shows.
 
     Args:
         group: the title under which the help lists it.
         usage: its names and, unless it is a flag, its metavar: `-o, --output FILE`.
-        text: what the help says of it.
+        text: its description in the help.
     """
     words = usage.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
@@ -32,7 +33,7 @@ def option(group: str, usage: str, text: str) -> Any:
 
 
 def argument(metavar: str, text: str) -> Any:
-    """A positional argument."""
+    """Declare a positional argument, with its description in the help."""
     return typer.Argument(metavar=metavar, help=text)
 
 

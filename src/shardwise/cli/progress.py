@@ -1,4 +1,4 @@
-"""Progress of long work, on one line of a terminal's stderr that goes when the work is done."""
+"""Progress of long work on stderr: a line of the terminal that vanishes when the work is done."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-DELAY_S = 0.5  # shorter work shows nothing
+DELAY_S = 0.5  # work that takes less time shows nothing
 
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Show `text` on a terminal after half a second. Pipes and files get nothing."""
+    """Show `text` on a terminal while the `with` block runs, unless it ends within DELAY_S.
+
+    Pipes and files get nothing.
+    """
     line = TerminalLine(sys.stderr)
     timer = threading.Timer(DELAY_S, line.show, args=(f"{text} ...",))
     timer.daemon = True
@@ -31,7 +34,11 @@ def progress(text: str) -> Iterator[None]:
 
 @contextmanager
 def counting(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Count on a terminal while the rows of a sweep are searched."""
+    """A function that shows how many of all rows of a sweep are done, on a terminal only.
+
+    Args:
+        unit: what a row is, in the plural: `plans`.
+    """
     line = TerminalLine(sys.stderr)
 
     def count(done: int, total: int) -> None:
@@ -45,21 +52,21 @@ def counting(unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class TerminalLine:
-    """One line of a terminal, written over and over."""
+    """A line of a terminal, in which each text replaces the one before."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self._width = 0
 
     def show(self, text: str) -> None:
-        """Write `text` over the line."""
+        """Replace the text of the line."""
         start = "\r" if self._width else ""
         self.stream.write(start + text.ljust(self._width))
         self.stream.flush()
         self._width = max(self._width, len(text))
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Remove the text of the line."""
         if self._width:
             self.stream.write("\r" + " " * self._width + "\r")
             self.stream.flush()
@@ -67,14 +74,17 @@ class TerminalLine:
 
 
 class Stages:
-    """The stage of long work: its seconds on a terminal, one line for each stage elsewhere."""
+    """The current stage of long work.
+
+    A terminal shows its name and the seconds since it began; a pipe or file gets a line per stage.
+    """
 
     def __init__(self) -> None:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, stage: str) -> None:
-        """End the stage before and begin this one; an empty name begins none."""
+        """End the current stage and begin a new one; an empty name begins none."""
         self.done()
         if not stage:
             return
@@ -83,18 +93,21 @@ class Stages:
             sys.stderr.flush()
             return
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=_count, args=(stage, self._ended), daemon=True)
+        self._thread = threading.Thread(
+            target=_show_seconds, args=(stage, self._ended), daemon=True
+        )
         self._thread.start()
 
     def done(self) -> None:
-        """End the stage and remove its line."""
+        """End the current stage and remove its line from the terminal."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
             self._thread = None
 
 
-def _count(stage: str, ended: threading.Event) -> None:
+def _show_seconds(stage: str, ended: threading.Event) -> None:
+    """Show the seconds since the start of a stage on stderr, until `ended` is set."""
     start = time.perf_counter()
     line = TerminalLine(sys.stderr)
     while True:

@@ -1,4 +1,4 @@
-"""What `validate` shares between training and serving: the rows of a source, and their reasons."""
+"""Published runs for `validate` of training and of serving: selection, and what is missing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from shardwise.errors import NoPlan, UnknownName
+from shardwise.report.words import counted
 from shardwise.validate import Run, ServeRun, SkippedRecord
 
-MAX_REASONS = 6
+MAX_REASONS = 6  # the most frequent ones are listed
 
 PublishedRun = TypeVar("PublishedRun", Run | SkippedRecord, ServeRun | SkippedRecord)
 
 
 def from_source(runs: list[PublishedRun], source: str) -> list[PublishedRun]:
-    """The rows whose source has a word in it.
+    """The runs whose source contains the word `source`, in any case; all runs if it is empty.
 
     Raises:
-        UnknownName: no row has.
+        UnknownName: no run has such a source.
     """
     rows = [run for run in runs if source.lower() in run.source.lower()]
     if source and not rows:
@@ -27,18 +28,13 @@ def from_source(runs: list[PublishedRun], source: str) -> list[PublishedRun]:
 
 
 def nothing_predicted(results: Iterable[object]) -> NoPlan:
-    """The error where no row can be predicted, with the most frequent reasons."""
+    """The error for results without a single prediction, with their most frequent reasons."""
     reasons: Counter[str] = Counter()
     for result in results:
         if isinstance(result, SkippedRecord):
             reasons[result.reason] += 1
     frequent = reasons.most_common(MAX_REASONS)
     return NoPlan(
-        "no row can be predicted.", *(f"{row_count(count)}: {why}" for why, count in frequent)
+        "no row can be predicted.",
+        *(f"{counted(count, 'row')}: {reason}" for reason, count in frequent),
     )
-
-
-def row_count(count: int) -> str:
-    """`1 row`, `1,200 rows`."""
-    plural = "" if count == 1 else "s"
-    return f"{count:,} row{plural}"

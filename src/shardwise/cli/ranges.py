@@ -1,4 +1,4 @@
-"""Lists and ranges on the command line: `8`, `1,2,4`, `8-512*2`, `8-64+8`; and of batches."""
+"""Parsers of lists and ranges of numbers: `8`, `1,2,4`, `8-512*2`, `8-64+8`; and of batches."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from shardwise import units
 from shardwise.cli.inputs import Inputs
 from shardwise.errors import BadInput, BadShape, BadUnit
 
-MAX_POINTS = 1000  # of one range, and of all ranges of a command together
+MAX_POINTS = 1000  # values of one range, and combinations of all ranges of a command
 
 _SIGN = re.compile(r"[-+*]")
-_RANGE = re.compile(r"(?P<low>[^-+*]+)-(?P<high>[^-+*]+)(?:(?P<how>[*+])(?P<by>[^-+*]+))?")
+_RANGE = re.compile(r"(?P<low>[^-+*]+)-(?P<high>[^-+*]+)(?:(?P<operator>[*+])(?P<step>[^-+*]+))?")
 
 _VALUES = "Write 8, a list 1,2,4, a range that multiplies 8-512*2, or one that adds 8-64+8."
 _BATCHES = "Write 1024x4096: SEQUENCESxLENGTH, either one a range, 512-2048*2x4096, 1024x4k-32k*2."
 
 
 def parse_values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
-    """The whole numbers from `low` of a list or a range, as they are written.
+    """Parse a list or a range of whole numbers, which are at least `low`.
 
-    `what` names them in errors.
+    `what` names the numbers in errors.
 
     >>> parse_values("8-64*2", "chips"), parse_values("1k,2k", "chips")
     ((8, 16, 32, 64), (1000, 2000))
 
     Raises:
-        BadUnit: what is wrong with it, and what can be written; over 1,000 values.
+        BadUnit: the text is neither, a number is too small, or there are over 1,000 values.
     """
     try:
         return _values(text, what, low)
@@ -38,13 +38,13 @@ def parse_values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
 
 
 def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
-    """Batches as (sequences, length), every length for each number of sequences.
+    """Parse batches to (sequences, length); each number of sequences is combined with each length.
 
     >>> parse_batches("512-1024*2x4k")
     ((512, 4000), (1024, 4000))
 
     Raises:
-        BadShape: what is wrong with either part, and what can be written; over 1,000 batches.
+        BadShape: a part is neither a list nor a range, or there are over 1,000 batches.
     """
     parts = text.replace("X", "x").replace("×", "x").split("x")
     if len(parts) != 2 or not all(part.strip() for part in parts):
@@ -66,22 +66,22 @@ def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
-    """`("B=1-1024*2", "D=8192")` -> one size or several for each dim.
+    """Parse sizes of dims, `("B=1-1024*2", "D=8192")`: one number or several for each dim.
 
     Raises:
         BadInput: with every part that is wrong.
     """
     ranges: dict[str, str] = {}
-    sizes_of_one: list[str] = []
+    single_sizes: list[str] = []  # with size 1 for a range, so that its name is checked as well
     for part in parts:
         name, equals, text = part.partition("=")
         if _SIGN.search(text) or "," in text:
             ranges[name.strip()] = text
-            sizes_of_one.append(f"{name}{equals}1")
+            single_sizes.append(f"{name}{equals}1")
         else:
-            sizes_of_one.append(part)
+            single_sizes.append(part)
     inputs = Inputs()
-    single: Mapping[str, Any] = inputs.read(units.parse_sizes, sizes_of_one)
+    single: Mapping[str, Any] = inputs.read(units.parse_sizes, single_sizes)
     several: dict[str, Any] = {}
     for name, text in ranges.items():
         several[name] = inputs.read(parse_values, text, f"dim {name}")
@@ -102,24 +102,25 @@ def _values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
 
 
 def _range(text: str, what: str, minimum: int) -> tuple[int, ...]:
-    """LOW-HIGH, which doubles, LOW-HIGH*FACTOR or LOW-HIGH+STEP."""
-    form = _RANGE.fullmatch(text)
-    if not form:
+    """Parse LOW-HIGH*FACTOR, LOW-HIGH+STEP, or LOW-HIGH, whose factor is 2."""
+    match = _RANGE.fullmatch(text)
+    if not match:
         raise BadUnit(f'{what} "{text}" is neither LOW-HIGH*FACTOR nor LOW-HIGH+STEP.')
-    adds = form["how"] == "+"
+    adds = match["operator"] == "+"
     step_name = f"{'step' if adds else 'factor'} of {what}"
-    low = units.parse_whole(form["low"], what, minimum if adds else 1)
-    high = units.parse_whole(form["high"], what, minimum)
-    step = units.parse_whole(form["by"] or "2", step_name)
+    lowest = minimum if adds else 1  # a factor does not change 0
+    low = units.parse_whole(match["low"], what, lowest)
+    high = units.parse_whole(match["high"], what, minimum)
+    step = units.parse_whole(match["step"] or "2", step_name)
     if low > high:
         raise BadUnit(f'{what} "{text}" goes down: {low:,} is above {high:,}.')
     if not adds and step < 2:
         raise BadUnit(f'{what} "{text}" does not grow: a factor is 2 or more.')
     values: list[int] = []
-    following = low
-    while following <= high:
-        values.append(following)
+    value = low
+    while value <= high:
+        values.append(value)
         if len(values) > MAX_POINTS:
             raise BadUnit(f'{what} "{text}" has over {MAX_POINTS:,} values. Take larger steps.')
-        following = following + step if adds else following * step
+        value = value + step if adds else value * step
     return tuple(values)

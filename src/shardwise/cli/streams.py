@@ -1,4 +1,4 @@
-"""Writing to stdout when its reader may have gone."""
+"""Output to stdout, which the program that reads it may close early, as `head` does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwise.errors import BadFile
 
 
 def write_answer(text: str) -> None:
-    """Write to stdout. A reader that has gone is no error.
+    """Write to stdout. If the reader has closed it, the text is dropped without an error.
 
     Raises:
         BadFile: the answer cannot be written, as on a full disk.
@@ -18,14 +18,14 @@ def write_answer(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError as error:
-        # What is left in the buffer must not raise again when Python exits.
+        # Python flushes stdout once more when it exits; that must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise BadFile(f"the answer cannot be written: {error.strerror}.") from None
 
 
-def answers_only() -> None:
-    """Leave stdout to the answer: what libraries print there from now on goes to stderr."""
+def reserve_stdout() -> None:
+    """Reserve stdout for the answer: what libraries print to it from now on goes to stderr."""
     sys.stdout.flush()
     descriptor = os.dup(1)
     os.dup2(2, 1)

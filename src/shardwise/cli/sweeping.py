@@ -1,4 +1,4 @@
-"""What the sweeps of training and of serving share: options with many values, and their answer."""
+"""Parsers of options with several values, and the answer, of training and serving sweeps."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result", "Sweep", "ServingSweep")
 
-ALL = "all"
-FROM_ZERO = ("zero", "drafted")
+ALL = "all"  # stands for all words of an option
+MAY_BE_ZERO = ("zero", "drafted")  # options of numbers; the others are at least 1
 
 
 def read_numbers(inputs: Inputs, **texts: str) -> dict[str, tuple[int, ...]]:
-    """The values of each option that was typed, `1,2,4` or `8-512*2`."""
+    """The values of each option, `1,2,4` or `8-512*2`, whose text is not empty."""
     values = {}
     for name, text in texts.items():
         if text:
-            low = 0 if name in FROM_ZERO else 1
+            low = 0 if name in MAY_BE_ZERO else 1
             values[name] = inputs.read(parse_values, text, name.replace("_", " "), low)
     return values
 
@@ -35,10 +35,12 @@ def read_numbers(inputs: Inputs, **texts: str) -> dict[str, tuple[int, ...]]:
 def read_words(
     inputs: Inputs, **options: tuple[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """The words of each option that was typed, `none,full` or `all`.
+    """The words of each option, `none,full` or `all`, whose text is not empty.
+
+    `all` leaves out `auto` of remat, which chooses among the others, and `none` of other options.
 
     Args:
-        options: what was typed, and the words that it may be.
+        options: name -> the text, and the words that are allowed in it.
     """
     values = {}
     for name, (text, choices) in options.items():
@@ -59,7 +61,13 @@ def sweep_answer(
     *,
     as_json: bool,
 ) -> Answer:
-    """The rows of a sweep, as a screen or in a format; exit code 3 where no row has a plan."""
+    """The answer of a sweep; its exit code is 3 if no row has a plan.
+
+    Args:
+        blocks: lays out the rows for a screen.
+        table: returns the rows as text in a format.
+        format_name: md, csv or jsonl; empty for a screen.
+    """
     exit_code = NoPlan.exit_code
     if any(row.step_s for row in result.rows):
         exit_code = 0

@@ -1,5 +1,6 @@
-"""Reports: results as text for a terminal, and as documents where a value alone is not one.
+"""Reports: results as text for a terminal, and as JSON documents.
 
-In: values of the rooms below. Out: blocks (lines, tables) that `style.render` lays out. Numbers are
-formatted here and nowhere else. Level 12: reports know no command line and no book.
+A report takes the result of a lower layer (a plan, a verdict, a sweep) and yields blocks (lines
+and tables), which `style.render` lays out. Numbers are formatted in this package and nowhere else.
+Level 12: reports do not import the command line or the book.
 """

@@ -1,4 +1,4 @@
-"""Plans and explanations as JSON documents: every value, with a sentence for each reason."""
+"""Plans and explanations as JSON documents, in which each reason also has its sentence."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from shardwise.report.training import reasons as training_reasons
 
 
 def document(answer: AnyPlan | Explanation | ServingExplanation) -> Any:
-    """An answer as plain data; each reason, decision and alternative has its sentence as `text`.
+    """An answer as dicts, lists and scalars; a reason, decision or alternative gains a `text`.
 
-    Reading a plan back ignores `text`, which follows from the values.
+    `text` is the sentence that the screen shows. Reading a plan back ignores it, since it follows
+    from the other values.
     """
-    is_serving = isinstance(answer, ServingPlan | ServingExplanation)
-    return _plain(answer, _serving_text if is_serving else _training_text)
+    if isinstance(answer, ServingPlan | ServingExplanation):
+        return _plain(answer, _serving_text)
+    return _plain(answer, _training_text)
 
 
 def plans_document(plans: Sequence[AnyPlan]) -> Any:
-    """The best plan alone, or several as {"plans": [...]}."""
+    """The document of a single plan, or {"plans": [...]} for several, best first."""
     if len(plans) == 1:
         return document(plans[0])
     return {"plans": [document(plan) for plan in plans]}
 
 
 def save(plan: AnyPlan, path: str | os.PathLike[str]) -> None:
-    """Write a plan with its sentences.
+    """Write a plan with its sentences to a JSON file.
 
     Raises:
         BadFile: the file cannot be written.
@@ -47,11 +49,14 @@ def save(plan: AnyPlan, path: str | os.PathLike[str]) -> None:
 
 
 def _plain(value: Any, text_of: Callable[[Any], str]) -> Any:
+    """`value` as dicts, lists and scalars; `text_of` returns the sentence of a dataclass, or ""."""
     if is_dataclass(value):
-        row = {field.name: _plain(getattr(value, field.name), text_of) for field in fields(value)}
+        plain_fields = {}
+        for field in fields(value):
+            plain_fields[field.name] = _plain(getattr(value, field.name), text_of)
         if text := text_of(value):
-            row["text"] = text
-        return row
+            plain_fields["text"] = text
+        return plain_fields
     if isinstance(value, Mapping):
         return {key: _plain(item, text_of) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

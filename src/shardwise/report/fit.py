@@ -1,4 +1,4 @@
-"""The memory of a model, the smallest machine that fits it, and the memory left on it."""
+"""The memory of a model, the smallest machine that holds it, and the memory left on it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from shardwise.report.words import chips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The memory left on a machine for one figure of its chips' capacity.
+    """The memory that a model leaves on a machine, at one value of the chip's HBM capacity.
 
     Args:
-        capacity: `documented`, or `usable` as the compiler or driver reports it.
+        capacity: `documented` by the vendor, or `usable` as the compiler or driver reports it.
         hbm_bytes: capacity of the whole machine.
-        left_bytes: capacity less the bytes of the model; negative where it does not fit.
-        sequences: sequences of the given context whose KV cache fits (serving).
-        tokens_per_chip: tokens whose layer inputs fit in what is left (training).
+        left_bytes: capacity minus the bytes of the model; negative if the model does not fit.
+        sequences: the largest number of sequences whose KV cache fits (serving).
+        tokens_per_chip: the largest number of tokens whose layer inputs fit in the memory that
+            the training state leaves (training).
     """
 
     capacity: str
@@ -35,12 +36,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The memory of a model in one dtype, and a machine for it.
+    """The memory of a model in one dtype, and a machine that holds it.
 
     Args:
-        held: bytes by part.
-        system: the given machine, or the smallest that fits.
-        rooms: the memory left, for each known capacity of the chip.
+        held: part of the model's memory -> bytes.
+        system: name of the given machine, or of the smallest one that the model fits on.
+        rooms: the memory left, at each known capacity of the chip; the documented one first.
     """
 
     dtype: str
@@ -55,12 +56,12 @@ class Need:
 
     @property
     def fits(self) -> bool:
-        """Whether the documented capacity suffices."""
+        """Whether the model fits in the documented capacity."""
         return self.rooms[0].fits
 
     @property
     def held_bytes(self) -> float:
-        """Bytes of all parts."""
+        """Bytes of all parts together."""
         return sum(self.held.values())
 
 
@@ -71,9 +72,9 @@ class FitResult:
     Args:
         kind: `serve` or `train`.
         hardware: name of the machine or chip, as given.
-        n_parameters: stored parameters.
         context: tokens of a sequence (serving).
-        batch: sequences whose KV cache is counted (serving).
+        batch: sequences whose KV cache is part of the model's memory (serving).
+        needs: one per dtype for serving, a single one for training.
     """
 
     model: str
@@ -87,7 +88,7 @@ class FitResult:
 
 
 def document(result: FitResult) -> dict[str, Any]:
-    """The result as a JSON document, with the sums that its lines show."""
+    """The result as a JSON document, with the total bytes of each dtype."""
     import msgspec
 
     fields: dict[str, Any] = msgspec.to_builtins(result)
@@ -105,7 +106,8 @@ def blocks(result: FitResult) -> Iterator[Block]:
     else:
         yield from _training(result, need)
     if len(need.rooms) > 1:
-        documented, usable = (room.hbm_bytes_per_chip for room in need.rooms)
+        documented = need.rooms[0].hbm_bytes_per_chip
+        usable = need.rooms[1].hbm_bytes_per_chip
         yield quiet(
             f"memory per chip: {show_value(documented, 'B')} documented; "
             f"{show_value(usable, 'B')} ({units.show_bytes(usable)}) usable by a program, as the "
@@ -116,7 +118,9 @@ def blocks(result: FitResult) -> Iterator[Block]:
 
 def _headline(result: FitResult) -> str:
     best = min(result.needs, key=lambda need: (not need.fits, need.n_chips))
-    subject = "training state of" if result.kind == "train" else best.dtype
+    subject = best.dtype
+    if result.kind == "train":
+        subject = "training state of"
     fits = "fits" if best.fits else "does not fit"
     return (
         f"{subject} {result.model} ({units.show_count(result.n_parameters)} parameters) {fits} on "
@@ -132,11 +136,13 @@ def _left(room: Room) -> str:
 
 
 def _serving(result: FitResult) -> Iterator[Block]:
-    kv = f"{result.batch:,} x KV" if result.batch and result.batch > 1 else "KV"
-    heads = ["weights", ">", ">KV a token", f">{kv}", "machine", ">chips", ">sequences", ">left"]
+    kv = "KV"
+    if result.batch and result.batch > 1:
+        kv = f"{result.batch:,} x KV"
+    headers = ["weights", ">", ">KV a token", f">{kv}", "machine", ">chips", ">sequences", ">left"]
     rows = []
     for need in result.needs:
-        room = need.rooms[0]
+        documented = need.rooms[0]
         dtypes = need.dtype
         if need.kv_dtype and need.kv_dtype != need.dtype:
             dtypes += f", KV {need.kv_dtype}"
@@ -147,15 +153,21 @@ def _serving(result: FitResult) -> Iterator[Block]:
             units.show_bytes(need.held["kv_cache"]),
             need.system,
             f"{need.n_chips:,}",
-            " / ".join(f"{room.sequences:,}" if room.fits else "none" for room in need.rooms),
-            units.show_bytes(room.left_bytes) if room.fits else "does not fit",
+            " / ".join(map(_sequences, need.rooms)),
+            units.show_bytes(documented.left_bytes) if documented.fits else "does not fit",
         ]
         rows.append(row)
-    yield table(heads, rows)
+    yield table(headers, rows)
     capacities = "the documented memory"
     if len(result.needs[0].rooms) > 1:
         capacities = "documented / usable memory"
     yield f"sequences = of {result.context:,} tokens whose KV cache fits, by {capacities}"
+
+
+def _sequences(room: Room) -> str:
+    if not room.fits:
+        return "none"
+    return f"{room.sequences:,}"
 
 
 def _training(result: FitResult, need: Need) -> Iterator[Block]:
@@ -172,11 +184,14 @@ def _training(result: FitResult, need: Need) -> Iterator[Block]:
     yield table(["part", "parameters × bytes", ">"], rows)
     capacity = units.show_bytes(need.rooms[0].hbm_bytes)
     machine = f"{need.system}, {chips(need.n_chips)}: {capacity}"
-    labels = {f"left, {room.capacity}": _tokens(room) for room in need.rooms}
-    yield labelled([("machine", machine), *labels.items()])
+    lines = [("machine", machine)]
+    for room in need.rooms:
+        lines.append((f"left, {room.capacity}", _tokens(room)))
+    yield labelled(lines)
 
 
 def _tokens(room: Room) -> str:
+    """The bytes left by the training state, and the tokens whose layer inputs fit in them."""
     if not room.fits:
         return _left(room)
     return (

@@ -10,7 +10,11 @@ from shardwise.train.measure import CpuRates
 
 
 def blocks(measured: CpuRates, saved: str | None) -> Iterator[Block]:
-    """Rates of one device, and the next command: for the file `saved`, to save, or none (None)."""
+    """The rates of one device, then the next command to type.
+
+    Args:
+        saved: the file that holds the rates; empty to suggest saving them, None to suggest nothing.
+    """
     n_devices = measured.n_devices
     yield strong(f"This CPU as {n_devices} devices, measured with all of them busy.")
     yield labelled(_rows(measured))

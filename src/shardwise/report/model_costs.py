@@ -1,4 +1,4 @@
-"""Inference and training costs of a model: KV cache by dtype, FLOPs by part."""
+"""What a model costs: bytes of its KV cache by dtype, and FLOPs per token by part."""
 
 from __future__ import annotations
 
@@ -15,47 +15,52 @@ from shardwise.models.count import (
     kv_elements,
     state_elements,
 )
-from shardwise.report.models import letters, unread_keys
+from shardwise.report.models import letter_sizes, unread_keys
 from shardwise.report.style import Block, bar, quiet, strong, table
 from shardwise.report.words import percent
 
 
 def kv_document(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> dict[str, Any]:
     """Bytes of the KV cache by dtype, for a token and for a sequence of `seq` tokens."""
+    bytes_by_dtype = {}
+    for dtype in dtypes:
+        bytes_by_dtype[dtype] = {
+            "kv_bytes_per_token": kv_bytes_per_token(config, dtype),
+            "kv_cache_bytes": kv_cache_bytes(config, seq, dtype),
+        }
     return {
         "name": config.name,
         "seq": seq,
         "layers": _kv_layers(config),
-        "dtypes": {
-            dtype: {
-                "kv_bytes_per_token": kv_bytes_per_token(config, dtype),
-                "kv_cache_bytes": kv_cache_bytes(config, seq, dtype),
-            }
-            for dtype in dtypes
-        },
+        "dtypes": bytes_by_dtype,
     }
 
 
 def _kv_layers(config: ModelConfig) -> list[dict[str, Any]]:
-    return [
-        {
+    """One entry for each kind of attention layer of the model."""
+    kinds = []
+    for attention, n_layers in config.attentions:
+        kind = {
             "n_layers": n_layers,
             "kv_elements_per_token": kv_elements(attention),
             "window": attention.window,
         }
-        for attention, n_layers in config.attentions
-    ]
+        kinds.append(kind)
+    return kinds
 
 
 def kv_blocks(config: ModelConfig, seq: int, dtypes: Sequence[str]) -> Iterator[Block]:
-    """Bytes of the KV cache per token and per sequence, and the layers whose cache is bounded."""
+    """Tables of the KV cache by kind of layer and by dtype, for `seq` tokens.
+
+    The caches of sliding-window and state-space layers stop growing; the first table says where.
+    """
     dtype = dtypes[0]
     cache = units.show_bytes(kv_cache_bytes(config, seq, dtype))
     yield strong(
         f"{config.name}: {kv_bytes_per_token(config, dtype):,.0f} bytes of {dtype} KV cache a "
         f"token, {cache} for {seq:,} tokens."
     )
-    yield letters(config)
+    yield letter_sizes(config)
     rows = []
     for attention, n_layers in config.attentions:
         elements = f"{kv_elements(attention):,}"
@@ -80,6 +85,7 @@ def _kv_formula(attention: Attention) -> str:
 
 
 def _window(attention: Attention, seq: int) -> str:
+    """How the cache of a layer grows; `(reached)` if `seq` tokens fill its window."""
     window = attention.window
     if window is None:
         return "with every token"
@@ -88,35 +94,42 @@ def _window(attention: Attention, seq: int) -> str:
 
 
 def flops_document(config: ModelConfig, seq: int) -> dict[str, Any]:
-    """FLOPs per token by part, forward and training."""
+    """FLOPs per token by part of the model, for a forward pass and for training."""
     counts = flops(config, seq)
     parts = _by_part(counts)
+    training = {}
+    shares = {}
+    for part, n_flops in parts.items():
+        training[part] = counts.training / counts.forward * n_flops
+        shares[part] = n_flops / counts.forward
     return {
         "name": config.name,
         "seq": seq,
         "forward_flops_per_token": {**parts, "total": counts.forward},
-        "training_flops_per_token": {
-            **{part: counts.training / counts.forward * n for part, n in parts.items()},
-            "total": counts.training,
-        },
-        "share": {part: n / counts.forward for part, n in parts.items()},
+        "training_flops_per_token": {**training, "total": counts.training},
+        "share": shares,
         "training_flops_per_sequence": counts.training * seq,
     }
 
 
 def _by_part(counts: FlopCounts) -> dict[str, float]:
-    parts = ("attention", "scores", "mamba", "scan", "mlp", "moe", "unembedding")
-    return {part: float(n) for part in parts if (n := getattr(counts, part))}
+    """Forward FLOPs of the parts that the model has."""
+    n_flops_by_part = {}
+    for part in _FORMULAS:
+        n_flops = float(getattr(counts, part))
+        if n_flops:
+            n_flops_by_part[part] = n_flops
+    return n_flops_by_part
 
 
 def flops_blocks(config: ModelConfig, seq: int) -> Iterator[Block]:
-    """FLOPs by part with their shares."""
+    """A table of FLOPs per token by part, with shares of the total."""
     counts = flops(config, seq)
     yield strong(
         f"{config.name}: {units.show_count(counts.training)} FLOPs a token to train on sequences "
         f"of {seq:,}, {units.show_count(counts.forward)} forward."
     )
-    yield letters(config)
+    yield letter_sizes(config)
     training_factor = counts.training / counts.forward
     rows = []
     for part, n_flops in _by_part(counts).items():
@@ -135,6 +148,7 @@ def flops_blocks(config: ModelConfig, seq: int) -> Iterator[Block]:
     yield quiet("model FLOPs, as for MFU: causal attention at half the square, without recompute")
 
 
+# Part of the model, a field of FlopCounts -> what its FLOPs are.
 _FORMULAS = {
     "attention": "projections, 2 per parameter",
     "scores": "QK and AV",

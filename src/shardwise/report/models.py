@@ -16,12 +16,15 @@ from shardwise.report.words import percent
 
 
 def list_blocks(presets: Sequence[Facts]) -> Iterator[Block]:
-    """One line per preset."""
+    """A table with one line per preset."""
     rows = []
     for facts in presets:
         active = ""
         if facts.n_active_parameters != facts.n_parameters:
             active = units.show_count(facts.n_active_parameters)
+        max_tokens = ""
+        if facts.max_seq:
+            max_tokens = f"{facts.max_seq:,}"
         row = [
             facts.name,
             units.show_count(facts.n_parameters),
@@ -29,10 +32,10 @@ def list_blocks(presets: Sequence[Facts]) -> Iterator[Block]:
             f"{facts.n_layers}",
             f"{facts.d_model:,}",
             units.show_bytes(facts.kv_bytes_per_token),
-            f"{facts.max_seq:,}" if facts.max_seq else "",
+            max_tokens,
         ]
         rows.append(row)
-    heads = [
+    headers = [
         "!model",
         ">parameters",
         ">active",
@@ -41,19 +44,19 @@ def list_blocks(presets: Sequence[Facts]) -> Iterator[Block]:
         ">KV a token",
         ">max tokens",
     ]
-    yield table(heads, rows)
+    yield table(headers, rows)
     yield quiet("KV in bf16  ·  any config.json works as well  ·  shardwise models NAME")
 
 
 def document(config: ModelConfig) -> dict[str, Any]:
     """The sizes of a model, and its parameters by part with their formulas."""
     counts = parameters(config)
+    parts = {}
+    for part, n in _by_part(counts).items():
+        parts[part] = {"n": n, "share": n / counts.total, "formula": formula(config, part)}
     return {
         **_facts(config),
-        "parameters": {
-            part: {"n": n, "share": n / counts.total, "formula": formula(config, part)}
-            for part, n in _by_part(counts).items()
-        },
+        "parameters": parts,
         "n_parameters": counts.total,
         "n_active_parameters": counts.active,
         "n_matmul_parameters": counts.matmul,
@@ -81,13 +84,13 @@ def _facts(config: ModelConfig) -> dict[str, Any]:
 
 
 def blocks(config: ModelConfig) -> Iterator[Block]:
-    """Parameters by part."""
+    """A table of the parameters by part of the model, with formulas and shares."""
     counts = parameters(config)
     text = f"{config.name}: {counts.total:,} parameters"
     if counts.active != counts.total:
         text += f", {units.show_count(counts.active)} active per token"
     yield strong(f"{text}.")
-    yield letters(config)
+    yield letter_sizes(config)
     rows = []
     for part, n in _by_part(counts).items():
         shares = [percent(n / counts.total), bar(n, counts.total, 12)]
@@ -97,23 +100,28 @@ def blocks(config: ModelConfig) -> Iterator[Block]:
     yield quiet(f"type  shardwise models {config.name} --kv  ·  --flops --seq 8192")
 
 
-def letters(config: ModelConfig) -> Block:
-    """The sizes of the letters in formulas, and their source."""
+def letter_sizes(config: ModelConfig) -> Block:
+    """The sizes that the letters of the formulas stand for, and the file they come from."""
     weights = (*layer_weights(config, config.main_layer), *outer_weights(config))
     sizes: dict[str, int] = {}
     for weight in weights:
         sizes |= zip(weight.dims, weight.shape, strict=True)
-    parts = [f"L {config.n_layers}"]
-    for letter in sorted(sizes, key=lambda dim: ("DFNKHVE".find(dim) % 8, dim)):
-        parts.append(f"{letter} {sizes[letter]:,}")
+    texts = [f"L {config.n_layers}"]
+    for letter in sorted(sizes, key=_letter_order):
+        texts.append(f"{letter} {sizes[letter]:,}")
     if config.is_moe:
-        parts.append(f"experts per token {config.experts_per_token}")
+        texts.append(f"experts per token {config.experts_per_token}")
     source = config.source or "the given values"
-    return labelled([("sizes", "  ".join(parts)), ("from", source)])
+    return labelled([("sizes", "  ".join(texts)), ("from", source)])
+
+
+def _letter_order(dim: str) -> tuple[int, str]:
+    """A sort key: the book's letters first, then other dims by name."""
+    return "DFNKHVE".find(dim) % len("DFNKHVE*"), dim
 
 
 def unread_keys(config: ModelConfig) -> Iterator[Block]:
-    """The keys of the config.json that were not read."""
+    """Notes on the keys of the config.json that were not read."""
     if config.unused_keys:
         yield f"not read, may change counts: {', '.join(config.unused_keys)}"
     if config.ignored_keys:
@@ -123,51 +131,73 @@ def unread_keys(config: ModelConfig) -> Iterator[Block]:
 
 
 def _by_part(counts: Counts) -> dict[str, int]:
-    return {part: n for part in PARTS if (n := getattr(counts, part))}
+    """Numbers of parameters of the parts that the model has."""
+    n_by_part = {}
+    for part in PARTS:
+        n = getattr(counts, part)
+        if n:
+            n_by_part[part] = n
+    return n_by_part
 
 
 def formula(config: ModelConfig, part: str) -> str:
-    """The parameters of a part in the book's letters: `80 × (2DKH + 2DNH)`.
+    """The number of parameters of a part in the book's letters: `80 × (2DKH + 2DNH)`.
 
-    Products of the dims of the part's arrays, times the number of layers of each kind.
+    Each array contributes the product of its dims; layers of the same kind are counted together.
     """
-    counts: Counter[str] = Counter()
+    n_layers: Counter[str] = Counter()  # the products of one layer -> layers
     for group in config.groups:
-        weights = _of_part(layer_weights(config, group.layer), part)
+        weights = _weights_of_part(layer_weights(config, group.layer), part)
         if weights:
-            counts[_products(weights) + _other_width(config, weights)] += group.count
+            n_layers[_products(weights) + _other_width(config, weights)] += group.count
     terms = []
-    for products, count in counts.items():
-        terms.append(f"{count} × ({products})" if " + " in products else f"{count} × {products}")
-    outer = _products(_of_part(outer_weights(config), part))
+    for products, count in n_layers.items():
+        if " + " in products:
+            products = f"({products})"
+        terms.append(f"{count} × {products}")
+    outer = _products(_weights_of_part(outer_weights(config), part))
     if outer:
         terms.append(outer)
     return " + ".join(terms)
 
 
-def _of_part(weights: Iterable[Weight], part: str) -> list[Weight]:
+def _weights_of_part(weights: Iterable[Weight], part: str) -> list[Weight]:
     return [weight for weight in weights if weight.part == part]
 
 
 def _other_width(config: ModelConfig, weights: Sequence[Weight]) -> str:
-    """`, with F 1,408`: the widths F other than that of the most common layer."""
+    """The feed-forward widths F that differ from the model's d_ff: `, with F 1,408`.
+
+    `with` if all of these weights have such a width, `some` if only some of them do.
+    """
     widths: set[int] = set()
     for weight in weights:
-        widths |= {size for dim, size in zip(weight.dims, weight.shape, strict=True) if dim == "F"}
-    others = sorted(widths - {config.d_ff})
-    if not others:
+        for dim, size in zip(weight.dims, weight.shape, strict=True):
+            if dim == "F":
+                widths.add(size)
+    other_widths = sorted(widths - {config.d_ff})
+    if not other_widths:
         return ""
     scope = "some" if config.d_ff in widths else "with"
-    return f", {scope} F {', '.join(f'{width:,}' for width in others)}"
+    return f", {scope} F {', '.join(f'{width:,}' for width in other_widths)}"
 
 
 def _products(weights: Sequence[Weight]) -> str:
+    """The sum of the products of the weights' dims, equal ones together: `2DKH + 2DNH`."""
     counts = Counter(_product(weight.dims) for weight in weights)
-    return " + ".join(f"{n if n > 1 else ''}{product}" for product, n in counts.items())
+    terms = []
+    for product, count in counts.items():
+        terms.append(f"{count}{product}" if count > 1 else product)
+    return " + ".join(terms)
 
 
 def _product(dims: tuple[str, ...]) -> str:
-    """The dims in a fixed order, so that DF and FD are the same product."""
-    separator = "" if all(len(dim) == 1 for dim in dims) else "·"
+    """The product of dims, in a fixed order of letters, so that DF and FD are equal.
+
+    Dims with names of several letters are separated by `·`.
+    """
+    separator = ""
+    if max(map(len, dims), default=0) > 1:
+        separator = "·"
     order = "EDNKHF"
     return separator.join(sorted(dims, key=lambda dim: (order.find(dim) % len("EDNKHF*"), dim)))

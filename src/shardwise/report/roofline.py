@@ -1,4 +1,4 @@
-"""The roofline of an operation: its critical size, its curve over sizes, the roofs of the chip."""
+"""The roofline of an operation: from which size it is compute-bound, and the roofs of the chip."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from shardwise import units
 from shardwise.formulas.chip_roofline import RooflineResult
 from shardwise.report.style import Block, bar, curve, quiet, strong, table
 
-MAX_ROWS = 12
+MAX_ROWS = 12  # of the table of sizes
 
 
 def blocks(result: RooflineResult) -> Iterator[Block]:
-    """The critical size, the curve over sizes, and every roof."""
+    """The critical size, the achievable rate over sizes, and every roof of the chip."""
     yield strong(_headline(result))
     sizes = "  ".join(f"{dim} = {size:,}" for dim, size in result.sizes.items())
     yield f"{result.expression}   {sizes}"
@@ -43,6 +43,7 @@ def _flops(rate: float) -> str:
 
 
 def _points(result: RooflineResult) -> Block:
+    """A table of about MAX_ROWS sizes at equal strides, and of the largest size."""
     stride = -(-len(result.points) // MAX_ROWS)
     points = list(result.points[::stride])
     if points[-1] is not result.points[-1]:
@@ -59,8 +60,8 @@ def _points(result: RooflineResult) -> Block:
             "HBM" if point.bound == "hbm" else point.bound,
         ]
         rows.append(row)
-    heads = [f">{result.dim}", ">intensity", ">T_math", ">T_hbm", ">achievable", "", "bound"]
-    return table(heads, rows)
+    headers = [f">{result.dim}", ">intensity", ">T_math", ">T_hbm", ">achievable", "", "bound"]
+    return table(headers, rows)
 
 
 def _roofs(result: RooflineResult) -> Block:

@@ -1,4 +1,4 @@
-"""A sharded matmul in the book's notation: steps with bytes and times, and alternatives."""
+"""The cheapest way to run a sharded matmul, step by step, and the alternatives."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from shardwise.formulas.matmul import MatmulOption, ShardResult, ShardStep
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import seconds_span
 
-MAX_ALTERNATIVES = 4
+MAX_ALTERNATIVES = 4  # rows of other options on a screen
 
 
 def document(result: ShardResult) -> dict[str, Any]:
-    """The result as a JSON document, with the sums that its lines show."""
+    """The result as a JSON document, with the total times of each option."""
     import msgspec
 
     fields: dict[str, Any] = msgspec.to_builtins(result)
-    ways = [result.best, *result.others]
-    for way, row in zip(ways, [fields["best"], *fields["others"]], strict=True):
-        row |= {"comms_s": way.comms_s, "lower_s": way.lower_s, "upper_s": way.upper_s}
+    options = [result.best, *result.others]
+    for option, row in zip(options, [fields["best"], *fields["others"]], strict=True):
+        row |= {"comms_s": option.comms_s, "lower_s": option.lower_s, "upper_s": option.upper_s}
     fields["gradients"] = [document(gradient) for gradient in result.gradients]
     return fields
 
 
 def blocks(result: ShardResult) -> Iterator[Block]:
-    """The cheapest way, the alternatives, and the gradients if the result has them."""
+    """The cheapest option, its alternatives, and the same for the gradients of the result."""
     yield strong(_headline(result.best))
     sizes = " ".join(f"{dim}={size:,}" for dim, size in result.sizes.items())
     yield f"{result.dtype} {sizes} on {result.system}"
-    placement = result.placement.items()
-    yield labelled((f"axis {axis} = {result.mesh[axis]}", where) for axis, where in placement)
+    axes = []
+    for axis, where in result.placement.items():
+        axes.append((f"axis {axis} = {result.mesh[axis]}", where))
+    yield labelled(axes)
     yield ""
     yield from _program(result)
     for gradient in result.gradients:
@@ -44,35 +46,35 @@ def blocks(result: ShardResult) -> Iterator[Block]:
     )
 
 
-def _headline(way: MatmulOption) -> str:
-    times = {"Communication": way.comms_s, "Compute": way.math_s, "HBM": way.hbm_s}
+def _headline(option: MatmulOption) -> str:
+    times = {"Communication": option.comms_s, "Compute": option.math_s, "HBM": option.hbm_s}
     slowest = max(times, key=lambda name: times[name])
-    return f"{slowest}-bound, {seconds_span(way.lower_s, way.upper_s)} (all / nothing overlapped)."
+    bounds = seconds_span(option.lower_s, option.upper_s)
+    return f"{slowest}-bound, {bounds} (all / nothing overlapped)."
 
 
 def _program(result: ShardResult) -> Iterator[Block]:
     yield _steps(result.best)
     if result.others:
         yield "alternatives, by communication"
-        yield table(["", ">comms", ">total"], _others(result))
+        yield table(["", ">comms", ">total"], _alternatives(result))
     for note in result.padding:
         yield f"padding: {note}"
 
 
-def _steps(way: MatmulOption) -> Block:
-    rows = [_step(step) for step in way.before]
-    matmul = [
-        way.local,
-        units.show_count(way.flops_per_chip),
-        units.show_bytes(way.hbm_bytes_per_chip),
-        units.show_seconds(max(way.math_s, way.hbm_s)),
+def _steps(option: MatmulOption) -> Block:
+    local_matmul = [
+        option.local,
+        units.show_count(option.flops_per_chip),
+        units.show_bytes(option.hbm_bytes_per_chip),
+        units.show_seconds(max(option.math_s, option.hbm_s)),
     ]
-    rows.append(matmul)
-    rows += [_step(step) for step in way.after]
+    rows = [*map(_collective, option.before), local_matmul, *map(_collective, option.after)]
     return table(["step", ">FLOPs", ">bytes", ">time"], rows)
 
 
-def _step(step: ShardStep) -> list[str]:
+def _collective(step: ShardStep) -> list[str]:
+    """A row for a collective, or for a local slice, which takes no time."""
     if step.collective is None:
         return [step.expression, "", "", "free"]
     time = units.show_seconds(step.time_s)
@@ -81,13 +83,13 @@ def _step(step: ShardStep) -> list[str]:
     return [step.expression, "", units.show_bytes(step.joined_bytes), time]
 
 
-def _others(result: ShardResult) -> Iterator[list[str]]:
-    for way in result.others[:MAX_ALTERNATIVES]:
-        steps = [step.expression.partition(" -> ")[0] for step in way.steps]
+def _alternatives(result: ShardResult) -> Iterator[list[str]]:
+    for option in result.others[:MAX_ALTERNATIVES]:
+        steps = [step.expression.partition(" -> ")[0] for step in option.steps]
         yield [
             "; ".join(steps) or "no communication",
-            units.show_seconds(way.comms_s),
-            units.show_seconds(way.upper_s),
+            units.show_seconds(option.comms_s),
+            units.show_seconds(option.upper_s),
         ]
     n_slower = len(result.others) - MAX_ALTERNATIVES
     if n_slower > 0:

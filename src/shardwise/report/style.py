@@ -1,7 +1,7 @@
-"""Layout of results: tables, bars and curves within the width of the stream. The only user of rich.
+"""Layout of results: tables, bars and sparklines that fit the width of the output stream.
 
-Reports write × · – and block bars freely; a stream that cannot show them gets ASCII replacements.
-Colour is an accent that only a terminal shows; no fact depends on it.
+No other module imports rich. Reports write × · – and block characters freely; a stream that cannot
+show them gets ASCII replacements. Colour appears only on a terminal and carries no information.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from rich.text import Text
 
 Block = str | Text | Table
 
-MAX_COLUMNS = 100  # longer lines of prose are hard to read
+# Limits of the width in characters; longer lines of prose are hard to read.
+MAX_COLUMNS = 100
 MIN_COLUMNS = 40
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_EIGHTHS = " ▏▎▍▌▋▊▉"  # by number of filled eighths of a character, from the left
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(
     {
@@ -33,7 +34,7 @@ _ASCII = str.maketrans(
 
 
 def render(blocks: Iterable[Block], stream: TextIO) -> str:
-    """The text of blocks in the encoding of `stream`, without trailing blanks."""
+    """Lay out blocks as text that `stream` can show; lines have no trailing blanks."""
     output = io.StringIO()
     console = Console(
         file=output,
@@ -51,7 +52,7 @@ def render(blocks: Iterable[Block], stream: TextIO) -> str:
 
 
 def showable(text: str, stream: TextIO) -> str:
-    """The text in the encoding of `stream`; `×` becomes `x` where ASCII is all it has."""
+    """Replace characters that `stream` may not show: unless it is UTF-8, `×` becomes `x`."""
     encoding = stream.encoding or "utf-8"
     if encoding.lower().replace("-", "") != "utf8":
         text = text.translate(_ASCII)
@@ -59,7 +60,10 @@ def showable(text: str, stream: TextIO) -> str:
 
 
 def columns(stream: TextIO) -> int:
-    """Width of a stream: $COLUMNS, else the width of the terminal, else 80."""
+    """Width of a stream in characters: $COLUMNS, else the terminal's width, else 80.
+
+    Widths of $COLUMNS or of a terminal are limited to MIN_COLUMNS ... MAX_COLUMNS.
+    """
     setting = os.environ.get("COLUMNS", "")
     if not (setting.isdigit() or stream.isatty()):
         return 80
@@ -67,38 +71,43 @@ def columns(stream: TextIO) -> int:
 
 
 def strong(text: str) -> Text:
-    """The headline of an answer."""
+    """`text` in the style of a headline: bold."""
     return Text(text, style="bold")
 
 
 def quiet(text: str) -> Text:
-    """A footnote or hint."""
+    """`text` in the style of a footnote or hint: dim."""
     return Text(text, style="dim")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table without rules; `>` before a head aligns its column right, `!` forbids wrapping."""
-    names = [head.lstrip(">!") for head in heads]
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table without rules.
+
+    Args:
+        headers: one per column, with marks that are not printed: `>` before a header aligns its
+            column to the right, `!` forbids wrapping. A table of empty headers has no header row.
+    """
+    names = [header.lstrip(">!") for header in headers]
     result = Table(
         box=None, pad_edge=False, padding=(0, 1), header_style="dim", show_header=any(names)
     )
-    for head, name in zip(heads, names, strict=True):
-        justify: Literal["left", "right"] = "right" if ">" in head else "left"
-        result.add_column(name, justify=justify, no_wrap="!" in head, overflow="fold")
+    for header, name in zip(headers, names, strict=True):
+        justify: Literal["left", "right"] = "right" if ">" in header else "left"
+        result.add_column(name, justify=justify, no_wrap="!" in header, overflow="fold")
     for row in rows:
         result.add_row(*row)
     return result
 
 
-def rows_below(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Rows for `labelled`, of which only the first has the label."""
+def label_first(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Rows for `labelled`: the label is on the first row, and the others have none."""
     for text in texts:
         yield label, text
         label = ""
 
 
 def labelled(rows: Iterable[tuple[str, str]]) -> Table:
-    """Labels and texts in two columns; a long text wraps within its column."""
+    """A table of (label, text) rows in two columns; a long text wraps within its column."""
     result = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
     result.add_column(style="cyan", no_wrap=True)
     result.add_column(overflow="fold")
@@ -107,16 +116,21 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
     return result
 
 
-def bar(value: float, full: float, width: int = 20) -> str:
-    """A bar of `width` columns for `full`, in eighths of a column; visible above zero."""
-    share = min(1.0, max(0.0, value / full)) if full > 0 else 0.0
-    n_columns, eighths = divmod(round(8 * width * share), 8)
-    text = "█" * n_columns + _EIGHTHS[eighths].strip()
+def bar(value: float, maximum: float, width: int = 20) -> str:
+    """A bar of block characters, drawn in eighths of a character.
+
+    `maximum` fills `width` characters; any value above zero draws at least an eighth of one.
+    """
+    share = 0.0
+    if maximum > 0:
+        share = min(1.0, max(0.0, value / maximum))
+    n_full, eighths = divmod(round(8 * width * share), 8)
+    text = "█" * n_full + _EIGHTHS[eighths].strip()
     if not text and value > 0:
         return "▏"
     return text
 
 
-def curve(values: Iterable[float], top: float) -> str:
-    """A sparkline: one block for each value, full at `top`."""
-    return "".join(_LEVELS[max(0, min(7, int(8 * value / top)))] for value in values)
+def curve(values: Iterable[float], maximum: float) -> str:
+    """A sparkline: one block character for each value, of full height at `maximum`."""
+    return "".join(_LEVELS[max(0, min(7, int(8 * value / maximum)))] for value in values)

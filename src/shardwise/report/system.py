@@ -1,4 +1,4 @@
-"""A machine: its topology and its totals."""
+"""A machine: its topology, and the sums of its chips' rates, memory and price."""
 
 from __future__ import annotations
 
@@ -14,43 +14,61 @@ from shardwise.report.words import chips, counted
 
 
 def document(system: System) -> dict[str, Any]:
-    """The topology and totals of a machine; totals without a public figure are None."""
+    """The topology and totals of a machine; a total is None if the chip's value is not public."""
     topology = system.topology
     chip = system.chip
     n_chips = system.n_chips
+    peak_flops_per_s = {}
+    for dtype, rate in chip.peak_flops_per_s.items():
+        peak_flops_per_s[dtype] = rate * n_chips
     return {
         "name": system.name,
         "chip": chip.name,
         "slices": system.n_slices,
         "n_chips": n_chips,
         "n_hosts": system.n_hosts,
-        "n_devices": chip.n_devices and chip.n_devices * n_chips,
+        "n_devices": _total(chip.n_devices, n_chips),
         "topology": _torus(topology) if isinstance(topology, Torus) else _nodes(topology),
         "network": _tree(system),
-        "peak_flops_per_s": {
-            dtype: rate * n_chips for dtype, rate in chip.peak_flops_per_s.items()
-        },
-        "hbm_bytes": chip.hbm_bytes and chip.hbm_bytes * n_chips,
-        "hbm_bytes_per_s": chip.hbm_bytes_per_s and chip.hbm_bytes_per_s * n_chips,
-        "usd_per_hour": chip.usd_per_chip_hour and chip.usd_per_chip_hour * n_chips,
+        "peak_flops_per_s": peak_flops_per_s,
+        "hbm_bytes": _total(chip.hbm_bytes, n_chips),
+        "hbm_bytes_per_s": _total(chip.hbm_bytes_per_s, n_chips),
+        "usd_per_hour": _total(chip.usd_per_chip_hour, n_chips),
     }
+
+
+def _total(per_chip: float | None, n_chips: int) -> float | None:
+    if per_chip is None:
+        return None
+    return per_chip * n_chips
 
 
 def _torus(torus: Torus) -> dict[str, Any]:
     return {
         "shape": torus.shape,
         "wrapped": torus.wrapped,
-        "farthest_hops": [torus.farthest(axis) for axis in range(torus.n_axes)],
+        "farthest_hops": _farthest_hops(torus),
     }
 
 
+def _farthest_hops(torus: Torus) -> list[int]:
+    """Hops to the farthest chip along each axis."""
+    return [torus.farthest(axis) for axis in range(torus.n_axes)]
+
+
 def _nodes(switched: Switched) -> dict[str, Any]:
-    per_node = min(switched.domain, switched.n_gpus)
-    return {"n_nodes": switched.n_nodes, "gpus_per_node": per_node}
+    return {"n_nodes": switched.n_nodes, "gpus_per_node": _gpus_per_node(switched)}
+
+
+def _gpus_per_node(switched: Switched) -> int:
+    return min(switched.domain, switched.n_gpus)
 
 
 def _tree(system: System) -> FatTree | None:
-    """The network between nodes; None for a torus, for one node, or without its figures."""
+    """The switches between nodes.
+
+    None for a torus, for a single node, or for a chip whose network is not published.
+    """
     topology = system.topology
     if isinstance(topology, Torus) or topology.n_nodes == 1:
         return None
@@ -61,7 +79,7 @@ def _tree(system: System) -> FatTree | None:
 
 
 def blocks(system: System) -> Iterator[Block]:
-    """Topology first, then totals."""
+    """The topology of a machine, then its totals."""
     yield strong(f"{system.name}: {chips(system.n_chips)}{_hosts(system)}.")
     yield labelled([*_topology(system), *_totals(system)])
     yield quiet(f"type  shardwise hw {system.chip.name}  shows the figures with their sources")
@@ -83,15 +101,14 @@ def _topology(system: System) -> Iterator[tuple[str, str]]:
     topology = system.topology
     chip = system.chip
     if isinstance(topology, Torus):
-        hops = [topology.farthest(axis) for axis in range(topology.n_axes)]
+        hops = _farthest_hops(topology)
         yield "torus", f"{topology}, wraparound: {wraps(topology)}"
         yield "farthest", f"{sum(hops)} hops ({' + '.join(map(str, hops))})"
         if chip.ici and chip.ici.link_bytes_per_s_one_way:
             rate = show_value(chip.ici.link_bytes_per_s_one_way, "B/s")
             yield "link", f"{rate} one way"
         return
-    per_node = min(topology.domain, topology.n_gpus)
-    yield "nodes", f"{topology.n_nodes:,} of {per_node}"
+    yield "nodes", f"{topology.n_nodes:,} of {_gpus_per_node(topology)}"
     if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
         rate = show_value(chip.node.bytes_per_s_per_gpu_one_way, "B/s")
         yield "in a node", f"{rate} a GPU, one way"
@@ -100,11 +117,11 @@ def _topology(system: System) -> Iterator[tuple[str, str]]:
         yield "between", f"{rate} a GPU, one way"
     tree = _tree(system)
     if tree:
-        cores = f", {tree.n_cores:,} core" if tree.n_cores else ""
+        core_switches = f", {tree.n_cores:,} core" if tree.n_cores else ""
         yield (
             "switches",
             f"{tree.n_node_switches:,} in nodes, {tree.n_leaves:,} leaf, {tree.n_spines:,} "
-            f"spine{cores}; {tree.n_units:,} scalable units",
+            f"spine{core_switches}; {tree.n_units:,} scalable units",
         )
 
 

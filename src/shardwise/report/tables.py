@@ -1,4 +1,4 @@
-"""Tables of sweeps, operations and memory, and tables as Markdown, CSV or JSON lines."""
+"""Tables that training and serving share, for the screen and as Markdown, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,57 +13,66 @@ from shardwise.plan.schema.common import MemoryBytes, Operation
 from shardwise.report.style import Block, bar, labelled, table
 
 FORMATS = ("md", "csv", "jsonl")
-DASH = "–"
+DASH = "–"  # the cell of a value that does not exist
 
 
-def option_heads(swept: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
-    """Heads of the options that vary; columns of numbers are aligned to the right."""
-    heads = []
+def option_headers(swept: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    """Column headers of the swept options; columns of numbers are aligned to the right.
+
+    Args:
+        swept: the options of one row of the sweep, and their values.
+        labels: headers of the options that are not shown by their own names.
+    """
+    headers = []
     for name, value in swept.items():
-        label = labels.get(name, name)
-        heads.append(label if isinstance(value, str) else f">{label}")
-    return heads
+        header = labels.get(name, name)
+        if not isinstance(value, str):
+            header = f">{header}"
+        headers.append(header)
+    return headers
 
 
 def option_text(value: Any) -> str:
-    """A value of an option: `1,024`."""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    """The value of an option as text; integers have thousands separators: `1,024`."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
 def distinct_problems(rows: Iterable[Any]) -> list[str]:
-    """The problems of rows without a plan, in order of appearance."""
+    """The different reasons why rows have no plan, in order of first appearance."""
     return list(dict.fromkeys(row.problem for row in rows if row.problem))
 
 
 def problem_number(problems: Sequence[str], problem: str) -> str:
-    """`none (1)`: a cell that refers to the footnote of `footnotes`."""
+    """The cell of a row without a plan, which refers to a footnote: `none (1)`."""
     return f"none ({problems.index(problem) + 1})"
 
 
 def footnotes(problems: Sequence[str]) -> Block:
-    """The problems by number, below their table."""
+    """The problems with their numbers, to be printed below a table of `problem_number` cells."""
     return labelled((f"({number})", problem) for number, problem in enumerate(problems, 1))
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]], file_format: str) -> str:
-    """Flat rows as `csv` or `jsonl`."""
+    """Rows as `csv` or `jsonl`; all rows have the same columns."""
     if file_format == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in rows)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    output = io.StringIO()
+    writer = csv.DictWriter(output, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return out.getvalue()
+    return output.getvalue()
 
 
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; `>` before a head aligns its column to the right."""
-    rules = ["---:" if head.startswith(">") else "---" for head in heads]
-    lines = [
-        _markdown_line([head.lstrip(">") for head in heads]),
-        f"|{'|'.join(rules)}|",
-        *map(_markdown_line, rows),
-    ]
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; `>` before a header aligns its column to the right."""
+    names = []
+    rules = []
+    for header in headers:
+        names.append(header.lstrip(">"))
+        rules.append("---:" if header.startswith(">") else "---")
+    lines = [_markdown_line(names), f"|{'|'.join(rules)}|", *map(_markdown_line, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -72,18 +81,23 @@ def _markdown_line(cells: Sequence[str]) -> str:
 
 
 def placement(axes: Mapping[str, str]) -> Block:
-    """Where each mesh axis is placed on the machine."""
-    return table(["axis", "where"], [[f"  {axis}", where] for axis, where in axes.items()])
+    """A table of mesh axes and the links or chips of the machine that each one spans."""
+    rows = []
+    for axis, where in axes.items():
+        rows.append([f"  {axis}", where])
+    return table(["axis", "where"], rows)
 
 
 def sharding_rules(rules: Mapping[str, Sequence[str]]) -> Block:
-    """The mesh axes over which each array dim is sharded."""
-    rows = [[f"  {dim}", ", ".join(axes)] for dim, axes in rules.items()]
+    """A table of array dims and the mesh axes over which each one is sharded."""
+    rows = []
+    for dim, axes in rules.items():
+        rows.append([f"  {dim}", ", ".join(axes)])
     return table(["dim", "mesh axes"], rows)
 
 
 def memory_rows(memory: MemoryBytes) -> Iterator[list[str]]:
-    """Bytes per chip by part, with bars of the capacity."""
+    """A row for each part of a chip's memory: its name, its size, and its share of HBM as a bar."""
     parts = {
         "weights": memory.weights,
         "gradients": memory.gradients,
@@ -101,19 +115,23 @@ def memory_rows(memory: MemoryBytes) -> Iterator[list[str]]:
 
 
 def time_rows(parts: Mapping[str, float], total_s: float) -> Iterator[list[str]]:
-    """Seconds by part, with bars of the total."""
+    """A row for each part of a step: its name, its seconds, and its share of the total as a bar."""
     for name, seconds in parts.items():
         yield [f"  {name}", units.show_seconds(seconds), bar(seconds, total_s)]
 
 
 def operation_cells(operation: Operation) -> list[str]:
-    """A row of the operations table: bytes are of HBM, or of the network for a collective."""
+    """A row of the operations table: name, phase, count, work, bytes and time.
+
+    Work is FLOPs or a collective; bytes are HBM traffic, or the network traffic of a collective.
+    """
+    work = ""
+    n_bytes = operation.hbm_bytes
     if operation.collective:
         work = f"{operation.collective} {operation.role}"
         n_bytes = operation.network_bytes
-    else:
-        work = units.show_count(operation.flops) if operation.flops else ""
-        n_bytes = operation.hbm_bytes
+    elif operation.flops:
+        work = units.show_count(operation.flops)
     return [
         operation.name,
         operation.phase,

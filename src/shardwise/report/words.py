@@ -1,4 +1,4 @@
-"""Phrases that several reports share."""
+"""Phrases and formats of numbers that several reports share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ duration = units.show_seconds
 
 
 def mesh_text(mesh: Mapping[str, int]) -> str:
-    """`tensor 4 × context 2 × fsdp 32`: the axes of neighbouring chips first."""
+    """The mesh axes larger than 1, those of neighbouring chips first: `tensor 4 × fsdp 32`."""
     axes = [f"{role} {mesh[role]:,}" for role in INSIDE_OUT if mesh.get(role, 1) > 1]
     return " × ".join(axes) or "one chip"
 
 
 def listed(words: Sequence[str]) -> str:
-    """`data`, `data and fsdp`, `data, fsdp and pipe`."""
-    *first, last = words or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    """Join words as prose does: `data`, `data and fsdp`, `data, fsdp and pipe`."""
+    *leading, last = words or [""]
+    if not leading:
+        return last
+    return f"{', '.join(leading)} and {last}"
 
 
 def span(low: str, high: str) -> str:
-    """A range of two quantities; a unit that they share is written once.
+    """A range between two quantities with units; a common unit is written once.
 
     >>> span("486 ms", "854 ms"), span("487 ms", "1.32 s")
     ('486–854 ms', '487 ms–1.32 s')
@@ -37,22 +39,22 @@ def span(low: str, high: str) -> str:
 
 
 def seconds_span(low: float, high: float) -> str:
-    """A range of two durations."""
+    """A range between two durations in seconds: `486–854 ms`."""
     return span(duration(low), duration(high))
 
 
 def percent(share: float) -> str:
-    """`88 %`, `0.4 %`."""
+    """A share as percent with two significant digits: `88 %`, `0.4 %`."""
     return f"{units.significant(100 * share, 2)} %"
 
 
 def signed_percent(share: float) -> str:
-    """`+3.1 %`, `-0.4 %`."""
+    """A relative change as percent with its sign: `+3.1 %`, `-0.4 %`."""
     return f"{share:+.1%}".replace("%", " %")
 
 
 def counted(n: int, noun: str) -> str:
-    """`1 host`, `8 hosts`, `4 batches`, `3 ICI axes`."""
+    """A number and its noun, in the plural unless it is 1: `8 hosts`, `4 batches`, `3 ICI axes`."""
     if n == 1:
         return f"1 {noun}"
     if noun.endswith("axis"):
@@ -63,10 +65,12 @@ def counted(n: int, noun: str) -> str:
 
 
 def chips(n: int) -> str:
-    """`1 chip`, `8,960 chips`."""
+    """A number of chips: `1 chip`, `8,960 chips`."""
     return counted(n, "chip")
 
 
 def bound_name(bound: str) -> str:
     """The bound of a step at the start of a sentence: `HBM`, `Compute`, `Communication`."""
-    return "HBM" if bound == "hbm" else bound.capitalize()
+    if bound == "hbm":
+        return "HBM"
+    return bound.capitalize()

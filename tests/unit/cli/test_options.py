@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli import IN_WINGS, VERBS, locate
+from shardwise.cli import TWO_FORM_VERBS, VERBS, locate
 from shardwise.cli.command import command_of
 from shardwise.report.tables import FORMATS
 from tests.golden.terminal import run
@@ -41,7 +41,7 @@ HOMONYMS = {
 
 def forms() -> list[tuple[str, str]]:
     """Every verb, those of both wings twice, with its module."""
-    serving = [locate(verb, ["--serve"]) for verb in IN_WINGS]
+    serving = [locate(verb, ["--serve"]) for verb in TWO_FORM_VERBS]
     return sorted([locate(verb, []) for verb in VERBS] + serving)
 
 

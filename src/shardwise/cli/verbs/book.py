@@ -1,4 +1,4 @@
-"""`shardwise book [ID | CHAPTER] [--all]`: the cases, and whether the library agrees."""
+"""`shardwise book [ID | CHAPTER] [--all]`: worked problems of the book, solved by the library."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(
     if every:
         return _all(json)
     if not word:
-        return Answer(document=lambda: _listed(cases()), blocks=_chapters(), as_json=json)
-    chosen = select(word)
-    if len(chosen) > 1:
-        return Answer(document=lambda: _listed(chosen), blocks=_list(chosen), as_json=json)
-    result = solve(chosen[0].id)
+        return Answer(document=lambda: _document(cases()), blocks=_chapters(), as_json=json)
+    problems = select(word)
+    if len(problems) > 1:
+        return Answer(document=lambda: _document(problems), blocks=_list(problems), as_json=json)
+    result = solve(problems[0].id)
     return Answer(
         document=lambda: result,
-        blocks=_case(result),
+        blocks=_solution(result),
         as_json=json,
         exit_code=_exit_code(result.agrees),
     )
@@ -55,9 +55,10 @@ def _exit_code(agrees: bool) -> int:
     return CheckFailed.exit_code
 
 
-def _listed(chosen: Sequence[Case]) -> list[dict[str, Any]]:
+def _document(problems: Sequence[Case]) -> list[dict[str, Any]]:
+    """The questions, without their solutions."""
     rows = []
-    for problem in chosen:
+    for problem in problems:
         rows.append(
             {
                 "id": problem.id,
@@ -81,12 +82,12 @@ def _chapters() -> Iterator[Block]:
     yield quiet("type  shardwise book CHAPTER  ·  shardwise book ID  ·  shardwise book --all")
 
 
-def _list(chosen: Sequence[Case]) -> Iterator[Block]:
-    yield strong(f"{chosen[0].chapter}: {len(chosen)} cases.")
-    yield table(["!case", "question"], [[problem.id, problem.question] for problem in chosen])
+def _list(problems: Sequence[Case]) -> Iterator[Block]:
+    yield strong(f"{problems[0].chapter}: {len(problems)} cases.")
+    yield table(["!case", "question"], [[problem.id, problem.question] for problem in problems])
 
 
-def _case(result: Result) -> Iterator[Block]:
+def _solution(result: Result) -> Iterator[Block]:
     case = result.case
     verdict = f"DISAGREES at {result.where}"
     if result.agrees:
@@ -98,13 +99,15 @@ def _case(result: Result) -> Iterator[Block]:
 
 
 def _details(result: Result) -> Iterator[tuple[str, str]]:
-    """Labels and texts; an empty text is left out."""
+    """Labels and texts of a solution; some texts are empty."""
     case = result.case
     number = CHAPTERS[case.chapter]
-    chapter_number = f"chapter {number}, " if number else ""
-    yield "from", f"{chapter_number}{case.chapter} ({case.edition})"
+    chapter = case.chapter
+    if number:
+        chapter = f"chapter {number}, {chapter}"
+    yield "from", f"{chapter} ({case.edition})"
     yield "question", case.question
-    yield "given", "; ".join(f"{key} = {shown(value)}" for key, value in case.given.items())
+    yield "given", "; ".join(f"{name} = {shown(value)}" for name, value in case.given.items())
     yield "asked", case.ask
     yield "formula", result.formula
     yield "answer", f"{shown(result.answer)}  [{case.unit}]"
@@ -139,9 +142,9 @@ def _summary(results: BookResult) -> Iterator[Block]:
 
 
 def shown(value: Any) -> str:
-    """A nested answer for people: whole numbers as they are, others to four digits."""
+    """The text of an answer, which may be nested; fractional numbers have four digits."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {shown(element)}" for key, element in value.items())
+        return ", ".join(f"{name} {shown(element)}" for name, element in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_item, value))
     if value is None:
@@ -158,6 +161,7 @@ def shown(value: Any) -> str:
 
 
 def _item(value: Any) -> str:
+    """The text of an element of a list; a list in it is in parentheses."""
     if isinstance(value, list | tuple):
         return f"({shown(value)})"
     return shown(value)

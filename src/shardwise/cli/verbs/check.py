@@ -1,4 +1,4 @@
-"""`shardwise check PLAN.json` and `shardwise check module:function --on v5e:4x4`."""
+"""`shardwise check PLAN.json`, or `shardwise check module:function --on v5e:4x4`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, names_set, parse_word
+from shardwise.cli.inputs import Inputs, names_of_set_options, parse_word
 from shardwise.cli.options import argument, output, workload
 from shardwise.cli.progress import TerminalLine
 from shardwise.errors import BadInput, CheckFailed
@@ -57,11 +57,13 @@ def run(
     inputs = Inputs()
     is_function = ":" in subject and not subject.endswith(".json")
     if is_function:
-        by_compiler = collectives != COLLECTIVES[0]
-        for_plans = {
-            "--layers": layers, "--collectives": by_compiler, "--fix": fix, "--save": save,
-        }  # fmt: skip
-        names = names_set(for_plans)
+        plan_options = {
+            "--layers": layers,
+            "--collectives": collectives != COLLECTIVES[0],
+            "--fix": fix,
+            "--save": save,
+        }
+        names = names_of_set_options(plan_options)
         if names:
             inputs.refuse(f"{names} is for plans, and {subject} is a function.")
         if not on:
@@ -72,18 +74,20 @@ def run(
         inputs.refuse("--save saves the plan of --fix. Add --fix.")
     inputs.optional(sw.hardware, on)
     inputs.read(parse_word, collectives, "chooser of collectives", COLLECTIVES)
-    depths = inputs.optional(_depths, layers) or ()
-    plan = None if is_function else inputs.read(sw.load, subject)
+    layer_counts = inputs.optional(_layer_counts, layers) or ()
+    plan = None
+    if not is_function:
+        plan = inputs.read(sw.load, subject)
     inputs.done()
-    with _compiling(no_cache, collectives) as how:
+    with _compile_options(no_cache, collectives) as compile_options:
         if plan is None:
-            return _function_answer(subject, args, on, how, trace, json)
-        return _plan_answer(plan, on, depths, how, trace, fix, save, json)
+            return _function_answer(subject, args, on, compile_options, trace, json)
+        return _plan_answer(plan, on, layer_counts, compile_options, trace, fix, save, json)
 
 
 @contextmanager
-def _compiling(no_cache: bool, collectives: str) -> Iterator[CompileOptions]:
-    """How to compile, with the stage of each compilation shown on a terminal."""
+def _compile_options(no_cache: bool, collectives: str) -> Iterator[CompileOptions]:
+    """Options whose `on_stage` shows the stages of a compilation on a terminal."""
     from shardwise.check.options import CompileOptions
 
     line = TerminalLine(sys.stderr)
@@ -101,14 +105,14 @@ def _compiling(no_cache: bool, collectives: str) -> Iterator[CompileOptions]:
 def _plan_answer(
     plan: AnyPlan,
     on: str,
-    depths: tuple[int, ...],
-    how: CompileOptions,
+    layer_counts: tuple[int, ...],
+    compile_options: CompileOptions,
     trace: str,
     fix: bool,
     save: str,
     as_json: bool,
 ) -> Answer:
-    from shardwise.check.fix import fix as look_for_plan
+    from shardwise.check.fix import fix as search_for_plan
     from shardwise.check.serving import ServingVerdict
     from shardwise.check.verdict import Verdict
     from shardwise.report.check import plan as training_report
@@ -117,14 +121,14 @@ def _plan_answer(
     verdict = sw.check(
         plan,
         on=on,
-        layers=depths,
+        layers=layer_counts,
         trace=trace or None,
-        cache=how.cache,
-        on_stage=how.on_stage,
-        collectives=how.collectives,
+        cache=compile_options.cache,
+        on_stage=compile_options.on_stage,
+        collectives=compile_options.collectives,
     )
     if fix and isinstance(plan, sw.Plan) and isinstance(verdict, Verdict) and not verdict.passed:
-        repair = look_for_plan(plan, verdict, how)
+        repair = search_for_plan(plan, verdict, compile_options)
         verdict = replace(verdict, proposals=repair.proposals)
         if save and repair.plan:
             from shardwise.report.document import save as write_plan
@@ -143,12 +147,12 @@ def _plan_answer(
 
 
 def _function_answer(
-    name: str, args: str, on: str, how: CompileOptions, trace: str, as_json: bool
+    name: str, args: str, on: str, compile_options: CompileOptions, trace: str, as_json: bool
 ) -> Answer:
     from shardwise.check.user.function import check_named_function
     from shardwise.report.check import function as report
 
-    verdict = check_named_function(name, args, on, how, trace or None)
+    verdict = check_named_function(name, args, on, compile_options, trace or None)
     return Answer(
         document=lambda: verdict,
         blocks=report.blocks(verdict),
@@ -157,13 +161,13 @@ def _function_answer(
     )
 
 
-def _depths(text: str) -> tuple[int, ...]:
-    """`1,2` -> two depths.
+def _layer_counts(text: str) -> tuple[int, ...]:
+    """Parse --layers, two numbers of layers: `1,2`.
 
     Raises:
         BadInput: not two whole numbers, the smaller first.
     """
-    depths = tuple(units.parse_whole(number.strip(), "--layers") for number in text.split(","))
-    if len(depths) != 2 or not 1 <= depths[0] < depths[1]:
+    counts = tuple(units.parse_whole(number.strip(), "--layers") for number in text.split(","))
+    if len(counts) != 2 or not 1 <= counts[0] < counts[1]:
         raise BadInput(f"--layers {text}: write two numbers of layers, the smaller first, as 1,2.")
-    return depths
+    return counts

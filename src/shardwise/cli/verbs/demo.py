@@ -1,4 +1,4 @@
-"""`shardwise demo`: the two plans of the README; `--train`: a plan for this CPU, and its run."""
+"""`shardwise demo`: the two plans of the README. With --train: a plan for this CPU, and its run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from shardwise.report.training import plan as report
 
 MODEL = "llama3-70b"
 TOKENS = 15e12
+# Hardware, sequences in a batch, and the question that the plan answers.
 QUESTIONS = (
     (
         "v5p:16x20x28",
@@ -35,12 +36,12 @@ QUESTIONS = (
     ),
 )
 
-
-# This CPU as two devices; a small Llama of bytes that learns to look like Python in a minute.
+# --train: this CPU as two devices trains a small Llama on bytes, whose samples look like Python
+# after a minute.
 N_DEVICES = 2
 BATCH = 16
 SEQ = 128
-MINUTE_S = 60
+RUN_S = 60  # expected seconds of the run, within the limits of its steps
 MIN_STEPS = 40
 MAX_STEPS = 400
 
@@ -75,7 +76,7 @@ def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
 
 
 def _train(as_json: bool) -> Answer:
-    """Measure, plan, train: a minute on this CPU."""
+    """Measure this CPU, plan a training run for it, and run the plan for about a minute."""
     from shardwise.cli.verbs.train import RunLines
     from shardwise.report import measured_cpu
     from shardwise.report.style import render
@@ -87,7 +88,7 @@ def _train(as_json: bool) -> Answer:
     from shardwise.train.tokenize import tokenize
     from shardwise.train.tokenizer import ByteTokenizer
 
-    def say(blocks: Iterator[Block]) -> None:
+    def write_blocks(blocks: Iterator[Block]) -> None:
         if not as_json:
             write_answer(showable(render([*blocks, ""], sys.stdout), sys.stdout))
 
@@ -95,15 +96,15 @@ def _train(as_json: bool) -> Answer:
         folder = Path(folder_name)
         with progress("measuring this CPU"):
             chip = measure(N_DEVICES)
-        say(measured_cpu.blocks(chip, None))
+        write_blocks(measured_cpu.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
         with progress("tokenizing the sources of Python's standard library"):
             modules = sources.find_sources([str(path) for path in _modules()], "*.py", "text")
             dataset = tokenize(modules, ByteTokenizer(), str(folder / "tokens"))
-        say(train_report.tokenized(dataset, ""))
+        write_blocks(train_report.tokenized(dataset, ""))
         job = sw.Train(batch=BATCH, seq=SEQ, weights="fp32", compute="fp32")
         plan = sw.plan(_small_model(), sw.hardware(f"{folder / 'host.toml'}:{N_DEVICES}"), job)
-        n_steps = max(MIN_STEPS, min(MAX_STEPS, int(MINUTE_S / plan.step.expected)))
+        n_steps = max(MIN_STEPS, min(MAX_STEPS, int(RUN_S / plan.step.expected)))
         run_lines = RunLines(plan, n_steps, quiet=as_json)
         try:
             result = sw.train(
@@ -135,5 +136,5 @@ def _small_model() -> sw.ModelConfig:
 
 
 def _modules() -> list[Path]:
-    """The modules of Python's standard library that are a single file."""
+    """The modules of Python's standard library that consist of a single file."""
     return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))

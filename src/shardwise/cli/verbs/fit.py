@@ -19,9 +19,9 @@ from shardwise.search.fit import sizes
 from shardwise.workload import OPTIMIZER_MOMENTS, weight_dtype_for
 
 Job = sw.Train | sw.Serve
-Machine = tuple[sw.Chip, sw.System | None]
+ChipAndSystem = tuple[sw.Chip, sw.System | None]  # no system if the command names a chip alone
 
-CONTEXT = "8192"
+CONTEXT = "8192"  # tokens of a sequence, unless --context says otherwise
 
 
 def run(
@@ -43,7 +43,7 @@ def run(
     if train and serve:
         inputs.refuse("--train and --serve hold different things. Ask for one of them.")
     config = inputs.read(sw.model, model)
-    machine = inputs.read(_machine, hardware)
+    machine = inputs.read(_chip_and_system, hardware)
     dtypes = inputs.read(parse_words, dtype, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
     length = inputs.read(units.parse_whole, context or CONTEXT, "context")
@@ -89,8 +89,8 @@ def run(
     )
 
 
-def _machine(text: str) -> Machine:
-    """The chip, and the machine where the text gives its size."""
+def _chip_and_system(text: str) -> ChipAndSystem:
+    """Parse a chip, or a machine and its chip."""
     if not has_size(text):
         return sw.chip(text), None
     system = sw.hardware(text)
@@ -102,12 +102,13 @@ def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
 
 
 def _training(dtype: str, optimizer: str) -> sw.Train:
-    """A step for its state alone; its batch does not matter."""
+    """A job whose training state is measured; its batch does not matter."""
     weights = weight_dtype_for(dtype)
     return sw.Train(batch=1, seq=1, weights=weights, compute=dtype, optimizer=optimizer)
 
 
-def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
+def _need(config: sw.ModelConfig, machine: ChipAndSystem, job: Job) -> Need:
+    """The memory of a job, and the machine: the given one, or the smallest that holds the job."""
     chip, system = machine
     if system:
         system_name = system.name
@@ -117,11 +118,10 @@ def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
     capacities = {"documented": chip.need("hbm_bytes")}
     if chip.hbm_usable_bytes is not None:
         capacities["usable"] = chip.hbm_usable_bytes
-    pooled_fits = {
-        capacity: _pooled(config, chip, job, n_chips, hbm_bytes)
-        for capacity, hbm_bytes in capacities.items()
-    }
-    documented = pooled_fits["documented"]
+    fits = {}
+    for capacity, hbm_bytes in capacities.items():
+        fits[capacity] = _fit_of_size(config, chip, job, n_chips, hbm_bytes)
+    documented = fits["documented"]
     kv_dtype = job.kv if isinstance(job, sw.Serve) else None
     return Need(
         dtype=job.weights,
@@ -133,19 +133,18 @@ def _need(config: sw.ModelConfig, machine: Machine, job: Job) -> Need:
         system=system_name,
         n_chips=n_chips,
         rooms=tuple(
-            _room(pooled_fit, capacity, capacities[capacity], n_chips)
-            for capacity, pooled_fit in pooled_fits.items()
+            _room(fit, capacity, capacities[capacity], n_chips) for capacity, fit in fits.items()
         ),
     )
 
 
 def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int]:
-    """The smallest machine that holds the job, else the largest there is."""
+    """Name and chips of the smallest machine that holds the job, or else of the largest machine."""
     return _holder(config, chip, job) or list(sizes(chip))[-1]
 
 
 def _holder(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int] | None:
-    """The smallest machine that holds the job, or None."""
+    """Name and chips of the smallest machine that holds the job, or None."""
     try:
         fit = sw.fit(config, chip, job)
     except DoesNotFit:
@@ -153,27 +152,40 @@ def _holder(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int] 
     return fit.system, fit.n_chips
 
 
-def _pooled(config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm: float) -> sw.Fit:
-    """The fit on a machine of a given size: one chip that has all of its memory.
+def _fit_of_size(
+    config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm_bytes: float
+) -> sw.Fit:
+    """The fit on a machine of `n_chips` chips, which need not be the smallest that holds the job.
 
-    Two such chips in the answer mean that one was not enough.
+    The machine is passed to `sw.fit` as a single chip with the memory of all of them. A fit on two
+    such chips means that the machine does not hold the job.
     """
-    pooled_chip = dataclasses.replace(chip, hbm_bytes=hbm * n_chips, ici=None, node=None)
+    pooled_chip = dataclasses.replace(chip, hbm_bytes=hbm_bytes * n_chips, ici=None, node=None)
     return sw.fit(config, pooled_chip, job)
 
 
-def _room(fit: sw.Fit, kind: str, hbm: float, n_chips: int) -> Room:
-    free_bytes = hbm * n_chips - fit.held_bytes
-    fits = free_bytes >= 0
-    per_chip = fit.tokens_per_chip
+def _room(fit: sw.Fit, capacity: str, hbm_bytes: float, n_chips: int) -> Room:
+    """The memory left on a machine of `n_chips` chips.
+
+    Args:
+        fit: of the machine as a single chip.
+        hbm_bytes: memory of one chip.
+    """
+    left_bytes = hbm_bytes * n_chips - fit.held_bytes
+    sequences = None
+    tokens_per_chip = None
+    if left_bytes >= 0:
+        sequences = fit.sequences
+        if fit.tokens_per_chip is not None:
+            tokens_per_chip = fit.tokens_per_chip // n_chips
     return Room(
-        capacity=kind,
-        hbm_bytes_per_chip=hbm,
-        hbm_bytes=hbm * n_chips,
-        fits=fits,
-        left_bytes=free_bytes,
-        sequences=fit.sequences if fits else None,
-        tokens_per_chip=per_chip // n_chips if fits and per_chip is not None else None,
+        capacity=capacity,
+        hbm_bytes_per_chip=hbm_bytes,
+        hbm_bytes=hbm_bytes * n_chips,
+        fits=left_bytes >= 0,
+        left_bytes=left_bytes,
+        sequences=sequences,
+        tokens_per_chip=tokens_per_chip,
     )
 
 
@@ -194,14 +206,14 @@ def _kv_bytes_per_token(config: sw.ModelConfig, job: Job) -> float | None:
 
 
 def _refusal(
-    config: sw.ModelConfig, machine: Machine, jobs: list[Job], needs: tuple[Need, ...]
+    config: sw.ModelConfig, machine: ChipAndSystem, jobs: list[Job], needs: tuple[Need, ...]
 ) -> list[str]:
-    """The problems: what is too large for the machine, and the machines that hold it."""
+    """The problems of a model that fits in no dtype, and the machines that would hold it."""
     problems = []
     for need in needs:
         room = need.rooms[0]
         held_parts = " + ".join(
-            f"{array_role} {units.show_bytes(size)}" for array_role, size in need.held.items()
+            f"{part} {units.show_bytes(n_bytes)}" for part, n_bytes in need.held.items()
         )
         problems.append(
             f"does not fit: {config.name} in {need.dtype} holds {held_parts}, more than the "

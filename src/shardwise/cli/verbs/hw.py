@@ -84,10 +84,10 @@ def _slices(names: list[str], as_json: bool) -> Answer:
     if not names:
         raise BadInput("--slices needs a chip: shardwise hw v5e --slices.")
     chip = parse_chip(names[0])
-    shapes = legal_slices(chip)
+    slices = legal_slices(chip)
     return Answer(
-        document=lambda: report.slices_document(chip, shapes),
-        blocks=report.slices_blocks(chip, shapes),
+        document=lambda: report.slices_document(chip, slices),
+        blocks=report.slices_blocks(chip, slices),
         as_json=as_json,
     )
 

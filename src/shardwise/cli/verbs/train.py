@@ -13,7 +13,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import argument, option, output, workload
 from shardwise.cli.progress import Stages
-from shardwise.cli.streams import answers_only, write_answer
+from shardwise.cli.streams import reserve_stdout, write_answer
 from shardwise.errors import BadInput, CheckFailed
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
@@ -22,7 +22,7 @@ from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
 from shardwise.train.run import CheckpointOptions, steps_from_plan
 
-HEADS_EVERY = 25  # lines of steps between two lines of heads
+HEADERS_EVERY = 25  # lines of steps between two lines of headers
 
 optimization = partial(option, "Optimization")
 checkpoints = partial(option, "Checkpoints")
@@ -112,10 +112,12 @@ def run(
     saving = inputs.read(
         CheckpointOptions, folder=checkpoint, every=checkpoint_every, resume=resume
     )
-    joined = inputs.read(Rendezvous, coordinator=coordinator, processes=processes, process=process)
+    rendezvous = inputs.read(
+        Rendezvous, coordinator=coordinator, processes=processes, process=process
+    )
     inputs.done()
     if coordinator:
-        answers_only()
+        reserve_stdout()
     run_lines = RunLines(loaded, recipe.steps, quiet=json)
     hooks = Hooks(on_stage=run_lines.stage, on_step=run_lines.step, on_note=_note)
     try:
@@ -126,7 +128,7 @@ def run(
             saving=saving,
             seed=seed,
             log=log,
-            joined=joined,
+            joined=rendezvous,
             sample=sample or None,
             start=start,
             export=export,
@@ -149,37 +151,39 @@ def _training_plan(path: str) -> sw.Plan:
 
 
 def _note(text: str) -> None:
+    """Write a note of the run to stderr."""
     lines = textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
     sys.stderr.write(showable(lines + "\n", sys.stderr))
     sys.stderr.flush()
 
 
 class RunLines:
-    """The lines of a run: its plan, then a line per step, with the heads of the columns at times.
+    """Writes the lines of a run: its plan, a line per step, and headers every HEADERS_EVERY steps.
 
     Args:
-        quiet: stdout is for one document.
+        steps: number of steps in the run.
+        quiet: write nothing to stdout, which is reserved for a JSON document.
     """
 
     def __init__(self, plan: sw.Plan, steps: int, *, quiet: bool) -> None:
         self.plan = plan
         self.steps = steps
         self.quiet = quiet
-        self.count = 0
+        self.n_lines = 0
         self.stages = Stages()
 
     def stage(self, stage: str) -> None:
-        """A stage begins before the first step; every refusal has been made by then."""
+        """Called when a stage, such as compiling, begins; all inputs have been checked by then."""
         if stage and is_first():
-            self._write(report.begin(self.plan))
+            self._write(report.plan_summary(self.plan))
         self.stages.begin(stage)
 
     def step(self, record: StepRecord) -> None:
-        """A step is done."""
-        if self.count % HEADS_EVERY == 0:
-            self._write(report.heads(self.steps) + "\n")
-        self.count += 1
-        self._write(report.line(record) + "\n")
+        """Called when a step is done."""
+        if self.n_lines % HEADERS_EVERY == 0:
+            self._write(report.step_headers(self.steps) + "\n")
+        self.n_lines += 1
+        self._write(report.step_line(record) + "\n")
 
     def _write(self, text: str) -> None:
         if not self.quiet:

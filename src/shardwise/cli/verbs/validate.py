@@ -10,7 +10,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.options import output, workload
 from shardwise.errors import BadInput
 
-MAX_ROWS = 1000
+MAX_ROWS = 1000  # of --worst
 
 
 def run(

@@ -1,1 +1,1 @@
-"""Compiler checks for the terminal: of plans and of a user's function."""
+"""The compiler's verdicts on plans and on users' functions, as text for the terminal."""

@@ -1,4 +1,4 @@
-"""The compiler's verdict on a user's function."""
+"""The compiler's report on a user's own JAX function."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shardwise.check.user.function import CollectiveRow, FunctionReport
 from shardwise.report.check.plan import COMPILERS, memory, show_flops
 from shardwise.report.style import Block, quiet, strong, table
 
-MAX_SCOPES = 8  # rows of FLOPs
+MAX_SCOPES = 8  # rows of FLOPs by named scope
 
 
 def blocks(report: FunctionReport) -> Iterator[Block]:
-    """The verdict, the numbers, the collectives, and what fills the memory."""
+    """The verdict, the compiler's numbers, the collectives, and the largest arrays in memory."""
     yield strong(_headline(report))
     if report.note:
         yield report.note
@@ -21,8 +21,8 @@ def blocks(report: FunctionReport) -> Iterator[Block]:
         return
     yield table(["", ">"], _numbers(report))
     if report.collectives:
-        heads = ["collectives over", "", ">n", ">bytes", ">async", "overlaps with"]
-        yield table(heads, map(_collective, report.collectives))
+        headers = ["collectives over", "", ">n", ">bytes", ">async", "overlaps with"]
+        yield table(headers, map(_collective, report.collectives))
         yield quiet("bytes: received by a device in one run; async: share that overlaps")
     if report.largest:
         yield from memory(report.compiled, report.largest)

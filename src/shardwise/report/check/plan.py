@@ -1,4 +1,4 @@
-"""The compiler's verdict on a plan."""
+"""The compiler's verdict on a training plan, or on one step of a serving plan."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Callable, Iterator
 
 from shardwise import units
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
-from shardwise.report.style import Block, labelled, quiet, rows_below, strong, table
+from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
-MAX_ARRAYS = 6  # rows of arrays at the peak
-COMMAND_COLUMNS = 74
+MAX_ARRAYS = 6  # rows of the table of arrays at the memory peak
+COMMAND_WIDTH = 74  # width in characters of a command that is printed to be copied
 
 
 def blocks(verdict: Verdict) -> Iterator[Block]:
-    """The verdict, plan against compiler, collectives, differences, memory, proposals."""
+    """The verdict, tables of planned and compiled numbers, differences, memory, and proposals."""
     yield strong(_headline(verdict))
     if verdict.note:
         yield verdict.note
     if verdict.compiled:
         yield table(["", ">plan", ">XLA", ">difference"], _numbers(verdict))
     if verdict.collectives:
-        heads = ["collectives", "", ">plan n", ">XLA n", ">plan", ">XLA", ">async"]
-        yield table(heads, map(_collective, verdict.collectives))
+        headers = ["collectives", "", ">plan n", ">XLA n", ">plan", ">XLA", ">async"]
+        yield table(headers, map(_collective, verdict.collectives))
         yield quiet("counts, then bytes received by a chip in a step; async: share that overlaps")
     if verdict.differences:
         texts = (difference.text for difference in verdict.differences)
-        yield labelled(rows_below("differs", texts))
+        yield labelled(label_first("differs", texts))
     if verdict.compiled and verdict.largest:
         yield from memory(verdict.compiled, verdict.largest)
     if verdict.xla_flags:
-        yield labelled(rows_below("xla", (f"{f.name}={f.value}" for f in verdict.xla_flags)))
+        flags = (f"{flag.name}={flag.value}" for flag in verdict.xla_flags)
+        yield labelled(label_first("xla", flags))
     if verdict.proposals:
         yield from _proposals(verdict.proposals)
     yield quiet(_hint(verdict))
@@ -51,6 +52,7 @@ def _headline(verdict: Verdict) -> str:
 
 
 def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
+    """Rows of name, planned value, compiled value and relative difference."""
     planned = verdict.planned
     compiled = verdict.compiled
     if compiled is None:
@@ -71,15 +73,15 @@ def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
 
 
 def show_flops(value: float) -> str:
-    """`1.55 TFLOP`."""
+    """A number of FLOPs: `1.55 TFLOP`."""
     return units.show_rate(value, "FLOP")
 
 
 def _row(
     name: str, planned: float, compiled: float, show: Callable[[float], str]
 ) -> tuple[str, str, str, str]:
-    change = f"{compiled / planned - 1:+.1%}" if planned else ""
-    return (name, show(planned), show(compiled), change)
+    difference = f"{compiled / planned - 1:+.1%}" if planned else ""
+    return (name, show(planned), show(compiled), difference)
 
 
 def _collective(row: CheckedCollective) -> tuple[str, ...]:
@@ -95,9 +97,11 @@ def _collective(row: CheckedCollective) -> tuple[str, ...]:
 
 
 def memory(compiled: CompiledNumbers, largest: tuple[PeakArray, ...]) -> Iterator[Block]:
-    """The memory at the peak: by category, then the largest arrays."""
-    parts = [f"{name} {units.show_gib(n_bytes)}" for name, n_bytes in compiled.by_category.items()]
-    yield labelled([("holds", "  ·  ".join(parts))])
+    """The memory of a chip at its peak: bytes by category, then a table of the largest arrays."""
+    categories = []
+    for category, n_bytes in compiled.by_category.items():
+        categories.append(f"{category} {units.show_gib(n_bytes)}")
+    yield labelled([("holds", "  ·  ".join(categories))])
     yield table(["largest at the peak", "", ">n", ">all"], map(_peak_array, largest[:MAX_ARRAYS]))
 
 
@@ -108,17 +112,17 @@ def _peak_array(array: PeakArray) -> tuple[str, str, str, str]:
 
 
 def _proposals(proposals: tuple[Proposal, ...]) -> Iterator[Block]:
-    heads = ["instead", "", ">plan", ">XLA", ">expected step"]
-    yield table(heads, map(_proposal, proposals))
+    headers = ["instead", "", ">plan", ">XLA", ">expected step"]
+    yield table(headers, map(_proposal, proposals))
     for proposal in proposals:
         if proposal.passed:
             yield from _command_lines(proposal.command)
 
 
 def _command_lines(command: str) -> Iterator[str]:
-    """A command in lines that end with the continuation character of a shell."""
+    """A shell command in lines of COMMAND_WIDTH, continued with a backslash."""
     *lines, last = textwrap.wrap(
-        command, COMMAND_COLUMNS, initial_indent="  ", subsequent_indent="    ",
+        command, COMMAND_WIDTH, initial_indent="  ", subsequent_indent="    ",
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     for line in lines:

@@ -12,7 +12,7 @@ from shardwise.report.style import Block, labelled
 
 
 def blocks(verdict: ServingVerdict) -> Iterator[Block]:
-    """The verdicts on both steps, in the form of a training step."""
+    """The verdicts on the decode step and on the prefill step, each laid out by `check.plan`."""
     yield from _step(verdict.decode, verdict.decode_hbm)
     yield from _step(verdict.prefill, verdict.prefill_hbm)
 

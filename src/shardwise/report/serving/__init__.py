@@ -1,1 +1,1 @@
-"""Serving plans in words."""
+"""Serving plans, sweeps and explanations as text for the terminal."""

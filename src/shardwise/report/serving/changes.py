@@ -1,4 +1,4 @@
-"""Changes of a deployment as phrases."""
+"""Changes of a serving deployment, such as another dtype or batch, as phrases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shardwise.report.words import counted, mesh_text
 
 
 def difference_text(difference: Difference) -> str:
-    """The difference from the deployment of the plan: `int8 weights`, `twice the chips`."""
+    """How a changed deployment differs from that of the plan: `int8 weights`, `twice the chips`."""
     n = difference.n
     return {
         "none": "this plan",
@@ -26,7 +26,7 @@ def difference_text(difference: Difference) -> str:
 
 
 def engine_text(change: Change) -> str:
-    """`tensor 32, v5e:4x8`; empty where the engine is that of the plan."""
+    """The changed engine, `tensor 32, v5e:4x8`; empty if it is the engine of the plan."""
     if change.mesh is None:
         return ""
     if change.differs.kind == "gathered":

@@ -1,4 +1,4 @@
-"""The decisions that lead to a deployment, each as a question and its answer."""
+"""The decisions that lead to a serving plan, each as a question and its answer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shardwise.plan.decisions import (
 )
 from shardwise.report.words import counted, duration
 
+# How KV caches are sharded over more chips than there are heads -> its phrase.
 KV_SPLITS = {"copied": "copied", "batch": "split by sequence", "sequence": "split by length"}
 
 
@@ -22,10 +23,11 @@ def decision_text(decision: Decision) -> str:
     """A decision as a question with its answer."""
     match decision:
         case OneChip():
+            answer = "yes" if decision.met else "no"
             return (
                 f"One chip? {units.show_bytes(decision.weights_bytes)} of {decision.dtype} weights "
                 f"and {units.show_bytes(decision.cache_bytes)} of KV cache per sequence, of "
-                f"{units.show_bytes(decision.limit)}: {'yes' if decision.met else 'no'}."
+                f"{units.show_bytes(decision.limit)}: {answer}."
             )
         case Machine():
             return _machine(decision)
@@ -45,10 +47,10 @@ def decision_text(decision: Decision) -> str:
         case PrefillEngines():
             return _prefill(decision)
         case Decision(step="context"):
-            side = "below" if decision.met else "beyond: no batch is bound by FLOPs"
+            position = "below" if decision.met else "beyond: no batch is bound by FLOPs"
             return (
                 f"Which context? From {decision.limit:,.0f} tokens KV reads bind at every batch "
-                f"(2 P W ÷ (C kv)); {decision.number:,.0f} is {side}."
+                f"(2 P W ÷ (C kv)); {decision.number:,.0f} is {position}."
             )
     raise TypeError(f"no sentence for {type(decision).__name__}")
 
@@ -67,7 +69,9 @@ def _machine(decision: Machine) -> str:
 def _caches(decision: Caches) -> str:
     n_heads = int(decision.limit)
     tensor = int(decision.number)
-    heads = "1 latent vector" if decision.latent else counted(n_heads, "head")
+    heads = counted(n_heads, "head")
+    if decision.latent:
+        heads = "1 latent vector"
     text = f"How are caches split? {heads} over tensor {tensor}"
     if decision.met:
         return f"{text}."
@@ -77,26 +81,30 @@ def _caches(decision: Caches) -> str:
 
 def _experts(decision: Experts) -> str:
     degree = decision.degree or 1
-    attention = ", attention by sequence" if degree > 1 else ""
-    return (
+    text = (
         f"How are experts split? A step of {decision.rows:,.0f} tokens uses "
         f"{decision.number:,.0f} of {decision.limit:,.0f}, {decision.experts_per_token} per token; "
-        f"they are spread over {degree}{attention}."
+        f"they are spread over {degree}"
     )
+    if degree > 1:
+        text += ", attention by sequence"
+    return f"{text}."
 
 
 def _batch(decision: Batch) -> str:
-    kv = ""
+    text = "Which batch? "
     if decision.kv_batch:
-        kv = f"KV reads exceed weight reads from {decision.kv_batch:,}, "
+        text += f"KV reads exceed weight reads from {decision.kv_batch:,}, "
     return (
-        f"Which batch? {kv}FLOPs bind matmuls from {decision.limit:,.0f} tokens per step, "
+        f"{text}FLOPs bind matmuls from {decision.limit:,.0f} tokens per step, "
         f"{decision.max_batch:,} fit. Chosen: {decision.degree:,}."
     )
 
 
 def _prefill(decision: PrefillEngines) -> str:
-    engines = "the same" if decision.degree is None else "separate"
+    engines = "separate"
+    if decision.degree is None:
+        engines = "the same"
     return (
         f"Separate prefill engines? A prompt takes {duration(decision.step_s)}, "
         f"{duration(decision.at_mfu_step_s)} at {decision.mfu:.0%} MFU: {decision.number:.2g} and "

@@ -12,7 +12,7 @@ from shardwise.report.style import Block, strong, table
 
 
 def details(plan: ServingPlan) -> Iterator[Block]:
-    """Placement, rules and memory of decode and prefill engines; traffic; operations."""
+    """Tables of the decode and prefill engines, of simulated traffic, and of operations."""
     strategy = plan.strategy
     estimate = plan.estimate
     title = "Decode engines" if strategy.prefill else "Engines"
@@ -29,11 +29,12 @@ def details(plan: ServingPlan) -> Iterator[Block]:
     yield ""
     yield strong("Operations of a decode step and of a prefill at peak rates, summed over all")
     yield strong("occurrences. Bytes are HBM traffic, or network traffic for a collective")
-    heads = ["!operation", "!phase", ">count", "!FLOPs, or collective", ">bytes", ">time"]
-    yield table(heads, map(tables.operation_cells, plan.operations))
+    headers = ["!operation", "!phase", ">count", "!FLOPs, or collective", ">bytes", ">time"]
+    yield table(headers, map(tables.operation_cells, plan.operations))
 
 
 def _engines(title: str, engines: PlannedEngines, memory: MemoryBytes) -> Iterator[Block]:
+    """Axis placement, sharding rules and memory per chip of engines of one kind."""
     yield ""
     yield strong(f"{title}: {engines.count} of {engines.n_chips} chips on {engines.hardware}")
     yield tables.placement(engines.placement)

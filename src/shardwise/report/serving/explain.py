@@ -1,4 +1,4 @@
-"""An explanation of a serving plan: what binds, batch sizes, thresholds, effects of changes."""
+"""An explanation of a serving plan: its bound, other batches, thresholds, effects of changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from shardwise.plan.serving.explain import AtBatch, ServingExplanation, ServingW
 from shardwise.report.serving.changes import difference_text, engine_text
 from shardwise.report.serving.decisions import decision_text
 from shardwise.report.serving.reasons import BOUNDS, reason_text
-from shardwise.report.style import Block, labelled, quiet, rows_below, strong, table
+from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 from shardwise.report.words import duration, mesh_text, percent
 
+# Part of a decode step that can bind it -> its name in a sentence, and in a table.
 SIDES = {
     "weights": "weights",
     "flops": "FLOPs",
@@ -21,8 +22,8 @@ SIDES = {
     "software": "kernels and host",
 }
 SHORT_SIDES = SIDES | {"kv": "KV", "software": "kernels"}
-SMALL_SIDE = 0.01  # of a decode step; shorter ones are not in the headline
-# Reasons of the plan that stand below its thresholds, with their labels.
+SMALL_SIDE = 0.01  # of a decode step; shorter parts are left out of the headline
+# Constraint of a reason that is shown among the thresholds -> its label.
 THRESHOLD_REASONS = {"tensor": "links", "gathered": "FSDP"}
 
 
@@ -38,13 +39,13 @@ def blocks(explanation: ServingExplanation, *, verbose: bool = False) -> Iterato
         yield ""
         yield strong("Decisions that lead to this deployment, in the order of the book")
         yield labelled((decision.step, decision_text(decision)) for decision in explanation.path)
-        yield labelled(rows_below("why", map(reason_text, explanation.why)))
+        yield labelled(label_first("why", map(reason_text, explanation.why)))
     else:
         yield quiet('type  -v for every decision  ·  --what-if "ici x2" for another machine')
 
 
 def headline(explanation: ServingExplanation) -> str:
-    """The bound with its margin, the parts of a decode step, the deployment."""
+    """The bound of a decode step and its margin, the parts of the step, and the deployment."""
     current = next(row for row in explanation.batches if row.here)
     total_s = sum(current.sides.values())
     parts = []
@@ -85,29 +86,30 @@ def _what_if(what_if: ServingWhatIf, current: Change) -> str:
 
 
 def _batches(explanation: ServingExplanation) -> Block:
-    """Other batch sizes: TPOT, the shares of a decode step, throughput, price.
+    """A table of batch sizes: TPOT, shares of the parts of a decode step, throughput, price.
 
-    TPOT is longer than a step where prefills run in between; the step then has its own column.
+    If prefills run between decode steps, TPOT is longer than a step. The table then shows the step
+    instead of the share of kernels.
     """
-    priced = _is_priced(explanation)
+    has_price = _has_price(explanation)
     interleaved = any(row.tpot_s != row.step_s.expected for row in explanation.batches)
-    heads = [">!batch", ">!TPOT"]
+    headers = [">!batch", ">!TPOT"]
     if interleaved:
-        heads.append(">!step")
-    heads += [">!weights", ">!KV", ">!network"]
+        headers.append(">!step")
+    headers += [">!weights", ">!KV", ">!network"]
     if not interleaved:
-        heads.append(">!kernels")
-    heads.append(">!tok/s/chip")
-    if priced:
-        heads.append(">!$/M out")
-    heads.append("!bound")
-    rows = [
-        _batch_cells(row, interleaved=interleaved, priced=priced) for row in explanation.batches
-    ]
-    return table(heads, rows)
+        headers.append(">!kernels")
+    headers.append(">!tok/s/chip")
+    if has_price:
+        headers.append(">!$/M out")
+    headers.append("!bound")
+    rows = []
+    for row in explanation.batches:
+        rows.append(_batch_cells(row, interleaved=interleaved, has_price=has_price))
+    return table(headers, rows)
 
 
-def _batch_cells(row: AtBatch, *, interleaved: bool, priced: bool) -> list[str]:
+def _batch_cells(row: AtBatch, *, interleaved: bool, has_price: bool) -> list[str]:
     sides = row.sides
     total_s = sum(sides.values())
 
@@ -121,14 +123,16 @@ def _batch_cells(row: AtBatch, *, interleaved: bool, priced: bool) -> list[str]:
     if not interleaved:
         cells.append(share(sides["software"]))
     cells.append(units.significant(row.tokens_per_s_per_chip))
-    if priced:
+    if has_price:
         cells.append(f"{row.usd_per_million_output_tokens or 0.0:,.2f}")
     bound = SHORT_SIDES[row.bound]
-    cells.append(f"{bound} ←" if row.here else bound)
-    return cells
+    if row.here:
+        bound += " ←"
+    return [*cells, bound]
 
 
 def _thresholds(explanation: ServingExplanation) -> Iterator[tuple[str, str]]:
+    """Labels and texts: batches from which KV reads or FLOPs bind, limits, prefill engines."""
     yield "KV", _kv_threshold(explanation)
     batches = []
     for critical in explanation.critical:
@@ -157,11 +161,11 @@ def _thresholds(explanation: ServingExplanation) -> Iterator[tuple[str, str]]:
 
 
 def _kv_threshold(explanation: ServingExplanation) -> str:
-    text = "reads of the KV cache exceed reads of the weights at no batch"
+    text = "reads of the KV cache exceed reads of the weights "
     if explanation.kv_batch:
-        text = (
-            f"reads of the KV cache exceed reads of the weights from batch {explanation.kv_batch:,}"
-        )
+        text += f"from batch {explanation.kv_batch:,}"
+    else:
+        text += "at no batch"
     text += f"; {explanation.max_batch:,} sequences fit per engine"
     kv_context = explanation.critical[0].kv_context
     if kv_context:
@@ -172,33 +176,35 @@ def _kv_threshold(explanation: ServingExplanation) -> str:
 
 
 def _changes(explanation: ServingExplanation) -> Block:
-    """The effect of changes of the deployment, each evaluated anew."""
-    priced = _is_priced(explanation)
-    colocated = not explanation.disaggregated  # otherwise TTFT is that of the prefill engines
-    heads = ["with", ">!TPOT", ">!"]
+    """A table of changes of the deployment; the first row is the plan's own deployment."""
+    has_price = _has_price(explanation)
+    colocated = not explanation.disaggregated  # the TTFT of separate prefill engines stays
+    headers = ["with", ">!TPOT", ">!"]
     if colocated:
-        heads.append(">!TTFT")
-    heads.append(">!tok/s\n/chip")
-    if priced:
-        heads.append(">!$/M\nout")
-    heads.append(">!max\nbatch")
+        headers.append(">!TTFT")
+    headers.append(">!tok/s\n/chip")
+    if has_price:
+        headers.append(">!$/M\nout")
+    headers.append(">!max\nbatch")
     current = explanation.changes[0]
     rows = []
     for change in explanation.changes:
         name = difference_text(change.differs)
         if engine := engine_text(change):
             name += f": {engine}"
-        ratio = "" if change is current else f"×{change.tpot_s / current.tpot_s:.2f}"
+        ratio = ""
+        if change is not current:
+            ratio = f"×{change.tpot_s / current.tpot_s:.2f}"
         row = [name, duration(change.tpot_s), ratio]
         if colocated:
             row.append(duration(change.ttft_s))
         row.append(units.significant(change.tokens_per_s_per_chip))
-        if priced:
+        if has_price:
             row.append(f"{change.usd_per_million_output_tokens or 0.0:,.2f}")
         row.append(f"{change.max_batch:,}")
         rows.append(row)
-    return table(heads, rows)
+    return table(headers, rows)
 
 
-def _is_priced(explanation: ServingExplanation) -> bool:
+def _has_price(explanation: ServingExplanation) -> bool:
     return explanation.changes[0].usd_per_million_output_tokens is not None

@@ -1,4 +1,4 @@
-"""A serving plan on one screen: the deployment, latencies, bars, reasons, the Pareto front."""
+"""A serving plan on one screen: deployment, latencies, times, reasons, the Pareto front."""
 
 from __future__ import annotations
 
@@ -10,33 +10,40 @@ from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPo
 from shardwise.report.serving.details import details
 from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
 from shardwise.report.serving.traffic import traffic_lines
-from shardwise.report.style import Block, bar, labelled, quiet, rows_below, strong, table
+from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.words import chips, counted, duration, mesh_text, percent, seconds_span
 
-SCREEN_LINES = 25  # of 80 columns; reasons fill what the rest leaves, and -v shows all
-LABEL_COLUMNS = 8
+SCREEN_WIDTH = 80  # characters
+SCREEN_LINES = 25  # reasons fill the lines that are left; -v shows everything
+LABEL_WIDTH = 8  # characters before a text of `labelled`
 SHORT_REASON = 2  # lines of a short reason
 SMALL_PART = 0.03  # of a decode step; shorter parts have no bar
-BARS_WITH_TRAFFIC = 3  # the largest ones
-BAR_COLUMNS = 12
+BARS_WITH_TRAFFIC = 3  # parts of a step, the longest ones, that have a bar under simulated traffic
+BAR_WIDTH = 12  # characters
 PART_LABELS = {"kv": "KV cache"}
-# Reasons by priority for the room on a screen; the bars already show all others.
+# Constraints of the reasons that may fill the screen, the most important first. The other reasons
+# say what the bars show.
 PRIORITY = ("disaggregation", "speculation", "batch", "chips", "gathered", "tensor")
 
 
 def blocks(
     plan: ServingPlan, *, verbose: bool = False, saved: str | None = None
 ) -> Iterator[Block]:
-    """The whole answer; `verbose` adds placement, rules, memory and operations."""
+    """The whole answer.
+
+    Args:
+        verbose: show everything, with tables of placement, rules, memory and operations.
+        saved: the file to which the plan was saved, if any.
+    """
     times = list(_times(plan, verbose))
     bars = list(_bars(plan, verbose))
     n_lines = len(bars) + 2 + _n_lines(headline(plan), 0)
     for _, text in times:
-        n_lines += _n_lines(text, LABEL_COLUMNS)
+        n_lines += _n_lines(text, LABEL_WIDTH)
     points = plan.pareto
     crowded = SCREEN_LINES - n_lines - len(points) < SHORT_REASON
     if (plan.estimate.traffic or crowded) and not verbose:
-        points = _ends_and_middle(points)
+        points = _first_middle_last(points)
     yield strong(headline(plan))
     yield labelled(times)
     yield table(["", ">", "", ""], bars)
@@ -45,7 +52,7 @@ def blocks(
     else:
         reasons = _reasons_that_fit(plan, SCREEN_LINES - n_lines - len(points))
     if reasons:
-        yield labelled(rows_below("why", reasons))
+        yield labelled(label_first("why", reasons))
     yield front(points, plan)
     if verbose:
         yield from details(plan)
@@ -56,8 +63,8 @@ def blocks(
 
 
 def _n_lines(text: str, indent: int) -> int:
-    """Lines of a text that is wrapped at 80 columns."""
-    return len(textwrap.wrap(text, 80 - indent))
+    """The number of screen lines of a text that is indented by `indent` characters."""
+    return len(textwrap.wrap(text, SCREEN_WIDTH - indent))
 
 
 def headline(plan: ServingPlan) -> str:
@@ -78,32 +85,37 @@ def headline(plan: ServingPlan) -> str:
 
 
 def _tpot(plan: ServingPlan) -> str:
-    """The median of simulated requests, or the mean."""
-    traffic = plan.estimate.traffic
-    return duration(traffic.tpot_s.p50 if traffic else plan.estimate.tpot_s)
+    """The median TPOT of simulated requests; without a simulation the estimated mean."""
+    tpot_s = plan.estimate.tpot_s
+    if plan.estimate.traffic:
+        tpot_s = plan.estimate.traffic.tpot_s.p50
+    return duration(tpot_s)
 
 
 def engines_text(engines: PlannedEngines) -> str:
-    """`2 engines of tensor 8 (KV by batch) on h100:8`."""
+    """Engines with their layout and machine: `2 engines of tensor 8 (KV by batch) on h100:8`."""
     text = mesh_text({**engines.mesh, "data": 1})
-    choices = []
+    layout_choices = []
     if engines.weights != "stationary":
-        choices.append(engines.weights)
+        layout_choices.append(engines.weights)
     if engines.kv != "copied":
-        choices.append(f"KV by {engines.kv}")
+        layout_choices.append(f"KV by {engines.kv}")
     if engines.expert_tensor == 1:
-        choices.append("whole experts")
-    if choices:
-        text += f" ({', '.join(choices)})"
+        layout_choices.append("whole experts")
+    if layout_choices:
+        text += f" ({', '.join(layout_choices)})"
     if engines.count > 1:
         text = f"{engines.count:,} engines of {text}"
     return f"{text} on {engines.hardware}"
 
 
 def _dtypes(plan: ServingPlan) -> str:
-    weights = plan.strategy.precision["weights"]
-    kv = plan.strategy.precision["kv"]
-    return weights if kv == weights else f"{weights}, KV {kv}"
+    """The dtype of the weights, and that of the KV cache if it differs: `int8, KV bf16`."""
+    text = plan.strategy.precision["weights"]
+    kv_dtype = plan.strategy.precision["kv"]
+    if kv_dtype != text:
+        text += f", KV {kv_dtype}"
+    return text
 
 
 def _rate(value: float) -> str:
@@ -111,7 +123,7 @@ def _rate(value: float) -> str:
 
 
 def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
-    """Latencies of requests, times of a decode step and of a prefill, totals."""
+    """Labels and texts: latencies of simulated requests, means of the estimate, totals."""
     if plan.estimate.traffic:
         yield from traffic_lines(plan.estimate.traffic)
     if verbose or not plan.estimate.traffic:
@@ -120,6 +132,7 @@ def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
 
 
 def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
+    """Labels and texts: the time of a decode step, and TTFT with the time of the prefill."""
     work = plan.workload
     decode = plan.estimate.decode
     prefill = plan.estimate.prefill
@@ -159,11 +172,15 @@ def _total(plan: ServingPlan) -> str:
 
 
 def _source(plan: ServingPlan) -> str:
+    """The source of the rates that the estimate is computed with."""
     rates = plan.estimate.rates
-    return "peak rates" if rates.name == "peak" else f"rates of {rates.name}, {rates.as_of}"
+    if rates.name == "peak":
+        return "peak rates"
+    return f"rates of {rates.name}, {rates.as_of}"
 
 
 def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
+    """Rows of name, quantity, bar and note: the parts of a decode step, then memory."""
     decode = plan.estimate.decode
     step_s = decode.step_s.expected
     max_bars = len(decode.parts)
@@ -173,25 +190,28 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
     for name, seconds in decode.parts.items():
         if name in longest and (seconds >= SMALL_PART * step_s or verbose):
             label = f"  {PART_LABELS.get(name, name)}"
-            time_bar = bar(seconds, step_s, BAR_COLUMNS)
+            time_bar = bar(seconds, step_s, BAR_WIDTH)
             yield [label, duration(seconds), time_bar, percent(seconds / step_s)]
     memory = plan.memory
     note = (
         f"of {units.show_gib(memory.capacity)}, KV {units.show_gib(memory.kv_cache)}; "
         f"{decode.max_batch:,} sequences fit"
     )
-    memory_bar = bar(memory.total, memory.capacity, BAR_COLUMNS)
+    memory_bar = bar(memory.total, memory.capacity, BAR_WIDTH)
     yield ["  memory", units.show_gib(memory.total), memory_bar, note]
 
 
 def _reasons_that_fit(plan: ServingPlan, n_lines: int) -> list[str]:
-    """Reasons by priority within `n_lines`; without traffic at least the shortest one."""
+    """The most important reasons that fit in `n_lines`.
+
+    Without simulated traffic there is at least one, the shortest.
+    """
     reasons = [reason for reason in plan.why if reason.constraint in PRIORITY]
     reasons.sort(key=lambda reason: PRIORITY.index(reason.constraint))
     texts = [reason_text(reason) for reason in reasons]
     shown = []
     for text in texts:
-        reason_lines = _n_lines(text, LABEL_COLUMNS)
+        reason_lines = _n_lines(text, LABEL_WIDTH)
         if reason_lines <= n_lines:
             shown.append(text)
             n_lines -= reason_lines
@@ -200,48 +220,54 @@ def _reasons_that_fit(plan: ServingPlan, n_lines: int) -> list[str]:
     return shown
 
 
-def _ends_and_middle(points: tuple[ServingPoint, ...]) -> tuple[ServingPoint, ...]:
+def _first_middle_last(points: tuple[ServingPoint, ...]) -> tuple[ServingPoint, ...]:
     if len(points) < 4:
         return points
     return points[0], points[len(points) // 2], points[-1]
 
 
 def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
-    """The Pareto front: TPOT against tokens/s/chip, or against chips under a request rate."""
+    """A table of the Pareto front: TPOT against tokens/s/chip, or against chips at a request rate.
+
+    Args:
+        points: deployments of the front, or some of them.
+    """
     same_machine = all(point.hardware == plan.hardware.name for point in points)
-    priced = any(point.usd_per_million_output_tokens is not None for point in points)
-    heads = [">TPOT", ">chips" if plan.workload.rate else ">tok/s/chip"]
-    if priced:
-        heads.append(">$/M out")
-    heads += [">TTFT", ">batch", "front: engines"]
+    has_price = any(point.usd_per_million_output_tokens is not None for point in points)
+    headers = [">TPOT", ">chips" if plan.workload.rate else ">tok/s/chip"]
+    if has_price:
+        headers.append(">$/M out")
+    headers += [">TTFT", ">batch", "front: engines"]
     if any(point.prefill_mesh for point in points):
-        heads[-1] += " + prefill"
+        headers[-1] += " + prefill"
     rows = []
     for point in points:
-        throughput = _rate(point.tokens_per_s_per_chip)
-        row = [duration(point.tpot_s), f"{point.n_chips:,}" if plan.workload.rate else throughput]
-        if priced:
+        throughput_or_chips = _rate(point.tokens_per_s_per_chip)
+        if plan.workload.rate:
+            throughput_or_chips = f"{point.n_chips:,}"
+        row = [duration(point.tpot_s), throughput_or_chips]
+        if has_price:
             row.append(f"{point.usd_per_million_output_tokens or 0.0:,.2f}")
         row += [duration(point.ttft_s), f"{point.batch:,}"]
-        row.append(deployment(point, machine=not same_machine))
+        row.append(deployment(point, show_machine=not same_machine))
         rows.append(row)
-    return table(heads, rows)
+    return table(headers, rows)
 
 
-def deployment(point: ServingPoint, *, machine: bool) -> str:
-    """`2 of tensor 8 + 1, h100:8`: decode engines, the number of prefill engines, the machine."""
+def deployment(point: ServingPoint, *, show_machine: bool) -> str:
+    """Decode engines, number of prefill engines, and machine: `2 of tensor 8 + 1, h100:8`."""
     text = mesh_text({**point.mesh, "data": 1})
     if point.engines > 1:
         text = f"{point.engines:,} of {text}"
     if point.prefill_mesh:
         text += f" + {point.prefill_engines}"
-    if machine:
+    if show_machine:
         text += f", {point.hardware}"
     return text
 
 
 def ranked(plans: Sequence[ServingPlan]) -> Block:
-    """One line per plan, best first."""
+    """A table with one line per plan, best first."""
     rows = []
     for rank, plan in enumerate(plans, 1):
         engines = engines_text(plan.strategy.servers)
@@ -257,5 +283,5 @@ def ranked(plans: Sequence[ServingPlan]) -> Block:
             engines,
         ]
         rows.append(row)
-    heads = [">", ">TPOT", ">TTFT", ">tokens/s/chip", ">chips", ">batch", "engines"]
-    return table(heads, rows)
+    headers = [">", ">TPOT", ">TTFT", ">tokens/s/chip", ">chips", ">batch", "engines"]
+    return table(headers, rows)

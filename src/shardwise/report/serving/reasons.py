@@ -1,4 +1,4 @@
-"""The reasons, losses and rule of a serving plan, as sentences."""
+"""The reasons of a serving plan, its alternatives, and the rule that chose it, in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardwise.plan.schema.serving_reasons import (
 from shardwise.report.words import counted, duration, mesh_text
 from shardwise.search.serving.choose import Rule
 
-# The longest part of a decode step.
+# The longest part of a decode step -> what the deployment is bound by.
 BOUNDS = {
     "weights": "HBM-bound (weights)",
     "kv": "HBM-bound (KV cache)",
@@ -64,7 +64,9 @@ def reason_text(reason: Reason) -> str:
 
 
 def _tensor(reason: TensorLimit) -> str:
-    axes = f"{reason.axes} axes × " if reason.axes > 1 else ""
+    axes = ""
+    if reason.axes > 1:
+        axes = f"{reason.axes} axes × "
     return (
         f"While HBM binds, links keep up to tensor {reason.limit:,.0f} ({axes}F {reason.d_ff:,} ÷ "
         f"(batch {reason.rows:,} × β {reason.beta:.1f}), without latency); this plan has "
@@ -73,7 +75,7 @@ def _tensor(reason: TensorLimit) -> str:
 
 
 def point_text(point: ServingPoint) -> str:
-    """The main difference of another deployment from the plan's."""
+    """The main respect in which a deployment of the Pareto front differs from the plan's."""
     loss = point.loses_on
     if loss.kind == "dtype":
         return f"{point.dtype} weights"
@@ -85,10 +87,12 @@ def point_text(point: ServingPoint) -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """`fewest chips that serve 20/s with p99 TTFT ≤ 1 s`."""
+    """The rule that chose a deployment: `fewest chips that serve 20/s with p99 TTFT ≤ 1 s`."""
     if rule.aim == "knee":
         return "knee, highest tokens/s/chip × tokens/s of a sequence"
-    text = "highest tokens/s/chip" if rule.aim == "throughput" else "fewest chips"
+    text = "fewest chips"
+    if rule.aim == "throughput":
+        text = "highest tokens/s/chip"
     if rule.rate:
         text += f" that serve {rule.rate:g}/s"
     bounds = []
@@ -96,7 +100,9 @@ def rule_text(rule: Rule) -> str:
         if seconds:
             bounds.append(f"{name} ≤ {duration(seconds)}")
     if bounds:
-        statistic = f"p{100 * rule.percentile:g}" if rule.percentile else "mean"
+        statistic = "mean"
+        if rule.percentile:
+            statistic = f"p{100 * rule.percentile:g}"
         text += f" with {statistic} {' and '.join(bounds)}"
     return text
 
@@ -130,12 +136,12 @@ def _batch(reason: CriticalBatch) -> str:
 
 
 def _disaggregation(reason: Disaggregation) -> str:
-    engines = "With" if reason.disaggregated else "Without"
-    engines += " separate prefill engines"
+    with_or_without = "With" if reason.disaggregated else "Without"
+    condition = f"{with_or_without} separate prefill engines"
     if reason.n_chips is None:
-        return f"{engines} nothing on these chips meets the bounds."
+        return f"{condition} nothing on these chips meets the bounds."
     return (
-        f"{engines}: {reason.n_chips:,} chips, TTFT {duration(reason.ttft_s)}, TPOT "
+        f"{condition}: {reason.n_chips:,} chips, TTFT {duration(reason.ttft_s)}, TPOT "
         f"{duration(reason.tpot_s)}, {reason.tokens_per_s_per_chip:,.0f} tokens/s/chip."
     )
 

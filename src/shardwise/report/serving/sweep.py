@@ -1,4 +1,4 @@
-"""A sweep of serving as a table for the screen, or as Markdown, CSV or JSON lines."""
+"""A sweep of serving plans as a table for the screen, or as Markdown, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from shardwise.report.tables import (
     distinct_problems,
     footnotes,
     markdown,
-    option_heads,
+    option_headers,
     option_text,
     problem_number,
 )
 from shardwise.report.words import duration, mesh_text, percent
 
-# Option of the Python API -> its name on the command line.
+# Option of the Python API -> its header in the tables.
 OPTION_LABELS = {"tpot_s": "tpot", "ttft_s": "ttft", "drafted": "draft", "kv_dtype": "KV dtype"}
+# Option of the Python API -> the format of its values, if not that of `option_text`.
 OPTION_FORMATS: dict[str, Callable[[Any], str]] = {
     "tpot_s": duration,
     "ttft_s": duration,
@@ -28,6 +29,7 @@ OPTION_FORMATS: dict[str, Callable[[Any], str]] = {
     "acceptance": percent,
     "rate": lambda value: f"{value:g}/s",
 }
+# Longest part of a decode step -> its name in the tables; `software` is kernels and host.
 BOUND_LABELS = {
     "weights": "weights",
     "kv": "KV",
@@ -35,36 +37,39 @@ BOUND_LABELS = {
     "network": "network",
     "software": "kernels",
 }
-SCREEN_COLUMNS = 80
-ALPHABET = 26
+SCREEN_WIDTH = 80  # characters
+COLUMN_GAP = 2  # characters
+N_LETTERS = 26
 
-# Head of a column -> the cell of a row that has a deployment.
+# Header of a column, with the marks `>` and `!` of `style.table` -> a function that returns the
+# cell of a row. It is called only for rows that have a deployment.
 Columns = dict[str, Callable[[ServedRow], str]]
 
 
 def blocks(sweep: ServingSweep) -> Iterator[Block]:
-    """The best rows in words, then all rows.
+    """The best rows in words, then a table of all rows.
 
-    The engine has a column where rows differ in it; the headline names an engine common to all.
+    The table has a column of engines only if rows differ in their engines. A table that is too wide
+    has letters in that column, which are explained below it.
     """
     yield strong(headline(sweep))
     deployed = _deployed(sweep)
     same_engine = len({_engine(row) for row in deployed}) <= 1
     columns = _screen_columns(sweep, same_engine=same_engine)
     problems = distinct_problems(sweep.rows)
-    heads = [*_option_heads(sweep), *columns]
+    headers = [*_option_headers(sweep), *columns]
     rows = []
     for row in sweep.rows:
         cells = _cells(row, columns)
         if row.problem:
-            cells[heads.index("!bound")] = problem_number(problems, row.problem)
+            cells[headers.index("!bound")] = problem_number(problems, row.problem)
             if not same_engine:
                 cells[-1] = ""
         rows.append(cells)
     letters: dict[str, str] = {}
-    if not same_engine and _table_width(heads, rows) > SCREEN_COLUMNS:
-        letters = _replace_engines(heads, rows)
-    yield table(heads, rows)
+    if not same_engine and _table_width(headers, rows) > SCREEN_WIDTH:
+        letters = _replace_engines(headers, rows)
+    yield table(headers, rows)
     yield labelled((letter, engine) for engine, letter in letters.items())
     yield footnotes(problems)
     yield quiet("type  -o md, csv or jsonl  ·  shardwise plan --serve shows details")
@@ -79,40 +84,48 @@ def _screen_columns(sweep: ServingSweep, *, same_engine: bool) -> Columns:
     if same_engine:
         columns[">!roofline"] = lambda row: duration(_roofline_s(row))
         columns[">!tok/s"] = _tokens_per_s
-    columns[">!tok/s/chip" if same_engine else ">!tok/s\n/chip"] = _throughput
+        columns[">!tok/s/chip"] = _tokens_per_s_per_chip
+    else:
+        columns[">!tok/s\n/chip"] = _tokens_per_s_per_chip
     columns[">!HBM"] = _memory
     columns["!bound"] = _bound
     if any(row.usd_per_million_output_tokens is not None for row in deployed):
         columns[">!$/M out"] = _dollars
     if not same_engine:
         same_machine = len({row.hardware for row in deployed}) <= 1
-        columns["engine"] = lambda row: _engine(row, machine=not same_machine)
+        columns["engine"] = lambda row: _engine(row, show_machine=not same_machine)
     return columns
 
 
-def _replace_engines(heads: list[str], rows: Sequence[list[str]]) -> dict[str, str]:
-    """Replace engines in the last column by letters; returns the letter of each engine."""
+def _replace_engines(headers: list[str], rows: Sequence[list[str]]) -> dict[str, str]:
+    """Replace the engines in the last column by letters, in place.
+
+    Returns:
+        Engine -> its letter.
+    """
     letters: dict[str, str] = {}
-    heads[-1] = ""
+    headers[-1] = ""
     for cells in rows:
         if cells[-1]:
             cells[-1] = letters.setdefault(cells[-1], _letter(len(letters)))
     return letters
 
 
-def _table_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Width in characters of a table that is not wrapped."""
+def _table_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Width in characters of a table in which no cell is wrapped."""
     width = 0
-    for head, *cells in zip(heads, *rows, strict=True):
-        width += max(map(len, [*head.lstrip(">!").splitlines(), *cells])) + 2
-    return width - 2
+    for header, *cells in zip(headers, *rows, strict=True):
+        width += max(map(len, [*header.lstrip(">!").splitlines(), *cells])) + COLUMN_GAP
+    return width - COLUMN_GAP
 
 
 def _letter(index: int) -> str:
-    """A, B ... Z, AA, AB ..."""
-    quotient, remainder = divmod(index, ALPHABET)
-    prefix = _letter(quotient - 1) if quotient else ""
-    return prefix + chr(ord("A") + remainder)
+    """The name with a given index in A, B ... Z, AA, AB ..."""
+    quotient, remainder = divmod(index, N_LETTERS)
+    last = chr(ord("A") + remainder)
+    if quotient == 0:
+        return last
+    return _letter(quotient - 1) + last
 
 
 def headline(sweep: ServingSweep) -> str:
@@ -121,20 +134,20 @@ def headline(sweep: ServingSweep) -> str:
     deployed = _deployed(sweep)
     if not deployed:
         return f"No deployment for any of {n_rows:,} combinations."
-    densest = max(deployed, key=lambda row: row.tokens_per_s_per_chip or 0.0)
+    best = max(deployed, key=lambda row: row.tokens_per_s_per_chip or 0.0)
     fastest = min(deployed, key=lambda row: row.tpot_s or 0.0)
-    text = (
-        f"Highest throughput: {_combination(densest)} ({_throughput(densest)} tokens/s/chip, "
-        f"TPOT {_tpot(densest)}, {_engine(densest)})."
+    sentences = (
+        f"Highest throughput: {_combination(best)} ({_tokens_per_s_per_chip(best)} "
+        f"tokens/s/chip, TPOT {_tpot(best)}, {_engine(best)})."
     )
-    if fastest is not densest:
-        text += (
+    if fastest is not best:
+        sentences += (
             f" Lowest TPOT: {_combination(fastest)} ({_tpot(fastest)}, "
-            f"{_throughput(fastest)} tokens/s/chip)."
+            f"{_tokens_per_s_per_chip(fastest)} tokens/s/chip)."
         )
     if len(deployed) < n_rows:
-        text += f" {n_rows - len(deployed):,} of {n_rows:,} have no deployment."
-    return text
+        sentences += f" {n_rows - len(deployed):,} of {n_rows:,} have no deployment."
+    return sentences
 
 
 def as_markdown(sweep: ServingSweep) -> str:
@@ -146,7 +159,7 @@ def as_markdown(sweep: ServingSweep) -> str:
         ">TPOT ms": lambda row: units.significant((row.tpot_s or 0.0) / units.MS),
         ">roofline ms": lambda row: units.significant(_roofline_s(row) / units.MS),
         ">tokens/s": _tokens_per_s,
-        ">tokens/s/chip": _throughput,
+        ">tokens/s/chip": _tokens_per_s_per_chip,
         ">HBM / chip": _memory,
         "bound": _bound,
         ">$ / M output tokens": _dollars,
@@ -158,33 +171,38 @@ def as_markdown(sweep: ServingSweep) -> str:
         if row.problem:
             cells[-1] = row.problem
         rows.append(cells)
-    options = [head.lstrip("!") for head in _option_heads(sweep)]
-    return markdown([*options, *columns], rows)
+    return markdown([*option_headers(sweep.rows[0].swept, OPTION_LABELS), *columns], rows)
 
 
 def _deployed(sweep: ServingSweep) -> list[ServedRow]:
+    """The rows that have a deployment."""
     return [row for row in sweep.rows if row.step_s]
 
 
-def _option_heads(sweep: ServingSweep) -> list[str]:
-    return [f"!{head}" for head in option_heads(sweep.rows[0].swept, OPTION_LABELS)]
+def _option_headers(sweep: ServingSweep) -> list[str]:
+    """Headers of the swept options for the screen, where they are not wrapped."""
+    return [f"!{header}" for header in option_headers(sweep.rows[0].swept, OPTION_LABELS)]
 
 
 def _combination(row: ServedRow) -> str:
-    """`batch 32, dtype int8`: the values of the swept options."""
-    values = zip(row.swept, _options(row), strict=True)
-    options = [f"{OPTION_LABELS.get(name, name)} {value}" for name, value in values]
+    """The swept options of a row with their values: `batch 32, dtype int8`."""
+    options = []
+    for name, value in zip(row.swept, _option_cells(row), strict=True):
+        options.append(f"{OPTION_LABELS.get(name, name)} {value}")
     return ", ".join(options) or "the only deployment"
 
 
-def _options(row: ServedRow) -> list[str]:
+def _option_cells(row: ServedRow) -> list[str]:
     return [OPTION_FORMATS.get(name, option_text)(value) for name, value in row.swept.items()]
 
 
 def _cells(row: ServedRow, columns: Columns) -> list[str]:
-    cells = _options(row)
-    for show in columns.values():
-        cells.append(show(row) if row.step_s else DASH)
+    """The option values of a row, then its columns; dashes if it has no deployment."""
+    cells = _option_cells(row)
+    if row.step_s is None:
+        return cells + [DASH] * len(columns)
+    for show_cell in columns.values():
+        cells.append(show_cell(row))
     return cells
 
 
@@ -197,14 +215,17 @@ def _tpot(row: ServedRow) -> str:
 
 
 def _roofline_s(row: ServedRow) -> float:
-    return row.step_s.lower if row.step_s else 0.0
+    """Seconds of a decode step at peak rates; 0 without a deployment."""
+    if row.step_s is None:
+        return 0.0
+    return row.step_s.lower
 
 
 def _tokens_per_s(row: ServedRow) -> str:
     return f"{row.tokens_per_s:,.0f}"
 
 
-def _throughput(row: ServedRow) -> str:
+def _tokens_per_s_per_chip(row: ServedRow) -> str:
     return units.significant(row.tokens_per_s_per_chip or 0.0)
 
 
@@ -213,24 +234,30 @@ def _memory(row: ServedRow) -> str:
 
 
 def _bound(row: ServedRow) -> str:
-    """`weights 61 %`: the longest part of a decode step and its share."""
+    """The longest part of a decode step and its share of the step: `weights 61 %`."""
     return f"{BOUND_LABELS[row.bound or '']} {percent(row.share or 0.0)}"
 
 
 def _dollars(row: ServedRow) -> str:
+    """Price of a million output tokens; a dash without a public price."""
     dollars = row.usd_per_million_output_tokens
-    return DASH if dollars is None else f"{dollars:,.2f}"
+    if dollars is None:
+        return DASH
+    return f"{dollars:,.2f}"
 
 
-def _engine(row: ServedRow, *, machine: bool = True) -> str:
-    """`2 of tensor 4, v5e:2x4`; without the machine where an option of the row names it."""
-    text = mesh_text({**(row.mesh or {}), "data": 1})
+def _engine(row: ServedRow, *, show_machine: bool = True) -> str:
+    """The engines of a row and their machine: `2 of tensor 4, v5e:2x4`.
+
+    The machine is left out if it is one of the swept options of the row.
+    """
+    engines = mesh_text({**(row.mesh or {}), "data": 1})
     if row.engines and row.engines > 1:
-        text = f"{row.engines:,} of {text}"
+        engines = f"{row.engines:,} of {engines}"
     if row.weights != "stationary":
-        text += f" ({row.weights})"
+        engines += f" ({row.weights})"
     if row.prefill_mesh:
-        text += f" + prefill {mesh_text({**row.prefill_mesh, 'data': 1})}"
-    if machine and row.swept.get("hardware") != row.hardware:
-        text += f", {row.hardware}"
-    return text
+        engines += f" + prefill {mesh_text({**row.prefill_mesh, 'data': 1})}"
+    if show_machine and row.swept.get("hardware") != row.hardware:
+        engines += f", {row.hardware}"
+    return engines

@@ -1,4 +1,4 @@
-"""Latencies of simulated requests under a serving plan: a few lines, and tables under -v."""
+"""Latencies of simulated requests under a serving plan: a few lines, and tables for -v."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.report.style import Block, strong, table
 from shardwise.report.words import counted, duration, percent, signed_percent
 
-LARGE_ERROR = 0.1  # an estimate from means that is off by more has a line
+LARGE_ERROR = 0.1  # relative; an estimate from mean times with a larger error is reported
 
 
 def traffic_lines(traffic: TrafficEstimate) -> Iterator[tuple[str, str]]:
-    """TTFT, TPOT and goodput against the SLO, the load, errors of means, the highest rate."""
+    """Labels and texts: TTFT, TPOT, goodput under the SLO, load, errors of means, highest rate."""
     ttft = traffic.ttft_s
     tpot = traffic.tpot_s
     p99 = f"{duration(ttft.p99)} at p99{_bound(traffic.ttft_bound_s)}"
@@ -22,7 +22,7 @@ def traffic_lines(traffic: TrafficEstimate) -> Iterator[tuple[str, str]]:
     yield "TPOT", f"{duration(tpot.p50)} at p50, {p99}"
     yield (
         "SLO",
-        f"{_goodput(traffic)}; {traffic.requests:,} simulated requests, {arriving(traffic)}",
+        f"{_goodput(traffic)}; {traffic.requests:,} simulated requests, {arrivals_text(traffic)}",
     )
     yield "load", _load(traffic)
     if errors := error_of_means(traffic):
@@ -36,8 +36,8 @@ def traffic_lines(traffic: TrafficEstimate) -> Iterator[tuple[str, str]]:
         )
 
 
-def arriving(traffic: TrafficEstimate) -> str:
-    """`Poisson, 20/s`, `bursty (CV 2), 20/s`, `as in day.csv, 3.2/s`."""
+def arrivals_text(traffic: TrafficEstimate) -> str:
+    """How requests arrive: `Poisson, 20/s`, `bursty (CV 2), 20/s`, `as in day.csv, 3.2/s`."""
     arrivals = {
         "poisson": "Poisson",
         "bursty": f"bursty (CV {traffic.variation:g})",
@@ -47,7 +47,7 @@ def arriving(traffic: TrafficEstimate) -> str:
 
 
 def error_of_means(traffic: TrafficEstimate) -> str:
-    """Errors of the estimate from mean times without queueing; empty where they are small."""
+    """Large errors of the estimate from mean times, which ignores queueing; empty without any."""
     mean_field = traffic.mean_field
     latencies = (
         ("TTFT", mean_field.ttft_s, traffic.ttft_s.mean, mean_field.ttft_off),
@@ -58,11 +58,16 @@ def error_of_means(traffic: TrafficEstimate) -> str:
         if abs(error) > LARGE_ERROR:
             simulated = f"{duration(simulated_s)} ({signed_percent(error)})"
             errors.append(f"{name} {duration(estimate_s)} instead of {simulated}")
-    return f"without queueing: {', '.join(errors)}" if errors else ""
+    if not errors:
+        return ""
+    return f"without queueing: {', '.join(errors)}"
 
 
 def _bound(seconds: float | None) -> str:
-    return f" (≤ {duration(seconds)})" if seconds else ""
+    """The bound of the SLO after a latency: ` (≤ 1 s)`; empty without one."""
+    if not seconds:
+        return ""
+    return f" (≤ {duration(seconds)})"
 
 
 def _goodput(traffic: TrafficEstimate) -> str:
@@ -71,11 +76,12 @@ def _goodput(traffic: TrafficEstimate) -> str:
     target = f"the target is {percent(traffic.at)}"
     if not traffic.holds:
         target = f"below the target of {percent(traffic.at)}"
-    return f"met by {percent3(traffic.within)} ({target}): goodput {_rate(traffic.goodput)}/s"
+    share = three_digit_percent(traffic.within)
+    return f"met by {share} ({target}): goodput {_rate(traffic.goodput)}/s"
 
 
-def percent3(share: float) -> str:
-    """`99.7 %`."""
+def three_digit_percent(share: float) -> str:
+    """A share as percent with three significant digits: `99.7 %`."""
     return f"{units.significant(100 * share, 3)} %"
 
 
@@ -104,9 +110,9 @@ def _rate(value: float) -> str:
 
 
 def tables(traffic: TrafficEstimate) -> Iterator[Block]:
-    """Percentiles of the latencies, and the candidates that were simulated."""
+    """Tables of latency percentiles, and of the deployments and rates that were simulated."""
     yield ""
-    yield strong(f"Simulated requests: {arriving(traffic)}, seed {traffic.seed}")
+    yield strong(f"Simulated requests: {arrivals_text(traffic)}, seed {traffic.seed}")
     latencies = {
         "TTFT": traffic.ttft_s,
         "TPOT": traffic.tpot_s,
@@ -118,8 +124,14 @@ def tables(traffic: TrafficEstimate) -> Iterator[Block]:
         rows.append([f"  {name}", *map(duration, (times.mean, times.p50, times.p90, times.p99))])
     yield table(["", ">mean", ">p50", ">p90", ">p99"], rows)
     if traffic.tried:
-        rows = [[f"  {row}", f"{row.n_chips:,}", percent3(row.within)] for row in traffic.tried]
+        rows = [
+            [f"  {row}", f"{row.n_chips:,}", three_digit_percent(row.within)]
+            for row in traffic.tried
+        ]
         yield table(["simulated deployments", ">chips", ">within the SLO"], rows)
     if traffic.capacity:
-        rows = [[f"  {_rate(rate)}/s", percent3(share)] for rate, share in traffic.capacity.tried]
+        rows = [
+            [f"  {_rate(rate)}/s", three_digit_percent(share)]
+            for rate, share in traffic.capacity.tried
+        ]
         yield table(["rate", ">within the SLO"], rows)

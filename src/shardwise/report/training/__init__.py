@@ -1,1 +1,1 @@
-"""Training plans in words."""
+"""Training plans, sweeps, explanations and runs as text for the terminal."""

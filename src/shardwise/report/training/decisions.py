@@ -19,7 +19,7 @@ from shardwise.report.words import counted
 
 
 def decision_text(decision: Decision) -> str:
-    """A decision as a sentence: the number, its threshold, the degree that follows."""
+    """A decision as a sentence: a number, the threshold it is compared with, and what follows."""
     match decision:
         case Capacity():
             return _capacity(decision)
@@ -30,15 +30,15 @@ def decision_text(decision: Decision) -> str:
         case Stages():
             return _stages(decision)
         case Ring():
-            side = "long enough" if decision.met else "too short"
+            verdict = "long enough" if decision.met else "too short"
             return (
-                f"Attention over {decision.number:,.0f} tokens is {side} to hide a ring of "
+                f"Attention over {decision.number:,.0f} tokens is {verdict} to hide a ring of "
                 f"{decision.ring}, which needs {decision.limit:,.0f}: {_degree(decision)}."
             )
         case ExpertWidth():
-            side = "wide enough" if decision.met else "too narrow"
+            verdict = "wide enough" if decision.met else "too narrow"
             return (
-                f"Experts of width {decision.number:,.0f} are {side} to hide their all-to-alls "
+                f"Experts of width {decision.number:,.0f} are {verdict} to hide their all-to-alls "
                 f"over {decision.chips} chips, which needs {decision.limit:,.0f}: "
                 f"{_degree(decision)}."
             )
@@ -53,8 +53,10 @@ def _capacity(decision: Capacity) -> str:
     state = units.show_gib(decision.number)
     capacity = units.show_gib(decision.limit)
     if decision.step != "chip":
-        follows = "it could hold the model" if decision.met else "the model spans several"
-        return f"A {decision.step} of {decision.n_chips:,} chips holds {capacity}: {follows}."
+        conclusion = "the model spans several"
+        if decision.met:
+            conclusion = "it could hold the model"
+        return f"A {decision.step} of {decision.n_chips:,} chips holds {capacity}: {conclusion}."
     text = f"Weights, gradients and optimizer state take {state}; one chip holds {capacity}"
     if not decision.met:
         text += f": at least {math.ceil(decision.number / decision.limit):,} chips share them"
@@ -76,13 +78,13 @@ def _sequences(decision: Sequences) -> str:
 
 
 def _data(decision: Decision) -> str:
-    follows = "FSDP gathers hide without tensor parallelism"
+    conclusion = "FSDP gathers hide without tensor parallelism"
     if not decision.met:
         shortfall = decision.limit / decision.number
-        follows = f"FSDP alone is short by ×{shortfall:.1f}; fewer gathers or a second axis help"
+        conclusion = f"FSDP alone is short by ×{shortfall:.1f}; fewer gathers or a second axis help"
     return (
         f"{decision.number:,.0f} tokens per chip and microbatch, of {decision.limit:,.0f} needed: "
-        f"{follows}."
+        f"{conclusion}."
     )
 
 
@@ -105,9 +107,9 @@ def _stages(decision: Stages) -> str:
     text = f"{text}: {_degree(decision)}"
     if (decision.degree or 1) == 1:
         return f"{text}."
-    side = "enough" if decision.met else "too few"
+    verdict = "enough" if decision.met else "too few"
     return (
-        f"{text}, {decision.number:,.0f} microbatches, {side} for a bubble below 10 % "
+        f"{text}, {decision.number:,.0f} microbatches, {verdict} for a bubble below 10 % "
         f"({decision.limit:,.0f})."
     )
 
@@ -121,5 +123,8 @@ def _memory(decision: Memory) -> str:
 
 
 def _degree(decision: Decision) -> str:
+    """The degree of the plan's split: `tensor 4`, `no tensor`."""
     degree = decision.degree or 1
-    return f"{decision.step} {degree:,}" if degree > 1 else f"no {decision.step}"
+    if degree == 1:
+        return f"no {decision.step}"
+    return f"{decision.step} {degree:,}"

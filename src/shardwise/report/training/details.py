@@ -12,7 +12,7 @@ from shardwise.report.words import duration
 
 
 def details(plan: Plan) -> Iterator[Block]:
-    """Placement, rules, memory and operations."""
+    """Tables of axis placement, sharding rules, times, memory and operations, with headings."""
     estimate = plan.estimate
     yield ""
     yield strong(f"Placement on {plan.hardware.topology}, {plan.hardware.name}")
@@ -35,5 +35,5 @@ def details(plan: Plan) -> Iterator[Block]:
     yield ""
     yield strong("Operations of one step, summed over all occurrences. Bytes are HBM traffic,")
     yield strong("or network traffic for a collective")
-    heads = ["operation", "!phase", "!>count", "!FLOPs, or collective", "!>bytes", "!>time"]
-    yield table(heads, map(tables.operation_cells, plan.operations))
+    headers = ["operation", "!phase", "!>count", "!FLOPs, or collective", "!>bytes", "!>time"]
+    yield table(headers, map(tables.operation_cells, plan.operations))

@@ -1,4 +1,4 @@
-"""An explanation of a training plan: what binds, the runner-up, sensitivities, thresholds."""
+"""An explanation of a training plan: its bound, the runner-up, sensitivities and thresholds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from shardwise.hardware import show_value
 from shardwise.plan.decisions import Decision
 from shardwise.plan.training.crossovers import Crossover
 from shardwise.plan.training.explain import Explanation, Outcome, WhatIf
-from shardwise.report.style import Block, labelled, quiet, rows_below, strong, table
+from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 from shardwise.report.tables import DASH
 from shardwise.report.training.decisions import decision_text
 from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import bound_name, duration, mesh_text
 from shardwise.search.training.sensitivity import HARDWARE, BreakEven, Searched, Sensitivity
 
+# Step of a decision -> what it decides, in the line of the path.
 QUESTIONS = {
     "chip": "fits one chip",
     "node": "fits one node",
@@ -28,12 +29,17 @@ QUESTIONS = {
     "expert": "experts hide",
     "memory": "it fits",
 }
-SMALL_SIDE = 0.02  # of the longest side; shorter ones are only in the document
-SMALL_PART = 0.002  # of the step; parts below it in both splits are left out of the comparison
+SMALL_SIDE = 0.02  # of the longest bound; shorter ones appear only in the JSON document
+SMALL_PART = 0.002  # of the step; parts that are shorter in both splits are not compared
 
 
 def blocks(explanation: Explanation, *, verbose: bool = False) -> Iterator[Block]:
-    """The whole answer; `verbose` adds unused splits, every decision, and the break-even splits."""
+    """The whole answer.
+
+    Args:
+        verbose: add every decision, the thresholds of unused kinds of parallelism, and the splits
+            that are faster beyond a break-even.
+    """
     if explanation.what_if:
         yield strong(_what_if(explanation, explanation.what_if))
     yield strong(_binding(explanation))
@@ -41,26 +47,28 @@ def blocks(explanation: Explanation, *, verbose: bool = False) -> Iterator[Block
     if explanation.runner_up:
         yield _parts(explanation.plan, explanation.runner_up)
     yield _numbers(explanation)
-    yield labelled(_searches(explanation, verbose))
+    yield labelled(_other_splits(explanation, verbose))
     crossovers = [row for row in explanation.crossovers if verbose or row.used]
     if explanation.crossovers and (verbose or not explanation.what_if):
-        heads = ["split", "pays where", ">threshold", ">this plan", ""]
-        yield table(heads, map(_crossover, crossovers))
+        headers = ["split", "pays where", ">threshold", ">this plan", ""]
+        yield table(headers, map(_crossover, crossovers))
     if verbose:
         yield ""
         yield strong("Decisions that lead to this split, in the order of the book")
         yield labelled((decision.step, decision_text(decision)) for decision in explanation.path)
-        yield labelled(rows_below("why", map(reason_text, explanation.why)))
+        yield labelled(label_first("why", map(reason_text, explanation.why)))
     else:
         yield quiet('type  -v for every decision  ·  --what-if "ici x0.5" for another machine')
 
 
 def _binding(explanation: Explanation) -> str:
-    """`Compute-bound by ×1.5 (compute 1.2 s, data 0.8 s at peak rates). ...`."""
+    """The bound of the step: `Compute-bound by ×1.5 (compute 1.2 s, data 0.8 s at peak rates).`"""
     sides = sorted(explanation.sides.items(), key=lambda item: -item[1])
     threshold_s = SMALL_SIDE * max(explanation.sides.values())
     times = [f"{name} {duration(seconds)}" for name, seconds in sides if seconds > threshold_s]
-    margin = f" by ×{explanation.margin:.2f}" if explanation.margin else ""
+    margin = ""
+    if explanation.margin:
+        margin = f" by ×{explanation.margin:.2f}"
     plan = explanation.plan
     return (
         f"{bound_name(explanation.bound)}-bound{margin} ({', '.join(times)} at peak rates). "
@@ -69,7 +77,7 @@ def _binding(explanation: Explanation) -> str:
 
 
 def _change(before: float, after: float) -> str:
-    """`+1.3 %`."""
+    """A relative change in percent: `+1.3 %`."""
     return f"{(after / before - 1) * 100:+.1f} %"
 
 
@@ -80,8 +88,8 @@ def _what_if(explanation: Explanation, what_if: WhatIf) -> str:
     text = f"{factors}: this split takes {duration(same.step_s.expected)} ({change})"
     if not same.fits:
         text += " and does not fit"
-    still = "still" if same.bound == explanation.bound else "now"
-    text += f", {still} {same.bound}-bound. "
+    still_or_now = "still" if same.bound == explanation.bound else "now"
+    text += f", {still_or_now} {same.bound}-bound. "
     if what_if.best is None:
         return text + "No split fits."
     best_step = duration(what_if.best.step_s.expected)
@@ -98,7 +106,9 @@ def _runner_up(explanation: Explanation) -> Iterator[tuple[str, str]]:
         step_s = explanation.plan.step_s.expected
         other_s = other.step_s.expected
         label = "runner-up"
-        loss = loss_text(explanation.loses_on) if explanation.loses_on else ""
+        loss = ""
+        if explanation.loses_on:
+            loss = loss_text(explanation.loses_on)
         if other_s < step_s:
             label = "better"
             loss = f"although it has {loss}"
@@ -108,8 +118,9 @@ def _runner_up(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def _step(decision: Decision) -> str:
-    """`FSDP hides: no (data 8)`."""
-    text = f"{QUESTIONS[decision.step]}: {'yes' if decision.met else 'no'}"
+    """A decision in a few words, with the plan's degree: `FSDP hides: no (data 8)`."""
+    answer = "yes" if decision.met else "no"
+    text = f"{QUESTIONS[decision.step]}: {answer}"
     degree = decision.degree or 1
     if degree > 1 and decision.step != "sequences":
         text += f" ({decision.step} {degree:,})"
@@ -117,7 +128,7 @@ def _step(decision: Decision) -> str:
 
 
 def _parts(plan: Outcome, other: Outcome) -> Block:
-    """The parts of the expected step, side by side."""
+    """A table of the parts of the expected step, a row each for the plan and the runner-up."""
     names = []
     for name in plan.parts | other.parts:
         longer_s = max(plan.parts.get(name, 0.0), other.parts.get(name, 0.0))
@@ -133,19 +144,24 @@ def _parts(plan: Outcome, other: Outcome) -> Block:
 
 
 def _numbers(explanation: Explanation) -> Block:
-    """Slopes and break-evens; each head says what is true beyond its break-evens."""
+    """A table of sensitivities: the change of the step per +1 % of a number, and break-evens.
+
+    The header of a column of break-evens says what holds beyond them.
+    """
     sensitivities = explanation.sensitivities.values()
     outcomes = set()
     for row in sensitivities:
-        outcomes |= {even.to for even in (row.binds, row.fits) if even}
+        for break_even in (row.binds, row.fits):
+            if break_even:
+                outcomes.add(break_even.to)
     binds = "on chip" if "chip" in outcomes else "network"
     fits = "fits" if "fits" in outcomes else "too large"
-    heads = ["!number", ">now", ">per +1 %", f">{binds}", ">other split", f">{fits}"]
+    headers = ["!number", ">now", ">per +1 %", f">{binds}", ">other split", f">{fits}"]
     rows = []
     for row in sensitivities:
         break_evens = map(_break_even, (row.binds, row.overtaken, row.fits))
         rows.append([f"  {row.name}", _value(row), _slope(row), *break_evens])
-    return table(heads, rows)
+    return table(headers, rows)
 
 
 def _value(row: Sensitivity) -> str:
@@ -157,34 +173,39 @@ def _value(row: Sensitivity) -> str:
 
 
 def _slope(row: Sensitivity) -> str:
+    """Percent by which the step changes if the number grows by 1 %."""
     if row.elasticity is None:
         return DASH
     return f"{round(row.elasticity, 2) + 0.0:+.2f} %"
 
 
-def _break_even(even: BreakEven | None) -> str:
-    """`≥ ×1.5`, `≤ ×0.97`, or a dash where nothing changes."""
-    if even is None:
+def _break_even(break_even: BreakEven | None) -> str:
+    """The factor at which something changes: `≥ ×1.5`, `≤ ×0.97`, or a dash if nothing does."""
+    if break_even is None:
         return DASH
-    side = "≥" if even.factor > 1 else "≤"
-    return f"{side} ×{even.factor:.3g}"
+    relation = "≥" if break_even.factor > 1 else "≤"
+    return f"{relation} ×{break_even.factor:.3g}"
 
 
-def _searches(explanation: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
-    """The best splits at other sizes; `verbose`: the splits that win beyond the break-evens."""
+def _other_splits(explanation: Explanation, verbose: bool) -> Iterator[tuple[str, str]]:
+    """The best splits at other batches and lengths; `verbose` adds splits beyond break-evens."""
     for row in explanation.sensitivities.values():
         splits = "; ".join(_searched(searched, verbose) for searched in row.searched)
         if splits:
             yield row.name, splits
-        even = row.overtaken
-        if verbose and even and not isinstance(even.to, str):
-            yield row.name, f"{_break_even(even)}: {mesh_text(even.to)} is faster"
+        break_even = row.overtaken
+        if verbose and break_even and not isinstance(break_even.to, str):
+            yield row.name, f"{_break_even(break_even)}: {mesh_text(break_even.to)} is faster"
 
 
 def _searched(searched: Searched, verbose: bool) -> str:
+    """The best split at a multiple of the batch or length: `×2 same split, 1.2 s`."""
     factor = f"×{searched.factor:g}"
     if searched.step_s is None or searched.mesh is None:
-        return f"{factor} {searched.problem if verbose else 'no split'}"
+        problem = "no split"
+        if verbose and searched.problem:
+            problem = searched.problem
+        return f"{factor} {problem}"
     split = "another split"
     if searched.same:
         split = "same split"
@@ -194,10 +215,14 @@ def _searched(searched: Searched, verbose: bool) -> str:
 
 
 def _crossover(row: Crossover) -> list[str]:
-    degree = f" {row.degree:,}" if row.degree else ""
-    side = "≥" if row.least else "≤"
-    limit = f"{row.threshold:,.0f}" if row.threshold >= 100 else f"{row.threshold:.3g}"
-    state = "not used"
+    split = f"  {row.split}"
+    if row.degree:
+        split += f" {row.degree:,}"
+    relation = "≥" if row.least else "≤"
+    threshold = f"{row.threshold:.3g}"
+    if row.threshold >= 100:
+        threshold = f"{row.threshold:,.0f}"
+    verdict = "not used"
     if row.used:
-        state = "pays" if row.met else "costs"
-    return [f"  {row.split}{degree}", row.quantity, f"{side} {limit}", f"{row.own:,.0f}", state]
+        verdict = "pays" if row.met else "costs"
+    return [split, row.quantity, f"{relation} {threshold}", f"{row.own:,.0f}", verdict]

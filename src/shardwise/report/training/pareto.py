@@ -1,4 +1,4 @@
-"""A Pareto front of training as a table: step time against memory or against chips."""
+"""A Pareto front of training plans as a table: step time against memory or against chips."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from shardwise.report.style import Block, bar, quiet, strong, table
 from shardwise.report.tables import DASH, distinct_problems, footnotes, problem_number
 from shardwise.report.words import duration, mesh_text, percent
 
-MEMORY_STEP = 0.9  # a long front is thinned to points that each save a tenth of the memory
+MEMORY_STEP = 0.9  # a point of the shortened front has at most this share of the one before it
 
 
 def blocks(front: Front, *, verbose: bool = False) -> Iterator[Block]:
-    """The front as a table; `verbose` shows every point of a front against memory."""
+    """The front as a table; `verbose` keeps all points of a front against memory."""
     if front.against == "memory":
         yield from _memory(front, verbose)
     else:
@@ -22,7 +22,9 @@ def blocks(front: Front, *, verbose: bool = False) -> Iterator[Block]:
 
 
 def _memory(front: Front, verbose: bool) -> Iterator[Block]:
-    points = front.points if verbose else thinned(front.points)
+    points: Sequence[FrontPoint] = front.points
+    if not verbose:
+        points = thinned(points)
     fastest = points[0]
     smallest = points[-1]
     slowdown = _step_s(smallest) / _step_s(fastest)
@@ -84,7 +86,7 @@ def _machine(point: FrontPoint, problems: Sequence[str], least_chip_s: float) ->
 
 
 def thinned(points: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """The fastest, those that each take a tenth less memory than the previous one, the last."""
+    """Points in which memory falls by at least a tenth from one to the next, and the last one."""
     shown = [points[0]]
     for point in points[1:]:
         if (point.memory_bytes or 0.0) <= MEMORY_STEP * (shown[-1].memory_bytes or 0.0):
@@ -95,4 +97,7 @@ def thinned(points: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def _step_s(point: FrontPoint) -> float:
-    return point.step_s.expected if point.step_s else 0.0
+    """Expected seconds of a step; 0 for a machine without a plan."""
+    if point.step_s is None:
+        return 0.0
+    return point.step_s.expected

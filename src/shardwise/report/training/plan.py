@@ -1,4 +1,4 @@
-"""A training plan on one screen: split, step time, what takes the time, reasons, alternatives."""
+"""A training plan on one screen: split, step time and its parts, reasons, alternatives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shardwise import units
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
 from shardwise.plan.schema.training_reasons import TensorSplit
-from shardwise.report.style import Block, bar, labelled, quiet, rows_below, strong, table
+from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
 from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import (
@@ -23,21 +23,27 @@ from shardwise.report.words import (
 from shardwise.workload import OPTIMIZER_MOMENTS
 
 MAX_ALTERNATIVES = 1
-MAX_REASONS = 4  # without -v
-SMALL_TRAFFIC = 0.01  # of the longest bar; less traffic has no bar without -v
-SMALL_HBM = 0.1  # of T_math; less HBM-bound work has no bar without -v
+# Limits of the screen without -v:
+MAX_REASONS = 4  # with more reasons, the book's threshold of tokens per chip is left out
+SMALL_TRAFFIC = 0.01  # of the longest time; shorter traffic has no bar
+SMALL_HBM = 0.1  # of T_math; T_hbm has no bar if HBM adds less time than that to the arithmetic
 
 
 def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> Iterator[Block]:
-    """The whole answer; `verbose` adds placement, rules, memory and operations."""
+    """The whole answer.
+
+    Args:
+        verbose: add tables of axis placement, sharding rules, memory and operations.
+        saved: the file to which the plan was saved, if any.
+    """
     yield strong(headline(plan))
     yield labelled(_times(plan))
     yield table(["", ">", "", ""], _bars(plan, verbose))
     yield labelled(
         [
             ("state", _state(plan)),
-            *rows_below("why", _reasons(plan, verbose)),
-            *rows_below("next", _alternatives(plan)),
+            *label_first("why", _reasons(plan, verbose)),
+            *label_first("next", _alternatives(plan)),
         ]
     )
     if verbose:
@@ -53,9 +59,11 @@ def headline(plan: Plan) -> str:
     memory = plan.memory
     work = plan.workload
     memory_ratio = memory.total / (memory.capacity - memory.margin)
-    text = f"Does not fit: ×{memory_ratio:.2f} of the memory. " if memory_ratio > 1 else ""
+    refusal = ""
+    if memory_ratio > 1:
+        refusal = f"Does not fit: ×{memory_ratio:.2f} of the memory. "
     return (
-        f"{text}{bound_name(plan.estimate.bound)}-bound. "
+        f"{refusal}{bound_name(plan.estimate.bound)}-bound. "
         f"{mesh_text(plan.strategy.mesh)}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
         f"({work.batch:,} sequences × {work.seq:,})."
@@ -67,19 +75,23 @@ def strategy_text(plan: Plan) -> str:
     strategy = plan.strategy
     parts = []
     if strategy.is_pipelined:
-        chunks = f" ×{strategy.virtual}" if strategy.virtual > 1 else ""
-        parts.append(f"{strategy.schedule}{chunks}")
+        schedule = strategy.schedule
+        if strategy.virtual > 1:
+            schedule += f" ×{strategy.virtual}"
+        parts.append(schedule)
     if strategy.zero in (1, 2):
         parts.append(f"ZeRO-{strategy.zero}")
     if strategy.mesh["context"] > 1 and strategy.context_kind != "gather":
         parts.append(f"{strategy.context_kind} context")
     if strategy.loss_chunks > 1:
         parts.append(f"loss in {strategy.loss_chunks} chunks")
-    return f" ({', '.join(parts)})" if parts else ""
+    if not parts:
+        return ""
+    return f" ({', '.join(parts)})"
 
 
 def ranked(plans: Sequence[Plan]) -> Block:
-    """One line per plan, best first."""
+    """A table with one line per plan, best first."""
     rows = []
     for rank, plan in enumerate(plans, 1):
         row = [
@@ -94,6 +106,7 @@ def ranked(plans: Sequence[Plan]) -> Block:
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Labels and texts: bounds of the step, the expected step and run, failures, the book's MFU."""
     estimate = plan.estimate
     step = plan.step
     at_mfu = estimate.at_mfu
@@ -103,7 +116,7 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
         "expected",
         f"{duration(step.expected)}{_spread(plan)}, MFU {percent(estimate.mfu)}"
         + _run(estimate.run_s, estimate.chip_hours, estimate.usd)
-        + _price(plan)
+        + _chip_price(plan)
         + f" ({_source(plan)})",
     )
     if estimate.goodput:
@@ -116,7 +129,7 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _failures(planned: PlannedGoodput) -> str:
-    """The goodput and what it assumes of failures, checkpoints and restarts."""
+    """The goodput, and the rates of failures, checkpoints and restarts that it assumes."""
     host_rate = units.show_rate(planned.storage_bytes_per_s / planned.n_hosts, "B/s", 1)
     text = (
         f"goodput {100 * planned.goodput:.1f} %, one failure in "
@@ -133,12 +146,15 @@ def _failures(planned: PlannedGoodput) -> str:
 
 
 def _spread(plan: Plan) -> str:
+    """The relative error of the expected step: ` ±9 %`; none is known at peak rates."""
     rates = plan.estimate.rates
-    return "" if rates.name == "peak" else f" ±{percent(rates.spread)}"
+    if rates.name == "peak":
+        return ""
+    return f" ±{percent(rates.spread)}"
 
 
 def _source(plan: Plan) -> str:
-    """The source of the rates behind `expected`."""
+    """The source of the rates that the expected step is computed with."""
     rates = plan.estimate.rates
     if rates.name == "peak":
         return "peak rates"
@@ -146,36 +162,46 @@ def _source(plan: Plan) -> str:
 
 
 def _run(run_s: float | None, chip_hours: float | None, usd: float | None) -> str:
-    """Time, chip-hours and price of the run; empty where its tokens are not known."""
+    """Time, chip-hours and price of a run; empty if its number of tokens is not given."""
     if run_s is None or chip_hours is None:
         return ""
-    price = "no public price" if usd is None else units.show_dollars(usd)
+    price = "no public price"
+    if usd is not None:
+        price = units.show_dollars(usd)
     return f", {duration(run_s)}, {units.show_count(chip_hours)} chip-hours, {price}"
 
 
-def _price(plan: Plan) -> str:
-    price = plan.hardware.figures.get("price.chip_hour")
-    if price is None or plan.estimate.usd is None:
+def _chip_price(plan: Plan) -> str:
+    """The price of a chip-hour, by which the price of the run is computed: ` at $4.20`."""
+    dollars = plan.hardware.figures.get("price.chip_hour")
+    if dollars is None or plan.estimate.usd is None:
         return ""
-    return f" at {units.show_dollars(price)}"
+    return f" at {units.show_dollars(dollars)}"
 
 
 def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
+    """Rows of name, quantity, bar and note: arithmetic, HBM, traffic by role, memory."""
     estimate = plan.estimate
-    overlaps = {op.role: op.hidden for op in plan.operations if op.role}
+    overlaps = {}
+    hbm_bound_s = 0.0  # by which reads and writes of HBM take longer than the arithmetic
+    for operation in plan.operations:
+        hbm_bound_s += max(operation.hbm_s - operation.math_s, 0.0)
+        if operation.role:
+            overlaps[operation.role] = operation.hidden
     longest_s = max(estimate.compute_s, estimate.hbm_s, *estimate.comm_s.values(), 0.0)
 
     def time_bar(name: str, seconds: float, note: str) -> list[str]:
         return [f"  {name}", duration(seconds), bar(seconds, longest_s), note]
 
     yield time_bar("T_math", estimate.compute_s, "bars are times at peak rates")
-    hbm_bound_s = sum(max(op.hbm_s - op.math_s, 0.0) for op in plan.operations)
     if verbose or estimate.bound == "hbm" or hbm_bound_s > SMALL_HBM * estimate.compute_s:
         yield time_bar("T_hbm", estimate.hbm_s, "")
     for role, seconds in sorted(estimate.comm_s.items(), key=lambda item: -item[1]):
         if seconds < SMALL_TRAFFIC * longest_s and not verbose:
             continue
-        note = "overlaps with compute" if overlaps.get(role) else "exposed"
+        note = "exposed"
+        if overlaps.get(role):
+            note = "overlaps with compute"
         yield time_bar(role, seconds, note)
     memory = plan.memory
     strategy = plan.strategy
@@ -196,12 +222,17 @@ def _state(plan: Plan) -> str:
         if dtype:
             names_by_dtype.setdefault(dtype, []).append(name)
     parts = [f"{dtype} {', '.join(names)}" for dtype, names in names_by_dtype.items()]
-    scope = " of a matrix" if job.optimizer in ("adafactor", "muon") else ""
-    return f"{'; '.join(parts)}: {plan.estimate.state_bytes_per_parameter:g} B a parameter{scope}"
+    text = f"{'; '.join(parts)}: {plan.estimate.state_bytes_per_parameter:g} B a parameter"
+    if job.optimizer in ("adafactor", "muon"):  # other parameters have another state
+        text += " of a matrix"
+    return text
 
 
 def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
-    """Reasons without the memory's (its bar shows it); the book's threshold yields to others."""
+    """The reasons of the plan as sentences, except its memory, which has a bar.
+
+    Among many reasons the book's threshold of tokens per chip is left out.
+    """
     reasons = [reason for reason in plan.why if reason.constraint != "memory"]
     crowded = len(reasons) > MAX_REASONS and not verbose
     for reason in reasons:
@@ -210,7 +241,7 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
 
 
 def _alternatives(plan: Plan) -> Iterator[str]:
-    """The best splits with other tensor sizes, except those that a reason mentions."""
+    """The best splits with other tensor sizes, except those that a reason already mentions."""
     mentioned = [reason.mesh for reason in plan.why if isinstance(reason, TensorSplit)]
     for other in plan.alternatives[:MAX_ALTERNATIVES]:
         if other.mesh not in mentioned:

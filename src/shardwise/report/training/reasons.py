@@ -1,4 +1,4 @@
-"""The reasons and losses of a training plan, as sentences."""
+"""The reasons of a training plan, and the costs of its alternatives, as sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwise.plan.schema.training_reasons import (
 )
 from shardwise.report.words import counted, duration, listed, mesh_text, percent
 
-# Parts of a step other than collectives, which go by their roles in the mesh.
+# Part of a step on the chip -> its name in a sentence. Collectives have the names of mesh roles.
 ON_CHIP = {
     "layers": "on-chip work",
     "ends": "work in the embedding and the head",
@@ -65,15 +65,17 @@ def reason_text(reason: Reason) -> str:
 
 
 def loss_text(loss: Loss) -> str:
-    """The main cost of another split: `51 ms more pipeline bubble`."""
+    """The main disadvantage of another split: `51 ms more pipeline bubble`."""
     if loss.kind == "memory":
         return f"needs ×{loss.amount:.2f} of the available memory"
     if loss.kind == "none":
         return "equally fast"
     if loss.part not in ON_CHIP:
         return f"{duration(loss.amount)} more exposed {loss.part} traffic"
-    policy = f", remat {loss.remat}" if loss.remat else ""
-    return f"{duration(loss.amount)} more {ON_CHIP[loss.part]}{policy}"
+    text = f"{duration(loss.amount)} more {ON_CHIP[loss.part]}"
+    if loss.remat:
+        text += f", remat {loss.remat}"
+    return text
 
 
 def _communication(reason: Communication) -> str:
@@ -87,8 +89,10 @@ def _communication(reason: Communication) -> str:
     hidden_s: dict[str, float] = {}
     exposed_s: dict[str, float] = {}
     for role, seconds in reason.traffic_s.items():
-        times = hidden_s if role in reason.hidden else exposed_s
-        times[role] = seconds
+        if role in reason.hidden:
+            hidden_s[role] = seconds
+        else:
+            exposed_s[role] = seconds
     if not hidden_s:
         return f"At peak rates {_times(exposed_s)} traffic is exposed."
     text = f"At peak rates {on_chip} of on-chip work can hide {_times(hidden_s)} traffic"
@@ -118,9 +122,11 @@ def _tokens_per_chip(reason: TokensPerChip) -> str:
     ratio = f"peak FLOP/s ÷ {rate} {network[reason.network]}"
     if reason.n_experts > 1:
         ratio += f" × {reason.n_experts}/{reason.experts_per_token} experts"
-    per = "per chip" if reason.n_microbatches == 1 else "per chip and microbatch"
+    unit = "tokens per chip"
+    if reason.n_microbatches > 1:
+        unit += " and microbatch"
     return (
-        f"Pure data sharding needs {reason.needed:,.0f} tokens {per} to hide its traffic "
+        f"Pure data sharding needs {reason.needed:,.0f} {unit} to hide its traffic "
         f"({ratio}); there are {reason.tokens:,.0f}."
     )
 
@@ -135,11 +141,12 @@ def _tokens_per_slice(reason: TokensPerSlice) -> str:
 
 
 def _bubble(reason: Bubble) -> str:
-    chunks = f" of {reason.chunks} chunks" if reason.chunks > 1 else ""
+    stages = f"{reason.stages} stages"
+    if reason.chunks > 1:
+        stages += f" of {reason.chunks} chunks"
     text = (
         f"{percent(reason.share)} of the step is pipeline bubble: {reason.n_microbatches:,} "
-        f"microbatches of {reason.micro_batch} through {reason.stages} stages{chunks} "
-        f"({reason.schedule})"
+        f"microbatches of {reason.micro_batch} through {stages} ({reason.schedule})"
     )
     if reason.spare:
         text += f", {counted(reason.spare, 'empty layer slot')}"
@@ -166,6 +173,6 @@ def _memory(reason: MemoryRoom) -> str:
     return f"{text}."
 
 
-def _times(times: Mapping[str, float]) -> str:
-    """`293 ms of fsdp and 22.7 ms of data`."""
-    return listed([f"{duration(seconds)} of {role}" for role, seconds in times.items()])
+def _times(seconds_by_role: Mapping[str, float]) -> str:
+    """Seconds by role in words: `293 ms of fsdp and 22.7 ms of data`."""
+    return listed([f"{duration(seconds)} of {role}" for role, seconds in seconds_by_role.items()])

@@ -1,4 +1,4 @@
-"""Progress and results of a training run: the plan's line, a line per step, the summary."""
+"""Progress and results of a training run: a summary of the plan, a line per step, the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwise.report.words import counted, duration, percent, seconds_span
 from shardwise.train.metrics import Run, StepRecord
 from shardwise.train.tokenize import TokenizeSummary
 
-# Head -> width of the columns of a step.
+# Header of a column in the lines of steps -> its width in characters.
 _COLUMNS = {
     "loss": 8,
     "grad": 9,
@@ -23,13 +23,13 @@ _COLUMNS = {
     "memory": 9,
     "left": 6,
 }
-MINUTE = 60
+MINUTE = 60  # seconds, like HOUR and DAY
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 
-def begin(plan: Plan) -> str:
-    """The plan's line, before anything runs."""
+def plan_summary(plan: Plan) -> str:
+    """The headline of a plan and its expected step, to be printed before the run starts."""
     step = plan.step
     text = (
         f"{plan.model.name} on {plan.hardware.name}. {headline(plan)} Planned: "
@@ -39,19 +39,18 @@ def begin(plan: Plan) -> str:
     return textwrap.fill(text, 80, break_on_hyphens=False) + "\n"
 
 
-def heads(steps: int) -> str:
-    """The heads of the columns of steps."""
-    return _row("step", steps, list(_COLUMNS))
+def step_headers(n_steps: int) -> str:
+    """The line of headers above the lines of a run of `n_steps`."""
+    return _row("step", n_steps, list(_COLUMNS))
 
 
-def line(record: StepRecord) -> str:
-    """One step: 80 columns up to 9,999 steps."""
+def step_line(record: StepRecord) -> str:
+    """The line of one step; it has 80 characters in runs of up to 9,999 steps."""
     measured = duration(record.step_s)
     planned = seconds_span(record.lower, record.upper)
     unit = measured.rpartition(" ")[2]
-    loss = f"{record.loss:.4f}" if record.loss < 100 else f"{record.loss:.4g}"
     cells = [
-        "bad" if record.bad else loss,
+        _loss(record),
         f"{record.grad_norm:.3g}",
         f"{measured} ({planned.removesuffix(f' {unit}')})",
         units.show_count(record.tokens_per_s),
@@ -62,8 +61,16 @@ def line(record: StepRecord) -> str:
     return _row(f"{record.step}/{record.steps}", record.steps, cells)
 
 
-def _row(step: str, steps: int, cells: Sequence[str]) -> str:
-    width = max(4, 2 * len(str(steps)) + 1)
+def _loss(record: StepRecord) -> str:
+    if record.bad:
+        return "bad"
+    if record.loss < 100:
+        return f"{record.loss:.4f}"
+    return f"{record.loss:.4g}"
+
+
+def _row(step: str, n_steps: int, cells: Sequence[str]) -> str:
+    width = max(4, 2 * len(str(n_steps)) + 1)
     text = f"{step:>{width}}"
     for cell, cell_width in zip(cells, _COLUMNS.values(), strict=True):
         text += f"{cell:>{cell_width}}"
@@ -71,7 +78,7 @@ def _row(step: str, steps: int, cells: Sequence[str]) -> str:
 
 
 def _remaining(seconds: float) -> str:
-    """`58s`, `12m`, `3.2h`, `2.1d`."""
+    """The remaining time in at most five characters: `58s`, `12m`, `3.2h`, `2.1d`."""
     if seconds < MINUTE:
         return f"{seconds:.0f}s"
     if seconds < HOUR:
@@ -84,9 +91,11 @@ def _remaining(seconds: float) -> str:
 def blocks(run: Run, saved: str) -> Iterator[Block]:
     """The summary of a run; `saved` is the folder of its checkpoints."""
     if run.losses:
-        ended = "" if run.ended == "done" else f" ({run.ended})"
+        signal = ""
+        if run.ended != "done":
+            signal = f" ({run.ended})"
         yield strong(
-            f"{run.done:,} steps are done{ended}; the loss went from {run.losses[0]:.4f} to "
+            f"{run.done:,} steps are done{signal}; the loss went from {run.losses[0]:.4f} to "
             f"{run.losses[-1]:.4f}."
         )
     else:
@@ -103,7 +112,7 @@ def blocks(run: Run, saved: str) -> Iterator[Block]:
     yield labelled(rows)
     if run.sample is not None:
         yield quiet("sample from the model:")
-        yield readable(run.sample)
+        yield printable(run.sample)
 
 
 def _checkpoint(run: Run, saved: str) -> str:
@@ -115,17 +124,26 @@ def _checkpoint(run: Run, saved: str) -> str:
     return text
 
 
-def readable(text: str) -> str:
-    """Lines of text without terminal control characters."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+def printable(text: str) -> str:
+    """`text` with `?` for characters that a terminal could take as commands."""
+    safe = []
+    for character in text:
+        if not (character.isprintable() or character in "\n\t"):
+            character = "?"
+        safe.append(character)
+    return "".join(safe)
 
 
 def tokenized(result: TokenizeSummary, folder: str) -> Iterator[Block]:
-    """The summary of tokenized documents; `folder` is empty where it is temporary."""
-    place = f" in {folder}" if folder else ""
-    yield strong(
-        f"{units.show_count(result.tokens)} tokens of {result.documents:,} documents{place}."
-    )
+    """The summary of tokenized documents.
+
+    Args:
+        folder: where the token shards are; empty if it is temporary.
+    """
+    text = f"{units.show_count(result.tokens)} tokens of {result.documents:,} documents"
+    if folder:
+        text += f" in {folder}"
+    yield strong(f"{text}.")
     rows = [
         ("tokenizer", f"{result.tokenizer}, {result.vocab:,} tokens"),
         ("shards", f"{result.shards:,}"),

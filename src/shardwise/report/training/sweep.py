@@ -1,4 +1,4 @@
-"""A sweep of training as a table for the screen, or as Markdown, CSV or JSON lines."""
+"""A sweep of training plans as a table for the screen, or as Markdown, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from shardwise.report.tables import (
     distinct_problems,
     footnotes,
     markdown,
-    option_heads,
+    option_headers,
     option_text,
     problem_number,
 )
 from shardwise.report.words import duration, mesh_text, percent
 
+# Option of the Python API -> its header in the tables.
 OPTION_LABELS = {"n_microbatches": "microbatches"}
 
 
@@ -25,14 +26,15 @@ def blocks(sweep: Sweep) -> Iterator[Block]:
     """The best row in words, then all rows."""
     yield strong(headline(sweep))
     problems = distinct_problems(sweep.rows)
-    heads = [*_option_heads(sweep), ">step", ">!tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
+    headers = _option_headers(sweep)
+    headers += [">step", ">!tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
     rows = []
     for row in sweep.rows:
         cells = _cells(row)
         if row.problem:
             cells[-1] = problem_number(problems, row.problem)
         rows.append(cells)
-    yield table(heads, rows)
+    yield table(headers, rows)
     yield footnotes(problems)
     yield quiet("type  -o md, csv or jsonl adds rooflines  ·  shardwise plan shows details")
 
@@ -44,39 +46,42 @@ def headline(sweep: Sweep) -> str:
     if not planned:
         return f"No plan for any of {n_rows:,} combinations."
     best = max(planned, key=lambda row: row.tokens_per_s_per_chip or 0.0)
-    options = [
-        f"{OPTION_LABELS.get(name, name)} {option_text(value)}"
-        for name, value in best.swept.items()
-    ]
-    step = duration(best.step_s.expected if best.step_s else 0.0)
-    text = (
-        f"Highest throughput: {', '.join(options) or 'the only plan'} "
-        f"({best.tokens_per_s_per_chip:,.0f} tokens/s/chip, step {step}, "
+    options = []
+    for name, value in best.swept.items():
+        options.append(f"{OPTION_LABELS.get(name, name)} {option_text(value)}")
+    combination = ", ".join(options) or "the only plan"
+    step_s = best.step_s.expected if best.step_s else 0.0
+    sentence = (
+        f"Highest throughput: {combination} "
+        f"({best.tokens_per_s_per_chip:,.0f} tokens/s/chip, step {duration(step_s)}, "
         f"{mesh_text(best.mesh or {})})."
     )
     if len(planned) < n_rows:
-        text += f" {n_rows - len(planned):,} of {n_rows:,} have no plan."
-    return text
+        sentence += f" {n_rows - len(planned):,} of {n_rows:,} have no plan."
+    return sentence
 
 
 def as_markdown(sweep: Sweep) -> str:
     """All rows as a Markdown table."""
-    heads = _option_heads(sweep)
-    heads += [">step", ">roofline", ">tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
+    headers = _option_headers(sweep)
+    headers += [">step", ">roofline", ">tokens/s/chip", ">MFU", ">HBM", "bound", "mesh"]
     rows = []
     for row in sweep.rows:
         cells = _cells(row)
-        roofline = duration(row.step_s.lower) if row.step_s else DASH
+        roofline = DASH
+        if row.step_s:
+            roofline = duration(row.step_s.lower)
         cells.insert(len(row.swept) + 1, roofline)
         rows.append(cells)
-    return markdown(heads, rows)
+    return markdown(headers, rows)
 
 
-def _option_heads(sweep: Sweep) -> list[str]:
-    return option_heads(sweep.rows[0].swept, OPTION_LABELS)
+def _option_headers(sweep: Sweep) -> list[str]:
+    return option_headers(sweep.rows[0].swept, OPTION_LABELS)
 
 
 def _cells(row: Row) -> list[str]:
+    """The option values of a row and its results; dashes and the problem if it has no plan."""
     options = [option_text(value) for value in row.swept.values()]
     if row.step_s is None:
         return [*options, *[DASH] * 5, row.problem or ""]

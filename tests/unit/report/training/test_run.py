@@ -27,7 +27,7 @@ RECORD = StepRecord(
 
 
 def test_a_step_beside_its_plan() -> None:
-    assert report.line(RECORD).split() == [
+    assert report.step_line(RECORD).split() == [
         *("40/200", "3.4123", "0.812", "613", "ms", "(480–870)", "12.3k", "79", "%"),
         *("2.33", "GiB", "2m"),
     ]
@@ -43,14 +43,14 @@ def test_a_step_beside_its_plan() -> None:
     ],
 )
 def test_lines_fit_and_columns_stand_under_their_names(record: StepRecord) -> None:
-    line, heads = report.line(record), report.heads(record.steps)
+    line, heads = report.step_line(record), report.step_headers(record.steps)
     assert len(line) == len(heads) <= 80
     assert line.split()[0] == f"{record.step}/{record.steps}", "columns do not touch"
 
 
 def test_a_bad_step_says_so() -> None:
-    assert "bad" in report.line(replace(RECORD, bad=True, loss=float("nan")))
+    assert "bad" in report.step_line(replace(RECORD, bad=True, loss=float("nan")))
 
 
 def test_a_sample_cannot_drive_the_terminal() -> None:
-    assert report.readable("def f():\n\x1b[2J\tx") == "def f():\n?[2J\tx"
+    assert report.printable("def f():\n\x1b[2J\tx") == "def f():\n?[2J\tx"

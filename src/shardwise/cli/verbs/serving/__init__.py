@@ -1,1 +1,1 @@
-"""Verbs that plan serving. Nothing here imports the training verbs."""
+"""The serving form of verbs. Nothing here imports the training form."""

@@ -1,4 +1,4 @@
-"""`shardwise explain MODEL HARDWARE --serve --batch 32`; of a saved plan, `explain PLAN.json`."""
+"""`shardwise explain MODEL HARDWARE --serve --batch 32`, or `shardwise explain PLAN.json`."""
 
 from __future__ import annotations
 

@@ -95,16 +95,16 @@ def run(
         fsdp=fsdp,
         data=data,
     )
-    amounts = {
-        "rate": _amounts(inputs, rate, parse_rate),
-        "ttft_s": _amounts(inputs, ttft, units.parse_seconds, "--ttft"),
-        "tpot_s": _amounts(inputs, tpot, units.parse_seconds, "--tpot"),
-        "cached": _amounts(inputs, cached, parse_share, "--cached"),
-        "acceptance": _amounts(inputs, acceptance, parse_share, "--acceptance"),
+    quantities = {
+        "rate": _quantities(inputs, rate, parse_rate),
+        "ttft_s": _quantities(inputs, ttft, units.parse_seconds, "--ttft"),
+        "tpot_s": _quantities(inputs, tpot, units.parse_seconds, "--tpot"),
+        "cached": _quantities(inputs, cached, parse_share, "--cached"),
+        "acceptance": _quantities(inputs, acceptance, parse_share, "--acceptance"),
     }
     inputs.optional(parse_word, file, "format", FORMATS)
     inputs.done()
-    amount_options = {name: values for name, values in amounts.items() if values}
+    quantity_options = {name: values for name, values in quantities.items() if values}
     with counting("deployments") as progress:
         result = sweep.sweep(
             config,
@@ -115,15 +115,15 @@ def run(
             progress=progress,
             **word_options,
             **number_options,
-            **amount_options,
+            **quantity_options,
         )
     return sweep_answer(result, report.blocks, report.as_markdown, file, as_json=json)
 
 
-def _amounts(
+def _quantities(
     inputs: Inputs, text: str, parse: Callable[..., float], *option: str
 ) -> tuple[float, ...]:
-    """The values of a list."""
+    """Parse a list of rates, times or shares, each by `parse(part, *option)`."""
     if not text:
         return ()
     return tuple(inputs.read(parse, word, *option) for word in text.split(","))

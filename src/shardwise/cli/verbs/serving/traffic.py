@@ -1,4 +1,4 @@
-"""`--traffic`, `--at` and `--capacity`: the requests that arrive at a planned deployment."""
+"""The options --traffic, --at and --capacity: requests that arrive at a planned deployment."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from shardwise.cli.verbs.serving.workload import RequestOptions
 from shardwise.errors import BadInput
 from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
 
-OFF = "off"
+OFF = "off"  # value of --traffic that plans with mean times and simulates no requests
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
 def read_traffic(
     traffic: str, at: str, capacity: bool, requests: RequestOptions
 ) -> Arrivals | None:
-    """The requests that arrive, or None where a plan of means is wanted.
+    """Parse the options to the arriving requests; None if no requests are to be simulated.
+
+    Args:
+        traffic: kind of arrivals, a file of recorded requests, `off`, or empty.
+        at: percentile of the requests that must meet the bounds: `p99`; empty for the default.
+        capacity: whether the highest rate that meets the bounds is searched.
 
     Raises:
-        BadInput: with everything that is wrong; BadFile: what is wrong in a recording.
+        BadInput: with every option that is wrong.
+        BadFile: the recorded requests cannot be read.
     """
     inputs = Inputs()
     percentile = inputs.optional(parse_percentile, at)
@@ -44,6 +50,7 @@ def read_traffic(
 
 
 def _check_recorded(inputs: Inputs, requests: RequestOptions) -> None:
+    """Refuse options that a recording of requests makes superfluous."""
     if requests.prompt or requests.output or requests.context:
         inputs.refuse("a recording has the lengths. Leave --prompt, --output, --context out.")
     if requests.cached:
@@ -51,6 +58,7 @@ def _check_recorded(inputs: Inputs, requests: RequestOptions) -> None:
 
 
 def _check_random(inputs: Inputs, capacity: bool, requests: RequestOptions) -> None:
+    """Refuse random arrivals without a rate, or without the lengths of requests."""
     if not (requests.rate or capacity):
         inputs.refuse("--traffic needs --rate, the requests per time: --rate 20/s.")
     if not (requests.output or requests.rate):
@@ -58,7 +66,7 @@ def _check_random(inputs: Inputs, capacity: bool, requests: RequestOptions) -> N
 
 
 def parse_percentile(text: str) -> float:
-    """`p99` -> 0.99.
+    """Parse a percentile: `p99` -> 0.99.
 
     >>> parse_percentile("p99.9")
     0.999

@@ -21,20 +21,24 @@ from shardwise.validate.serving.score import (
     validate_serving,
 )
 
-FIGURES = {
+# Metric of a published figure -> its name in the tables.
+METRIC_LABELS = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency", "prefill_s": "prefill",
     "tokens_per_s": "tokens/s", "total_tokens_per_s": "tokens/s in+out",
     "tokens_per_s_per_user": "tokens/s/user", "memory_bytes": "memory",
 }  # fmt: skip
-MAX_SOURCES = 16
-MAX_REASONS = 6
+MAX_SOURCES = 16  # rows of sources on a screen
+MAX_REASONS = 6  # the most frequent ones are listed
 
 
 def answer(data: str, source: str, worst: int, every: bool, as_json: bool) -> Answer:
     """The errors by kind of figure and by source, and the `worst` figures.
 
     Args:
-        every: count doubtful rows and repeats too.
+        data: file of other runs; empty for the published ones of this package.
+        source: a word that the source of a run contains; empty for all sources.
+        worst: number of figures with the largest errors to list.
+        every: also count doubtful and repeated rows.
     """
     runs = from_source(load_serving(data or None), source)
     with progress(f"predicting {len(runs):,} runs"):
@@ -61,9 +65,9 @@ def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Bl
         ["source", "figure", ">n", ">median", ">mean", ">bias"],
         map(_source, validation.sources[:MAX_SOURCES]),
     )
-    hidden = len(validation.sources) - MAX_SOURCES
-    if hidden > 0:
-        yield quiet(f"and {hidden} more (--json lists them)")
+    n_hidden = len(validation.sources) - MAX_SOURCES
+    if n_hidden > 0:
+        yield quiet(f"and {n_hidden} more (--json lists them)")
     if worst:
         yield strong("Worst figures")
         yield table(
@@ -73,8 +77,8 @@ def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Bl
     if validation.underivable:
         frequent = Counter(row.kind for row in validation.underivable).most_common(MAX_REASONS)
         counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
-        missing = f"{len(validation.underivable):,}"
-        yield f"{missing} rows or figures not predicted: {counts} (--json says why of each)"
+        n_missing = len(validation.underivable)
+        yield f"{n_missing:,} rows or figures not predicted: {counts} (--json says why of each)"
     rows_counted = "core rows of quality A and B (--all counts every row)"
     if every:
         rows_counted = "all rows"
@@ -98,7 +102,7 @@ def _kind(errors: ServeErrors) -> list[str]:
 def _source(errors: ServeErrors) -> list[str]:
     return [
         errors.name,
-        FIGURES[errors.metric],
+        METRIC_LABELS[errors.metric],
         f"{errors.n:,}",
         percent(errors.median_abs_err),
         percent(errors.mean_abs_err),
@@ -109,7 +113,7 @@ def _source(errors: ServeErrors) -> list[str]:
 def _figure(row: Checked) -> list[str]:
     return [
         row.id,
-        FIGURES[row.metric],
+        METRIC_LABELS[row.metric],
         _value(row.metric, row.predicted),
         _value(row.metric, row.measured),
         signed_percent(row.err),

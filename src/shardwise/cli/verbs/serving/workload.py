@@ -1,4 +1,4 @@
-"""The options of requests and engines -> the workload in each dtype."""
+"""Parse the options of requests and engines to jobs, one for each dtype of the weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words
 from shardwise.errors import BadInput
 from shardwise.plan.serving.time_parts import usual_compute
 
-CONTEXT = "8192"  # tokens of a sequence where no length is given, as in `fit`
+CONTEXT = "8192"  # tokens of a sequence if no length is given, as in the verb `fit`
 _RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
 _SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """The options of requests, as they were typed; an option that was not is empty."""
+    """The texts of the options of requests; empty for an option that is not given."""
 
     prompt: str = ""
     output: str = ""
@@ -34,7 +34,7 @@ class RequestOptions:
     draft_cost: str = ""
 
     def by_name(self) -> dict[str, str]:
-        """The texts by the names of the options: `--draft-cost`."""
+        """The texts by the names of their options, such as `--draft-cost`."""
         texts = {}
         for field in fields(self):
             name = field.name.replace("_", "-")
@@ -51,14 +51,14 @@ def read_jobs(
     *,
     recorded: bool = False,
 ) -> tuple[sw.Serve, ...]:
-    """The workload, once for each dtype of the weights.
+    """Parse the options to serving jobs, one for each dtype of the weights.
 
     Args:
-        weights: dtypes of the weights.
-        kv_dtype: of the KV cache; empty for that of the weights.
-        compute: of matrix products; empty for that of the weights, if the chip has it.
-        chip: whose peaks the compute dtype is taken from.
-        recorded: a recording of requests has their lengths.
+        weights: dtypes of the weights, separated by commas.
+        kv_dtype: dtype of the KV cache; empty for that of the weights.
+        compute: dtype of matrix products; empty for that of the weights, if the chip has a peak
+            rate for it.
+        recorded: whether the lengths of requests come from a recording.
 
     Raises:
         BadInput: with every option that is wrong.
@@ -97,7 +97,7 @@ def read_jobs(
 
 
 def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | None]:
-    """The tokens of a request."""
+    """Fields of a job for the tokens of a request: `context`, or `prompt` and `output`."""
     check_lengths(inputs, requests.prompt, requests.output, requests.context)
     if requests.rate and not requests.output:
         inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
@@ -111,7 +111,7 @@ def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | N
 
 
 def check_lengths(inputs: Inputs, prompt: str, output: str, context: str) -> None:
-    """Refuse lengths of a request that do not go together."""
+    """Refuse --context with --prompt or --output, and either of these without the other."""
     if context and (prompt or output):
         inputs.refuse("--context is --prompt and --output together. Give it, or those two.")
     if bool(prompt) != bool(output):
@@ -119,7 +119,7 @@ def check_lengths(inputs: Inputs, prompt: str, output: str, context: str) -> Non
 
 
 def require_draft(inputs: Inputs, draft: str, **options: str) -> None:
-    """Refuse options of drafted tokens where none are drafted."""
+    """Refuse `options`, the texts of options of drafted tokens, if no tokens are drafted."""
     for name, text in options.items():
         if text and not draft:
             option = name.replace("_", "-")
@@ -127,7 +127,7 @@ def require_draft(inputs: Inputs, draft: str, **options: str) -> None:
 
 
 def parse_rate(text: str) -> float:
-    """`20/s`, `600/min` -> requests per second.
+    """Parse a rate, `20/s` or `600/min`, to requests per second.
 
     >>> parse_rate("600/min")
     10.0
@@ -142,7 +142,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_share(text: str, what: str) -> float:
-    """`50%` or `0.5` -> 0.5.
+    """Parse a share: `50%` or `0.5` -> 0.5. `what` names it in errors.
 
     Raises:
         BadInput: not between 0 and 1.
@@ -159,7 +159,11 @@ def parse_share(text: str, what: str) -> float:
 
 
 def parse_engine(mesh: str, fix: str) -> dict[str, int | str]:
-    """`tensor=8,kv=batch` -> what is fixed of an engine: all of its mesh, or parts of it.
+    """Parse the fixed settings of an engine: `tensor=8,kv=batch`.
+
+    Args:
+        mesh: the whole engine; axes that it does not name have size 1.
+        fix: parts of the engine; the others are searched.
 
     Raises:
         BadInput: with every part that is wrong.

@@ -1,1 +1,1 @@
-"""Verbs that plan training. Nothing here imports the serving verbs."""
+"""The training form of verbs. Nothing here imports the serving form."""

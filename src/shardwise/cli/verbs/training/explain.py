@@ -6,7 +6,7 @@ import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.explanation import explain, parse_changes, read_saved
-from shardwise.cli.inputs import Inputs, parse_fixed, split_of
+from shardwise.cli.inputs import Inputs, parse_fixed, split_settings
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.training.workload import read_job
 
@@ -45,8 +45,8 @@ def run(
     inputs.done()
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if whole_strategy:
-            sizes, words = split_of(whole_strategy)
-            best_plan = sw.evaluate(config, system, job, sizes, words, peak=peak)
+            sizes, other_settings = split_settings(whole_strategy)
+            best_plan = sw.evaluate(config, system, job, sizes, other_settings, peak=peak)
         else:
             best_plan = sw.plan(config, system, job, fixed, peak=peak)
     return explain(best_plan, factors, verbose=verbose, as_json=json)

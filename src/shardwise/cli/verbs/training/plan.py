@@ -10,13 +10,13 @@ from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import (
     Inputs,
-    names_set,
+    names_of_set_options,
     parse_fixed,
     parse_mesh,
     parse_top,
     parse_word,
     roles,
-    split_of,
+    split_settings,
 )
 from shardwise.cli.options import output, rates
 from shardwise.cli.progress import progress
@@ -71,12 +71,17 @@ def run(
     fixed = inputs.optional(parse_fixed, fix) or {}
     limits = inputs.optional(parse_mesh, most, roles()) or {}
     plan_count = inputs.read(parse_top, top)
-    between_failures = inputs.optional(_time, mtbf, "--mtbf")
-    restart_time = inputs.optional(_time, restart, "--restart")
+    chip_mtbf_s = inputs.optional(_parse_duration, mtbf, "--mtbf")
+    restart_s = inputs.optional(_parse_duration, restart, "--restart")
     if pareto:
         inputs.read(parse_word, pareto, "front", PARETO_AXES)
-        single = {"--mesh": mesh, "-o": file, "--mtbf": mtbf, "--top": plan_count != 1}
-        names = names_set(single)
+        single_plan_options = {
+            "--mesh": mesh,
+            "-o": file,
+            "--mtbf": mtbf,
+            "--top": plan_count != 1,
+        }
+        names = names_of_set_options(single_plan_options)
         if names:
             inputs.refuse(f"--pareto lists many plans; {names} is for one.")
     if restart and not mtbf:
@@ -96,15 +101,15 @@ def run(
         )
     with progress(f"searching splits of {system.n_chips:,} chips"):
         if whole_strategy:
-            sizes, words = split_of(whole_strategy)
-            plans = [sw.evaluate(config, system, job, sizes, words, peak=peak)]
+            sizes, other_settings = split_settings(whole_strategy)
+            plans = [sw.evaluate(config, system, job, sizes, other_settings, peak=peak)]
         else:
             plans = sw.search(config, system, job, fixed, plan_count, most=limits, peak=peak)
-    if between_failures:
+    if chip_mtbf_s:
         from shardwise.plan.training.failures import RESTART_S, with_failures
 
-        pause_seconds = restart_time or RESTART_S
-        plans = [with_failures(plan, between_failures, pause_seconds) for plan in plans]
+        restart_s = restart_s or RESTART_S
+        plans = [with_failures(plan, chip_mtbf_s, restart_s) for plan in plans]
     return _answer(plans, file, verbose=verbose, as_json=json)
 
 
@@ -124,7 +129,8 @@ def _answer(plans: list[sw.Plan], file: str, *, verbose: bool, as_json: bool) ->
     )
 
 
-def _time(text: str, option: str) -> float:
+def _parse_duration(text: str, option: str) -> float:
+    """Parse a time above 0 to seconds."""
     seconds = units.parse_seconds(text, option)
     if not seconds:
         raise BadInput(f"{option} {text} must be a time above 0.")

@@ -22,7 +22,7 @@ from shardwise.search.training.forms import words
 from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS
 
-CHOICES = words()
+CHOICES = words()  # option of the strategy -> the words that are allowed as its value
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
     check_workload(inputs, train, serve)
     config = inputs.read(sw.model, model)
     systems = inputs.read(parse_systems, hardware)
-    sizes = inputs.read(_batches, batch)
+    batch_options = inputs.read(_batch_options, batch)
     number_options = read_numbers(
         inputs,
         tensor=tensor,
@@ -105,15 +105,15 @@ def run(
             job,
             peak=peak,
             progress=progress,
-            **sizes,
+            **batch_options,
             **number_options,
             **word_options,
         )
     return sweep_answer(result, report.blocks, report.as_markdown, output, as_json=json)
 
 
-def _batches(text: str) -> dict[str, tuple[int, ...]]:
-    """Sequences and lengths, each without repeats: the sweep takes all pairs."""
+def _batch_options(text: str) -> dict[str, tuple[int, ...]]:
+    """Parse --batch to the sweep's options of sequences and of lengths, which it combines."""
     if not text:
         raise BadShape(
             "no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 512-2048*2x4096."

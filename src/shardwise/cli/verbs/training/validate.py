@@ -8,19 +8,25 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.progress import progress
-from shardwise.cli.published import from_source, nothing_predicted, row_count
+from shardwise.cli.published import from_source, nothing_predicted
 from shardwise.report.style import Block, labelled, quiet, strong, table
-from shardwise.report.words import percent, signed_percent
+from shardwise.report.words import counted, percent, signed_percent
 from shardwise.validate import Run, load
 from shardwise.validate.training.predict import Prediction, predict
 from shardwise.validate.training.score import Errors, Validation, validate
 
-MAX_SOURCES = 12
-MAX_REASONS = 6
+MAX_SOURCES = 12  # rows of sources on a screen
+MAX_REASONS = 6  # the most frequent ones are listed
 
 
 def answer(data: str, source: str, worst: int, as_json: bool) -> Answer:
-    """The errors by source, and the `worst` rows."""
+    """The errors by source, and the `worst` rows.
+
+    Args:
+        data: file of other runs; empty for the published ones of this package.
+        source: a word that the source of a run contains; empty for all sources.
+        worst: number of rows with the largest errors to list.
+    """
     runs = from_source(load(data or None), source)
     with progress(f"predicting {len(runs):,} runs"):
         validation = validate(runs)
@@ -41,9 +47,9 @@ def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
         ["source", ">runs", ">median", ">mean", ">bias", "others' median"],
         map(_source, validation.sources[:MAX_SOURCES]),
     )
-    hidden = len(validation.sources) - MAX_SOURCES
-    if hidden > 0:
-        yield quiet(f"and {hidden} more sources (--json lists them)")
+    n_hidden = len(validation.sources) - MAX_SOURCES
+    if n_hidden > 0:
+        yield quiet(f"and {n_hidden} more sources (--json lists them)")
     if worst:
         rows = sorted(validation.scored, key=lambda row: -abs(row.err))
         yield strong("Worst rows")
@@ -51,7 +57,7 @@ def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
     if overall.underivable:
         frequent = Counter(run.kind for run in overall.underivable).most_common(MAX_REASONS)
         counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
-        rows_missing = row_count(len(overall.underivable))
+        rows_missing = counted(len(overall.underivable), "row")
         yield f"{rows_missing} not predicted: {counts} (--json says why of each)"
     yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")
 

@@ -1,4 +1,4 @@
-"""The options of a training step -> the job, with every problem reported at once."""
+"""Parse the options of a training step to a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwise.workload import OPTIMIZER_MOMENTS, parse_batch, weight_dtype_for
 
 
 def check_workload(inputs: Inputs, train: bool, serve: bool) -> None:
-    """Refuse a command that does not ask for training alone."""
+    """Refuse a command without --train, or with both --train and --serve."""
     if serve:
         inputs.refuse("--train and --serve are different work. Ask for one of them.")
     elif not train:
@@ -27,7 +27,7 @@ def read_job(
     overlap: str = "",
     offload: str = "",
 ) -> sw.Train:
-    """A job from the words of its options.
+    """Parse the texts of the options of a training step; an empty text is an option not given.
 
     Raises:
         BadInput: with every word that is wrong.
@@ -59,10 +59,10 @@ def read_job(
 
 
 def parse_choices(text: str, what: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """`a, b` -> two words of a list; nothing -> none.
+    """Parse a list of `known` words, which may be empty; `what` names a word in errors.
 
     Raises:
-        BadInput: with every word that is not in the list.
+        BadInput: with every unknown word.
     """
     if not text:
         return ()
