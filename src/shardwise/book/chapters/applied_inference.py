@@ -31,7 +31,7 @@ def smallest_slice(g: Given) -> Answer:
     kv_bytes = g["batch"] * count.kv_cache_bytes(dense(g["model"]), g["context"], "int8")
     total_bytes = kv_bytes + g["params"]
     v5e = chip("v5e", hbm__capacity=g["hbm_bytes"])
-    slices = (n for _, n in fit.sizes(v5e) if n * g["hbm_bytes"] >= total_bytes)
+    slices = (n for _, n in fit.machine_sizes(v5e) if n * g["hbm_bytes"] >= total_bytes)
     return {
         "kv": kv_bytes,
         "total": total_bytes,

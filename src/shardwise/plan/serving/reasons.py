@@ -199,7 +199,7 @@ def twice(system: System) -> System | None:
 
 def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> Iterator[Reason]:
     """The best deployment with, or without, separate prefill engines, where both were searched."""
-    if not request.looks_at_both:
+    if not request.compares_both_kinds:
         return
     other = ranking.other
     disaggregated = chosen.reader is None

@@ -1,6 +1,6 @@
 """Deployments as arrays: colocated engines, or disaggregated prefill and decode engines.
 
-Latency and throughput are means over equal requests (`estimate.serving.steady_state`), without
+Latency and throughput are means over identical requests (`estimate.serving.steady_state`), not
 percentiles.
 """
 
@@ -18,24 +18,32 @@ from shardwise.models.count import kv_cache_bytes
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock
 from shardwise.workload import Serve
 
-MAX_LOAD = 0.9  # planned share of the largest request rate: means do not include bursts
+# Share of an engine's maximum request rate that a plan uses. The rest is for bursts of requests,
+# which the means leave out.
+MAX_LOAD = 0.9
 DECODE_COUNTS = (1, 2, 3, 4)  # numbers of decode engines to try when the chip count is free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Deployments, one array element each.
+    """Deployments as parallel arrays, with one element for each deployment.
+
+    `reader`, `reader_row` and `load` are -1 for colocated deployments.
 
     Args:
-        block: block of the decode engines (which also prefill, unless disaggregated).
-        point: operating point in that block.
-        reader: block of the prefill engines; -1 for colocated deployments, as in the next two.
-        reader_row: prefill engine in that block.
-        load: index in `PREFILL_LOADS`.
-        engines, readers: numbers of decode and prefill engines.
+        block: index of the `EngineBlock` of the decode engines; if colocated they also prefill.
+        point: index of the operating point in that block.
+        reader: index of the `EngineBlock` of the prefill engines.
+        reader_row: index of the prefill engine in that block.
+        load: index in `PREFILL_LOADS` of the utilization of the prefill engines.
+        engines: number of decode engines.
+        readers: number of prefill engines.
         chips: number of chips that are paid for.
-        tokens_per_s, requests_per_s: maximum rates.
-        transfer_s: seconds to send the KV cache of a prompt from one engine to another.
+        tpot_s: mean time per output token.
+        ttft_s: mean time to first token.
+        tokens_per_s: output tokens per second of the deployment when all engines are full.
+        requests_per_s: requests per second of the deployment when all engines are full.
+        transfer_s: seconds to send the KV cache of one prompt to a decode engine.
     """
 
     block: Num
@@ -56,22 +64,24 @@ class Points:
         return len(self.chips)
 
     def take(self, rows: Num) -> Points:
-        """The elements at the indices `rows`."""
+        """The deployments at the indices `rows`."""
         return Points(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePool:
-    """Candidate engines of one kind for a disaggregated deployment, one array element each.
+    """Candidate prefill engines, or candidate decode engines, of a disaggregated deployment.
+
+    Parallel arrays, with one element for each candidate engine.
 
     Args:
-        block: block of the engine.
-        row: prefill engine of the block, or operating point for decoding.
-        load: index in `PREFILL_LOADS`; 0 for decode engines.
-        chips: chips of one engine.
-        seconds: mean time of a prefill, or of a decoding pass.
+        block: index of the engine's `EngineBlock`.
+        row: index of a prefill engine, or of the operating point of a decode engine, in the block.
+        load: index in `PREFILL_LOADS` of the engine's utilization; 0 for decode engines.
+        chips: number of chips of one engine.
+        seconds: mean time of a prefill, queueing included, or of a decoding pass.
         requests_per_s: requests per second that one engine completes.
-        kv_shards: chips that hold different parts of a KV cache.
+        kv_shards: number of distinct shards into which an engine splits a KV cache.
     """
 
     block: Num
@@ -83,7 +93,7 @@ class EnginePool:
     kv_shards: Num
 
     def take(self, rows: Num) -> EnginePool:
-        """The elements at the indices `rows`."""
+        """The engines at the indices `rows`."""
         return EnginePool(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
@@ -91,7 +101,7 @@ Arrays = TypeVar("Arrays", Points, EnginePool)
 
 
 def concatenate(parts: Sequence[Arrays]) -> Arrays:
-    """Concatenate several values, field by field."""
+    """Join several groups of parallel arrays into one, field by field."""
     import numpy as np
 
     columns = {}
@@ -101,7 +111,11 @@ def concatenate(parts: Sequence[Arrays]) -> Arrays:
 
 
 def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bool) -> list[Points]:
-    """Deployments whose engines both prefill and decode."""
+    """Deployments whose engines both prefill and decode, one `Points` for each block.
+
+    Args:
+        machine_is_given: whether the search is on one machine, which limits the number of engines.
+    """
     import numpy as np
 
     deployments = []
@@ -151,8 +165,9 @@ def disaggregated(
     """Deployments with separate prefill engines, which send KV caches to the decode engines.
 
     Args:
-        max_chips: limit on the chips of all engines together.
-        machine_is_given: the chip count is fixed, and all chips are paid for.
+        max_chips: limit on the total number of chips of all engines.
+        machine_is_given: whether the search is on one machine of `max_chips` chips, all of which
+            are paid for unless the job states a request rate.
     """
     deployments = []
     indices_by_job: dict[Serve, list[int]] = {}
@@ -220,7 +235,7 @@ def _decode_pool(
 
 
 def _undominated(pool: EnginePool) -> EnginePool:
-    """The Pareto front of seconds and requests per second, for each number of chips."""
+    """The engines on the Pareto front of time and request rate, for each number of chips."""
     import numpy as np
 
     order = np.lexsort((-pool.requests_per_s, pool.seconds, pool.chips))
@@ -240,7 +255,7 @@ def _undominated(pool: EnginePool) -> EnginePool:
 
 
 def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]) -> Num:
-    """Chips that hold different parts of a KV cache, so that as many links send it."""
+    """Number of distinct shards of a KV cache, which as many links can send in parallel."""
     import numpy as np
 
     if not config.attentions:
@@ -252,10 +267,13 @@ def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]
 def _cache_link(
     chip: Chip, systems: Sequence[System], chips: Num, *, machine_is_given: bool
 ) -> Num:
-    """Bytes per second of one chip's slowest link between two engines of a deployment.
+    """Bytes per second at which one chip sends KV caches from engine to engine, per deployment.
 
-    GPUs of one domain use its switches, others the network between nodes; engines on one TPU slice
-    use its ICI, on several slices DCN.
+    TPU engines on a given machine of one slice use its ICI, others DCN. GPU engines use the
+    switches of their node if the whole deployment fits in one, otherwise the scale-out network.
+
+    Args:
+        chips: number of chips of each deployment.
 
     Raises:
         UnknownFigure: the chip's file does not state the bandwidth.
@@ -268,23 +286,28 @@ def _cache_link(
             figure = "ici.link"
         return np.full_like(chips, chip.need(figure))
     topology = systems[0].topology
-    domain = 1
+    node_gpus = 1
     if isinstance(topology, Switched):
-        domain = topology.domain
-    in_domain = chips <= domain
+        node_gpus = topology.domain
+    in_node = chips <= node_gpus
     node_rate = 0.0
     network_rate = 0.0
-    if in_domain.any():
+    if in_node.any():
         node_rate = chip.need("node.egress")
-    if not in_domain.all():
+    if not in_node.all():
         network_rate = chip.need("scale_out.egress")
-    return np.where(in_domain, node_rate, network_rate)
+    return np.where(in_node, node_rate, network_rate)
 
 
 def _engine_counts(
     job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: int, *, machine_is_given: bool
 ) -> Iterator[tuple[Num, Num]]:
-    """(prefill engines, decode engines) to try for each pair of an element of both pools."""
+    """Numbers of (prefill engines, decode engines) to try, one for each pair of engine types.
+
+    Args:
+        prefill: prefill engine of each pair.
+        decode: decode engine of each pair.
+    """
     import numpy as np
 
     prefill_rate = prefill.requests_per_s
@@ -311,7 +334,7 @@ def _pairs(
     *,
     machine_is_given: bool,
 ) -> list[Points]:
-    """Every pair of a prefill and a decode engine, in the ratio with the highest request rate."""
+    """Deployments of every prefill engine with every decode engine, in the numbers to try."""
     import numpy as np
 
     shape = (len(prefill_pool.chips), len(decode_pool.chips))
