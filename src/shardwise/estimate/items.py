@@ -22,8 +22,8 @@ class PricedItem:
 
     Args:
         name: name of the matmul, or of the array that a collective moves.
-        phase: in training "forward", "remat", "backward" or "update"; in an engine "decode" or
-            "prefill".
+        phase: in training "forward", "remat", "backward" or "update"; in an engine "forward",
+            which a plan replaces with "decode" or "prefill".
         count: number of occurrences.
         part: part of the layer to which an item of the forward pass belongs; remat of this part
             runs the item a second time.

@@ -32,6 +32,7 @@ def sm_flops_per_clock(chip: Chip, dtype: str) -> float:
 
 
 def _number(chip: Chip, name: str, default: float) -> float:
+    """The number in the chip's file with a dotted name, or the default if it is not stated."""
     value = get(chip, name)
     return float(value) if isinstance(value, int | float) else default
 

@@ -124,6 +124,7 @@ def _fit_record(
     chip_hbm_bytes: float,
     bytes_by_component: dict[str, float],
 ) -> Fit:
+    """Make the `Fit` of a machine on which the state fits."""
     left_bytes = n_chips * chip_hbm_bytes - sum(bytes_by_component.values())
     if isinstance(job, Train):
         return Fit(

@@ -108,6 +108,7 @@ def check_fixed(
 
 
 def _bad_size(name: str, value: Value) -> list[str]:
+    """Messages about a size that is not a positive integer (a ZeRO stage may be 0)."""
     if not isinstance(value, int):
         return [f"{name} {value!r} is not a whole number."]
     minimum = 1

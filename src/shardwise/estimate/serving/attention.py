@@ -145,7 +145,7 @@ def _prefill_attention_s(attention: Attention, engine: PricedEngine, load: Load)
 
 def _head_dim_efficiency(attention: Attention, rates: ServeRates) -> float:
     """FLOP/s of attention at this head dim, relative to head dim 128; 1 at ideal rates."""
-    flops_per_clock = sm_flops_per_clock(rates.chip, rates.wide_dtype)
+    flops_per_clock = sm_flops_per_clock(rates.chip, rates.half_precision_dtype)
     if rates.ideal or not flops_per_clock:
         return 1.0
     return float(head_dim_efficiency(attention.d_head, flops_per_clock))

@@ -69,7 +69,7 @@ class ServeRates:
     @property
     def attention_flops_per_s(self) -> float:
         """Achieved FLOP/s of attention over prompts, in 16 bits."""
-        return self.chip.peak(self.wide_dtype) * self.efficiency.attention
+        return self.chip.peak(self.half_precision_dtype) * self.efficiency.attention
 
     @property
     def dequantizes(self) -> bool:
@@ -79,10 +79,10 @@ class ServeRates:
         for 4-bit weights with 16-bit arithmetic on any GPU.
         """
         sub_byte = units.bytes_per_element(self.job.weights) < 1
-        return sub_byte and self.dtype(head=False) == self.wide_dtype and not self.ideal
+        return sub_byte and self.dtype(head=False) == self.half_precision_dtype and not self.ideal
 
     @property
-    def wide_dtype(self) -> str:
+    def half_precision_dtype(self) -> str:
         """The chip's dtype for 16-bit matmuls: bf16, or fp16 on chips without bf16."""
         return "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
 
@@ -92,7 +92,7 @@ class ServeRates:
         16 bits are for the unembedding (`head`) and for chips that do not support `job.compute`.
         """
         if head or self.job.compute not in self.chip.peak_flops_per_s:
-            return self.wide_dtype
+            return self.half_precision_dtype
         return self.job.compute
 
     def matmul(
@@ -126,7 +126,7 @@ class ServeRates:
         achieved = self.efficiency.matmul(dtype) * tiling
         if matmul.program.einsum.chosen:
             achieved = achieved * self.efficiency.grouped
-        flops_per_clock = sm_flops_per_clock(self.chip, self.wide_dtype)
+        flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
         if self.dequantizes and not head and flops_per_clock:
             achieved = achieved * warp_efficiency(flops_per_clock)
         count = where(rows > 0, matmul.count, 0)

@@ -31,6 +31,7 @@ def kernel_launches(config: ModelConfig, load: Load) -> Num:
 
 
 def _layer_kernels(layer: Layer) -> int:
+    """Number of kernels in one layer."""
     n = 0
     if layer.attention:
         n += LATENT_ATTENTION if layer.attention.mla else ATTENTION

@@ -147,6 +147,7 @@ def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num,
 
 
 def _priced_transfer(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedItem:
+    """Price a collective of the program in a pass of `rows` tokens."""
     move = transfer.move
     is_weight = move.before.name in engine.program.weights
     element_bytes = engine.rates.weight_bytes if is_weight else ACTIVATION_BYTES

@@ -219,8 +219,8 @@ class Rates:
             return share * min(1.0, config.d_head / side)
         if not (self.n_sms and self.fusion.flash):
             return share
-        wide_dtype = "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
-        flops_per_clock = sm_flops_per_clock(self.chip, wide_dtype)
+        half_precision_dtype = "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
+        flops_per_clock = sm_flops_per_clock(self.chip, half_precision_dtype)
         speedup = 1.0
         if self.fusion.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
             speedup = self.chip.peak("fp8") / self.chip.peak("bf16")

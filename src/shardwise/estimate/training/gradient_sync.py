@@ -237,6 +237,7 @@ class _Bucket:
 
 
 def _buckets(priced: PricedLayout) -> Iterator[_Bucket]:
+    """Buckets of the collectives of a step, each with its time."""
     buckets: dict[tuple[str, tuple[str, ...]], list[PricedItem]] = {}
     for item in _collectives(priced):
         buckets.setdefault((item.kind, item.axes), []).append(item)

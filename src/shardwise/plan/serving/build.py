@@ -90,7 +90,7 @@ def search(
     n_candidates = max(n, rank.SHOWN)
     traffic = None
     if arrivals:
-        ranking = refusals.ranked(request, max(n_candidates, N_CANDIDATES), each_reader=True)
+        ranking = refusals.ranked(request, max(n_candidates, N_CANDIDATES), each_prefill=True)
         ranking, traffic = under_traffic(request, ranking, arrivals, largest=largest)
     else:
         ranking = refusals.ranked(request, n_candidates)

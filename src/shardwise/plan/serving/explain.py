@@ -193,7 +193,7 @@ def _batches(chosen: Candidate) -> list[int]:
 def _critical(server: Server) -> Iterator[Critical]:
     """Critical batches for the plan's dtypes, then for others that the chip supports."""
     chip = server.rates.chip
-    wide = server.rates.wide_dtype
+    wide = server.rates.half_precision_dtype
     pairs = [
         (server.job.weights, usual_compute(server.job.compute, chip)),
         (wide, wide),

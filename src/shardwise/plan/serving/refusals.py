@@ -22,19 +22,19 @@ NARROW_DTYPES = {
 }
 
 
-def ranked(request: Request, n_candidates: int, *, each_reader: bool = False) -> Ranking:
+def ranked(request: Request, n_candidates: int, *, each_prefill: bool = False) -> Ranking:
     """The ranking of a search.
 
     Args:
         request: the search.
         n_candidates: deployments to keep.
-        each_reader: keep deployments that differ in their prefill engines alone.
+        each_prefill: keep deployments that differ in their prefill engines alone.
 
     Raises:
         NoStrategy, DoesNotFit: with what would work; see `shardwise.plan`.
     """
     try:
-        return rank(request, n_candidates, each_reader=each_reader)
+        return rank(request, n_candidates, each_prefill=each_prefill)
     except DoesNotFit:
         raise _does_not_fit(request) from None
     except NoLegalEngine:

@@ -28,16 +28,17 @@ DECODE_COUNTS = (1, 2, 3, 4)  # numbers of decode engines to try when the chip c
 class Points:
     """Deployments as parallel arrays, with one element for each deployment.
 
-    `reader`, `reader_row` and `load` are -1 for colocated deployments.
+    Decode engines of a colocated deployment also prefill; its `prefill_block`, `prefill_row` and
+    `prefill_load` are -1.
 
     Args:
-        block: index of the `EngineBlock` of the decode engines; if colocated they also prefill.
-        point: index of the operating point in that block.
-        reader: index of the `EngineBlock` of the prefill engines.
-        reader_row: index of the prefill engine in that block.
-        load: index in `PREFILL_LOADS` of the utilization of the prefill engines.
-        engines: number of decode engines.
-        readers: number of prefill engines.
+        decode_block: index of the `EngineBlock` of the decode engines.
+        decode_point: index of the operating point in that block.
+        prefill_block: index of the `EngineBlock` of the prefill engines.
+        prefill_row: index of the prefill engine in that block.
+        prefill_load: index in `PREFILL_LOADS` of the utilization of the prefill engines.
+        n_decode: number of decode engines.
+        n_prefill: number of prefill engines.
         chips: number of chips that are paid for.
         tpot_s: mean time per output token.
         ttft_s: mean time to first token.
@@ -46,13 +47,13 @@ class Points:
         transfer_s: seconds to send the KV cache of one prompt to a decode engine.
     """
 
-    block: Num
-    point: Num
-    reader: Num
-    reader_row: Num
-    load: Num
-    engines: Num
-    readers: Num
+    decode_block: Num
+    decode_point: Num
+    prefill_block: Num
+    prefill_row: Num
+    prefill_load: Num
+    n_decode: Num
+    n_prefill: Num
     chips: Num
     tpot_s: Num
     ttft_s: Num
@@ -121,7 +122,7 @@ def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bo
     deployments = []
     for i, block in enumerate(blocks):
         steady = block.steady
-        engines = block.engines.take(block.row)
+        engines = block.engines.take(block.engine_index)
         n_points = len(engines)
         if machine_is_given:
             n_engines = engines.sizes["data"]
@@ -134,15 +135,15 @@ def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bo
         if job.rate:
             n_engines = np.ceil(job.rate / (MAX_LOAD * steady.requests_per_s))
             chips = n_engines * engines.engine_chips
-        no_reader = np.full(n_points, -1)
+        no_prefill = np.full(n_points, -1)
         points = Points(
-            block=np.full(n_points, i),
-            point=np.arange(n_points),
-            reader=no_reader,
-            reader_row=no_reader,
-            load=no_reader,
-            engines=n_engines,
-            readers=np.zeros(n_points),
+            decode_block=np.full(n_points, i),
+            decode_point=np.arange(n_points),
+            prefill_block=no_prefill,
+            prefill_row=no_prefill,
+            prefill_load=no_prefill,
+            n_decode=n_engines,
+            n_prefill=np.zeros(n_points),
             chips=chips,
             tpot_s=steady.tpot_s,
             ttft_s=steady.ttft_s + block.rates.overhead.request_s,
@@ -189,6 +190,7 @@ def disaggregated(
 def _prefill_pool(
     config: ModelConfig, blocks: Sequence[EngineBlock], indices: Sequence[int]
 ) -> EnginePool:
+    """Best prefill engines of the blocks at `indices`, at each of `PREFILL_LOADS`."""
     import numpy as np
 
     pools = []
@@ -214,12 +216,13 @@ def _prefill_pool(
 def _decode_pool(
     config: ModelConfig, blocks: Sequence[EngineBlock], indices: Sequence[int], job: Serve
 ) -> EnginePool:
+    """Best operating points of the decode engines of the blocks at `indices`."""
     import numpy as np
 
     pools = []
     for i in indices:
         block = blocks[i]
-        engines = block.engines.take(block.row)
+        engines = block.engines.take(block.engine_index)
         n_points = len(engines)
         pool = EnginePool(
             block=np.full(n_points, i),
@@ -255,7 +258,7 @@ def _undominated(pool: EnginePool) -> EnginePool:
 
 
 def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]) -> Num:
-    """Number of distinct shards of a KV cache, which as many links can send in parallel."""
+    """Number of distinct shards of a KV cache, each of which can be sent over a separate link."""
     import numpy as np
 
     if not config.attentions:
@@ -281,10 +284,10 @@ def _cache_link(
     import numpy as np
 
     if chip.ici:
-        figure = "dcn.bandwidth"
+        bandwidth_name = "dcn.bandwidth"
         if machine_is_given and systems[0].n_slices == 1:
-            figure = "ici.link"
-        return np.full_like(chips, chip.need(figure))
+            bandwidth_name = "ici.link"
+        return np.full_like(chips, chip.need(bandwidth_name))
     topology = systems[0].topology
     node_gpus = 1
     if isinstance(topology, Switched):
@@ -302,11 +305,13 @@ def _cache_link(
 def _engine_counts(
     job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: int, *, machine_is_given: bool
 ) -> Iterator[tuple[Num, Num]]:
-    """Numbers of (prefill engines, decode engines) to try, one for each pair of engine types.
+    """Yield numbers of prefill and decode engines to try, as two arrays over pairs of engine types.
 
     Args:
-        prefill: prefill engine of each pair.
-        decode: decode engine of each pair.
+        prefill: the prefill engine of each pair.
+        decode: the decode engine of each pair.
+        max_chips: limit on the total number of chips of a deployment.
+        machine_is_given: whether the search is on one machine, whose chips are all used.
     """
     import numpy as np
 
@@ -366,13 +371,13 @@ def _pairs(
         if machine_is_given and not job.rate:
             chips = np.full_like(chips, max_chips)
         points = Points(
-            block=decode.block,
-            point=decode.row,
-            reader=prefill.block,
-            reader_row=prefill.row,
-            load=prefill.load,
-            engines=n_decode,
-            readers=n_prefill,
+            decode_block=decode.block,
+            decode_point=decode.row,
+            prefill_block=prefill.block,
+            prefill_row=prefill.row,
+            prefill_load=prefill.load,
+            n_decode=n_decode,
+            n_prefill=n_prefill,
             chips=chips,
             tpot_s=decode.seconds,
             ttft_s=prefill.seconds + transfer_s + decode.seconds + server_s,

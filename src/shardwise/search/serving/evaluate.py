@@ -38,7 +38,7 @@ class EngineBlock:
 
     Args:
         job: the workload, with its dtypes.
-        row: for each operating point, the index of its engine in `engines`.
+        engine_index: for each operating point, the index of its engine in `engines`.
         batch: for each operating point, the sequences that decode at once in one engine.
         steady: for each operating point, the means of one engine that both prefills and decodes.
         prefill_s: seconds of a prefill, queueing included, in an engine that only prefills: array
@@ -50,7 +50,7 @@ class EngineBlock:
     form: ServeForm
     rates: ServeRates
     engines: CandidateEngines
-    row: Num
+    engine_index: Num
     batch: Num
     steady: SteadyState
     prefill_s: Num
@@ -192,9 +192,9 @@ def engine_block(
         engine_rows, batch = _grid_batches(unit, limit)
     if not len(engine_rows):
         return None
-    used_rows, row = np.unique(engine_rows, return_inverse=True)
+    used_rows, engine_index = np.unique(engine_rows, return_inverse=True)
     used = engines.take(used_rows)
-    steady = colocated(_engine(config, form, used.take(row), rates), job, batch)
+    steady = colocated(_engine(config, form, used.take(engine_index), rates), job, batch)
     loads = np.array(PREFILL_LOADS)[:, None]
     prefills_per_s, prefill_s = prefill_only(_engine(config, form, used, rates), job, loads)
     return EngineBlock(
@@ -202,7 +202,7 @@ def engine_block(
         form=form,
         rates=rates,
         engines=used,
-        row=row,
+        engine_index=engine_index,
         batch=batch,
         steady=steady,
         prefill_s=prefill_s,

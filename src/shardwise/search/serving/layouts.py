@@ -99,6 +99,7 @@ def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
 
 
 def _slices(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
+    """TPU slices within limits on the number of chips; only compact ones if there are any."""
     slices = [torus for torus in legal_slices(chip) if min_chips <= torus.n_chips <= max_chips]
     compact = [torus for torus in slices if max(torus.shape) <= MAX_ASPECT_RATIO * min(torus.shape)]
     systems = []
@@ -108,6 +109,7 @@ def _slices(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
 
 
 def _switched_machines(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
+    """GPU machines within limits on the number of chips."""
     node_gpus = None
     if chip.node:
         node_gpus = chip.node.n_gpus
@@ -291,6 +293,7 @@ def problems(config: ModelConfig, system: System | None, fixed: Fixed) -> list[s
 def _other_problems(
     config: ModelConfig, system: System | None, sizes: Mapping[str, int]
 ) -> Iterator[str]:
+    """Messages about illegal `pipe` and `fsdp`, and about the total number of chips."""
     pipe = sizes["pipe"]
     if pipe > config.n_layers or not filled(config.n_layers, pipe):
         yield f"pipe {pipe} does not divide {config.n_layers} layers into even stages."

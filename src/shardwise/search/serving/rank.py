@@ -113,12 +113,12 @@ class Request:
         )
 
 
-def rank(request: Request, keep: int = SHOWN, *, each_reader: bool = False) -> Ranking:
+def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> Ranking:
     """Search for the best deployment, and for the best deployments with other layouts.
 
     Args:
         keep: number of deployments with other layouts.
-        each_reader: whether deployments that differ only in their prefill engines also count as
+        each_prefill: whether deployments that differ only in their prefill engines also count as
             having different layouts.
 
     Raises:
@@ -142,7 +142,9 @@ def rank(request: Request, keep: int = SHOWN, *, each_reader: bool = False) -> R
         machine_is_given=request.machine_is_given,
         name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
     )
-    candidates = _best_layouts(request, evaluated, points, order, keep + 1, each_reader=each_reader)
+    candidates = _best_layouts(
+        request, evaluated, points, order, keep + 1, each_prefill=each_prefill
+    )
     other = None
     if request.compares_both_kinds:
         other = _other_kind(request, evaluated, parts, candidates[0])
@@ -182,13 +184,14 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
 
 
 def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> str:
+    """Message for a machine that cannot serve the requests, with what would work."""
     name = request.where.name
     rate = request.job.rate
     if not rate:
         return f"{name} has too few chips for prefill and decode engines. Omit --disaggregate."
     max_rates = []
     for block in evaluated:
-        rates = block.engines.sizes["data"][block.row] * block.steady.requests_per_s
+        rates = block.engines.sizes["data"][block.engine_index] * block.steady.requests_per_s
         max_rates.append(float(rates.max()))
     return (
         f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
@@ -201,20 +204,20 @@ def candidate(
     config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
 ) -> Candidate:
     """The deployment at `index` of `points`, as one value with its engines and placements."""
-    block = evaluated[int(points.block[index])]
-    point = int(points.point[index])
-    reader = None
-    busy = 0.0
-    if points.reader[index] >= 0:
-        prefill_block = evaluated[int(points.reader[index])]
-        row = int(points.reader_row[index])
-        reader = _server(config, prefill_block, row, int(points.readers[index]))
-        busy = PREFILL_LOADS[int(points.load[index])]
+    block = evaluated[int(points.decode_block[index])]
+    point = int(points.decode_point[index])
+    prefill_server = None
+    prefill_busy = 0.0
+    if points.prefill_block[index] >= 0:
+        prefill_block = evaluated[int(points.prefill_block[index])]
+        row = int(points.prefill_row[index])
+        prefill_server = _server(config, prefill_block, row, int(points.n_prefill[index]))
+        prefill_busy = PREFILL_LOADS[int(points.prefill_load[index])]
     return Candidate(
-        server=_server(config, block, int(block.row[point]), int(points.engines[index])),
+        server=_server(config, block, int(block.engine_index[point]), int(points.n_decode[index])),
         batch=int(block.batch[point]),
-        reader=reader,
-        busy=busy,
+        reader=prefill_server,
+        busy=prefill_busy,
         chips=int(points.chips[index]),
         transfer_s=float(points.transfer_s[index]),
     )
@@ -228,6 +231,7 @@ def _describe(deployment: Candidate) -> str:
 
 
 def _server(config: ModelConfig, block: EngineBlock, row: int, count: int) -> Server:
+    """The engines of a deployment, of the kind at index `row` of a block."""
     engines = block.engines
     return Server(
         config=config,
@@ -260,11 +264,11 @@ def _best_layouts(
     order: Num,
     keep: int,
     *,
-    each_reader: bool,
+    each_prefill: bool,
 ) -> list[Candidate]:
     """The best deployment for each decode engine and kind, at most `keep` of them, best first.
 
-    The kinds are colocated and disaggregated. With `each_reader`, deployments of the same decode
+    The kinds are colocated and disaggregated. With `each_prefill`, deployments of the same decode
     engine with different prefill engines are also kept.
 
     Args:
@@ -272,12 +276,12 @@ def _best_layouts(
     """
     best: dict[tuple[int, ...], int] = {}
     for index in order:
-        block = int(points.block[index])
-        reader = int(points.reader[index])
-        engine = int(evaluated[block].row[int(points.point[index])])
-        layout: tuple[int, ...] = (block, engine, int(reader >= 0))
-        if each_reader:
-            layout = (block, engine, reader, int(points.reader_row[index]))
+        decode_block = int(points.decode_block[index])
+        prefill_block = int(points.prefill_block[index])
+        engine = int(evaluated[decode_block].engine_index[int(points.decode_point[index])])
+        layout: tuple[int, ...] = (decode_block, engine, int(prefill_block >= 0))
+        if each_prefill:
+            layout = (decode_block, engine, prefill_block, int(points.prefill_row[index]))
         best.setdefault(layout, int(index))
         if len(best) >= keep:
             break
@@ -292,7 +296,7 @@ def _other_kind(
 ) -> Candidate | None:
     """The best deployment of the kind that was not chosen, or None if none meets the bounds."""
     chosen_is_colocated = chosen.reader is None
-    other_parts = [part for part in parts if (part.reader[0] >= 0) == chosen_is_colocated]
+    other_parts = [part for part in parts if (part.prefill_block[0] >= 0) == chosen_is_colocated]
     if not other_parts:
         return None
     points = concatenate(other_parts)

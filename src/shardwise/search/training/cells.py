@@ -139,6 +139,7 @@ def _rows(
 
 @functools.lru_cache(maxsize=4096)
 def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:
+    """The useful placements of a mesh on a machine; none if it has no placement."""
     try:
         return place(system, mesh.sizes, best=True)
     except NoStrategy:

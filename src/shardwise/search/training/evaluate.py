@@ -165,6 +165,7 @@ class Block:
         best.add(self)
 
     def _evaluate_all(self, forms: Sequence[Form], best: Best) -> None:
+        """Evaluate forms on the cells of this block, wherever they are legal."""
         for form in forms:
             # Legality does not depend on ZeRO and remat.
             key = (form.schedule, form.context_kind, form.expert_tensor)
@@ -223,6 +224,7 @@ class Block:
         self.forms += other.forms
 
     def _layouts(self, form: Form, virtual: Num = 1) -> Layouts:
+        """The layouts of all cells under a form, with `virtual` chunks on each stage."""
         form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
         return Layouts(
             **form_fields,

@@ -75,6 +75,7 @@ def relinked(placement: Placement, chip: Chip) -> Placement:
 
 
 def _relinked_span(span: Span, chip: Chip) -> Span:
+    """The same links with the rates of another chip."""
     link_rate = 0.0
     if span.rings or span.borrowed:
         link_rate = chip.need("ici.link")

@@ -196,6 +196,7 @@ def _rank(
     exhaustive: bool,
     front: bool,
 ) -> Ranking:
+    """Rank strategies with one number of loss chunks; the arguments are those of `rank`."""
     best = Best(_n_meshes(keep), [] if front else None)
     batches = []
     for block in _blocks(config, system, job, cal, fixed):

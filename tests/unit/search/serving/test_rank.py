@@ -84,8 +84,8 @@ def test_more_sequences_give_more_tokens() -> None:
     every = request.engines()
     assert every is not None
     for block in blocks(LLAMA, every, [(request.job, request.rates(request.job))], {}):
-        for engine in np.unique(block.row):
-            here = block.row == engine
+        for engine in np.unique(block.engine_index):
+            here = block.engine_index == engine
             order = np.argsort(block.batch[here])
             assert (np.diff(block.steady.tokens_per_s[here][order]) >= -1e-9).all()
             assert (np.diff(block.steady.tpot_s[here][order]) >= -1e-12).all()
